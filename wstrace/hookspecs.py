@@ -1,0 +1,74 @@
+"""The hooks that a plugin may implement.
+
+A plugin is a module (or object) behind an entry point of the group `wstrace`, built-ins and third parties alike. Its
+module must import nothing heavy: import what a hook returns inside the hook. Hooks only *find* classes; no record ever
+passes through pluggy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pluggy
+
+from wstrace.interfaces import Command, Enricher, Exporter, Platform, Resolver, Source
+
+hookspec = pluggy.HookspecMarker("wstrace")
+hookimpl = pluggy.HookimplMarker("wstrace")
+
+
+@hookspec
+def wstrace_sources() -> Sequence[type[Source]]:  # type: ignore[empty-body]
+    """When a session is built, and by `doctor`. By: who can take records from a system.
+
+    Returns Source classes; each is known to users by its `name` (`-s NAME:opt=val`). Classes only: the session makes
+    the objects. On a system that it does not serve a source is still returned; its start() raises Unavailable.
+    """
+
+
+@hookspec
+def wstrace_enrichers() -> Sequence[type[Enricher]]:  # type: ignore[empty-body]
+    """When a session is built. By: who adds columns to the records of others.
+
+    Returns Enricher classes. They run in the order of their plugins' names; one that raises is detached.
+    """
+
+
+@hookspec
+def wstrace_resolvers() -> Sequence[type[Resolver]]:  # type: ignore[empty-body]
+    """When a session or a report is built. By: who can name what lies at an offset of a file.
+
+    Returns Resolver classes, made without arguments and handed to exporters in `Context.resolvers` by `name`.
+    """
+
+
+@hookspec
+def wstrace_exporters() -> Sequence[type[Exporter]]:  # type: ignore[empty-body]
+    """When a session is built. By: who takes batches to an output.
+
+    Returns Exporter classes, known to users by their `name` (`-e NAME:opt=val`).
+    """
+
+
+@hookspec
+def wstrace_commands() -> Sequence[Command]:  # type: ignore[empty-body]
+    """When the command line starts, `--help` included. By: who adds a word to it.
+
+    Returns Commands: word, one-line help and "module:attribute" of a click command, imported only when it is used.
+    """
+
+
+@hookspec
+def wstrace_api() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """At the first use of a name that `wstrace` itself does not have (`wstrace.open_trace`). By: who adds to the API.
+
+    Returns name -> "module:attribute"; imported when the name is used.
+    """
+
+
+@hookspec(firstresult=True)
+def wstrace_platform() -> Platform | None:
+    """When a process is launched or attached. By: wstrace_os.
+
+    Returns the Platform of the running system, or None to leave it to another plugin.
+    """

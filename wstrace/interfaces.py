@@ -1,0 +1,258 @@
+"""What a plugin implements: Source, Enricher, Resolver, Exporter, Target, Platform; and the Context they are given.
+
+Options of a Source, Enricher or Exporter are the keyword-only, annotated arguments of its `__init__`
+(`def __init__(self, *, ring_bytes: int = 0)`): the command line, the configuration and `doctor` read them off the
+signature, and the class docstring's `Args:` tells what they mean.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.ledger import Ledger
+from wstrace.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What a source gives on this machine, as tried, not guessed.
+
+    name is "full", a lesser level of the source's own ("user", "counters") or "none"; why and remedy say what stands
+    in the way and the exact command that lifts it.
+    """
+
+    name: str
+    why: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the system itself accounts to a target; None where it does not tell. Children that were waited for count."""
+
+    minor: int | None = None
+    major: int | None = None
+    peak_resident_bytes: int | None = None
+    cpu_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an address lies in an image.
+
+    module is the file's base name; section and number (1-based) the image section, "" and 0 outside of all; function
+    the demangled symbol, with displacement bytes into it; address the image's own (link-time) address, as addr2line
+    takes it.
+    """
+
+    module: str
+    section: str = ""
+    number: int = 0
+    function: str = ""
+    displacement: int = 0
+    address: int = 0
+
+    def __str__(self) -> str:
+        """`module!section(n)` as in Microsoft's article; `module+0xaddress` outside of any section."""
+        return f"{self.module}!{self.section}({self.number})" if self.number else f"{self.module}+{self.address:#x}"
+
+    @property
+    def symbol(self) -> str:
+        """`module!function+0x1a`, or what str() gives where no symbol covers it."""
+        return f"{self.module}!{self.function}+{self.displacement:#x}" if self.function else str(self)
+
+
+class Target(abc.ABC):
+    """A traced process. A platform makes it: launched (and still stopped before its first instruction) or attached."""
+
+    pid: int
+    name: str
+    launched: bool
+
+    @abc.abstractmethod
+    def resume(self) -> None:
+        """Lets a launched target run. Raises CommandNotFound or CannotExecute when the system refuses its command."""
+
+    @abc.abstractmethod
+    def wait(self, timeout: float) -> int | None:
+        """Its exit code (128 + N for a signal; 0 when an attached one is gone), or None after timeout seconds."""
+
+    @abc.abstractmethod
+    def usage(self) -> Usage:
+        """What the system accounts to it: exact after wait() returned for a launched one."""
+
+    @abc.abstractmethod
+    def signal(self, number: int) -> None:
+        """Sends it a signal; nothing happens when it is gone."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Gives up the handle. A launched target that never ran is ended; any other goes on."""
+
+
+@dataclass(slots=True)
+class Context:
+    """What the session gives everyone at start. One for the whole session.
+
+    facts: what the headline needs beside counts; plugins add to it. Known keys: command (list), pid, exit_code, level,
+        level_why, level_remedy, sampled (1 in N), not_visible (list of reasons), usage_minor, usage_major,
+        peak_resident_bytes, started_ns and ended_ns (monotonic), saved (path).
+    require: "full" = a source must not fall back to a lesser level.
+    own_threads: ids of wstrace's own threads, which are not to be armed.
+    """
+
+    targets: tuple[Target, ...] = ()
+    strings: Dictionary = field(default_factory=Dictionary)
+    ledger: Ledger = field(default_factory=Ledger)
+    facts: dict[str, Any] = field(default_factory=dict)
+    resolvers: Mapping[str, Resolver] = field(default_factory=dict)
+    children: bool = True
+    require: str = ""
+    own_threads: Callable[[], frozenset[int]] = frozenset
+
+
+class Source(abc.ABC):
+    """Takes records from the system. One thread of the session calls it; it has no thread of its own."""
+
+    name: ClassVar[str]
+    streams: ClassVar[tuple[Schema, ...]]
+
+    @classmethod
+    def probe(cls) -> Level:
+        """The level that this machine and privilege give, by trying it on the calling process."""
+        return Level("full")
+
+    @abc.abstractmethod
+    def start(self, context: Context) -> None:
+        """Arms. A launched target has not run yet. Raises Unavailable(why, remedy) when it cannot work here."""
+
+    @abc.abstractmethod
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """Waits at most timeout seconds for records, then gives what may be given out now, in time order."""
+
+    @abc.abstractmethod
+    def stop(self) -> Iterable[Batch]:
+        """Disarms, gives the rest, states its loss in the ledger and closes its handles. Called once."""
+
+    @property
+    def finished(self) -> bool:
+        """True when it will give nothing more by itself (a replay at its end)."""
+        return False
+
+    def abandon(self) -> None:
+        """In a forked child: closes the copied handles and takes no lock. Nothing is emitted."""
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Counts of what it did so far."""
+        return {}
+
+
+class Enricher(abc.ABC):
+    """Adds columns to batches, on the bus's thread, in order. It may give out further batches before the one given."""
+
+    name: ClassVar[str]
+
+    def start(self, context: Context) -> None:
+        """Before the first batch."""
+
+    @abc.abstractmethod
+    def enrich(self, batch: Batch) -> Iterable[Batch]:
+        """Gives the batch on, mostly `yield batch.with_columns(...)`; a batch that is not its business unchanged."""
+
+    def close(self) -> Iterable[Batch]:
+        """After the last batch: what is still held back."""
+        return ()
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Counts of what it did so far."""
+        return {}
+
+
+class Resolver(abc.ABC):
+    """Answers slow questions (sections, symbols). Exporters and reports ask it; it is never on the way of a batch."""
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def resolve(self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "") -> Sequence[Place]:
+        """A Place for each offset.
+
+        Args:
+            file: the path of the mapped file, as the target names it.
+            offsets: byte offsets into that file, u64, shape (n,); unique ones, each is resolved once.
+            pid: whose name space the path is read in (/proc/PID/root), 0 = ours.
+            build_id: hex; a file on disk with another one is not believed. "" = not known.
+        """
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Counts of what it did so far."""
+        return {}
+
+
+class Exporter(abc.ABC):
+    """Takes batches to the world, on a thread of its own behind a bounded queue: it may be slow, raise or hang."""
+
+    name: ClassVar[str]
+    #: names of the streams it wants; None = all
+    streams: ClassVar[frozenset[str] | None] = None
+
+    def start(self, context: Context) -> None:
+        """Opens the output; raises OutputError when it cannot, which ends the session before the target runs."""
+
+    @abc.abstractmethod
+    def export(self, batch: Batch) -> None:
+        """Takes one batch. A raise counts the batch as failed; too many in a row and the exporter is detached."""
+
+    def flush(self, timeout: float) -> None:
+        """Brings what it holds to its output, within timeout seconds."""
+
+    def close(self) -> None:
+        """After the last batch; ledger and facts are complete now. The summary is printed, the file ended, here."""
+
+    def abandon(self) -> None:
+        """In a forked child: closes the copied descriptors, writes nothing and takes no lock."""
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Counts of what it did so far."""
+        return {}
+
+
+class Platform(abc.ABC):
+    """Launches and attaches processes on one operating system."""
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
+        """A target stopped before its first instruction. Raises CommandNotFound or CannotExecute where known early."""
+
+    @abc.abstractmethod
+    def attach(self, pid: int) -> Target:
+        """A handle on a running process. Raises TargetExited or Unavailable."""
+
+    @abc.abstractmethod
+    def thread_id(self) -> int:
+        """The system's id of the calling thread."""
+
+    @abc.abstractmethod
+    def environment(self) -> Mapping[str, str]:
+        """What `doctor` shows of this machine: system, kernel, machine, privilege; name -> text."""
+
+    @abc.abstractmethod
+    def output_owner(self) -> tuple[int, int] | None:
+        """(uid, gid) that outputs are to belong to when that is not the caller (sudo), else None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A word of the command line: its one-line help and where its click command stands ("module:attribute")."""
+
+    word: str
+    help: str
+    target: str

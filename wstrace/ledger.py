@@ -1,0 +1,78 @@
+"""The loss ledger: every record that did not arrive is a number in one of these rows, never a silence."""
+
+from __future__ import annotations
+
+import threading
+
+#: stage -> (is it loss?, what it counts). The order is the order in which it is shown.
+STAGES: dict[str, tuple[bool, str]] = {
+    "counted": (False, "faults that the kernel's own counter saw, by type"),
+    "recorded": (False, "records taken over from the kernel, by stream"),
+    "lost_kernel": (True, "records that the kernel dropped: its buffer was full"),
+    "lost_side_band": (True, "mapping and process records that the kernel dropped"),
+    "foreign_clock": (True, "records timed by another tracer's clock, not stored"),
+    "unaccounted": (False, "counted by the kernel but neither recorded nor reported lost"),
+    "late": (False, "records that came after their time's watermark: kept, out of order"),
+    "duplicates": (False, "records that two events gave twice: kept once"),
+    "before_start": (False, "records of the time before the trace began: left out"),
+    "before_exec": (False, "records of the launcher before the command's first instruction: left out"),
+    "before_watch": (False, "faults of a child before it could be watched"),
+    "sampled": (False, "one in this many faults was recorded"),
+    "dropped_bus": (True, "records dropped: the bus's queue was full"),
+    "dropped_lane": (True, "records dropped: the exporter's queue was full or it was detached"),
+    "failed_lane": (True, "records that the exporter failed to take"),
+    "failed_enricher": (False, "records that an enricher failed on: its columns are absent"),
+    "unresolved": (False, "records whose address has no known mapping"),
+    "names_overflowed": (False, "names past the dictionary's limits: they read as unknown"),
+}
+
+
+class Ledger:
+    """Counts by (stage, who); who names the stream, the source or the exporter. Thread-safe.
+
+    A stage that is not in STAGES counts as loss: what a plugin invents is shown rather than hidden.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, stage: str, count: int, who: str = "") -> None:
+        """Adds to a row; a count of 0 leaves no row."""
+        if count:
+            with self._lock:
+                self._rows[stage, who] = self._rows.get((stage, who), 0) + int(count)
+
+    def set(self, stage: str, count: int, who: str = "") -> None:
+        """Sets a row to a total that is known as a whole."""
+        with self._lock:
+            self._rows[stage, who] = int(count)
+
+    def get(self, stage: str, who: str | None = None) -> int:
+        """A stage's count, of one `who` or of all together."""
+        with self._lock:
+            return sum(n for (s, w), n in self._rows.items() if s == stage and (who is None or w == who))
+
+    def rows(self) -> list[tuple[str, str, int]]:
+        """(stage, who, count) in the order of STAGES."""
+        order = {stage: i for i, stage in enumerate(STAGES)}
+        with self._lock:
+            rows = [(stage, who, n) for (stage, who), n in self._rows.items()]
+        return sorted(rows, key=lambda row: (order.get(row[0], len(order)), row[1]))
+
+    def losses(self) -> list[tuple[str, str, int]]:
+        """The rows that mean that something was lost: what `--fail-on-loss` acts on."""
+        return [row for row in self.rows() if STAGES.get(row[0], (True, ""))[0] and row[2]]
+
+    def as_dict(self) -> dict[str, int]:
+        """{"stage" or "stage:who": count}: how it stands in a file and in JSON."""
+        return {f"{stage}:{who}" if who else stage: n for stage, who, n in self.rows()}
+
+    @classmethod
+    def from_dict(cls, counts: dict[str, int]) -> Ledger:
+        """The ledger that as_dict() wrote."""
+        ledger = cls()
+        for key, n in counts.items():
+            stage, _, who = key.partition(":")
+            ledger.set(stage, n, who)
+        return ledger
