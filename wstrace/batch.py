@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from wstrace.schema import Schema
 
-from wstrace.schema import DTYPES, Schema
-
-type_of_dtype = {dtype: name for name, dtype in DTYPES.items()}
+if TYPE_CHECKING:  # a Batch calls only methods of its arrays: numpy is not imported for `--help`
+    from numpy.typing import NDArray
 
 
 class Dictionary:

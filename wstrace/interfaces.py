@@ -10,13 +10,14 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.ledger import Ledger
 from wstrace.schema import Schema
+
+if TYPE_CHECKING:  # numpy is not imported for `--help`
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class Source(abc.ABC):
 
     @property
     def finished(self) -> bool:
-        """True when it will give nothing more by itself (a replay at its end)."""
+        """True when it will give nothing more by itself: a replay at its end, a capture with no traced process left."""
         return False
 
     def abandon(self) -> None:
@@ -209,6 +210,9 @@ class Exporter(abc.ABC):
     def export(self, batch: Batch) -> None:
         """Takes one batch. A raise counts the batch as failed; too many in a row and the exporter is detached."""
 
+    def tick(self) -> None:
+        """About once a second between batches, busy or idle: for what is due by time."""
+
     def flush(self, timeout: float) -> None:
         """Brings what it holds to its output, within timeout seconds."""
 
@@ -237,12 +241,12 @@ class Platform(abc.ABC):
         """A handle on a running process. Raises TargetExited or Unavailable."""
 
     @abc.abstractmethod
-    def thread_id(self) -> int:
-        """The system's id of the calling thread."""
-
-    @abc.abstractmethod
     def environment(self) -> Mapping[str, str]:
         """What `doctor` shows of this machine: system, kernel, machine, privilege; name -> text."""
+
+    def remedies(self) -> Mapping[str, str]:
+        """Ready lines that lift the privilege here, for `doctor`: where they belong (Docker, systemd ...) -> line."""
+        return {}
 
     @abc.abstractmethod
     def output_owner(self) -> tuple[int, int] | None:
