@@ -1,0 +1,119 @@
+"""/proc as columns: golden text anywhere, and the running kernel with psutil's answers as the oracle."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from wstrace_os import procfs
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited
+from wstrace.schema import KINDS
+
+TEXT = b"""00400000-0040b000 r-xp 00001000 08:01 1048602                            /bin/with space
+0065a000-0067b000 rw-p 00000000 00:00 0                                  [heap]
+7f0000000000-7f0000001000 rw-p 00000000 00:00 0 
+7f0000001000-7f0000002000 r--p 00002000 103:100005 18446744073709551615  /tmp/new\\012line (deleted)
+7f0000002000-7f0000003000 rw-s 00000000 00:01 7                          /dev/zero (deleted)
+7f0000003000-7f0000004000 rw-s 00000000 00:01 8                          /memfd:\x1b[31mred\xff (deleted)
+7f0000004000-7f0000005000 rw-s 00000000 00:16 9                          /dev/shm/segment
+7f0000005000-7f0000006000 rw-s 00000000 00:01 32769                      /SYSV00000000 (deleted)
+7f0000006000-7f0000007000 rw-p 00000000 00:00 0                          [anon: glibc: malloc]
+7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]
+7ffc00030000-7ffc00032000 r-xp 00000000 00:00 0                          [vdso]
+7ffc00032000-7ffc00034000 r--p 00000000 00:00 0                          [vvar_vclock]
+this is no mapping
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+"""  # noqa: W291 - an unnamed mapping's line ends in a blank
+
+
+def test_golden_maps() -> None:
+    columns, files = procfs.parse_maps(TEXT)
+    names = [files[i] for i in columns["file"]]
+    assert [(name, KINDS[k]) for name, k in zip(names, columns["flags"] >> 8, strict=True)] == [
+        ("/bin/with space", "file"),
+        ("[heap]", "heap"),
+        ("[anon]", "anon"),
+        ("/tmp/new\nline", "file"),
+        ("[shared memory]", "shared memory"),
+        ("/memfd:\x1b[31mred\udcff", "shared memory"),
+        ("/dev/shm/segment", "shared memory"),
+        ("/SYSV00000000", "shared memory"),
+        ("[anon: glibc: malloc]", "anon"),
+        ("[stack]", "stack"),
+        ("[vdso]", "vdso"),
+        ("[vvar_vclock]", "vdso"),
+        ("[vsyscall]", "vdso"),
+    ]
+    assert columns["start"][0] == 0x400000
+    assert columns["end"][-1] == 0xFFFFFFFFFF601000
+    assert columns["offset"][:2].tolist() == [0x1000, 0]
+    assert columns["ino"][3] == 2**64 - 1
+    assert columns["dev"][3] == os.makedev(0x103, 0x100005)
+    assert (columns["flags"][:5] & 15).tolist() == [5, 3, 3, 1, 11]
+    coded = procfs.parse_maps(TEXT).coded(strings := Dictionary())
+    assert [strings[code] for code in coded["file"]] == names
+    assert {name: str(column.dtype) for name, column in coded.items()} == {
+        "start": "uint64", "end": "uint64", "offset": "uint64", "file": "uint32", "dev": "uint64", "ino": "uint64",
+        "flags": "uint16",
+    }  # fmt: skip
+
+
+def test_nothing_to_read() -> None:
+    assert all(len(column) == 0 for column in procfs.parse_maps(b"").columns.values())
+
+
+pytestmark = pytest.mark.skipif(not procfs.exists(os.getpid()), reason="no /proc on this system")
+
+
+def test_maps_of_ourselves() -> None:
+    with mmap.mmap(-1, 5 * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as ours:
+        address = np.frombuffer(ours, np.uint8).__array_interface__["data"][0]
+        columns, files = procfs.read_maps(os.getpid())
+        i = np.searchsorted(columns["start"], address, side="right") - 1
+        assert address < columns["end"][i]
+        assert files[columns["file"][i]] == "[anon]"
+    binary = os.path.realpath(sys.executable)
+    row = [files[i] for i in columns["file"]].index(binary)
+    assert (columns["dev"][row], columns["ino"][row]) == (Path(binary).stat().st_dev, Path(binary).stat().st_ino)
+
+
+def test_processes_and_counters() -> None:
+    psutil = pytest.importorskip("psutil")
+    code = (
+        "import subprocess, sys, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "subprocess.run([sys.executable, '-c', 'print(flush=True); input()'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        family = [p.pid for p in psutil.Process().children(recursive=True)]
+        assert sorted(procfs.descendants(os.getpid())) == sorted(family)
+        assert len(family) == 2
+        assert sorted(procfs.threads(child.pid)) == sorted(t.id for t in psutil.Process(child.pid).threads())
+        assert len(procfs.threads(child.pid)) == 2
+        stat = procfs.stat(child.pid)
+        assert (stat.ppid, stat.kernel_thread, stat.gone, stat.threads) == (os.getpid(), False, False, 2)
+        assert stat.name == procfs.name(child.pid) == procfs.status(child.pid)["Name"]
+        assert stat.minor > 100
+        child.stdin.close()  # type: ignore[union-attr]
+        deadline = time.monotonic() + 20
+        while not procfs.stat(child.pid).gone and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert procfs.stat(child.pid).gone
+        assert procfs.stat(child.pid).minor_children > 100
+    with pytest.raises(TargetExited):
+        procfs.stat(child.pid)
+    with pytest.raises(TargetExited):
+        procfs.read_maps(child.pid)
+    with pytest.raises(TargetExited):
+        procfs.threads(child.pid)
+    assert procfs.name(child.pid) == ""
