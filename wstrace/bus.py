@@ -1,0 +1,276 @@
+"""Bus: a bounded queue, the enrichers in order, and one guarded lane an exporter.
+
+publish() never blocks. What does not fit is dropped and counted; an exporter that is slow, raises or hangs costs only
+itself. Every queue is bounded in bytes, so memory does not depend on the length of a trace.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from wstrace.batch import Batch
+from wstrace.errors import WstraceError
+from wstrace.interfaces import Context, Enricher, Exporter
+from wstrace.ledger import Ledger
+
+log = logging.getLogger("wstrace")
+
+QUEUE_BYTES = 48 << 20
+#: essential batches (mappings, processes) have this much more room than the others
+ESSENTIAL_ROOM = 4
+#: exports that may fail in a row before the exporter is detached
+ERROR_BUDGET = 3
+#: seconds that a hanging exporter or enricher may cost stop()
+STOP_SECONDS = 5.0
+_DRAIN_SHARE = 0.8  # of it: the rest of the queue may be exported; then flush and close
+
+
+class Queue:
+    """A queue of batches, bounded in bytes. put() never blocks."""
+
+    def __init__(self, limit: int = QUEUE_BYTES) -> None:
+        self._limit = limit
+        self._items: collections.deque[Batch] = collections.deque()
+        self._ready = threading.Condition()
+        self._closed = False
+        self.bytes = self.peak_bytes = 0
+
+    def put(self, batch: Batch) -> bool:
+        """Takes the batch, or False when it is full or closed."""
+        size = batch.nbytes
+        limit = self._limit * ESSENTIAL_ROOM if batch.schema.essential else self._limit
+        with self._ready:
+            if self._closed or (self._items and self.bytes + size > limit):
+                return False
+            self._items.append(batch)
+            self.bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.bytes)
+            self._ready.notify()
+        return True
+
+    def get(self, timeout: float) -> Batch | None:
+        """The next batch, or None after timeout seconds or when closed and empty."""
+        with self._ready:
+            if not self._items and not self._closed:
+                self._ready.wait(timeout)
+            if not self._items:
+                return None
+            batch = self._items.popleft()
+            self.bytes -= batch.nbytes
+            return batch
+
+    def close(self) -> None:
+        """No more is taken; what is there can still be got."""
+        with self._ready:
+            self._closed = True
+            self._ready.notify_all()
+
+    @property
+    def drained(self) -> bool:
+        """Closed and empty."""
+        return self._closed and not self._items
+
+    def clear(self) -> int:
+        """Drops all that waits; gives the number of rows."""
+        with self._ready:
+            rows = sum(len(batch) for batch in self._items)
+            self._items.clear()
+            self.bytes = 0
+        return rows
+
+
+class Worker:
+    """A daemon thread that takes batches from its queue until that is closed and drained."""
+
+    def __init__(self, name: str, limit: int = QUEUE_BYTES) -> None:
+        self.queue = Queue(limit)
+        self.deadline = float("inf")
+        self.thread = threading.Thread(target=self._run, name=f"wstrace-{name}", daemon=True)
+
+    def _run(self) -> None:
+        ticked = time.monotonic()
+        while not self.queue.drained and time.monotonic() < self.deadline:
+            batch = self.queue.get(timeout=1.0)
+            if batch is not None:
+                self.take(batch)
+            if time.monotonic() - ticked >= 1.0:
+                ticked = time.monotonic()
+                self.tick()
+        self.end()
+
+    def stop(self, deadline: float) -> None:
+        """Lets it drain its queue until the deadline (monotonic seconds)."""
+        self.deadline = deadline
+        self.queue.close()
+
+    def take(self, batch: Batch) -> None:
+        """One batch."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """About once a second."""
+
+    def end(self) -> None:
+        """After the last batch."""
+
+
+class Lane(Worker):
+    """An exporter's own queue, thread and guard."""
+
+    def __init__(self, exporter: Exporter, ledger: Ledger, limit: int = QUEUE_BYTES) -> None:
+        super().__init__(exporter.name, limit)
+        self.exporter = exporter
+        self.name = exporter.name
+        self.exported = 0
+        self.detached = ""  # why
+        self.error = ""  # the last one
+        self._ledger = ledger
+        self._failures = 0
+        self._in_flight = 0
+
+    def offer(self, batch: Batch) -> None:
+        """Queues a batch of a stream that the exporter wants; counts it when it cannot."""
+        if self.exporter.streams is not None and batch.schema.name not in self.exporter.streams:
+            return
+        if self.detached or not self.queue.put(batch):
+            self._ledger.add("dropped_lane", len(batch), self.name)
+
+    def take(self, batch: Batch) -> None:
+        """Exports one batch under guard."""
+        if self.detached:
+            self._ledger.add("dropped_lane", len(batch), self.name)
+            return
+        self._in_flight = len(batch)
+        if self._guard(lambda: self.exporter.export(batch)):
+            self.exported += len(batch)
+        else:
+            self._ledger.add("failed_lane", len(batch), self.name)
+        self._in_flight = 0
+
+    def tick(self) -> None:
+        """Passes the second on to the exporter."""
+        if not self.detached:
+            self._guard(self.exporter.tick)
+
+    def end(self) -> None:
+        """Counts what the deadline left, then flushes and closes."""
+        self._ledger.add("dropped_lane", self.queue.clear(), self.name)
+        if not self.detached:
+            self._guard(lambda: self.exporter.flush(max(0.1, self.deadline - time.monotonic())))
+        self._guard(self.exporter.close)
+
+    def join(self, until: float) -> None:
+        """Waits for its end; past it, what it held is counted and the thread left behind (it is a daemon)."""
+        self.thread.join(max(0.0, until - time.monotonic()))
+        if self.thread.is_alive():
+            self.detached = f"hung for {STOP_SECONDS:g} s at the end"
+            self._ledger.add("dropped_lane", self.queue.clear() + self._in_flight, self.name)
+
+    def _guard(self, call: Callable[[], None]) -> bool:
+        """False when the call raised; too many in a row and the exporter is detached."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  an exporter never ends its host
+            self._failures += 1
+            self.error = str(error) if isinstance(error, WstraceError) else f"{type(error).__name__}: {error}"
+            log.debug("exporter %s", self.name, exc_info=True)
+            if self._failures >= ERROR_BUDGET:
+                self.detached = self.error
+            return False
+        self._failures = 0
+        return True
+
+    def statistics(self) -> dict[str, int | float | str]:
+        """exported rows, bytes waiting and at most, why it was detached, and the exporter's own counts."""
+        return {"exported": self.exported, "queued_bytes": self.queue.bytes, "peak_bytes": self.queue.peak_bytes,
+                "detached": self.detached, "error": self.error, **self.exporter.statistics()}
+
+
+class Bus(Worker):
+    """Takes batches from the sources, passes them through the enrichers and offers them to every lane."""
+
+    def __init__(self, enrichers: Sequence[Enricher], lanes: Sequence[Lane], ledger: Ledger,
+                 limit: int = QUEUE_BYTES) -> None:
+        super().__init__("bus", limit)
+        self.enrichers = list(enrichers)
+        self.detached: dict[str, str] = {}
+        self.lanes = list(lanes)
+        self._ledger = ledger
+        self.published = 0
+
+    def publish(self, batch: Batch) -> None:
+        """Queues a batch; never blocks. What does not fit is counted as `dropped_bus`."""
+        if len(batch):
+            self.published += len(batch)
+            self._ledger.add("recorded", len(batch), batch.schema.name)
+        if not self.queue.put(batch):
+            self._ledger.add("dropped_bus", len(batch), batch.schema.name)
+
+    def start(self, context: Context) -> None:
+        """Starts the enrichers and all threads."""
+        for enricher in list(self.enrichers):
+            self._guard(enricher, lambda e=enricher: e.start(context) or ())  # type: ignore[misc]
+        for worker in (*self.lanes, self):
+            worker.thread.start()
+
+    def take(self, batch: Batch) -> None:
+        """One batch through the enrichers to the lanes."""
+        self._pass_on([batch], self.enrichers)
+
+    def end(self) -> None:
+        """What the queue still held at the deadline is counted; the enrichers give what they held back."""
+        self._ledger.add("dropped_bus", self.queue.clear())
+        for position, enricher in enumerate(list(self.enrichers)):
+            self._pass_on(self._guard(enricher, enricher.close), self.enrichers[position + 1:])
+
+    def finish(self, seconds: float = STOP_SECONDS) -> None:
+        """Drains the queue, then every lane, in at most so many seconds each; counts the rest."""
+        for workers in ([self], self.lanes):
+            now = time.monotonic()
+            for worker in workers:
+                worker.stop(now + seconds * _DRAIN_SHARE)
+            for worker in workers:
+                if isinstance(worker, Lane):
+                    worker.join(now + seconds)
+                else:
+                    worker.thread.join(seconds)
+                    if worker.thread.is_alive():
+                        self._ledger.add("dropped_bus", self.queue.clear())
+
+    def _pass_on(self, batches: Iterable[Batch], enrichers: Sequence[Enricher]) -> None:
+        batches = list(batches)
+        for enricher in list(enrichers):
+            batches = [out for batch in batches for out in self._enrich(enricher, batch)]
+        for batch in batches:
+            for lane in self.lanes:
+                lane.offer(batch)
+
+    def _enrich(self, enricher: Enricher, batch: Batch) -> list[Batch]:
+        return self._guard(enricher, lambda: enricher.enrich(batch), otherwise=[batch])
+
+    def _guard(self, enricher: Enricher, call: Callable[[], Iterable[Batch]],
+               otherwise: Sequence[Batch] = ()) -> list[Batch]:
+        """What the call gives; an enricher that raises is detached, and the batch goes on without its column."""
+        if enricher.name in self.detached:
+            return list(otherwise)
+        try:
+            return list(call())
+        except Exception as error:  # noqa: BLE001  an enricher never ends its host
+            self.detached[enricher.name] = f"{type(error).__name__}: {error}"
+            log.error("enricher %s is detached: %s", enricher.name, self.detached[enricher.name], exc_info=True)
+            self._ledger.add("failed_enricher", sum(len(b) for b in otherwise), enricher.name)
+            return list(otherwise)
+
+    def statistics(self) -> dict[str, object]:
+        """published rows, queue, and the counts of every enricher and lane by name."""
+        return {
+            "published": self.published,
+            "queued_bytes": self.queue.bytes,
+            "peak_bytes": self.queue.peak_bytes,
+            "enrichers": {e.name: {**e.statistics(), "detached": self.detached.get(e.name, "")} for e in self.enrichers},
+            "lanes": {lane.name: lane.statistics() for lane in self.lanes},
+        }

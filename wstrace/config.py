@@ -1,0 +1,116 @@
+"""Where an option's value comes from: the command line, WSTRACE_* variables, --config, pyproject.toml; in that order.
+
+A file has the plugins' options in tables of their names, and the command's own at the top:
+
+    [tool.wstrace]              # in a --config file: without `tool.wstrace`
+    exporters = ["otel"]
+    fail_on_loss = true
+    [tool.wstrace.page_faults]
+    ring_bytes = "4MiB"
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wstrace.errors import UsageError
+from wstrace.options import Spec, nearest, options_of
+
+#: keys at the top of a configuration, and WSTRACE_<KEY>: the command line's own options
+TOP = ("sources", "exporters", "output", "duration", "children", "fail_on_loss", "require", "quiet", "user")
+#: variables of the same prefix that are no options
+_OTHER_VARIABLES = {"WSTRACE_DEBUG", "WSTRACE_DISABLE_PLUGINS", "WSTRACE_LOAD_PLUGINS", "WSTRACE_TRACE_PLUGINS"}
+
+
+class Config:
+    """Values with their origin.
+
+    Args:
+        layers: (origin, nested mapping), the strongest first.
+    """
+
+    def __init__(self, layers: list[tuple[str, Mapping[str, Any]]]) -> None:
+        self._layers = layers
+
+    @classmethod
+    def load(cls, path: str | None = None, *, environ: Mapping[str, str] = os.environ, project: bool = True) -> Config:
+        """The configuration of a command: variables, the file, and pyproject.toml here when `project`.
+
+        Raises:
+            UsageError: the file cannot be read or is no TOML.
+        """
+        layers: list[tuple[str, Mapping[str, Any]]] = [("environment", _from_environment(environ))]
+        if path is not None:
+            layers.append((path, _read(Path(path))))
+        here = Path("pyproject.toml")
+        if project and here.is_file():
+            layers.append(("pyproject.toml", _read(here).get("tool", {}).get("wstrace", {})))
+        return cls(layers)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A top-level value, or the default."""
+        return self.origin(key, default)[0]
+
+    def origin(self, key: str, default: Any = None, table: str = "") -> tuple[Any, str]:
+        """(value, where it comes from) of a key at the top or of a plugin's table."""
+        for origin, layer in self._layers:
+            values = layer.get(table, {}) if table else layer
+            if isinstance(values, Mapping) and key in values:
+                return values[key], origin
+        return default, "default"
+
+    def options(self, cls: type, spec: Spec) -> dict[str, Any]:
+        """The options for an object of the class: those of the spec over the configured ones."""
+        known = options_of(cls)
+        configured: dict[str, Any] = {}
+        for _, layer in reversed(self._layers):
+            table = layer.get(spec.name)
+            if isinstance(table, Mapping):
+                configured.update(table)
+        return {**{key: value for key, value in configured.items() if key in known}, **spec.options}
+
+    def check(self, tables: Mapping[str, type]) -> None:
+        """Every key must be known: names the nearest.
+
+        Args:
+            tables: name -> class of every source, enricher and exporter.
+
+        Raises:
+            UsageError: a key or a table that nothing reads.
+        """
+        for origin, layer in self._layers:
+            for key, value in layer.items():
+                if key in tables and isinstance(value, Mapping):
+                    known = options_of(tables[key])
+                    for option in value:
+                        if option not in known:
+                            raise UsageError(f"{origin}: {key} has no option {option!r}", nearest(option, known))
+                elif key not in TOP:
+                    raise UsageError(f"{origin}: there is no key {key!r}", nearest(key, [*TOP, *tables]))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", "give --config an existing TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no TOML: {error}") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """WSTRACE_EXPORTERS=otel,console at the top; WSTRACE_PAGE_FAULTS__RING_BYTES=4MiB in a plugin's table."""
+    values: dict[str, Any] = {}
+    for name, text in environ.items():
+        if not name.startswith("WSTRACE_") or name in _OTHER_VARIABLES:
+            continue
+        table, separator, option = name.removeprefix("WSTRACE_").lower().partition("__")
+        if separator:
+            values.setdefault(table, {})[option] = text
+        elif table in TOP:
+            values[table] = text.split(";") if table in ("sources", "exporters") else text
+    return values

@@ -1,0 +1,151 @@
+"""Options as users type them: `NAME:opt=val,...` read against the keyword-only arguments of a class."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from wstrace.errors import UsageError
+
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'X'?`, or "" when nothing is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `16MiB`, `64k`, `4096`. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if not match:
+        raise ValueError(f"{text!r} is not a size such as 16MiB")
+    return int(float(match[1]) * _SIZES[match[2]])
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `30s`, `5m`, `250ms`, `1.5`. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if not match or (match[2] or "s") not in _SECONDS:
+        raise ValueError(f"{text!r} is not a duration such as 30s or 5m")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A source, exporter or enricher as asked for: its name and its options, texts or values."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_spec(text: str) -> Spec:
+    """`name` or `name:opt=val,opt=val`. Split at the first colon, so `path=C:\\x.wst` works; a comma within a value too.
+
+    Raises:
+        UsageError: an option without `=`.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    last = ""
+    for piece in rest.split(",") if rest else ():
+        key, equals, value = piece.partition("=")
+        if equals and re.fullmatch(r"[a-z_][a-z0-9_]*", key):
+            options[key], last = value, key
+        elif last:  # no new option: the comma belongs to the value before it
+            options[last] += "," + piece
+        else:
+            raise UsageError(f"{text!r}: {piece!r} is no option", "write NAME:option=value,option=value")
+    return Spec(name, options)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a class: name, type annotation and default (inspect.Parameter.empty = required)."""
+
+    name: str
+    annotation: Any
+    default: Any
+
+    def convert(self, value: Any) -> Any:
+        """The value of a text (or of a TOML value), by the annotation. Raises ValueError."""
+        return _convert(value, self.annotation, self.name)
+
+
+def options_of(cls: type) -> dict[str, Option]:
+    """The options of a source, enricher or exporter class, read off its `__init__`."""
+    init = cls.__dict__.get("__init__") or cls.__init__  # type: ignore[misc]
+    if init is object.__init__:
+        return {}
+    hints = typing.get_type_hints(init)
+    return {
+        p.name: Option(p.name, hints.get(p.name, str), p.default)
+        for p in inspect.signature(init).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    }
+
+
+def build(cls: type, given: Mapping[str, Any], name: str) -> Any:
+    """An object of the class with those options.
+
+    Raises:
+        UsageError: an unknown option (the nearest is named), a value of the wrong type, a required one missing.
+    """
+    known = options_of(cls)
+    values = {}
+    for key, value in given.items():
+        if key not in known:
+            raise UsageError(f"{name} has no option {key!r}", nearest(key, known))
+        try:
+            values[key] = known[key].convert(value)
+        except ValueError as wrong:
+            raise UsageError(f"{name}:{key}: {wrong}") from None
+    missing = [o.name for o in known.values() if o.default is inspect.Parameter.empty and o.name not in values]
+    if missing:
+        raise UsageError(f"{name} needs {missing[0]}", f"write {name}:{missing[0]}=VALUE")
+    return cls(**values)
+
+
+def _convert(value: Any, annotation: Any, name: str) -> Any:
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        return _convert(value, kinds[0], name)
+    if origin is Literal:
+        choices = [str(choice) for choice in typing.get_args(annotation)]
+        if str(value) not in choices:
+            raise ValueError(f"{value!r}: {nearest(str(value), choices)}")
+        return value
+    if not isinstance(value, str):
+        return value
+    if annotation is bool:
+        if value.lower() not in _TRUE | _FALSE:
+            raise ValueError(f"{value!r} is neither true nor false")
+        return value.lower() in _TRUE
+    if annotation in (int, float):
+        return annotation(_number(value, name))
+    if origin in (list, tuple):
+        return origin(value.split(","))
+    return value
+
+
+def _number(text: str, name: str) -> float:
+    """A plain number, or one with a unit where the option's name has it: `_bytes`, `_ms`, else seconds."""
+    try:
+        return float(text) if not text.isdigit() else int(text)
+    except ValueError:
+        pass
+    if name.endswith("_bytes"):
+        return parse_size(text)
+    return parse_duration(text) * (1000.0 if name.endswith("_ms") else 1.0)

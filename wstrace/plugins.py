@@ -1,0 +1,225 @@
+"""Finds plugins: entry points of the group `wstrace`, loaded one by one, each guarded; ours the same way as anyone's.
+
+pluggy finds, the bus delivers: no record ever passes through a hook.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+import pluggy
+
+import wstrace.hookspecs
+from wstrace.errors import Unavailable, UsageError
+from wstrace.interfaces import Command, Enricher, Exporter, Platform, Resolver, Source
+from wstrace.options import nearest
+
+GROUP = "wstrace"
+
+
+@dataclass(slots=True)
+class Plugin:
+    """What became of one entry point. state: loaded, disabled, not allowed, failed."""
+
+    name: str
+    distribution: str = ""
+    version: str = ""
+    state: str = "loaded"
+    hooks: list[str] = field(default_factory=list)
+    error: str = ""
+
+
+class Plugins:
+    """The plugins of a run.
+
+    Args:
+        disabled: names of plugins, sources, enrichers or exporters that are switched off.
+        allowed: if given, only these plugins are loaded.
+        third_party: False loads built-ins only.
+        trace: every hook call is told on stderr.
+    """
+
+    def __init__(
+        self,
+        *,
+        disabled: Iterable[str] = (),
+        allowed: Iterable[str] | None = None,
+        third_party: bool = True,
+        trace: bool = False,
+    ) -> None:
+        self._disabled = frozenset(disabled)
+        self._allowed = None if allowed is None else frozenset(allowed)
+        self._third_party = third_party
+        self._trace = trace
+        self._manager = pluggy.PluginManager(GROUP)
+        self._manager.add_hookspecs(wstrace.hookspecs)
+        self.found = [self._load(entry) for entry in _entry_points()]
+
+    @classmethod
+    def from_environment(
+        cls, *, disabled: Iterable[str] = (), third_party: bool = True, environ: Mapping[str, str] = os.environ
+    ) -> Plugins:
+        """The plugins that WSTRACE_DISABLE_PLUGINS, WSTRACE_LOAD_PLUGINS and WSTRACE_TRACE_PLUGINS leave."""
+        allowed = environ.get("WSTRACE_LOAD_PLUGINS")
+        return cls(
+            disabled=[*disabled, *_words(environ.get("WSTRACE_DISABLE_PLUGINS", ""))],
+            allowed=None if allowed is None else _words(allowed),
+            third_party=third_party,
+            trace=environ.get("WSTRACE_TRACE_PLUGINS") == "1",
+        )
+
+    def _load(self, entry: metadata.EntryPoint) -> Plugin:
+        distribution = entry.dist
+        plugin = Plugin(entry.name)
+        if distribution is not None:
+            plugin.distribution, plugin.version = distribution.name, distribution.version
+        if entry.name in self._disabled:
+            plugin.state = "disabled"
+        elif self._allowed is not None and entry.name not in self._allowed:
+            plugin.state = "not allowed"
+        elif not self._third_party and not _is_built_in(entry):
+            plugin.state = "disabled"
+        if plugin.state == "loaded":
+            try:
+                self._register(plugin, entry.load())
+            except Exception as broken:  # noqa: BLE001  a plugin that cannot be imported must not end its host
+                plugin.state, plugin.error = "failed", f"{type(broken).__name__}: {broken}"
+        return plugin
+
+    def _register(self, plugin: Plugin, module: Any) -> None:
+        self._manager.register(module, plugin.name)
+        try:
+            self._manager.check_pending()  # a misspelt hook is an error, not a silence
+        except pluggy.PluginValidationError:
+            self._manager.unregister(module)
+            raise
+        plugin.hooks = sorted(caller.name for caller in self._manager.get_hookcallers(module) or ())
+
+    def _call(self, hook: str) -> list[tuple[str, Any]]:
+        """(plugin name, what it returned) in the order of registration; a raise is kept with its plugin."""
+        results = []
+        for implementation in getattr(self._manager.hook, hook).get_hookimpls():
+            name = implementation.plugin_name
+            try:
+                result = implementation.function()
+            except Exception as broken:  # noqa: BLE001  one plugin's error must not cost its neighbours
+                self._fail(name, f"{hook}: {type(broken).__name__}: {broken}")
+                result = None
+            if self._trace:
+                print(f"wstrace: hook {hook} of {name} -> {result!r}", file=sys.stderr)  # noqa: T201
+            if result is not None:
+                results.append((name, result))
+        return results
+
+    def _fail(self, name: str, error: str) -> None:
+        for plugin in self.found:
+            if plugin.name == name:
+                plugin.state, plugin.error = "failed", error
+
+    def _classes(self, hook: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for plugin, classes in self._call(hook):
+            for cls in classes:
+                if cls.name in found:
+                    self._fail(plugin, f"{hook}: {cls.name!r} is taken by another plugin")
+                elif cls.name not in self._disabled:
+                    found[cls.name] = cls
+        return found
+
+    @functools.cached_property
+    def sources(self) -> dict[str, type[Source]]:
+        """name -> class."""
+        return self._classes("wstrace_sources")
+
+    @functools.cached_property
+    def enrichers(self) -> dict[str, type[Enricher]]:
+        """name -> class, in the order in which they run."""
+        return dict(sorted(self._classes("wstrace_enrichers").items()))
+
+    @functools.cached_property
+    def resolvers(self) -> dict[str, type[Resolver]]:
+        """name -> class."""
+        return self._classes("wstrace_resolvers")
+
+    @functools.cached_property
+    def exporters(self) -> dict[str, type[Exporter]]:
+        """name -> class."""
+        return self._classes("wstrace_exporters")
+
+    @functools.cached_property
+    def commands(self) -> dict[str, Command]:
+        """word -> Command."""
+        return {command.word: command for _, commands in self._call("wstrace_commands") for command in commands}
+
+    @functools.cached_property
+    def api(self) -> dict[str, str]:
+        """public name -> "module:attribute"."""
+        return {name: target for _, names in self._call("wstrace_api") for name, target in names.items()}
+
+    @functools.cached_property
+    def platform(self) -> Platform:
+        """The platform of this system. Raises Unavailable where there is none."""
+        for _, platform in self._call("wstrace_platform"):
+            return platform  # type: ignore[no-any-return]
+        broken = next((p.error for p in self.found if p.name == "os" and p.error), "no plugin serves this system")
+        raise Unavailable(f"processes cannot be traced here: {broken}",
+                          "report, info, replay and convert work on files recorded elsewhere")
+
+    def class_of(self, role: str, name: str) -> type[Any]:
+        """The class of a source, exporter or enricher.
+
+        Raises:
+            UsageError: no such name (the nearest is named), or its plugin failed (with its error).
+        """
+        known: dict[str, Any] = getattr(self, role + "s")
+        if name in known:
+            return known[name]  # type: ignore[no-any-return]
+        for plugin in self.found:
+            if plugin.name == name and plugin.state != "loaded":
+                raise UsageError(f"{role} {name!r}: its plugin is {plugin.state} {plugin.error}".rstrip(),
+                                 "wstrace plugins shows all")
+        raise UsageError(f"there is no {role} {name!r}", nearest(name, known))
+
+
+def load(target: str) -> Any:
+    """The object behind "module:attribute"."""
+    module, _, attribute = target.partition(":")
+    loaded = importlib.import_module(module)
+    return getattr(loaded, attribute) if attribute else loaded
+
+
+@functools.cache
+def default_plugins() -> Plugins:
+    """The plugins that embedding uses: found once a process, as the environment says."""
+    return Plugins.from_environment()
+
+
+def api_name(name: str) -> Any:
+    """A public name that a plugin gives to `wstrace`. Raises AttributeError, as a module does."""
+    target = default_plugins().api.get(name)
+    if target is None:
+        raise AttributeError(f"module 'wstrace' has no attribute {name!r}")
+    return load(target)
+
+
+def _entry_points() -> list[metadata.EntryPoint]:
+    """Built-ins first, then by name; of two with one name the first wins."""
+    entries: dict[str, metadata.EntryPoint] = {}
+    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda e: (not _is_built_in(e), e.name)):
+        entries.setdefault(entry.name, entry)
+    return list(entries.values())
+
+
+def _is_built_in(entry: metadata.EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == "wstrace"
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

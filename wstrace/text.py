@@ -1,0 +1,87 @@
+"""Text for people: names from outside made safe to print, and numbers as they are read."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def printable(text: str, limit: int = 0) -> str:
+    r"""The text with everything that could act on a terminal or hide in a line written as an escape.
+
+    Control characters, ESC, line and paragraph separators, bidirectional and zero-width marks, private and unassigned
+    code points become `\x1b` or `\u202e`; a byte that was no UTF-8 (surrogateescape) becomes `\xff`. What is left is one
+    line that only prints. Square brackets stay: hand the result to rich as Text, never as markup.
+
+    Args:
+        text: a name from outside: a path, a process's name, a mark.
+        limit: at most so many characters, the middle of a longer text left out; 0 = as long as it is.
+    """
+    if limit and len(text) > limit:  # first: escaping 64 KiB of hostile name is work nobody will see
+        tail = (limit - 3) * 2 // 3
+        text = f"{text[: limit - 3 - tail]}...{text[len(text) - tail :]}"
+    if text.isprintable():  # Unicode's Other and Separator categories, the ASCII space excepted
+        return text
+    return "".join(c if c.isprintable() else _escape(ord(c)) for c in text)
+
+
+def _escape(code: int) -> str:
+    if 0xDC80 <= code <= 0xDCFF:  # what surrogateescape makes of the byte code - 0xDC00
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def well_formed(text: str) -> str:
+    r"""The text without lone surrogates, for JSON and other UTF-8: a byte that was no UTF-8 becomes `\xff`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join(_escape(ord(c)) if "\ud800" <= c <= "\udfff" else c for c in text)
+    return text
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    r"""The text with what that encoding lacks (cp437, cp1252, ASCII) written as `\u2192`."""
+    try:
+        return text.encode(encoding or "ascii", "backslashreplace").decode(encoding or "ascii")
+    except LookupError:  # an encoding that Python does not know
+        return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def base_name(path: str) -> str:
+    r"""The last part of a path of either system (`/usr/lib/libc.so.6`, `C:\Windows\ntdll.dll`); `[heap]` stays.
+
+    The path of a deleted file ends in " (deleted)" on Linux; that belongs to the name.
+    """
+    separators = "/" if path.startswith("/") else "\\/"
+    cut = max(path.rfind(separator) for separator in separators)
+    return path[cut + 1 :] or path
+
+
+def size(n_bytes: float) -> str:
+    """A size in binary units: `512 B`, `412.6 MiB`."""
+    value, step = float(n_bytes), 0
+    while abs(value) >= 1024 and step < len(_UNITS) - 1:
+        value, step = value / 1024, step + 1
+    return f"{value:,.1f} {_UNITS[step]}" if step else f"{int(n_bytes)} B"
+
+
+def number(n: int) -> str:
+    """A count with thousands separators: `96,113`."""
+    return f"{n:,}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time: `850 us`, `2.3 s`, `4 min 10 s`, `3 h 02 min`."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 fault`, `96,113 faults`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
