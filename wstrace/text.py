@@ -9,8 +9,8 @@ def printable(text: str, limit: int = 0) -> str:
     r"""The text with everything that could act on a terminal or hide in a line written as an escape.
 
     Control characters, ESC, line and paragraph separators, bidirectional and zero-width marks, private and unassigned
-    code points become `\x1b` or `\u202e`; a byte that was no UTF-8 (surrogateescape) becomes `\xff`. What is left is one
-    line that only prints. Square brackets stay: hand the result to rich as Text, never as markup.
+    code points become `\x1b` or `\u202e`; a byte that was no UTF-8 (surrogateescape) becomes `\xff`. What is left is
+    one line that only prints. Square brackets stay: hand the result to rich as Text, never as markup.
 
     Args:
         text: a name from outside: a path, a process's name, a mark.
