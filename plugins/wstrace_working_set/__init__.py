@@ -1,1 +1,65 @@
-"""Placeholder until its code lands."""
+"""What is in memory and whose it is: the source `working_set`, the commands ps, snapshot, empty, delta, diff and the API.
+
+`wstrace_os.half("wstrace_working_set")` is the module that talks to the system; it offers, on every system:
+
+* `probe() -> Level`: the level that this machine gives, tried on the calling process.
+* `Space(pid: int)`: an opened process and a context manager. Raises TargetExited when it is gone, Unavailable when it
+  is refused or has no address space. Its members:
+    * `pid: int`, `name: str`, `page_size: int`
+    * `mappings(strings: Dictionary) -> dict[str, NDArray]`: the columns start, end, offset, file, dev, ino, flags of
+      schema.ADDRESS_SPACE, sorted by start; a column that the system cannot fill is absent.
+    * `runs(mappings, *, shares: bool = False) -> dict[str, NDArray]`: the columns start u64, pages u32, flags u16,
+      shares u8 (absent where not known) and row u32 (index into `mappings`), sorted by start: runs of adjacent pages
+      with equal attributes that never cross a mapping's border. PAGE_WRITE says that the mapping may be written,
+      PAGE_COPY_ON_WRITE that the next write makes a copy, PAGE_SHARED that another process has the page now (so that
+      its sum is the total Shared), PAGE_EXCLUSIVE that none has. A page that the system does not count as resident
+      (zero page, swapped) has its flag. shares=True asks for exact share counts; raises Unavailable without the right.
+      Raises TargetExited when the process ends or executes another program meanwhile.
+    * `totals() -> Totals` (wstrace_working_set.working_set): what the system itself counts, None where it does not.
+    * `empty(mappings, runs) -> None`: asks the system to take every page out; raises Unavailable when it refuses.
+      Nothing that could change the target's data.
+    * `why_stayed(mappings, runs) -> tuple[NDArray[u8], tuple[str, ...]]`: a reason for each run that is still there:
+      codes, and their texts.
+    * `owned() -> bool`: it belongs to the calling user.
+    * `close()`
+* `descendants(pid: int) -> list[int]`: its children, and theirs, now.
+* `faults() -> tuple[int, int | None]`: (minor, major) faults of the calling process so far, by its own accounting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Command, Source
+
+
+@hookimpl
+def wstrace_sources() -> Sequence[type[Source]]:
+    """The source `working_set`."""
+    from wstrace_working_set.source import WorkingSetSource
+
+    return [WorkingSetSource]
+
+
+@hookimpl
+def wstrace_commands() -> Sequence[Command]:
+    """The words of the 1996 article's program, better."""
+    words = {
+        "ps": "processes with their working sets",
+        "snapshot": "what is in a process's memory, and whose it is",
+        "empty": "take a process's pages out of memory and tell what stayed",
+        "delta": "what a process brings in between two moments",
+        "diff": "what the second trace file has more or less than the first",
+    }
+    return [Command(word, about, f"wstrace_working_set.commands.{word}:{word}") for word, about in words.items()]
+
+
+@hookimpl
+def wstrace_api() -> Mapping[str, str]:
+    """working_set, empty_working_set and delta."""
+    return {
+        "working_set": "wstrace_working_set.working_set:working_set",
+        "empty_working_set": "wstrace_working_set.empty:empty_working_set",
+        "delta": "wstrace_working_set.delta:delta",
+    }
