@@ -126,6 +126,7 @@ class Lane(Worker):
         self.exporter = exporter
         self.name = exporter.name
         self.exported = 0
+        self.cancelled = False  # the session could not start
         self.detached = ""  # why
         self.error = ""  # the last one
         self._ledger = ledger
@@ -159,9 +160,9 @@ class Lane(Worker):
     def end(self) -> None:
         """Counts what the deadline left, then flushes and closes."""
         self._ledger.add("dropped_lane", self.queue.clear(), self.name)
-        if not self.detached:
+        if not self.detached and not self.cancelled:
             self._guard(lambda: self.exporter.flush(max(0.1, self.deadline - time.monotonic())))
-        self._guard(self.exporter.close)
+        self._guard(self.exporter.cancel if self.cancelled else self.exporter.close)
 
     def join(self, until: float) -> None:
         """Waits for its end; past it, what it held is counted and the thread left behind (it is a daemon)."""

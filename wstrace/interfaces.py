@@ -105,6 +105,7 @@ class Context:
         level_why, level_remedy, sampled (1 in N), not_visible (list of reasons), usage_minor, usage_major,
         peak_resident_bytes, started_ns and ended_ns (monotonic), saved (path).
     require: "full" = a source must not fall back to a lesser level.
+    wait_children: the trace goes on until no traced process is left, not until the target itself ends.
     own_threads: ids of wstrace's own threads, which are not to be armed.
     """
 
@@ -115,6 +116,7 @@ class Context:
     resolvers: Mapping[str, Resolver] = field(default_factory=dict)
     children: bool = True
     require: str = ""
+    wait_children: bool = False
     own_threads: Callable[[], frozenset[int]] = frozenset
 
 
@@ -218,6 +220,9 @@ class Exporter(abc.ABC):
 
     def close(self) -> None:
         """After the last batch; ledger and facts are complete now. The summary is printed, the file ended, here."""
+
+    def cancel(self) -> None:
+        """Instead of close() when the session could not start: prints nothing, leaves no file behind."""
 
     def abandon(self) -> None:
         """In a forked child: closes the copied descriptors, writes nothing and takes no lock."""

@@ -1,0 +1,210 @@
+"""A session from start to stop with scripted ends: order, guards, bounds, loss."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from wstrace.bus import Queue
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Enricher, Exporter, Source
+from wstrace.schema import PAGE_FAULT, PROCESS
+from wstrace.session import Session
+from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
+
+
+def faults(n: int, start: int = 0):
+    return batch_of(PAGE_FAULT, time_ns=list(range(start, start + n)), pid=1, tid=1, pc=1,
+                    va=[4096 * i for i in range(start, start + n)], flags=0)
+
+
+def run(*batches, exporters=(), enrichers=(), **kwargs) -> Session:
+    session = Session(sources=[ScriptedSource(batches)], exporters=exporters, enrichers=enrichers, record=False, **kwargs)
+    with session:
+        session.wait(5)
+    return session
+
+
+def test_every_row_reaches_every_exporter_in_order():
+    first, second = RecordingExporter(), RecordingExporter()
+    session = run(faults(10), faults(5, 10), exporters=[first, second])
+    for exporter in (first, second):
+        assert [len(b) for b in exporter.batches] == [10, 5]
+        assert exporter.calls == ["start", "flush", "close"]
+    assert session.ledger.get("recorded") == 15
+    assert session.ledger.losses() == []
+
+
+class Raising(Exporter):
+    name = "raising"
+
+    def export(self, batch):
+        raise RuntimeError("no")
+
+
+def test_an_exporter_that_raises_costs_only_itself():
+    good = RecordingExporter()
+    session = run(*[faults(4) for _ in range(6)], exporters=[Raising(), good])
+    assert sum(len(b) for b in good.batches) == 24
+    assert session.ledger.get("failed_lane", "raising") == 12, "detached after three in a row"
+    assert session.ledger.get("dropped_lane", "raising") == 12
+    assert "RuntimeError: no" in session.statistics()["bus"]["lanes"]["raising"]["detached"]
+
+
+@pytest.mark.parametrize("where", ["export", "flush", "close"])
+def test_an_exporter_that_hangs_costs_a_bounded_stop(where):
+    release = threading.Event()
+    hanging = RecordingExporter()
+    hanging.name = "hanging"
+    setattr(hanging, where, lambda *args: release.wait(60))
+    good = RecordingExporter()
+    session = Session(sources=[ScriptedSource([faults(4), faults(4)])], exporters=[hanging, good], enrichers=[],
+                      record=False).start()
+    session.wait(5)
+    started = time.monotonic()
+    session.stop(seconds=1.0)
+    took = time.monotonic() - started
+    release.set()
+    assert took < 4
+    assert sum(len(b) for b in good.batches) == 8
+    assert good.calls[-1] == "close"
+    if where == "export":
+        assert session.ledger.get("dropped_lane", "hanging") == 8
+
+
+class Tagging(Enricher):
+    name = "tagging"
+
+    def enrich(self, batch):
+        yield batch.with_columns({"tag": batch["pid"]})
+
+
+class Broken(Enricher):
+    name = "broken"
+
+    def enrich(self, batch):
+        raise ValueError("broken enricher")
+
+
+def test_an_enricher_that_raises_is_detached_and_its_column_absent(caplog):
+    exporter = RecordingExporter()
+    session = run(faults(3), faults(3), exporters=[exporter], enrichers=[Broken(), Tagging()])
+    assert all("tag" in b for b in exporter.batches)
+    assert [len(b) for b in exporter.batches] == [3, 3]
+    assert session.ledger.get("failed_enricher", "broken") == 3
+    assert "broken enricher" in caplog.text
+
+
+class Refusing(Source):
+    name = "refusing"
+    streams = (PAGE_FAULT,)
+
+    def start(self, context):
+        raise Unavailable("not here", "try there")
+
+    def drain(self, timeout):
+        return ()
+
+    def stop(self):
+        return ()
+
+
+def test_a_source_that_cannot_start_cancels_the_outputs():
+    exporter = RecordingExporter()
+    cancelled = []
+    exporter.cancel = lambda: cancelled.append(True)
+    with pytest.raises(Unavailable, match="not here; try there"):
+        Session(sources=[Refusing()], exporters=[exporter], enrichers=[], record=False).start()
+    assert cancelled == [True]
+    assert "close" not in exporter.calls
+
+
+class Failing(ScriptedSource):
+    name = "failing"
+
+    def drain(self, timeout):
+        batches = super().drain(timeout)
+        if not batches:
+            raise OSError("the ring is gone")
+        return batches
+
+    @property
+    def finished(self):
+        return False
+
+
+def test_what_was_recorded_before_a_source_failed_is_kept():
+    exporter = RecordingExporter()
+    session = Session(sources=[Failing([faults(7)])], exporters=[exporter], enrichers=[], record=False).start()
+    session.wait(5)
+    with pytest.raises(OSError, match="the ring is gone"):
+        session.stop()
+    assert sum(len(b) for b in exporter.batches) == 7
+
+
+def test_start_and_stop_are_idempotent_and_thread_safe():
+    exporter = RecordingExporter()
+    session = Session(sources=[ScriptedSource([faults(3)])], exporters=[exporter], enrichers=[], record=False)
+    threads = [threading.Thread(target=session.start) for _ in range(4)]
+    threads += [threading.Thread(target=session.stop) for _ in range(0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    session.wait(5)
+    stops = [threading.Thread(target=session.stop) for _ in range(4)]
+    for thread in stops:
+        thread.start()
+    for thread in stops:
+        thread.join()
+    assert exporter.calls == ["start", "flush", "close"]
+
+
+def test_a_full_queue_costs_the_batch_but_not_an_essential_one():
+    batch = faults(100)
+    queue = Queue(limit=batch.nbytes + 1)
+    assert queue.put(batch)
+    assert not queue.put(batch)
+    process = batch_of(PROCESS, time_ns=1, pid=1, event=1)
+    assert queue.put(process)
+    assert queue.clear() == 101
+
+
+def test_the_queue_is_bounded_whatever_comes_and_counts_what_it_drops():
+    hanging = RecordingExporter()
+    gate = threading.Event()
+    hanging.export = lambda batch: gate.wait(30)
+    batches = [faults(10_000) for _ in range(300)]
+    session = Session(sources=[ScriptedSource(batches)], exporters=[hanging], enrichers=[], record=False).start()
+    session.wait(10)
+    lane = session.lanes[0]
+    time.sleep(0.3)
+    assert lane.queue.peak_bytes <= 48 << 20
+    dropped = session.ledger.get("dropped_lane") + session.ledger.get("dropped_bus")
+    assert dropped > 0
+    gate.set()
+    session.stop()
+    assert lane.exported + session.ledger.get("dropped_lane") + session.ledger.get("dropped_bus") == 3_000_000
+
+
+def test_the_memory_outlives_the_block():
+    with Session(sources=[ScriptedSource([faults(10)])], enrichers=[]) as session:
+        session.wait(5)
+    assert session.faults["va"].tolist() == [4096 * i for i in range(10)]
+    assert session.summary().total == 10
+
+
+def test_own_threads_are_known_before_arming():
+    seen = []
+
+    class Looking(ScriptedSource):
+        def start(self, context):
+            super().start(context)
+            seen.append(context.own_threads())
+
+    exporter = RecordingExporter()
+    with Session(sources=[Looking([faults(1)])], exporters=[exporter], enrichers=[], record=False) as session:
+        session.wait(5)
+    assert len(seen[0]) == 3, "the drain, the bus and a lane"

@@ -1,0 +1,68 @@
+"""Recorder: the exporter that keeps a trace in memory, for embedding (`session.faults`, `session.summary()`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.interfaces import Context, Exporter
+from wstrace.ledger import Ledger
+from wstrace.schema import DTYPES, PAGE_FAULT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace.summary import Summary
+
+#: bytes of faults that are kept; the rest is counted, in the summary and as dropped
+KEEP_BYTES = 256 << 20
+
+
+class Recorder(Exporter):
+    """Counts everything, and keeps the page faults up to a bound."""
+
+    name = "memory"
+
+    def __init__(self, *, keep_bytes: int = KEEP_BYTES) -> None:
+        from wstrace.summary import Summary
+
+        self.summary: Summary = Summary()
+        self._keep_bytes = keep_bytes
+        self._batches: list[Batch] = []
+        self._bytes = 0
+        self._ledger = Ledger()
+
+    def start(self, context: Context) -> None:
+        """Takes the ledger to tell what it could not keep."""
+        self._ledger = context.ledger
+
+    def export(self, batch: Batch) -> None:
+        """Counts the batch; keeps it when it holds page faults."""
+        self.summary.add(batch)
+        if batch.schema is not PAGE_FAULT:
+            return
+        if self._bytes + batch.nbytes > self._keep_bytes:
+            self._ledger.add("dropped_lane", len(batch), self.name)
+            return
+        self._bytes += batch.nbytes
+        self._batches.append(batch)
+
+    @property
+    def strings(self) -> Dictionary:
+        """What the codes of `file` and `pc_file` mean."""
+        return self._batches[0].strings if self._batches else Dictionary()
+
+    def faults(self) -> NDArray[Any]:
+        """All page faults kept, as one structured array under the schema's names, shape (n,); absent columns left out."""
+        import numpy as np
+
+        present = set().union(*(batch.columns for batch in self._batches))
+        dtype = [(c.name, DTYPES[c.type]) for c in PAGE_FAULT.columns if c.name in present]
+        rows = np.zeros(sum(len(batch) for batch in self._batches), dtype)
+        end = 0
+        for batch in self._batches:
+            start, end = end, end + len(batch)
+            for column, _ in dtype:
+                if column in batch:
+                    rows[column][start:end] = batch[column]
+        return rows

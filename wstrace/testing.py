@@ -1,0 +1,243 @@
+"""The public testing kit for plugin authors: scripted ends, and contract classes to subclass.
+
+    from wstrace.testing import SourceContract
+
+    class TestMySource(SourceContract):
+        def make(self):
+            return MySource(interval_ms=1)
+
+The contract classes use plain asserts and need nothing but a test runner that collects classes (pytest).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.interfaces import Context, Enricher, Exporter, Source
+from wstrace.schema import DTYPES, STREAMS, Schema
+
+
+def batch_of(schema: Schema, strings: Dictionary | None = None, **columns: Any) -> Batch:
+    """A batch from lists or scalars; `str` columns take names, scalars are repeated.
+
+    >>> len(batch_of(STREAMS["page_fault"], va=[4096, 8192], pid=1))
+    2
+    """
+    strings = strings if strings is not None else Dictionary()
+    n = max((len(v) for v in columns.values() if isinstance(v, Sequence) and not isinstance(v, str)), default=1)
+    arrays = {}
+    for name, value in columns.items():
+        column = schema.column(name)
+        values = [value] * n if isinstance(value, str | int) else list(value)
+        if column is not None and column.semantic == "str":
+            values = [strings.code(v) if isinstance(v, str) else v for v in values]
+        arrays[name] = np.array(values, DTYPES[column.type] if column is not None else None)
+    times = arrays.get("time_ns")
+    window = (int(times.min()), int(times.max())) if times is not None and n else (0, 0)
+    return Batch(schema, arrays, window=window, strings=strings)
+
+
+class ScriptedSource(Source):
+    """Gives the batches it was made with, one a drain, then is finished. Names are coined into the session's own."""
+
+    name = "scripted"
+    streams = tuple(STREAMS.values())
+
+    def __init__(self, batches: Iterable[Batch] = ()) -> None:
+        self._batches = list(batches)
+        self.started = self.stopped = False
+
+    def start(self, context: Context) -> None:
+        """Moves the names into the session's dictionary."""
+        self.started = True
+        self._batches = [rebase(batch, context.strings) for batch in self._batches]
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """The next one."""
+        return [self._batches.pop(0)] if self._batches else []
+
+    def stop(self) -> Iterable[Batch]:
+        """The rest."""
+        self.stopped = True
+        rest, self._batches = self._batches, []
+        return rest
+
+    @property
+    def finished(self) -> bool:
+        """No batch is left."""
+        return not self._batches
+
+
+class RecordingExporter(Exporter):
+    """Keeps what it was given: `batches`, and the calls by name in `calls`."""
+
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.calls: list[str] = []
+        self.context = Context()
+
+    def start(self, context: Context) -> None:
+        """Notes the call."""
+        self.context = context
+        self.calls.append("start")
+
+    def export(self, batch: Batch) -> None:
+        """Keeps the batch."""
+        self.batches.append(batch)
+
+    def flush(self, timeout: float) -> None:
+        """Notes the call."""
+        self.calls.append("flush")
+
+    def close(self) -> None:
+        """Notes the call."""
+        self.calls.append("close")
+
+    def of(self, stream: str) -> list[Batch]:
+        """The batches of one stream."""
+        return [batch for batch in self.batches if batch.schema.name == stream]
+
+
+def rebase(batch: Batch, strings: Dictionary) -> Batch:
+    """The same batch with its names in another dictionary."""
+    if batch.strings is strings:
+        return batch
+    codes = np.array([strings.code(name) for name in batch.strings.names(0, batch.names)], "<u4")
+    columns = dict(batch.columns)
+    for column in batch.schema.columns:
+        if column.semantic == "str" and column.name in columns:
+            columns[column.name] = codes[columns[column.name]]
+    return Batch(batch.schema, columns, window=batch.window, lost=batch.lost, source=batch.source, strings=strings,
+                 header=batch.header)
+
+
+class SourceContract:
+    """What every source keeps. Subclass it, give make(); override context() to give a target."""
+
+    def make(self) -> Source:
+        """A new source, not started."""
+        raise NotImplementedError
+
+    def context(self) -> Context:
+        """What it is started with."""
+        return Context()
+
+    def batches(self, source: Source, seconds: float = 2.0) -> list[Batch]:
+        """Runs it for a while and stops it: all that it gave."""
+        source.start(self.context())
+        found: list[Batch] = []
+        until = time.monotonic() + seconds
+        while not source.finished and time.monotonic() < until and not found:
+            found.extend(source.drain(0.05))
+        found.extend(source.stop())
+        return found
+
+    def test_it_is_named_and_states_its_streams(self) -> None:
+        source = self.make()
+        assert source.name.isidentifier()
+        assert source.streams
+        assert all(isinstance(stream, Schema) for stream in source.streams)
+
+    def test_its_batches_keep_the_schema(self) -> None:
+        source = self.make()
+        for batch in self.batches(source):
+            assert batch.schema in source.streams
+            for column in batch.schema.columns:
+                if column.name in batch:
+                    assert batch[column.name].dtype == np.dtype(DTYPES[column.type]), column.name
+                    assert not batch[column.name].flags.writeable
+            assert batch.window[0] <= batch.window[1]
+            assert batch.lost >= 0
+
+    def test_drain_returns_in_time(self) -> None:
+        source = self.make()
+        source.start(self.context())
+        started = time.monotonic()
+        list(source.drain(0.05))
+        assert time.monotonic() - started < 2.0
+        list(source.stop())
+
+    def test_statistics_are_numbers(self) -> None:
+        _assert_numbers(self.make().statistics())
+
+
+class EnricherContract:
+    """What every enricher keeps. Subclass it, give make() and batch()."""
+
+    def make(self) -> Enricher:
+        """A new enricher."""
+        raise NotImplementedError
+
+    def batch(self) -> Batch:
+        """A batch that it enriches."""
+        raise NotImplementedError
+
+    def test_it_gives_every_row_on_and_only_adds(self) -> None:
+        enricher, batch = self.make(), self.batch()
+        enricher.start(Context(strings=batch.strings))
+        out = [b for b in enricher.enrich(batch) if b.schema is batch.schema]
+        assert sum(len(b) for b in out) == len(batch)
+        for name in batch:
+            assert np.array_equal(np.concatenate([b[name] for b in out]), batch[name])
+
+    def test_a_column_that_stands_is_left(self) -> None:
+        enricher, batch = self.make(), self.batch()
+        enricher.start(Context(strings=batch.strings))
+        once = next(b for b in enricher.enrich(batch) if b.schema is batch.schema)
+        twice = next(b for b in self.make().enrich(once) if b.schema is batch.schema)
+        for name in once:
+            assert np.array_equal(once[name], twice[name]), name
+
+    def test_statistics_are_numbers(self) -> None:
+        _assert_numbers(self.make().statistics())
+
+
+class ExporterContract:
+    """What every exporter keeps. Subclass it, give make() and batch()."""
+
+    def make(self) -> Exporter:
+        """A new exporter, not started."""
+        raise NotImplementedError
+
+    def batch(self) -> Batch:
+        """A batch that it takes."""
+        from wstrace.schema import PAGE_FAULT
+
+        return batch_of(PAGE_FAULT, time_ns=[1, 2, 3], pid=7, tid=7, pc=[1, 2, 3], va=[4096, 8192, 8192], flags=[0, 1, 0])
+
+    def test_its_life_from_start_to_close(self) -> None:
+        exporter, batch = self.make(), self.batch()
+        exporter.start(Context(strings=batch.strings))
+        exporter.export(batch)
+        exporter.tick()
+        exporter.flush(1.0)
+        exporter.close()
+
+    def test_nothing_to_export_is_no_error(self) -> None:
+        exporter = self.make()
+        exporter.start(Context())
+        exporter.flush(1.0)
+        exporter.close()
+
+    def test_it_takes_batches_on_another_thread(self) -> None:
+        exporter, batch = self.make(), self.batch()
+        exporter.start(Context(strings=batch.strings))
+        thread = threading.Thread(target=lambda: (exporter.export(batch), exporter.close()))
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+
+    def test_statistics_are_numbers(self) -> None:
+        _assert_numbers(self.make().statistics())
+
+
+def _assert_numbers(statistics: Mapping[str, object]) -> None:
+    assert all(isinstance(value, int | float | str) for value in statistics.values())
