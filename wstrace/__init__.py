@@ -1,33 +1,33 @@
 """wstrace: the tracer for process working sets. The public API; everything is imported on first use."""
 
-from __future__ import annotations
-
-import importlib
-from typing import Any
+# Not even __future__ or typing is imported here: `python -m wstrace` has the working directory on sys.path until
+# __main__ drops it, and a hostile typing.py there would run with the tracer's privilege.
 
 _OWN = {
-    "Session": "wstrace.session",
     "Batch": "wstrace.batch",
-    "Dictionary": "wstrace.batch",
-    "Ledger": "wstrace.ledger",
-    "Source": "wstrace.interfaces",
-    "Enricher": "wstrace.interfaces",
-    "Resolver": "wstrace.interfaces",
-    "Exporter": "wstrace.interfaces",
-    "Context": "wstrace.interfaces",
-    "Level": "wstrace.interfaces",
     "Command": "wstrace.interfaces",
-    "hookimpl": "wstrace.hookspecs",
-    "WstraceError": "wstrace.errors",
-    "Unavailable": "wstrace.errors",
+    "Context": "wstrace.interfaces",
+    "Dictionary": "wstrace.batch",
+    "Enricher": "wstrace.interfaces",
+    "Exporter": "wstrace.interfaces",
+    "Ledger": "wstrace.ledger",
+    "Level": "wstrace.interfaces",
+    "Resolver": "wstrace.interfaces",
+    "Session": "wstrace.session",
+    "Source": "wstrace.interfaces",
     "TraceFileError": "wstrace.errors",
+    "Unavailable": "wstrace.errors",
+    "WstraceError": "wstrace.errors",
+    "hookimpl": "wstrace.hookspecs",
 }
 
-__all__ = [*sorted(_OWN), "__version__"]
+__all__ = ["__version__", *sorted(_OWN)]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Imports a public name on first use; names of plugins (`open_trace`, `working_set` ...) come through a hook."""
+    import importlib
+
     if name == "__version__":
         from importlib.metadata import version
 
@@ -45,4 +45,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_OWN]
+    return sorted({*globals(), *_OWN})

@@ -125,6 +125,8 @@ class Source(abc.ABC):
 
     name: ClassVar[str]
     streams: ClassVar[tuple[Schema, ...]]
+    #: part of every session that names no sources
+    default: ClassVar[bool] = False
 
     @classmethod
     def probe(cls) -> Level:
@@ -204,6 +206,10 @@ class Exporter(abc.ABC):
     name: ClassVar[str]
     #: names of the streams it wants; None = all
     streams: ClassVar[frozenset[str] | None] = None
+    #: part of every `run` and `attach`
+    default: ClassVar[bool] = False
+    #: takes the command line's `-o FILE` as its option `path`, and `-f` as `force`
+    takes_output: ClassVar[bool] = False
 
     def start(self, context: Context) -> None:
         """Opens the output; raises OutputError when it cannot, which ends the session before the target runs."""

@@ -172,6 +172,10 @@ class Plugins:
         raise Unavailable(f"processes cannot be traced here: {broken}",
                           "report, info, replay and convert work on files recorded elsewhere")
 
+    def defaults(self, role: str) -> list[str]:
+        """The names of the sources or exporters that are part of every session."""
+        return [name for name, cls in getattr(self, role + "s").items() if cls.default]
+
     def class_of(self, role: str, name: str) -> type[Any]:
         """The class of a source, exporter or enricher.
 

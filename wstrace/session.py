@@ -37,7 +37,7 @@ class Session:
     Args:
         pid: the process to trace; None = the calling one, unless `targets` or a source that needs none is given.
         targets: handles from a platform, instead of a pid.
-        sources: specs ("page_faults:ring_bytes=4MiB") or objects; None = page_faults.
+        sources: specs ("NAME:opt=val") or objects; None = those that are part of every session.
         exporters: specs ("msgpack:path=x.wst") or objects.
         enrichers: objects; None = all that the plugins have.
         children: whether processes that the target starts are traced too.
@@ -69,7 +69,7 @@ class Session:
         self._config = config or Config.load(project=False)
         self._attach = [os.getpid() if pid is None else pid] if not targets and (pid or sources is None) else []
         self._sources: list[Source] = [
-            self._build("source", item) for item in (("page_faults",) if sources is None else sources)
+            self._build("source", item) for item in (self._plugins.defaults("source") if sources is None else sources)
         ]
         self._exporters: list[Exporter] = [self._build("exporter", item) for item in exporters]
         self._recorder: Recorder | None = None

@@ -1,0 +1,123 @@
+"""The command line: one file a word here, further words through the hook `wstrace_commands`.
+
+A command is imported when it is used; `--help` imports neither numpy nor any exporter.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from wstrace.errors import UsageError, WstraceError
+from wstrace.interfaces import Command
+from wstrace.options import nearest
+
+#: wstrace's own exit codes stand on the error classes; these two belong to the shell's world
+INTERNAL, INTERRUPTED = 125, 130
+
+_OWN = [
+    Command("run", "Trace a command from its first instruction.", "wstrace.cli.run:run"),
+    Command("attach", "Trace running processes; they go on when the trace ends.", "wstrace.cli.attach:attach"),
+    Command("plugins", "Show the plugins found: version, state, hooks, error.", "wstrace.cli.plugins:plugins"),
+    Command("doctor", "Show what can be traced here, and what lifts the rest.", "wstrace.cli.doctor:doctor"),
+]
+
+
+class Words(click.Group):
+    """A group whose commands are imported on use."""
+
+    def _commands(self) -> dict[str, Command]:
+        from wstrace.plugins import default_plugins
+
+        return {**default_plugins().commands, **{command.word: command for command in _OWN}}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The words, ours first."""
+        own = [command.word for command in _OWN]
+        return own + sorted(set(self._commands()) - set(own))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the command. Raises UsageError naming the nearest word."""
+        from wstrace.plugins import load
+
+        own = next((command for command in _OWN if command.word == cmd_name), None)
+        command = own or self._commands().get(cmd_name)
+        if command is None:
+            raise UsageError(f"there is no command {cmd_name!r}", nearest(cmd_name, self._commands()))
+        loaded: click.Command = load(command.target)
+        return loaded
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The words with their one-line help, without importing any of them."""
+        commands = self._commands()
+        with formatter.section("Commands"):
+            formatter.write_dl([(word, commands[word].help) for word in self.list_commands(ctx)])
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        import wstrace
+
+        click.echo(f"wstrace {wstrace.__version__}")
+        ctx.exit()
+
+
+@click.group(cls=Words, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def wstrace() -> None:
+    """Who brought which page into memory, from which file, by which instruction and thread.
+
+    \b
+    wstrace run -- COMMAND ...     trace a command from its first instruction
+    wstrace run -o x.wst app.py    the same for Python, kept in a file
+    wstrace report x.wst           the summary again, by file, module, thread, process
+    wstrace doctor                 what can be traced here, and what lifts the rest
+    """
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a command line; one line on stderr and an exit code for everything that can go wrong.
+
+    The traceback is shown with WSTRACE_DEBUG=1 only.
+    """
+    _speak_utf8()
+    try:
+        result = wstrace.main(list(arguments), prog_name="wstrace", standalone_mode=False)
+    except Exception as error:
+        if os.environ.get("WSTRACE_DEBUG") == "1":
+            raise
+        return _complain(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def _complain(error: Exception) -> int:
+    if isinstance(error, BrokenPipeError):  # `| head` has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(error, click.exceptions.Abort):
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        hint = f"; see {context.command_path} --help" if context is not None else ""
+        text, code = f"{error.format_message().rstrip('.')}{hint}", INTERNAL
+    elif isinstance(error, WstraceError):
+        text, code = str(error), error.exit_code
+    else:
+        text, code = f"internal error: {type(error).__name__}: {error}; WSTRACE_DEBUG=1 shows where", INTERNAL
+    from wstrace.text import printable
+
+    click.echo(f"wstrace: {printable(text)}", err=True)
+    return code
+
+
+def _speak_utf8() -> None:
+    """A stream that cannot encode a character shows its escape instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")

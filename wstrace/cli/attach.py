@@ -1,0 +1,52 @@
+"""`wstrace attach`: traces running processes and leaves them running."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+
+import click
+
+from wstrace.cli.tracing import Trace, Tracing, tracing_options
+from wstrace.errors import TargetExited, UsageError
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@tracing_options
+@click.option("-p", "--pid", "more", type=int, multiple=True, help="A process id.")
+@click.option("--name", "names", multiple=True, metavar="GLOB", help="All processes whose name matches.")
+@click.argument("pids", nargs=-1, type=int)
+def attach(options: Tracing, more: tuple[int, ...], names: tuple[str, ...], pids: tuple[int, ...]) -> int:
+    """Trace running processes until Ctrl-C, --duration or their end; they go on.
+
+    \b
+    wstrace attach 4711 --duration 30s
+    wstrace attach --name 'redis-*' -o redis.wst
+    """
+    wanted = list(dict.fromkeys([*pids, *more, *_by_name(names)]))
+    if not wanted:
+        raise UsageError("no process given", "write: wstrace attach PID, or --name GLOB")
+    trace = Trace(options)
+    platform = trace.plugins.platform
+    targets = []
+    try:
+        targets.extend(platform.attach(pid) for pid in wanted)
+        session = trace.session(targets)
+        trace.drive(session)
+        return trace.exit_code(session)
+    finally:
+        for target in targets:
+            target.close()
+
+
+def _by_name(names: tuple[str, ...]) -> list[int]:
+    """The processes whose name matches one of the globs, without ourselves. Raises TargetExited when none does."""
+    if not names:
+        return []
+    import psutil
+
+    found = [process.pid for process in psutil.process_iter(["name"])
+             if process.pid != os.getpid() and any(fnmatch.fnmatch(process.info["name"] or "", g) for g in names)]
+    if not found:
+        raise TargetExited(f"no process is named {' or '.join(names)}", "wstrace ps shows the names")
+    return found

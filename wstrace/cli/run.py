@@ -1,0 +1,84 @@
+"""`wstrace run`: traces a command from its first instruction."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from wstrace.cli.tracing import Trace, Tracing, tracing_options, warn
+from wstrace.errors import UsageError
+
+
+class TargetWords(click.Command):
+    """A command whose own options end at the target: all after `--`, FILE, -m MODULE or -c CODE belongs to it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Marks where the target begins, so that click leaves the rest alone."""
+        ctx.meta["wstrace.literal"] = False
+        takes_value = {name for p in self.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts}
+        at = 0
+        while at < len(args):
+            word = args[at]
+            if word == "--":
+                ctx.meta["wstrace.literal"] = True
+                break
+            if word in ("-m", "-c") or not word.startswith("-") or word == "-":
+                args = [*args[:at], "--", *args[at:]]
+                break
+            at += 2 if word in takes_value else 1
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=TargetWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
+@tracing_options
+@click.option("--user", metavar="NAME", help="Run the target as this user (under sudo: the caller).")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND | FILE.py | -m MODULE | -c CODE")
+@click.pass_context
+def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[str, ...]) -> int:
+    """Trace a command from its first instruction; its exit code is passed on.
+
+    FILE.py, -m MODULE and -c CODE run under this Python; all that follows belongs to the target.
+    wstrace's own words go to stderr.
+
+    \b
+    wstrace run -- python3 -c "import numpy"
+    wstrace run -o import.wst -m mypackage --its-own-option
+    """
+    command = command_of(target, literal=ctx.meta["wstrace.literal"])
+    trace = Trace(options)
+    launched = trace.plugins.platform.launch(command, user=user or trace.config.get("user"))
+    try:
+        session = trace.session([launched])
+        session.facts["command"] = list(command)
+        trace.drive(session)
+        return trace.exit_code(session)
+    finally:
+        launched.close()
+
+
+def command_of(words: Sequence[str], *, literal: bool) -> Sequence[str]:
+    """The command line behind the words after the options.
+
+    Args:
+        words: what the user wrote.
+        literal: `--` stood before them: they are the command as it is.
+
+    Raises:
+        UsageError: no command, in a script or after `--`; -m or -c without a value.
+    """
+    if not words:
+        if literal or not sys.stderr.isatty():
+            raise UsageError("no command to trace", "write: wstrace run -- COMMAND ...")
+        warn("no command given: tracing the built-in demo (wstrace run -- COMMAND traces yours)")
+        return [sys.executable, "-m", "wstrace.demo"]
+    if literal:
+        return words
+    if words[0] in ("-m", "-c"):
+        if len(words) == 1:
+            raise UsageError(f"{words[0]} needs a value", "write: wstrace run -m MODULE, or -c CODE")
+        return [sys.executable, *words]
+    if words[0].endswith((".py", ".pyw")):
+        return [sys.executable, *words]
+    return words

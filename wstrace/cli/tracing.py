@@ -1,0 +1,257 @@
+"""What `run` and `attach` share: their options, the session made of them, signals, and the exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from wstrace.config import Config
+from wstrace.errors import LossError, OutputError, UsageError
+from wstrace.interfaces import Target
+from wstrace.ledger import STAGES
+from wstrace.options import Spec, options_of, parse_duration, parse_spec
+from wstrace.plugins import Plugins
+from wstrace.session import Session
+
+
+@dataclass(slots=True)
+class Tracing:
+    """The options that `run` and `attach` share."""
+
+    sources: tuple[str, ...]
+    exporters: tuple[str, ...]
+    plugin: tuple[str, ...]
+    no_plugins: bool
+    output: str | None
+    force: bool
+    duration: float | None
+    children: bool
+    wait_children: bool
+    quiet: bool
+    live: bool | None
+    fail_on_loss: bool
+    require: str
+    config: str | None
+
+
+class Duration(click.ParamType):
+    """`30s`, `5m`: seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds, or a usage error."""
+        try:
+            return value if isinstance(value, float) else parse_duration(value)
+        except ValueError as wrong:
+            self.fail(str(wrong), param, ctx)
+
+
+_OPTIONS = [
+    click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source."),
+    click.option("-e", "--exporter", "exporters", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add an exporter."),
+    click.option("-P", "--plugin", multiple=True, metavar="no:NAME", help="Leave a plugin, source or exporter out."),
+    click.option("--no-plugins", is_flag=True, help="Load wstrace's own plugins only."),
+    click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE (- for stdout)."),
+    click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
+    click.option("--duration", type=Duration(), metavar="30s|5m", help="End the trace after this time."),
+    click.option("--children/--no-children", default=None, help="Trace processes that the target starts (default)."),
+    click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),
+    click.option("-q", "--quiet", is_flag=True, default=None, help="Print only errors and what was lost."),
+    click.option("--live/--no-live", default=None, help="Show a live line of faults, resident memory and loss."),
+    click.option("--fail-on-loss", is_flag=True, default=None, help="Exit with 121 when anything was lost."),
+    click.option("--require", type=click.Choice(["full"]), help="Do not fall back to a lesser level: exit with 122."),
+    click.option("--config", metavar="FILE", help="Read options from a TOML file."),
+]
+
+
+def tracing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a click command the options of Tracing, as its first argument."""
+
+    @functools.wraps(command)
+    def with_tracing(**values: Any) -> Any:
+        own = {name: values.pop(name) for name in Tracing.__slots__}
+        return command(Tracing(**own), **values)
+
+    for option in reversed(_OPTIONS):
+        with_tracing = option(with_tracing)
+    return with_tracing
+
+
+def is_administrator() -> bool:
+    """Whether we run as root: then nothing is read from the working directory."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+class Trace:
+    """A tracing command at work: options and configuration resolved, plugins found.
+
+    Raises:
+        UsageError: an unknown name, option or key.
+    """
+
+    def __init__(self, options: Tracing) -> None:
+        words = [word.removeprefix("no:") for word in options.plugin]
+        if any(not word.startswith("no:") for word in options.plugin):
+            raise UsageError(f"-P {options.plugin[0]}", "write -P no:NAME")
+        self.options = options
+        self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
+        self.config = Config.load(options.config, project=not is_administrator())
+        self.config.check({**self.plugins.sources, **self.plugins.enrichers, **self.plugins.exporters})
+        names = {plugin.name for plugin in self.plugins.found}
+        for word in words:
+            if word not in names | set(_all_classes()):
+                raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
+
+    def session(self, targets: Sequence[Target]) -> Session:
+        """The session that the options ask for."""
+        options, config = self.options, self.config
+        children = options.children if options.children is not None else _truth(config.get("children", True))
+        session = Session(
+            targets=targets,
+            sources=self._specs("source", options.sources),
+            exporters=self._specs("exporter", options.exporters),
+            children=children,
+            require=options.require or config.get("require", ""),
+            record=False,
+            plugins=self.plugins,
+            config=config,
+        )
+        session.context.wait_children = options.wait_children
+        if output := self._output():
+            session.facts["saved"] = output
+        return session
+
+    def _output(self) -> str | None:
+        return self.options.output or self.config.get("output")
+
+    def _specs(self, role: str, asked: Sequence[str]) -> list[Spec]:
+        """Defaults, then configured ones, then those of the command line; a later one of the same name replaces."""
+        classes = getattr(self.plugins, role + "s")
+        quiet = self.options.quiet or _truth(self.config.get("quiet", False))
+        told = {"quiet": quiet or None, "live": self.options.live}
+        specs = {name: Spec(name) for name in self.plugins.defaults(role)}
+        for text in (*self.config.get(role + "s", ()), *asked):
+            spec = parse_spec(text)
+            self.plugins.class_of(role, spec.name)
+            specs[spec.name] = spec
+        if role == "exporter" and (output := self._output()):
+            for name, cls in classes.items():
+                if cls.takes_output:
+                    given = specs[name].options if name in specs else {}
+                    specs[name] = Spec(name, {**given, "path": output, "force": self.options.force})
+        for name, spec in specs.items():
+            known = options_of(classes[name])
+            extra = {key: value for key, value in told.items() if value is not None and key in known}
+            specs[name] = Spec(name, {**extra, **spec.options})
+        return list(specs.values())
+
+    def drive(self, session: Session) -> None:
+        """From start to stop. Ctrl-C: for a launched target the second one ends the trace, else the first."""
+        duration = self.options.duration or _seconds(self.config.get("duration"))
+        launched = any(target.launched for target in session.context.targets)
+        with _signals(session, launched) as ended:
+            session.start()
+            until = float("inf") if duration is None else time.monotonic() + duration
+            while not ended() and time.monotonic() < until:
+                if session.wait(min(0.5, until - time.monotonic()), children=self.options.wait_children):
+                    break
+            session.stop(seconds=1.0 if ended() and launched else 5.0)
+            if launched and not ended() and duration is not None:
+                session.wait()  # the trace is over; the command goes on and its exit code is ours
+
+    def exit_code(self, session: Session) -> int:
+        """The target's own code wins; then a failed output, then loss.
+
+        Raises:
+            OutputError, LossError: for the code and the line on stderr.
+        """
+        code = session.facts.get("exit_code", 0)
+        if code and any(target.launched for target in session.context.targets):
+            return int(code)
+        for lane in session.lanes:
+            if lane.error:
+                raise OutputError(f"exporter {lane.name}: {lane.error}")
+        losses = session.ledger.losses()
+        if losses and (self.options.fail_on_loss or _truth(self.config.get("fail_on_loss", False))):
+            raise LossError("lost: " + ", ".join(f"{n:,} {_words_for(stage, who)}" for stage, who, n in losses))
+        return 0
+
+
+@contextmanager
+def _signals(session: Session, launched: bool) -> Iterator[Callable[[], bool]]:
+    """Handlers while a session runs; gives the question "was its end asked for?"."""
+    interrupts = 0
+
+    def pass_on(number: int, _: object) -> None:
+        for target in session.context.targets:
+            if launched:
+                target.signal(number)
+
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1 and not _from_terminal():
+            pass_on(number, frame)
+
+    def end(number: int, frame: object) -> None:
+        nonlocal interrupts
+        pass_on(number, frame)
+        if not launched:
+            interrupts += 2
+
+    handlers = {name: (interrupt if name in ("SIGINT", "SIGBREAK") else end)
+                for name in ("SIGINT", "SIGBREAK", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
+    previous = {}
+    for name, handler in handlers.items():
+        if signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:  # nohup stays nohup
+            previous[name] = signal.signal(getattr(signal, name), handler)
+    try:
+        yield lambda: interrupts >= (2 if launched else 1)
+    finally:
+        for name, handler in previous.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+def _from_terminal() -> bool:
+    """Whether Ctrl-C on our terminal reaches the target by itself: it shares our foreground process group."""
+    if not hasattr(os, "tcgetpgrp"):
+        return True
+    for stream in (0, 1, 2):
+        try:
+            if os.tcgetpgrp(stream) == os.getpgrp():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _words_for(stage: str, who: str) -> str:
+    return f"{who + ' ' if who else ''}({STAGES.get(stage, (True, stage))[1]})"
+
+
+def _all_classes() -> list[str]:
+    everything = Plugins.from_environment()
+    return [*everything.sources, *everything.enrichers, *everything.exporters, *everything.resolvers]
+
+
+def _truth(value: Any) -> bool:
+    return value.lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
+
+
+def _seconds(value: Any) -> float | None:
+    return None if value is None else parse_duration(str(value))
+
+
+def warn(text: str) -> None:
+    """A line of wstrace's own on stderr."""
+    print(f"wstrace: {text}", file=sys.stderr)  # noqa: T201
