@@ -285,7 +285,7 @@ def _remember(table: dict[int, int], keys: NDArray[Any], values: NDArray[Any]) -
 
 def _column(batch: Batch, name: str) -> NDArray[Any]:
     """The column, or all unknown where no enricher added it."""
-    return batch[name] if name in batch else np.zeros(len(batch), np.uint8)  # noqa: SIM401 - a Batch has no get()
+    return batch[name] if name in batch else np.zeros(len(batch), np.uint8)
 
 
 def _label(by: By, key: tuple[Any, ...]) -> str:

@@ -33,19 +33,22 @@ def test_limit_keeps_both_ends() -> None:
     assert printable("/usr/lib/x86_64-linux-gnu/libc.so.6", 20) == "/usr/l...u/libc.so.6"
 
 
-@pytest.mark.parametrize(("name", "shown"), [
-    ("/usr/lib/libc.so.6", "/usr/lib/libc.so.6"),
-    ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
-    ("a\nb\r\tc\x7f\x9b", "a\\x0ab\\x0d\\x09c\\x7f\\x9b"),
-    ("x\u202egnp.exe", "x\\u202egnp.exe"),
-    ("zero\u200bwidth\u2066", "zero\\u200bwidth\\u2066"),
-    (b"/tmp/\xff\xfe".decode("utf-8", "surrogateescape"), "/tmp/\\xff\\xfe"),
-    ("\ud800", "\\ud800"),
-    ("tag\U000e0041", "tag\\U000e0041"),
-    ("line\u2028two", "line\\u2028two"),
-    ("[bold]x[/bold]", "[bold]x[/bold]"),
-    ("日本 é", "日本 é"),
-])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("/usr/lib/libc.so.6", "/usr/lib/libc.so.6"),
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("a\nb\r\tc\x7f\x9b", "a\\x0ab\\x0d\\x09c\\x7f\\x9b"),
+        ("x\u202egnp.exe", "x\\u202egnp.exe"),
+        ("zero\u200bwidth\u2066", "zero\\u200bwidth\\u2066"),
+        (b"/tmp/\xff\xfe".decode("utf-8", "surrogateescape"), "/tmp/\\xff\\xfe"),
+        ("\ud800", "\\ud800"),
+        ("tag\U000e0041", "tag\\U000e0041"),
+        ("line\u2028two", "line\\u2028two"),
+        ("[bold]x[/bold]", "[bold]x[/bold]"),
+        ("日本 é", "日本 é"),
+    ],
+)
 def test_printable(name: str, shown: str) -> None:
     assert printable(name) == shown
 
@@ -67,10 +70,19 @@ def test_encodable(encoding: str | None, text: str) -> None:
         assert shown == text
 
 
-@pytest.mark.parametrize(("path", "name"), [
-    ("/usr/lib/libc.so.6", "libc.so.6"), ("C:\\Windows\\ntdll.dll", "ntdll.dll"), ("C:/x/y.dll", "y.dll"),
-    ("[heap]", "[heap]"), ("", ""), ("/", "/"), ("/tmp/a\\b", "a\\b"), ("/x/lib.so (deleted)", "lib.so (deleted)"),
-])
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/usr/lib/libc.so.6", "libc.so.6"),
+        ("C:\\Windows\\ntdll.dll", "ntdll.dll"),
+        ("C:/x/y.dll", "y.dll"),
+        ("[heap]", "[heap]"),
+        ("", ""),
+        ("/", "/"),
+        ("/tmp/a\\b", "a\\b"),
+        ("/x/lib.so (deleted)", "lib.so (deleted)"),
+    ],
+)
 def test_base_name(path: str, name: str) -> None:
     assert base_name(path) == name
 
