@@ -1,0 +1,121 @@
+"""Plugins: found one by one, each guarded, switched on and off."""
+
+from __future__ import annotations
+
+import types
+from importlib import metadata
+
+import pytest
+
+import wstrace.plugins
+from wstrace.errors import UsageError
+from wstrace.hookspecs import hookimpl
+from wstrace.plugins import Plugins
+from wstrace.testing import RecordingExporter, ScriptedSource
+
+
+class Entry:
+    """An entry point as importlib.metadata gives it."""
+
+    def __init__(self, name, module, dist="outside"):
+        self.name, self.value, self._module = name, name, module
+        self.dist = types.SimpleNamespace(name=dist, version="1.0")
+
+    def load(self):
+        if isinstance(self._module, Exception):
+            raise self._module
+        return self._module
+
+
+def module(**hooks):
+    made = types.ModuleType("made")
+    for name, function in hooks.items():
+        setattr(made, name, hookimpl(function))
+    return made
+
+
+def raising():
+    raise RuntimeError("this hook is broken")
+
+
+GOOD = Entry("good", module(wstrace_sources=lambda: [ScriptedSource], wstrace_exporters=lambda: [RecordingExporter]),
+             dist="wstrace")
+
+
+def plugins(monkeypatch, *entries, **kwargs) -> Plugins:
+    monkeypatch.setattr(metadata, "entry_points", lambda group: list(entries))
+    return Plugins(**kwargs)
+
+
+def states(found: Plugins) -> dict[str, str]:
+    return {p.name: p.state for p in found.found}
+
+
+def test_a_plugin_that_cannot_be_imported_costs_only_itself(monkeypatch):
+    found = plugins(monkeypatch, Entry("bad", ImportError("no module named x")), GOOD)
+    assert states(found) == {"good": "loaded", "bad": "failed"}
+    assert "no module named x" in next(p.error for p in found.found if p.name == "bad")
+    assert found.sources == {"scripted": ScriptedSource}
+
+
+def test_a_hook_that_raises_costs_only_its_plugin(monkeypatch):
+    found = plugins(monkeypatch, Entry("bad", module(wstrace_sources=raising)), GOOD)
+    assert found.sources == {"scripted": ScriptedSource}
+    assert states(found)["bad"] == "failed"
+
+
+def test_a_misspelt_hook_is_an_error(monkeypatch):
+    found = plugins(monkeypatch, Entry("bad", module(wstrace_source=lambda: [])), GOOD)
+    assert states(found) == {"good": "loaded", "bad": "failed"}
+    assert "wstrace_source" in next(p.error for p in found.found if p.name == "bad")
+
+
+def test_two_plugins_with_one_name_of_a_class(monkeypatch):
+    found = plugins(monkeypatch, GOOD, Entry("late", module(wstrace_sources=lambda: [ScriptedSource])))
+    assert found.sources == {"scripted": ScriptedSource}
+    assert "taken" in next(p.error for p in found.found if p.name == "late")
+
+
+def test_switching_off_by_plugin_or_class_name(monkeypatch):
+    other = Entry("other", module(wstrace_sources=lambda: []))
+    assert states(plugins(monkeypatch, GOOD, other, disabled=["good"])) == {"good": "disabled", "other": "loaded"}
+    assert plugins(monkeypatch, GOOD, disabled=["scripted"]).sources == {}
+    assert states(plugins(monkeypatch, GOOD, other, allowed=["other"])) == {"good": "not allowed", "other": "loaded"}
+    assert states(plugins(monkeypatch, GOOD, other, third_party=False)) == {"good": "loaded", "other": "disabled"}
+
+
+def test_the_environment_switches_too(monkeypatch):
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [GOOD])
+    environ = {"WSTRACE_DISABLE_PLUGINS": "good, x"}
+    assert states(Plugins.from_environment(environ=environ)) == {"good": "disabled"}
+    assert states(Plugins.from_environment(environ={"WSTRACE_LOAD_PLUGINS": ""})) == {"good": "not allowed"}
+
+
+def test_every_hook_call_can_be_seen(monkeypatch, capsys):
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [GOOD])
+    Plugins.from_environment(environ={"WSTRACE_TRACE_PLUGINS": "1"}).sources  # noqa: B018
+    assert "hook wstrace_sources of good" in capsys.readouterr().err
+
+
+def test_an_unknown_name_suggests_the_nearest_or_says_what_failed(monkeypatch):
+    found = plugins(monkeypatch, Entry("broken", ImportError("gone")), GOOD)
+    with pytest.raises(UsageError, match="did you mean 'scripted'"):
+        found.class_of("source", "scriptd")
+    with pytest.raises(UsageError, match=r"its plugin is failed ImportError: gone"):
+        found.class_of("source", "broken")
+
+
+def test_built_ins_come_first_and_all_of_them_load():
+    found = Plugins()
+    assert [p.name for p in found.found if p.state != "loaded"] == []
+    assert {"page_faults", "working_set", "write_watch", "replay"} <= set(found.sources)
+    assert {"console", "msgpack", "otel"} <= set(found.exporters)
+    assert found.defaults("source") == ["page_faults"]
+    assert found.defaults("exporter") == ["console"]
+    assert [p.error for p in found.found if p.error] == []
+
+
+def test_nothing_is_found_by_scanning_the_path(tmp_path, monkeypatch):
+    (tmp_path / "wstrace_evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "evil" not in states(wstrace.plugins.Plugins())

@@ -1,0 +1,137 @@
+"""Who may import whom, and what the core may know: read from the folders on disk."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ROOT / "wstrace"
+PLUGINS = sorted(p for p in (ROOT / "plugins").iterdir() if p.name.startswith("wstrace_"))
+EXPORTERS = sorted(p for p in (ROOT / "exporters").iterdir() if p.name.startswith("wstrace_"))
+OURS = {"wstrace", *(p.name for p in (*PLUGINS, *EXPORTERS))}
+
+#: what the core may import besides the standard library
+CORE_LIBRARIES = {"numpy", "pluggy", "click", "psutil"}
+CORE_FORBIDDEN = {"ctypes", "mmap", "fcntl", "resource", "msvcrt", "winreg", "select"}
+
+#: inside the core, the lower a module the earlier it stands; a module imports only earlier ones
+LAYERS = ["errors", "schema", "text", "ledger", "batch", "interfaces", "options", "hookspecs", "plugins", "config",
+          "filter", "tally", "summary", "recorder", "bus", "session", "testing", "demo", "cli", "__main__"]
+
+
+def modules(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
+    """Absolute module names that a file imports (with the names of `from x import y` as x.y)."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def tops(names: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("path", modules(CORE), ids=lambda p: str(p.relative_to(CORE)))
+def test_the_core_imports_no_plugin_no_exporter_and_no_system(path):
+    found = tops(imports(path))
+    assert found & OURS <= {"wstrace"}
+    assert not found & CORE_FORBIDDEN
+    assert found <= set(sys.stdlib_module_names) | CORE_LIBRARIES | {"wstrace"}
+
+
+@pytest.mark.parametrize("path", modules(CORE), ids=lambda p: str(p.relative_to(CORE)))
+def test_the_core_names_no_system_and_no_exporter(path):
+    """In code: identifiers, attributes and string literals. Prose (docstrings, comments) may."""
+    tree = ast.parse(path.read_text("utf-8"))
+    prose = {id(node.body[0].value) for node in ast.walk(tree)
+             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body
+             and isinstance(node.body[0], ast.Expr)}
+    words = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            words.add(node.id.lower())
+        elif isinstance(node, ast.Attribute):
+            words.add(node.attr.lower())
+            if isinstance(node.value, ast.Name):
+                words.add(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            words |= set(node.value.lower().replace(":", " ").replace("_", " ").split())
+    exporters = {p.name.removeprefix("wstrace_") for p in EXPORTERS}
+    assert not words & ({"linux", "windows", "win32", "darwin", "sys.platform", "os.name"} | exporters)
+
+
+@pytest.mark.parametrize("path", modules(CORE), ids=lambda p: str(p.relative_to(CORE)))
+def test_the_core_is_layered(path):
+    """At import time a core module imports only modules of lower layers."""
+    own = path.relative_to(CORE).parts[0].removesuffix(".py")
+    if own == "__init__":
+        return
+    assert own in LAYERS, f"{own} has no place in LAYERS"
+    for name in imports(path, top_level_only=True):
+        parts = name.split(".")
+        if parts[0] == "wstrace" and len(parts) > 1 and parts[1] in LAYERS and parts[1] != own:
+            assert LAYERS.index(parts[1]) < LAYERS.index(own), f"{own} imports {parts[1]}"
+
+
+@pytest.mark.parametrize("package", [*PLUGINS, *EXPORTERS], ids=lambda p: p.name)
+def test_a_package_imports_only_the_core_and_what_plugins_share(package):
+    shared = {"wstrace_os"} if package in PLUGINS else set()
+    for path in modules(package):
+        assert tops(imports(path)) & OURS <= {"wstrace", package.name} | shared, path
+
+
+def test_what_plugins_share_knows_only_errors_and_interfaces():
+    for path in modules(ROOT / "plugins" / "wstrace_os"):
+        for name in imports(path):
+            if name.startswith("wstrace."):
+                assert name.split(".")[1] in {"errors", "interfaces", "hookspecs", "schema"}, f"{path}: {name}"
+
+
+def test_the_system_is_asked_for_in_one_place():
+    for folder in (CORE, *PLUGINS, *EXPORTERS):
+        for path in modules(folder):
+            text = path.read_text("utf-8")
+            if path.name == "__init__.py" and folder.name == "wstrace_os":
+                continue
+            assert "sys.platform" not in text, path
+            assert "platform.system()" not in text, path
+
+
+@pytest.mark.parametrize("package", [*PLUGINS, *EXPORTERS], ids=lambda p: p.name)
+def test_an_entry_point_module_imports_nothing_heavy(package):
+    light = set(sys.stdlib_module_names) | OURS
+    assert tops(imports(package / "__init__.py", top_level_only=True)) <= light
+
+
+@pytest.mark.parametrize("folder", ["plugins", "exporters", "tests", "examples"])
+def test_a_folder_of_packages_is_no_package(folder):
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_no_file_is_past_400_lines():
+    long = {str(path.relative_to(ROOT)): n for folder in (CORE, *PLUGINS, *EXPORTERS) for path in modules(folder)
+            if (n := len(path.read_text("utf-8").splitlines())) > 400}
+    assert not long
+
+
+def test_every_package_has_its_entry_point_and_is_in_the_wheel():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    behind = set(project["project"]["entry-points"]["wstrace"].values())
+    packed = {Path(p).name for p in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    assert {p.name for p in (*PLUGINS, *EXPORTERS)} == behind == packed - {"wstrace"}

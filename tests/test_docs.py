@@ -1,0 +1,67 @@
+"""What stands in the documents is true, and everything public says what it gives."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import wstrace
+import wstrace.hookspecs
+from wstrace.ledger import STAGES
+from wstrace.schema import STREAMS
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = [p for folder in ("wstrace", "plugins", "exporters") for p in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_every_hook_is_documented():
+    hooks = [f for name, f in inspect.getmembers(wstrace.hookspecs, inspect.isfunction) if name.startswith("wstrace_")]
+    assert len(hooks) >= 7
+    for hook in hooks:
+        prose = inspect.getdoc(hook) or ""
+        assert "Returns" in prose, hook.__name__
+        assert re.match(r"(When|At) ", prose), f"{hook.__name__}: say when it is called"
+        assert "By:" in prose, f"{hook.__name__}: say who implements it"
+
+
+def test_every_public_name_can_be_imported_and_is_documented():
+    for name in wstrace.__all__:
+        value = getattr(wstrace, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert inspect.getdoc(value), name
+
+
+def test_the_stub_has_the_names_of_the_api():
+    from wstrace.plugins import Plugins
+
+    stub = (ROOT / "wstrace" / "__init__.pyi").read_text("utf-8")
+    named = {alias.asname for node in ast.walk(ast.parse(stub)) if isinstance(node, ast.ImportFrom | ast.Import)
+             for alias in node.names if alias.asname}
+    assert named | {"__version__"} >= set(wstrace.__all__) | set(Plugins().api)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_public_thing_has_a_docstring(path):
+    tree = ast.parse(path.read_text("utf-8"))
+    assert ast.get_docstring(tree), "the module"
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), node.name
+
+
+def test_streams_and_stages_are_told_apart_by_their_words():
+    assert all(column.semantic in {"ns", "addr", "bits", "str", "map", "id", "count"}
+               for schema in STREAMS.values() for column in schema.columns)
+    assert all(about for _, about in STAGES.values())
+
+
+@pytest.mark.parametrize("document", sorted(p for p in ROOT.rglob("*.md") if ".venv" not in p.parts),
+                         ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_between_documents_hold(document):
+    for link in re.findall(r"\]\(([^)#\s]+)\)", document.read_text("utf-8")):
+        if "://" not in link:
+            assert (document.parent / link).exists(), link
