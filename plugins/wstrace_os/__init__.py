@@ -7,6 +7,8 @@ import sys
 from types import ModuleType
 
 from wstrace.errors import Unavailable
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Platform
 
 _HALVES = {"linux": "linux", "win32": "windows"}
 
@@ -24,3 +26,12 @@ def half(package: str, platform: str = sys.platform) -> ModuleType:
             "report, info, replay and convert work here on files recorded there",
         )
     return importlib.import_module(f"{package}.{name}")
+
+
+@hookimpl
+def wstrace_platform() -> Platform | None:
+    """Launching and attaching on the running system; None where wstrace captures nothing."""
+    if sys.platform not in _HALVES:
+        return None
+    platform: Platform = half("wstrace_os").platform()
+    return platform

@@ -1,0 +1,179 @@
+"""A command that is forked, held before its execve(), and let go: what `run` launches on Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
+from wstrace.interfaces import Usage
+
+#: the modules as this system has them: their POSIX half is not typed where mypy checks for Windows
+_os: Any = os
+_signal: Any = signal
+
+
+class Launcher:
+    """The two pipes between us and a child that has not executed its command yet.
+
+    The child sends three u64 (its own minor and major faults and its peak, bytes) right before execve(), and after a
+    refusal the errno; execve() itself closes the pipe.
+    """
+
+    def __init__(self, command: str, go: int, answer: int) -> None:
+        self.command, self._go, self._answer = command, go, answer
+        self.gone = False
+
+    def go(self) -> Usage:
+        """Lets it run. Its own usage until then."""
+        self.gone = True
+        with contextlib.suppress(BrokenPipeError):  # it could not become its user: it says so below
+            os.write(self._go, b"!")
+        os.close(self._go)
+        answer = b""
+        while chunk := os.read(self._answer, 64):
+            answer += chunk
+        os.close(self._answer)
+        numbers = [int.from_bytes(answer[i : i + 8], "little") for i in range(0, len(answer), 8)]
+        if len(numbers) > 4 or len(numbers) == 1:
+            raise exec_refused(self.command, numbers[-1])
+        if len(numbers) < 4:
+            raise TargetExited(f"{self.command} was killed before its first instruction")
+        minor, major, peak, cpu = numbers
+        return Usage(minor, major, peak, cpu / 1e6)
+
+    def close(self) -> None:
+        """Closes the pipes; the child ends when it reads the end of file."""
+        self.gone = True
+        os.close(self._go)
+        os.close(self._answer)
+
+
+def exec_refused(command: str, number: int) -> CommandNotFound | CannotExecute | Unavailable:
+    """What a failed execve() (or a failed change of user, errno + 1000) means."""
+    if number > 1000:
+        return Unavailable(f"cannot become the user to run {command} as: {os.strerror(number - 1000)}")
+    if number == errno.ENOENT and not os.path.lexists(command):
+        return CommandNotFound(f"{command}: no such command")
+    why = f"{command}: {os.strerror(number)}"
+    if number == errno.ENOENT:
+        return CannotExecute(why, "its #! line names an interpreter that is not there")
+    if number == errno.ENOEXEC:
+        return CannotExecute(why, "a script needs a #! line as its first line")
+    return CannotExecute(why)
+
+
+def start(command: Sequence[str], user: str | None) -> tuple[int, Launcher]:
+    """Forks a child that is blocked before its execve(). Raises as LinuxPlatform.launch() tells.
+
+    Its limits, process group, signal mask and terminal are those that we have now; no descriptor of ours goes along
+    (PEP 446 makes them all close-on-exec).
+    """
+    path = _find(command[0])
+    owner = find_user(user) if user is not None else sudo_user()
+    go_read, go_write = os.pipe()
+    answer_read, answer_write = os.pipe()
+    environment = {**os.environ, **(owner.environment if owner else {})}
+    with warnings.catch_warnings():
+        # Python 3.12 warns of fork() beside threads: numpy's, as a rule, and the child calls nothing but the system
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            pid: int = _os.fork()
+        except OSError as error:
+            for fd in (go_read, go_write, answer_read, answer_write):
+                os.close(fd)
+            raise Unavailable(f"cannot start {command[0]}: {error.strerror}") from None
+    if pid == 0:
+        try:
+            os.close(go_write)
+            _child(path, list(command), environment, owner, go_read, answer_write)
+        finally:
+            os._exit(126)
+    os.close(go_read)
+    os.close(answer_write)
+    return pid, Launcher(path, go_write, answer_read)
+
+
+class User:
+    """Whom a target runs as."""
+
+    def __init__(self, entry: Any) -> None:
+        self.name, self.uid, self.gid = entry.pw_name, entry.pw_uid, entry.pw_gid
+        self.environment = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+
+    def become(self) -> None:
+        """Groups first: after setuid() there is no right to them."""
+        if (_os.geteuid(), _os.getegid()) != (self.uid, self.gid):
+            _os.initgroups(self.name, self.gid)
+            _os.setgid(self.gid)
+            _os.setuid(self.uid)
+
+
+def find_user(name: str) -> User:
+    """The user of that name or number. Raises Unavailable."""
+    import pwd
+
+    passwd: Any = pwd
+    try:
+        return User(passwd.getpwuid(int(name)) if name.isdecimal() else passwd.getpwnam(name))
+    except KeyError:
+        raise Unavailable(f"there is no user {name}") from None
+
+
+def sudo_user() -> User | None:
+    """The user who called sudo, where we are root by it."""
+    uid = os.environ.get("SUDO_UID", "")
+    return find_user(uid) if _os.geteuid() == 0 and uid.isdecimal() and int(uid) else None
+
+
+def _find(command: str) -> str:
+    """The program's path, as execvp(3) searches it."""
+    if not command:
+        raise CommandNotFound("the command is empty")
+    path = command if "/" in command else shutil.which(command)
+    if path is None:
+        found = shutil.which(command, mode=os.F_OK)
+        if found:
+            raise CannotExecute(f"{found} is not executable", f"chmod +x {found}")
+        raise CommandNotFound(f"{command}: no such command in PATH")
+    if not os.path.lexists(path):
+        raise CommandNotFound(f"{path}: no such file")
+    if Path(path).is_dir():
+        raise CannotExecute(f"{path} is a directory")
+    return path
+
+
+def _child(
+    path: str, command: list[str], environment: dict[str, str], owner: User | None, go: int, out: int
+) -> NoReturn:
+    """The forked child: waits for the word, restores what Python changed, executes. Only system calls."""
+    import resource
+
+    usage: Any = resource
+    failed = 0
+    try:
+        if owner is not None:
+            failed = 1000
+            owner.become()
+            failed = 0
+        if os.read(go, 1) != b"!":
+            os._exit(0)
+        # Python ignores these two at its start and a program inherits it; handlers become the default by execve()
+        _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+        _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+        r = usage.getrusage(usage.RUSAGE_SELF)
+        cpu = int((r.ru_utime + r.ru_stime) * 1e6)
+        os.write(out, b"".join(n.to_bytes(8, "little") for n in (r.ru_minflt, r.ru_majflt, r.ru_maxrss * 1024, cpu)))
+        os.execve(path, command, environment)  # noqa: S606 - the user's own command
+    except OSError as error:
+        os.write(out, (failed + (error.errno or 0)).to_bytes(8, "little"))
+    except KeyboardInterrupt:  # Ctrl-C reached us before the command could take it
+        os._exit(128 + signal.SIGINT)
+    os._exit(126)

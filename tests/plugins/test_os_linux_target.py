@@ -1,0 +1,167 @@
+"""Launching and attaching on a real Linux: what the target inherits, how it ends, what the system refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
+from wstrace_os import procfs
+from wstrace_os.linux import LinuxTarget, platform
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launches Linux processes")
+root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="changes the user: needs root")
+
+
+def run(*command: str, user: str | None = None) -> LinuxTarget:
+    target = platform().launch(command, user=user)
+    assert isinstance(target, LinuxTarget)
+    target.resume()
+    assert target.wait(20) is not None
+    target.close()
+    return target
+
+
+def shell(script: str, out: Path, user: str | None = None) -> str:
+    run("/bin/sh", "-c", f"exec >{out}; {script}", user=user)
+    return out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
+)
+def test_exit_codes(script: str, code: int) -> None:
+    target = platform().launch(["sh", "-c", script])
+    target.resume()
+    assert target.wait(20) == code
+    assert target.wait(0) == code
+    target.signal(signal.SIGTERM)  # gone: nothing happens
+    target.close()
+
+
+def test_held_until_resume(tmp_path: Path) -> None:
+    target = platform().launch(["touch", str(tmp_path / "ran")])
+    assert target.wait(0.2) is None
+    assert not (tmp_path / "ran").exists()
+    target.resume()
+    assert target.wait(20) == 0
+    assert (tmp_path / "ran").exists()
+
+
+def test_never_run_is_ended(tmp_path: Path) -> None:
+    target = platform().launch(["touch", str(tmp_path / "ran")])
+    target.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(target.pid, 0)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_inherits_what_is_its_own(tmp_path: Path) -> None:
+    script = "ulimit -n; grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd"
+    with Path(os.devnull).open() as ours:
+        assert ours.fileno() > 2
+        bare = subprocess.run(["/bin/sh", "-c", f"({script}) >{tmp_path}/bare"], close_fds=False, cwd=".")
+        run("/bin/sh", "-c", f"({script}) >{tmp_path}/traced")
+    assert bare.returncode == 0
+    assert (tmp_path / "traced").read_text() == (tmp_path / "bare").read_text()
+    group = shell("ps -o pgid= -p $$ || cut -d' ' -f5 /proc/$$/stat", tmp_path / "group")
+    assert int(group) == os.getpgrp()
+
+
+def test_blocked_and_ignored_signals_are_handed_on(tmp_path: Path) -> None:
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        run("cp", "/proc/self/status", str(tmp_path / "status"))
+    finally:
+        signal.signal(signal.SIGHUP, old)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+    lines = (line.split() for line in (tmp_path / "status").read_text().splitlines())
+    blocked, ignored = (int(line[1], 16) for line in lines if line[0] in ("SigBlk:", "SigIgn:"))
+    assert blocked == 1 << signal.SIGUSR1 - 1
+    assert ignored & 1 << signal.SIGHUP - 1
+    assert not ignored & 1 << signal.SIGPIPE - 1
+
+
+def test_refused_commands(tmp_path: Path) -> None:
+    with pytest.raises(CommandNotFound, match="no-such-program: no such command"):
+        platform().launch(["no-such-program"])
+    with pytest.raises(CommandNotFound):
+        platform().launch([str(tmp_path / "absent")])
+    with pytest.raises(CannotExecute, match="directory"):
+        platform().launch([str(tmp_path)])
+    plain = tmp_path / "plain"
+    plain.write_text("no program\n")
+    for mode, content, why in (
+        (0o644, "no program\n", "Permission denied"),
+        (0o755, "no program\n", "needs a #! line"),
+        (0o755, "#!/no/such/interpreter\n", "names an interpreter"),
+    ):
+        plain.write_text(content)
+        plain.chmod(mode)
+        target = platform().launch([str(plain)])
+        with pytest.raises(CannotExecute, match=why):
+            target.resume()
+        with pytest.raises(ProcessLookupError):
+            os.kill(target.pid, 0)
+
+
+@root
+def test_runs_as_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o777)
+    for parent in list(tmp_path.parents)[:2]:
+        parent.chmod(0o755)
+    assert shell("id -un; id -G; echo $HOME", tmp_path / "a", "nobody") == "nobody\n65534\n/nonexistent\n"
+    assert shell("id -un", tmp_path / "b", "65534") == "nobody\n"
+    monkeypatch.setenv("SUDO_UID", "65534")
+    assert shell("id -un", tmp_path / "c") == "nobody\n"
+    assert shell("id -un", tmp_path / "d", "root") == "root\n"
+    assert platform().output_owner() == (65534, 65534)
+    with pytest.raises(Unavailable, match="no user someone-else"):
+        platform().launch(["true"], user="someone-else")
+
+
+def test_attach() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    target = platform().attach(child.pid)
+    assert target.wait(0.05) is None
+    target.signal(signal.SIGTERM)
+    assert target.wait(20) == 0
+    with pytest.raises(TargetExited, match="has ended"):  # a zombie: we have not waited for it
+        platform().attach(child.pid)
+    assert child.wait() == -signal.SIGTERM
+    target.close()
+    with pytest.raises(TargetExited, match=f"no process {child.pid}"):
+        platform().attach(child.pid)
+    if procfs.name(2) == "kthreadd":
+        with pytest.raises(Unavailable, match="kernel thread"):
+            platform().attach(2)
+
+
+def test_usage_is_the_targets_own() -> None:
+    import numpy as np
+
+    ballast = np.ones(200 << 20, np.uint8)  # our own peak is no target's
+    busy = "import sys; b = bytearray(64 << 20); sys.stdin.read(0)"
+    target = run(sys.executable, "-S", "-c", busy)
+    usage = target.usage()
+    assert usage.minor is not None
+    assert usage.minor >= (64 << 20) // 4096 // 512
+    assert usage.cpu_seconds is not None
+    assert 0 < usage.cpu_seconds < 10
+    slow = platform().launch([sys.executable, "-S", "-c", "import time; b = bytearray(64 << 20); time.sleep(1)"])
+    slow.resume()
+    deadline = time.monotonic() + 20
+    while slow.wait(0.05) is None and time.monotonic() < deadline:
+        slow.usage()
+    peak = slow.usage().peak_resident_bytes
+    assert peak is not None
+    assert 64 << 20 <= peak < 100 << 20
+    slow.close()
+    assert len(ballast) > 0
