@@ -66,6 +66,17 @@ def wstrace_api() -> Mapping[str, str]:  # type: ignore[empty-body]
     """
 
 
+@hookspec
+def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:  # type: ignore[empty-body]
+    """When a command is about to be launched. By: who wants the target to know something (a trace to continue).
+
+    Args:
+        exporters: names of the exporters that the trace will have.
+
+    Returns variables that are added to the target's environment; {} for none.
+    """
+
+
 @hookspec(firstresult=True)
 def wstrace_platform() -> Platform | None:
     """When a process is launched or attached. By: wstrace_os.

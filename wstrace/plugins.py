@@ -9,7 +9,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -102,20 +102,20 @@ class Plugins:
             raise
         plugin.hooks = sorted(caller.name for caller in self._manager.get_hookcallers(module) or ())
 
-    def _call(self, hook: str) -> list[tuple[str, Any]]:
+    def _call(self, hook: str, **arguments: object) -> list[tuple[str, Any]]:
         """(plugin name, what it returned) in the order of registration; a raise is kept with its plugin."""
         results = []
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
-            name = implementation.plugin_name
+            plugin = implementation.plugin_name
             try:
-                result = implementation.function()
+                result = implementation.function(*(arguments[name] for name in implementation.argnames))
             except Exception as broken:  # noqa: BLE001  one plugin's error must not cost its neighbours
-                self._fail(name, f"{hook}: {type(broken).__name__}: {broken}")
+                self._fail(plugin, f"{hook}: {type(broken).__name__}: {broken}")
                 result = None
             if self._trace:
-                print(f"wstrace: hook {hook} of {name} -> {result!r}", file=sys.stderr)  # noqa: T201
+                print(f"wstrace: hook {hook} of {plugin} -> {result!r}", file=sys.stderr)  # noqa: T201
             if result is not None:
-                results.append((name, result))
+                results.append((plugin, result))
         return results
 
     def _fail(self, name: str, error: str) -> None:
@@ -171,6 +171,11 @@ class Plugins:
         broken = next((p.error for p in self.found if p.name == "os" and p.error), "no plugin serves this system")
         raise Unavailable(f"processes cannot be traced here: {broken}",
                           "report, info, replay and convert work on files recorded elsewhere")
+
+    def target_environment(self, exporters: Sequence[str]) -> dict[str, str]:
+        """Variables for a command that is about to be launched."""
+        calls = self._call("wstrace_target_environment", exporters=exporters)
+        return {name: value for _, variables in calls for name, value in variables.items()}
 
     def defaults(self, role: str) -> list[str]:
         """The names of the sources or exporters that are part of every session."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -48,6 +49,7 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     """
     command = command_of(target, literal=ctx.meta["wstrace.literal"])
     trace = Trace(options)
+    os.environ.update(trace.plugins.target_environment(trace.exporter_names()))
     launched = trace.plugins.platform.launch(command, user=user or trace.config.get("user"))
     try:
         session = trace.session([launched])

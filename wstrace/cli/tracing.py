@@ -112,6 +112,10 @@ class Trace:
             if word not in names | set(_all_classes()):
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
 
+    def exporter_names(self) -> list[str]:
+        """The exporters that the session will have."""
+        return [spec.name for spec in self._specs("exporter", self.options.exporters)]
+
     def session(self, targets: Sequence[Target]) -> Session:
         """The session that the options ask for."""
         options, config = self.options, self.config
