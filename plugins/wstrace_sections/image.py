@@ -55,10 +55,10 @@ class ImageFile:
         flags = os.O_RDONLY
         for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
             flags |= getattr(os, name, 0)
-        self._file = os.fdopen(os.open(path, flags), "rb", buffering=0)
-        status = os.fstat(self._file.fileno())
+        self.stream = os.fdopen(os.open(path, flags), "rb")
+        status = os.fstat(self.stream.fileno())
         if not stat.S_ISREG(status.st_mode):
-            self._file.close()
+            self.stream.close()
             raise ImageError(f"{path} is no regular file")
         self.path = path
         self.size = status.st_size
@@ -70,9 +70,9 @@ class ImageFile:
         if offset < 0 or size < 0 or size > self.MAX_READ or offset + size > self.size:
             raise ImageError(f"{self.path}: {size} bytes at {offset} are not in a file of {self.size}")
         parts: list[bytes] = []
-        self._file.seek(offset)
+        self.stream.seek(offset)
         while size:
-            part = self._file.read(size)
+            part = self.stream.read(size)
             if not part:
                 raise ImageError(f"{self.path} became shorter while it was read")
             parts.append(part)
@@ -81,7 +81,7 @@ class ImageFile:
 
     def close(self) -> None:
         """Gives up the file."""
-        self._file.close()
+        self.stream.close()
 
     def __enter__(self) -> ImageFile:
         return self
@@ -101,6 +101,7 @@ class Image:
         names: NUL-terminated names, what SYMBOL.name points into; read-only bytes of the file's string tables.
         build_id: hex, "" when the file has none.
         demangle: a raw name -> what people read.
+        complete: False when the file keeps only the names that others link to (a stripped one).
     """
 
     segments: NDArray[Any]
@@ -110,6 +111,7 @@ class Image:
     names: bytes
     build_id: str = ""
     demangle: Callable[[str], str] = str
+    complete: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -138,9 +140,11 @@ class Image:
         functions = {row: self.symbol_name(row) for row in np.unique(symbol).tolist() if row >= 0}
         starts, numbers = self.symbols["start"], self.sections["number"]
         places = []
-        for address, where, who in zip(addresses.tolist(), section.tolist(), symbol.tolist(), strict=True):
+        for row, (address, where, who) in enumerate(
+            zip(*(a.tolist() for a in (addresses, section, symbol)), strict=True)
+        ):
             if address == int(UNKNOWN):
-                places.append(Place(module))
+                places.append(Place(module, address=int(offsets[row])))
                 continue
             name, number = (self.section_names[where], int(numbers[where])) if where >= 0 else ("", 0)
             function, displacement = (functions[who], address - int(starts[who])) if who >= 0 else ("", 0)
@@ -152,7 +156,8 @@ class Image:
         start = int(self.symbols["name"][row])
         end = self.names.find(b"\0", start, start + MAX_NAME)
         raw = self.names[start : end if end >= 0 else start + MAX_NAME]
-        return self.demangle(raw.decode("utf-8", "backslashreplace"))
+        name, _, _ = raw.decode("utf-8", "backslashreplace").partition("@")  # memcpy@@GLIBC_2.14
+        return self.demangle(name)
 
 
 def _covering(rows: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
