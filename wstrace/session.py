@@ -177,7 +177,7 @@ class Session:
         if self._attach:
             platform = self._plugins.platform
             context.targets = tuple(platform.attach(pid) for pid in self._attach)
-        context.facts.setdefault("started_ns", time.monotonic_ns())
+        context.facts.setdefault("started_ns", time.perf_counter_ns())
         if context.targets:
             context.facts.setdefault("pid", context.targets[0].pid)
             context.facts.setdefault("command", [context.targets[0].name])
@@ -254,7 +254,7 @@ class Session:
         context = self.context
         for target in context.targets:
             self._account(target)
-        context.facts["ended_ns"] = time.monotonic_ns()
+        context.facts["ended_ns"] = time.perf_counter_ns()
         if context.strings.overflowed:
             self.ledger.set("names_overflowed", context.strings.overflowed)
         self._bus.finish(seconds)
@@ -290,7 +290,7 @@ class Session:
         """Puts a mark of the user's into the trace, at this time and thread."""
         import numpy as np
 
-        values = {"time_ns": time.monotonic_ns(), "pid": os.getpid(), "tid": threading.get_native_id(),
+        values = {"time_ns": time.perf_counter_ns(), "pid": os.getpid(), "tid": threading.get_native_id(),
                   "text": self.context.strings.code(text)}
         columns = {c.name: np.array([values[c.name]], DTYPES[c.type]) for c in MARK.columns}
         self._bus.publish(Batch(MARK, columns, strings=self.context.strings, source="user"))

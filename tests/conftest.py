@@ -1,0 +1,30 @@
+"""What all tests share: `--long`, and skips that are loud."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the long proofs too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        for item in items:
+            if "long" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="a long proof: run with --long"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    """Where CI must have everything, a skip is a failure: only long proofs and other systems may be left out."""
+    report = yield
+    if os.environ.get("WSTRACE_REQUIRE_PEERS") == "1" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if "--long" not in reason and "only on" not in reason:
+            report.outcome = "failed"
+            report.longrepr = f"skipped where nothing may be: {reason}"
+    return report
