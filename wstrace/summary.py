@@ -102,19 +102,27 @@ class Summary:
         self.observer += int(np.count_nonzero(flags & FAULT_OBSERVER))
         self._span(batch)
 
-        (pids, tids, hards), counts = group(batch["pid"], batch["tid"], hard)
-        self._tables["process"].add(pids, hards, counts)
-        self._tables["thread"].add(pids << 32 | tids, hards, counts)
-
-        (files, modules, hards), counts = group(_column(batch, "file"), _column(batch, "pc_file"), hard)
-        files, modules = self._own(files, batch), self._own(modules, batch)
-        self._tables["file"].add(files, hards, counts)
-        self._tables["module"].add(modules, hards, counts)
-        self._tables["pair"].add(files << 32 | modules, hards, counts)
+        whole = self._keys(batch)
+        part = self._keys(batch.take(hard))  # few rows: a second look at them costs less than a wider key for all
+        for by, table in self._tables.items():
+            table.add(*whole[by], *part[by])
+        files, counts = whole["file"]
         self.unresolved += int(counts[files == 0].sum())
-        if "kind" in batch:
-            (kinds, hards), counts = group(batch["kind"], hard)
-            self._tables["kind"].add(kinds, hards, counts)
+
+    def _keys(self, batch: Batch) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """by -> keys of its table and their counts; keys may repeat."""
+        (pids, tids), of_thread = group(batch["pid"], batch["tid"])
+        (files, modules), of_pair = group(_column(batch, "file"), _column(batch, "pc_file"))
+        (kinds,), of_kind = group(_column(batch, "kind"))
+        files, modules = self._own(files, batch), self._own(modules, batch)
+        return {
+            "file": (files, of_pair),
+            "module": (modules, of_pair),
+            "pair": (files << 32 | modules, of_pair),
+            "thread": (pids << 32 | tids, of_thread),
+            "process": (pids, of_thread),
+            "kind": (kinds, of_kind),
+        }
 
     def _span(self, batch: Batch) -> None:
         if "time_ns" in batch:
@@ -154,8 +162,7 @@ class Summary:
         held.add(batch.header, *self._pages(rows))
 
     def _write(self, batch: Batch) -> None:
-        keys, counts = self._pages(batch)
-        self._written.add(keys, np.zeros(len(keys)), counts)
+        self._written.add(*self._pages(batch))
 
     def _pages(self, batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
         """(file << 8 | kind, pages) of runs of pages."""
@@ -175,6 +182,8 @@ class Summary:
         """
         table = self._tables[by]
         counts, other = table.counts.copy(), table.other.copy()
+        counts[:, 0] -= counts[:, 1]  # (all, major) -> (minor, major)
+        other[0] -= other[1]
         if hard or soft:
             counts[:, 0 if hard else 1] = other[0 if hard else 1] = 0
         sums = counts.sum(axis=1)
@@ -269,7 +278,7 @@ class Snapshot:
         """Adds one part; the last part makes the snapshot the one that counts."""
         if self._whole or header.get("snap") != self._number:
             self._number, self._parts = header.get("snap"), Tally()
-        self._parts.add(keys, np.zeros(len(keys)), pages)
+        self._parts.add(keys, pages)
         self._whole = bool(header.get("last", True))
         if self._whole or not len(self.table):
             self.table = self._parts

@@ -9,70 +9,83 @@ from numpy.typing import NDArray
 
 #: an array over all values between the smallest and the largest is taken up to this size; beyond it values are sorted
 _DENSE = 1 << 16
+#: rows at a time: their index arrays (128 KiB) stay in the cache, which halves the cost of a row
+_ROWS = 1 << 14
 
 
-def ranks(column: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Each row's index into the sorted distinct values, shape (n,), and these values, shape (k,).
+def _distinct(column: NDArray[Any]) -> tuple[NDArray[Any], int, NDArray[np.intp], NDArray[np.intp]]:
+    """The column or a stand-in for it, what to take off it, where its distinct values are then, and these, ascending.
 
-    Codes and ids are small or close together, so one table look-up does what a sort would: 4 ns a row instead of 60.
+    Codes and ids are small or close together: marking them in an array does what a sort would at a tenth of its cost.
     """
-    if column.dtype == np.bool_:
-        return column.astype(np.intp), np.arange(2)
-    # numpy's own index type, contiguous: a look-up with any other width costs three times as much
-    index = column.astype(np.intp)
-    low, high = (int(index.min()), int(index.max())) if len(index) else (0, 0)
-    if high - low >= max(_DENSE, 4 * len(index)):
-        values, inverse = np.unique(index, return_inverse=True)
-        return inverse, values
-    if low:
-        index -= low
-    present = np.zeros(high - low + 1, np.bool_)
-    present[index] = True
-    values = np.flatnonzero(present)
-    if len(values) < len(present):
-        table = np.empty(len(present), np.intp)
-        table[values] = np.arange(len(values))
-        index = table.take(index)
-    return index, values + low
+    low, high = (int(column.min()), int(column.max())) if len(column) else (0, -1)
+    if high - low >= max(_DENSE, 4 * len(column)):
+        values, stand_in = np.unique(column, return_inverse=True)
+        return stand_in, 0, np.arange(len(values)), values.astype(np.intp)
+    present = np.ones(high - low + 1, np.bool_)
+    if high > low:
+        present[:] = False
+        for start in range(0, len(column), _ROWS):
+            present[column[start : start + _ROWS].astype(np.intp) - low] = True
+    slots = np.flatnonzero(present)
+    return column, low, slots, slots + low
 
 
 def group(*columns: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[list[NDArray[np.intp]], NDArray[Any]]:
-    """The distinct combinations of the columns' rows and how often each occurs.
+    """The distinct combinations of the columns' rows and how often each occurs: 10 to 20 ns a row.
 
     Args:
-        columns: integers (as wide as i64 holds) or truth values, each shape (n,).
+        columns: integers (as wide as i64 holds), each shape (n,).
         weights: what a row counts for instead of 1, shape (n,); sums are exact up to 2**53.
 
     Returns:
         One array of values a column, each shape (k,), in ascending order of the combination; and the counts, i64 (k,).
     """
-    cell: NDArray[np.intp] | None = None
-    cells, tables = 1, []
-    for column in columns:
-        rank, values = ranks(column)
-        if cell is None:
-            cell = rank
-        elif len(values) > 1:
-            cell = cell * len(values) + rank
+    n, cells = len(columns[0]), 1
+    values_of, parts = [], []  # the digits of a mixed-radix number, its last column first
+    for column in reversed(columns):
+        stand_in, low, slots, values = _distinct(column)
+        if len(values) > 1:
+            digit = np.zeros(slots[-1] + 1, np.intp)
+            digit[slots] = np.arange(len(values)) * cells
+            parts.append((stand_in, low, digit))
+        values_of.append(values)
         cells *= max(len(values), 1)
-        tables.append(values)
-    assert cell is not None
-    if cells <= max(_DENSE, 4 * len(cell)):
-        counts = np.bincount(cell, weights)
-        occurs = np.flatnonzero(counts if weights is None else np.bincount(cell))
-        counts = counts[occurs]
+
+    def cell(rows: slice) -> NDArray[np.intp]:
+        """Each row's combination as one number below `cells`."""
+        number = np.zeros(len(columns[0][rows]), np.intp)
+        for stand_in, low, digit in parts:
+            number += digit.take(stand_in[rows].astype(np.intp) - low)
+        return number
+
+    occurs: NDArray[Any]
+    counts: NDArray[Any]
+    if cells <= max(_DENSE, n):
+        rows_of, sums = np.zeros(cells, np.int64), np.zeros(cells)
+        for start in range(0, n, _ROWS):
+            rows = slice(start, start + _ROWS)
+            numbers = cell(rows)
+            rows_of += np.bincount(numbers, minlength=cells)
+            if weights is not None:
+                sums += np.bincount(numbers, weights[rows], cells)
+        occurs = np.flatnonzero(rows_of)
+        counts = (rows_of if weights is None else sums)[occurs]
     else:
-        occurs, inverse = np.unique(cell, return_inverse=True)
+        occurs, inverse = np.unique(cell(slice(None)), return_inverse=True)
         counts = np.bincount(inverse, weights)
     found = []
-    for values in reversed(tables):
-        occurs, rank = np.divmod(occurs, max(len(values), 1))
-        found.append(values[rank])
+    for values in values_of:
+        occurs, index = np.divmod(occurs, max(len(values), 1))
+        found.append(values[index])
     return found[::-1], counts.astype(np.int64)
 
 
+NOTHING: NDArray[Any] = np.empty(0, np.intp)
+
+
 class Tally:
-    """key -> two counts, in bounded memory.
+    """key -> a count and the part of it that is special (major faults), in bounded memory.
 
     When more than `limit` keys have come, the smaller half is added to `other` and its keys are forgotten. A key that
     comes back counts from there on: sums stay exact, the rows of rare keys become lower bounds.
@@ -96,12 +109,16 @@ class Tally:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def add(self, keys: NDArray[Any], second: NDArray[Any], counts: NDArray[Any]) -> None:
-        """Adds counts under keys (may repeat): to the second of the two counts where second is true, else the first."""
+    def add(self, keys: NDArray[Any], counts: NDArray[Any], part_keys: NDArray[Any] = NOTHING,
+            part_counts: NDArray[Any] = NOTHING) -> None:  # fmt: skip
+        """Adds counts under keys, shape (k,), and the part of them that the second count tells; keys may repeat."""
         distinct, where = np.unique(keys.astype(np.uint64), return_inverse=True)
-        sums = np.bincount(where * 2 + (second != 0), counts, 2 * len(distinct)).astype(np.int64).reshape(-1, 2)
-        at = np.searchsorted(self.keys, distinct)
-        known = self.keys[np.minimum(at, len(self.keys) - 1)] == distinct if len(self.keys) else np.zeros(len(at), bool)
+        sums = np.zeros((len(distinct), 2), np.int64)
+        sums[:, 0] = np.bincount(where, counts, len(distinct))
+        sums[:, 1] = np.bincount(distinct.searchsorted(part_keys.astype(np.uint64)), part_counts, len(distinct))
+        at = self.keys.searchsorted(distinct)
+        known = at < len(self.keys)
+        known[known] = self.keys[at[known]] == distinct[known]
         self.counts[at[known]] += sums[known]
         if known.all():
             return
@@ -112,7 +129,7 @@ class Tally:
 
     def _forget(self, n: int) -> None:
         keep = np.ones(len(self.keys), np.bool_)
-        keep[np.argpartition(self.counts.sum(axis=1), n)[:n]] = False
+        keep[np.argpartition(self.counts[:, 0], n)[:n]] = False
         self.other += self.counts[~keep].sum(axis=0)
         self.keys, self.counts = self.keys[keep], self.counts[keep]
         self.forgotten += n
