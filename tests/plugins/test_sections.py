@@ -1,0 +1,247 @@
+"""The resolver `sections` against binutils, on real binaries and on ones built here."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wstrace_sections.image import ImageFile
+from wstrace_sections.resolver import Sections, module_name, read_image
+
+if sys.platform != "linux":
+    pytest.skip("binutils and ELF binaries are this test's oracles: Linux only", allow_module_level=True)
+
+SOURCE = r"""
+#include <cstdio>
+#include <vector>
+namespace shop { template <class T> struct Basket { std::vector<T> items; void add(T x); }; }
+template <class T> __attribute__((noinline)) void shop::Basket<T>::add(T x) { items.push_back(x); }
+int table[1000] = {1};
+static int empty[5000];
+__attribute__((noinline)) static int local(int x) { for (int i = x; i; i--) empty[i] += i * x; return empty[x]; }
+int main(int n, char **) { shop::Basket<double> b; b.add(n); std::printf("%d", local(n) + table[n]); }
+"""
+FLAVOURS = {
+    "pie": ["-O1", "-pie", "-fPIE"],
+    "fixed": ["-O1", "-no-pie", "-static"],
+    "shared": ["-O1", "-shared", "-fPIC"],
+    "old_layout": ["-O1", "-Wl,-z,noseparate-code"],
+    "no_build_id": ["-O1", "-Wl,--build-id=none"],
+}
+
+
+def run(*command: str | Path) -> str:
+    return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+
+
+def need(*programs: str) -> None:
+    missing = [program for program in programs if not shutil.which(program)]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need("g++", "readelf", "nm", "addr2line", "strip")
+    folder = tmp_path_factory.mktemp("built")
+    (folder / "shop.cc").write_text(SOURCE)
+    for flavour, flags in FLAVOURS.items():
+        run("g++", "-g", *flags, "-o", folder / flavour, folder / "shop.cc")
+    run("strip", "-o", folder / "stripped", folder / "shared")
+    return folder
+
+
+def sections_by_readelf(file: Path) -> list[tuple[int, str, int, int, int]]:
+    """(number, name, address, file offset, size) of the sections that are in memory and in the file."""
+    line = re.compile(r"^\s*\[\s*(\d+)\] (\S+)\s+(\S+)\s+([0-9a-f]+) ([0-9a-f]+) ([0-9a-f]+) [0-9a-f]+\s+(\w*)\s+\d+")
+    rows = [m.groups() for m in map(line.match, run("readelf", "-S", "-W", file).splitlines()) if m]
+    return [(int(n), name, int(address, 16), int(offset, 16), int(size, 16))
+            for n, name, kind, address, offset, size, flags in rows
+            if "A" in flags and kind != "NOBITS" and int(size, 16)]  # fmt: skip
+
+
+def real_binaries() -> list[Path]:
+    libc = next(
+        (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line), ""
+    )
+    library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LDLIBRARY"))
+    candidates = [Path(sys.executable).resolve(), Path(libc), library, Path(np._core._multiarray_umath.__file__)]
+    return [path for path in candidates if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"]
+
+
+def all_binaries(built: Path) -> list[Path]:
+    return [*(built / name for name in (*FLAVOURS, "stripped")), *real_binaries()]
+
+
+def test_sections_have_readelfs_number_name_and_address(built: Path) -> None:
+    for file in all_binaries(built):
+        rows = sections_by_readelf(file)
+        assert len(rows) > 8
+        offsets = np.array([o + d for _, _, _, o, size in rows for d in (0, size // 2, size - 1)], "u8")
+        expected = [(n, name, a + d) for n, name, a, _, size in rows for d in (0, size // 2, size - 1)]
+        places = Sections().resolve(str(file), offsets)
+        assert [(p.number, p.section, p.address) for p in places] == expected, file
+        assert str(places[0]) == f"{file.name}!{rows[0][1]}({rows[0][0]})"
+
+
+def functions_by_nm(file: Path, *options: str) -> dict[int, set[str]]:
+    names: dict[int, set[str]] = {}
+    for line in run("nm", "-n", "-C", *options, file).splitlines():
+        address, _, rest = line.partition(" ")
+        if address and rest[0] in "TtWwiu":
+            names.setdefault(int(address, 16), set()).add(rest[2:].partition("@")[0])
+    return names
+
+
+def offset_of(address: np.ndarray, file: Path) -> np.ndarray:
+    """Link-time addresses as file offsets, by readelf's program headers: the way back, independent of our own."""
+    found = np.zeros(len(address), "u8")
+    for m in re.finditer(r"LOAD\s+(\w+) (\w+) \w+ (\w+) ", run("readelf", "-l", "-W", file)):
+        start, vaddr, size = (np.uint64(int(word, 16)) for word in m.groups())
+        inside = (address >= vaddr) & (address < vaddr + size)
+        found[inside] = address[inside] - vaddr + start
+    return found
+
+
+def in_text(addresses: dict[int, set[str]], file: Path) -> np.ndarray:
+    _, _, start, _, size = next(row for row in sections_by_readelf(file) if row[1] == ".text")
+    return np.array([address for address in sorted(addresses) if start <= address < start + size], "u8")
+
+
+def test_functions_agree_with_nm(built: Path) -> None:
+    compared = held_back = 0
+    for file in [*(built / flavour for flavour in FLAVOURS), *real_binaries()]:
+        complete = bool(run("nm", file))
+        names = functions_by_nm(file, *([] if complete else ["-D"]))
+        addresses = in_text(names, file)
+        for address, place in zip(
+            addresses.tolist(), Sections().resolve(str(file), offset_of(addresses, file)), strict=True
+        ):
+            assert place.address == address
+            if place.function.startswith("_Z"):
+                held_back += 1  # repeats itself so often that it might not end: demangle._may_explode
+            elif place.displacement == 0 and (complete or place.function in names[address]):
+                assert place.function in names[address], (file, hex(address))
+                compared += 1
+            else:
+                assert not complete  # libc: the distribution's debug symbols know more names than nm -D
+    assert compared > 5000
+    assert held_back < compared / 500
+
+
+def test_functions_agree_with_addr2line_inside_of_them(built: Path) -> None:
+    for flavour in FLAVOURS:
+        file = built / flavour
+        names = functions_by_nm(file)
+        addresses = in_text(names, file)[:300] + np.uint64(1)
+        places = Sections().resolve(str(file), offset_of(addresses, file))
+        lines = run("addr2line", "-f", "-C", "-e", file, *map(hex, addresses.tolist())).splitlines()[::2]
+        pairs = [(p, line) for p, line in zip(places, lines, strict=True) if p.function]
+        assert len(pairs) > 0.9 * len(places)  # a function of one byte does not reach to its second
+        assert all(p.displacement == 1 and p.function in names[p.address - 1] for p, _ in pairs)
+        same = sum(p.function.partition("(")[0] == line.partition("(")[0] for p, line in pairs)
+        assert same > 0.8 * len(pairs)  # of several names for one address each takes one
+
+
+def test_a_data_symbol_a_local_function_and_a_template(built: Path) -> None:
+    for flavour in ("pie", "fixed", "old_layout"):
+        file = built / flavour
+        lines = [line.split(" ", 2) for line in run("nm", "-C", file).splitlines() if line[0] != " "]
+        names = {name: int(address, 16) for address, _, name in lines}
+        wanted = ["table", "local(int)", "shop::Basket<double>::add(double)", "main"]
+        addresses = np.array([names[name] for name in wanted], "u8") + np.uint64(3)
+        places = Sections().resolve(str(file), offset_of(addresses, file))
+        assert [p.function for p in places] == wanted
+        assert [p.displacement for p in places] == [3] * 4
+        assert places[0].section == ".data"
+        assert places[1].section == ".text"
+        assert places[3].symbol == f"{flavour}!main+0x3"
+
+
+def test_the_last_page_of_data_holds_the_beginning_of_bss(built: Path) -> None:
+    file = built / "old_layout"
+    data = max(sections_by_readelf(file), key=lambda row: row[2])
+    (place,) = Sections().resolve(str(file), np.array([data[3] + data[4] + 64], "u8"))
+    assert place.section == ".bss"
+    assert place.number == data[0] + 1
+
+
+def test_a_stripped_library_keeps_its_exported_names(built: Path) -> None:
+    main = next(a for a, names in functions_by_nm(built / "shared", "-D").items() if "main" in names)
+    offset = offset_of(np.array([main + 2], "u8"), built / "stripped")
+    (place,) = Sections().resolve(str(built / "stripped"), offset)
+    assert place.symbol == "stripped!main+0x2"
+
+
+def test_build_ids(built: Path) -> None:
+    notes = run("readelf", "-n", built / "pie")
+    build_id = re.search(r"Build ID: (\w+)", notes)[1]
+    with ImageFile(str(built / "pie")) as file:
+        assert read_image(file).build_id == build_id
+    with ImageFile(str(built / "no_build_id")) as file:
+        assert read_image(file).build_id == ""
+    resolver, offset = Sections(), np.array([0x1000], "u8")
+    assert resolver.resolve(str(built / "pie"), offset, build_id=build_id)[0].number
+    assert not resolver.resolve(str(built / "shared"), offset, build_id=build_id + "00")[0].number
+    assert resolver.statistics()["other_build"] == 1
+    # known by its build-id, the file itself is asked no more
+    assert resolver.resolve("/gone/pie", offset, build_id=build_id)[0].number
+
+
+def test_each_file_is_loaded_once_until_others_need_the_room(built: Path) -> None:
+    offset = np.array([0x1000], "u8")
+    resolver = Sections()
+    for _ in range(3):
+        resolver.resolve(str(built / "pie"), offset)
+    assert resolver.statistics()["loaded"] == 1
+    small = Sections(max_bytes=1)
+    for _ in range(2):
+        for flavour in ("pie", "shared"):
+            small.resolve(str(built / flavour), offset)
+    assert small.statistics()["loaded"] == 4
+    assert small.statistics()["images"] == 1
+
+
+def test_a_replaced_file_is_read_again(built: Path, tmp_path: Path) -> None:
+    resolver, offset = Sections(), np.array([0x1000], "u8")
+    shutil.copy(built / "pie", tmp_path / "it")
+    assert resolver.resolve(str(tmp_path / "it"), offset)[0].number
+    (tmp_path / "it").unlink()
+    (tmp_path / "it").write_text("a script now")
+    assert not resolver.resolve(str(tmp_path / "it"), offset)[0].number
+
+
+def test_the_name_space_of_a_process() -> None:
+    import os
+
+    file = str(Path(sys.executable).resolve())
+    (place,) = Sections().resolve(file, np.array([0x1000], "u8"), pid=os.getpid())
+    assert place.number
+
+
+@pytest.mark.parametrize("file", ["/nowhere/lib.so", "[heap]", "", "a\0b", "/dev/zero", "/proc/self", "C:\\x\\y.dll"])
+def test_what_cannot_be_read_keeps_its_name(file: str) -> None:
+    resolver = Sections()
+    places = resolver.resolve(file, np.array([5, 6], "u8"))
+    assert [(p.module, p.number, p.function, p.address) for p in places] == [
+        (module_name(file), 0, "", 5), (module_name(file), 0, "", 6)]  # fmt: skip
+
+
+def test_a_fifo_does_not_stop_the_reader(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "fifo")
+    assert not Sections().resolve(str(tmp_path / "fifo"), np.array([0], "u8"))[0].number
+
+
+def test_base_names() -> None:
+    assert module_name("/usr/lib/libc.so.6 (deleted)") == "libc.so.6"
+    assert module_name("C:\\Windows\\ntdll.dll") == "ntdll.dll"
+    assert module_name("/odd/na\\me.so") == "na\\me.so"

@@ -1,0 +1,175 @@
+"""The resolver `sections` on files that lie, and names that explode."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wstrace_sections import elf
+from wstrace_sections.demangle import demangle
+from wstrace_sections.image import SECTION, SYMBOL, Image, ImageError, ImageFile
+from wstrace_sections.resolver import Sections, read_image
+
+if sys.platform != "linux":
+    pytest.skip("needs an ELF binary to break: only on Linux", allow_module_level=True)
+
+OFFSETS = np.arange(0, 1 << 20, 4096, dtype="u8")
+
+
+@pytest.fixture(scope="module")
+def binary() -> bytes:
+    small = min((p for p in Path("/usr/bin").iterdir() if p.is_file() and 10_000 < p.stat().st_size < 80_000
+                 and p.read_bytes()[:4] == b"\x7fELF"), key=lambda p: p.stat().st_size)  # fmt: skip
+    return small.read_bytes()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_broken_elf_file_is_an_image_or_an_image_error(binary: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    broken = bytearray(binary)
+    end = len(broken)
+    for _ in range(data.draw(st.integers(1, 8))):
+        where = data.draw(st.integers(0, 63) | st.integers(64, 900) | st.integers(end - 2000, end - 1))
+        broken[where] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.just(end) | st.integers(4, end))
+    (tmp_path / "broken").write_bytes(bytes(broken[:cut]))
+    with ImageFile(str(tmp_path / "broken")) as file:
+        try:
+            image = read_image(file)
+        except ImageError:
+            return
+    places = image.places("broken", OFFSETS)
+    assert len(places) == len(OFFSETS)
+
+
+def test_a_file_that_is_cut_off_is_counted(binary: bytes, tmp_path: Path) -> None:
+    (tmp_path / "cut").write_bytes(binary[: len(binary) // 2])
+    resolver = Sections()
+    for _ in range(2):
+        assert all(not place.number for place in resolver.resolve(str(tmp_path / "cut"), OFFSETS))
+    assert resolver.statistics()["not_an_image"] >= 1
+
+
+def test_a_table_that_says_it_is_huge_costs_nothing(binary: bytes, tmp_path: Path) -> None:
+    huge = bytearray(binary)
+    sections = int.from_bytes(huge[0x28:0x30], "little")
+    for number in range(int.from_bytes(huge[0x3C:0x3E], "little")):
+        huge[sections + number * 64 + 32 : sections + number * 64 + 40] = b"\xff" * 8  # sh_size
+    (tmp_path / "huge").write_bytes(huge)
+    tracemalloc.start()
+    try:
+        Sections().resolve(str(tmp_path / "huge"), OFFSETS)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_too_many_headers_are_refused_early(binary: bytes, tmp_path: Path) -> None:
+    many = bytearray(binary)
+    many[0x3C:0x3E] = b"\xf0\xff"
+    (tmp_path / "many").write_bytes(many)
+    with ImageFile(str(tmp_path / "many")) as file, pytest.raises(ImageError):
+        elf.read_image(file)
+
+
+def test_names_of_symbols_that_point_nowhere_are_left_out() -> None:
+    raw = np.zeros(4, elf.SYM64)
+    raw["info"], raw["section"], raw["value"], raw["size"] = elf.STT_FUNC, 1, [16, 32, 48, 64], 8
+    raw["name"] = [1, 6, 7, 0xFFFFFFFF]
+    sections = np.array([(0, 256, 1)], SECTION)
+    rows = elf.symbol_table(raw, b"\0main\0", sections, np.ones(4, bool))
+    assert rows["start"].tolist() == [16]
+
+
+def test_of_several_names_the_known_one_and_of_nested_symbols_the_inner_one() -> None:
+    strings = b"\0__write\0write\0label\0outer\0inner\0$x\0"
+    at = {name: strings.index(name.encode()) for name in ("__write", "write", "label", "outer", "inner", "$x")}
+    rows = [  # name, type, binding, value, size
+        ("__write", elf.STT_FUNC, 1, 0x10, 8), ("write", elf.STT_FUNC, 1, 0x10, 8), ("label", 0, 0, 0x10, 0),
+        ("outer", elf.STT_FUNC, 1, 0x20, 0x40), ("inner", elf.STT_FUNC, 0, 0x30, 0x10),
+        ("$x", 0, 0, 0x80, 0), ("label", 0, 0, 0x90, 0),
+    ]  # fmt: skip
+    raw = np.zeros(len(rows), elf.SYM64)
+    raw["name"] = [at[row[0]] for row in rows]
+    raw["info"] = [kind | binding << 4 for _, kind, binding, _, _ in rows]
+    raw["value"], raw["size"] = [row[3] for row in rows], [row[4] for row in rows]
+    sections = np.array([(0x10, 0xA0, 1)], SECTION)
+    symbols = elf.symbol_table(raw, strings, sections, np.ones(len(rows), bool))
+    segments = np.array(
+        [(0, 0x1000, 0, 0x1000)], [("offset", "u8"), ("file_size", "u8"), ("address", "u8"), ("memory_size", "u8")]
+    )
+    image = Image(segments, sections, (".text",), symbols, strings)
+    asked = {
+        0x0F: "", 0x10: "write", 0x17: "write", 0x18: "", 0x20: "outer", 0x2F: "outer", 0x30: "inner",
+        0x3F: "inner", 0x40: "outer", 0x5F: "outer", 0x60: "", 0x80: "", 0x95: "label", 0x9F: "label", 0xA0: "",
+    }  # fmt: skip
+    places = image.places("m", np.array(list(asked), "u8"))
+    assert {a: p.function for a, p in zip(asked, places, strict=True)} == asked
+    assert symbols.dtype == SYMBOL
+
+
+def test_an_image_without_anything_still_answers() -> None:
+    empty = Image(np.empty(0, "u8,u8,u8,u8"), np.empty(0, SECTION), (), np.empty(0, SYMBOL), b"")
+    assert [str(place) for place in empty.places("m", np.array([0x1234], "u8"))] == ["m+0x1234"]
+
+
+def exploding(levels: int) -> str:
+    """A name of a template whose arguments are, level by level, two of the level before."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+    def back(n: int) -> str:
+        return f"S{digits[(n - 1) // 36] if n > 36 else ''}{digits[(n - 1) % 36]}_" if n else "S_"
+
+    return "_Z1f1B1AIS_S_E" + "".join(f"S0_I{back(2 + n) * 2}E" for n in range(levels))
+
+
+def test_a_name_that_would_explode_stays_mangled() -> None:
+    assert len(demangle(exploding(5))) > 500
+    for levels in (12, 30, 200):
+        assert demangle(exploding(levels)) == exploding(levels)
+    assert demangle("_Z" + "1a" * 5000) == "_Z" + "1a" * 5000
+
+
+@pytest.mark.parametrize(
+    ("mangled", "readable"),
+    [
+        ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"),
+        ("_Z3foov.cold", "foo() [clone .cold]"),
+        ("main", "main"),
+        ("_Zgarbage", "_Zgarbage"),
+        ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
+        (
+            "_ZN42_$LT$$RF$T$u20$as$u20$core..fmt..Debug$GT$3fmt17hb09d0c74ae4b8a9fE",
+            "<&T as core::fmt::Debug>::fmt",
+        ),
+    ],
+)
+def test_names(mangled: str, readable: str) -> None:
+    assert demangle(mangled) == readable
+
+
+def test_rust_names_as_binutils_reads_them(tmp_path: Path) -> None:
+    import subprocess
+
+    cargo = Path("/root/.cargo/bin/rustc")
+    compiler = shutil.which("rustc") or (str(cargo) if cargo.exists() else "")
+    if not compiler or not shutil.which("nm"):
+        pytest.skip("not installed: rustc, nm")
+    (tmp_path / "r.rs").write_text('fn main() { println!("{:?}", std::env::args().collect::<Vec<_>>()); }')
+    subprocess.run([compiler, "-o", tmp_path / "r", tmp_path / "r.rs"], check=True)
+    plain, readable = (
+        subprocess.run(["nm", "-p", *options, tmp_path / "r"], check=True, capture_output=True, text=True).stdout.split(
+            "\n"
+        )
+        for options in ([], ["-C"])
+    )
+    pairs = [(a[19:], b[19:]) for a, b in zip(plain, readable, strict=True) if a[19:].startswith("_ZN") and "17h" in a]
+    assert len(pairs) > 20
+    assert [demangle(a) for a, _ in pairs] == [b for _, b in pairs]
