@@ -1,1 +1,39 @@
-"""Placeholder until its code lands."""
+"""The trace file: exporter `msgpack`, source `replay`, `wstrace.open_trace`, and the commands on files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Command, Exporter, Source
+
+
+@hookimpl
+def wstrace_exporters() -> Sequence[type[Exporter]]:
+    """The exporter `msgpack`."""
+    from wstrace_msgpack.exporter import MsgpackExporter
+
+    return [MsgpackExporter]
+
+
+@hookimpl
+def wstrace_sources() -> Sequence[type[Source]]:
+    """The source `replay`."""
+    from wstrace_msgpack.replay import Replay
+
+    return [Replay]
+
+
+@hookimpl
+def wstrace_commands() -> Sequence[Command]:
+    """The words on trace files."""
+    return [
+        Command("info", "what a trace file holds, and whether it is whole", "wstrace_msgpack.commands.info:info"),
+        Command("replay", "feed a trace file to exporters", "wstrace_msgpack.commands.replay:replay"),
+    ]
+
+
+@hookimpl
+def wstrace_api() -> Mapping[str, str]:
+    """`wstrace.open_trace`."""
+    return {"open_trace": "wstrace_msgpack.reader:open_trace"}

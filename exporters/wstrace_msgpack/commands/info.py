@@ -1,0 +1,98 @@
+"""`wstrace info`: what a trace file holds, and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from wstrace_msgpack.reader import TraceFile, open_trace
+
+
+@click.command()
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--quick", is_flag=True, help="Trust the index of a file that has its end; do not check every byte.")
+def info(paths: tuple[str, ...], as_json: bool, quick: bool) -> None:
+    """Show header, streams, rows, span, processes, ledger; clean, cut or damaged, and what is lost."""
+    with open_trace(paths, scan=not quick) as trace:
+        facts = describe(trace)
+    if as_json:
+        from wstrace.text import well_formed
+
+        click.echo(json.dumps(_each(facts, well_formed), indent=2))
+        return
+    from wstrace.text import printable
+
+    for line in _lines(facts):
+        click.echo(printable(line))
+
+
+def describe(trace: TraceFile) -> dict[str, Any]:
+    """What `info` tells, as plain values. Keys are documented in FORMAT.md."""
+    header = trace.header
+    span = trace.span()
+    return {
+        "files": [part.path for part in trace.parts],
+        "state": trace.state,
+        "damage": trace.damage(),
+        "version": list(header.version),
+        "writer": header.writer,
+        "created_ns": header.created_ns,
+        "command": header.command,
+        "host": header.host,
+        "page_size": header.page_size,
+        "clock": header.clock,
+        "bytes": sum(part.input.size for part in trace.parts),
+        "frames": sum(len(part.entries) for part in trace.parts),
+        "rows": trace.rows,
+        "kernel_lost": trace.lost,
+        "span_ns": None if span is None else [span[0], span[1]],
+        "mappings": len(trace.mappings),
+        "processes": trace.process_names(),
+        "marks": [mark for mark in trace.marks if mark.get("m") not in ("clock", "facts", "ledger", "schema")],
+        "unreadable_columns": sorted({name for part in trace.parts for name in part.unreadable}),
+        "ledger": trace.ledger.as_dict(),
+        "facts": trace.facts,
+    }
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    from wstrace.text import duration, plural, size
+
+    rows = facts["rows"]
+    yield f"{', '.join(facts['files'])}: {facts['state']}, {size(facts['bytes'])}, {plural(facts['frames'], 'frame')}"
+    for name, n in facts["damage"].items():
+        if n:
+            yield f"  {name.replace('_', ' ')}: {n:,}"
+    host = facts["host"]
+    where = " ".join(str(host[key]) for key in ("system", "release", "machine", "name") if host.get(key))
+    yield f"written by {facts['writer'] or '?'} on {where or '?'}"
+    if facts["command"]:
+        yield f"command: {' '.join(facts['command'])}"
+    if facts["span_ns"]:
+        yield f"span: {duration((facts['span_ns'][1] - facts['span_ns'][0]) / 1e9)}"
+    for stream, n in sorted(rows.items()):
+        lost = facts["kernel_lost"].get(stream, 0)
+        yield f"  {stream}: {plural(n, 'row')}" + (f", {lost:,} lost in the kernel" if lost else "")
+    for pid, names in list(facts["processes"].items())[:20]:
+        yield f"process {pid}: {' -> '.join(names)}"
+    if len(facts["processes"]) > 20:
+        yield f"... and {len(facts['processes']) - 20:,} processes more"
+    for mark in facts["marks"]:
+        yield "mark: " + ", ".join(f"{key}={value}" for key, value in mark.items())
+    for stage, n in facts["ledger"].items():
+        yield f"ledger {stage}: {n:,}"
+
+
+def _each(value: Any, change: Any) -> Any:
+    """The same value with every text changed, and bytes as hex: JSON knows no bytes."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {change(str(key)): _each(item, change) for key, item in value.items()}
+    return [_each(item, change) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,41 @@
+"""`wstrace replay`: feeds a trace file to exporters."""
+
+from __future__ import annotations
+
+import click
+
+from wstrace.cli.tracing import Duration, is_administrator
+from wstrace.config import Config
+from wstrace.errors import OutputError
+from wstrace.options import Spec
+from wstrace.session import Session
+
+
+@click.command()
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+@click.option("-e", "--exporter", "exporters", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Where it goes.")
+@click.option("--speed", type=float, default=0.0, help="1.0 = as fast as the records came; 0 = full speed.")
+@click.option("--start", type=Duration(), metavar="30s", help="From this time after the trace's beginning.")
+@click.option("--end", type=Duration(), metavar="5m", help="Up to this time after the trace's beginning.")
+@click.option("--follow", is_flag=True, help="Wait for what is still being written.")
+def replay(
+    paths: tuple[str, ...],
+    exporters: tuple[str, ...],
+    speed: float,
+    start: float | None,
+    end: float | None,
+    follow: bool,
+) -> None:
+    """Feed trace files to exporters, through the enrichers: the summary on the terminal, or what -e names."""
+    options = {"path": list(paths), "speed": speed, "start": start, "end": end, "follow": follow}
+    session = Session(
+        sources=[Spec("replay", options)],
+        exporters=list(exporters or ("console",)),
+        record=False,
+        config=Config.load(project=not is_administrator()),
+    )
+    with session:
+        session.wait()
+    for lane in session.lanes:
+        if lane.error:
+            raise OutputError(f"exporter {lane.name}: {lane.error}")

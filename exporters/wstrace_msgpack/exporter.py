@@ -1,0 +1,139 @@
+"""The exporter `msgpack`: a trace file."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from wstrace.batch import Batch
+from wstrace.errors import UsageError
+from wstrace.interfaces import Context, Exporter
+from wstrace_msgpack import osfile
+from wstrace_msgpack.rotation import Parts
+from wstrace_msgpack.rows import RowWriter
+from wstrace_msgpack.writer import TraceWriter
+
+
+class MsgpackExporter(Exporter):
+    """Writes the trace to a file: WSTF, or one plain msgpack map a record.
+
+    Args:
+        path: the file; "-" is standard output.
+        layout: "wstf" = the trace file; "rows" = one msgpack map a record, for other tools (ten times the size).
+        fsync: when data is brought to the disk: "none", "interval" (at most once a second), "frame".
+        rotate_bytes: a new part begins at this size; 0 = never.
+        rotate_seconds: a new part begins at this age; 0 = never.
+        keep: how many parts stay on the disk, the newest; 0 = all.
+        force: an existing file is overwritten.
+        resume: an unfinished trace is gone on with.
+        level: of zstd, 1 to 19.
+    """
+
+    name: ClassVar[str] = "msgpack"
+    takes_output: ClassVar[bool] = True
+    streams: ClassVar[frozenset[str] | None] = frozenset(
+        ("page_fault", "process", "mapping", "resident", "written", "mark")
+    )
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        layout: Literal["wstf", "rows"] = "wstf",
+        fsync: Literal["none", "interval", "frame"] = "interval",
+        rotate_bytes: int = 0,
+        rotate_seconds: float = 0.0,
+        keep: int = 0,
+        force: bool = False,
+        resume: bool = False,
+        level: int = 1,
+    ) -> None:
+        if not 1 <= level <= 19:
+            raise UsageError(f"msgpack:level={level} is not from 1 to 19")
+        if keep < 0 or rotate_bytes < 0 or rotate_seconds < 0:
+            raise UsageError("msgpack: keep, rotate_bytes and rotate_seconds are 0 or more")
+        if layout == "rows" and (rotate_bytes or rotate_seconds or keep or resume):
+            raise UsageError("msgpack:layout=rows has neither parts nor resume", "use layout=wstf")
+        self.path = path
+        self._layout = layout
+        self._fsync = fsync
+        self._rotate = (rotate_bytes, rotate_seconds, keep)
+        self._force = force
+        self._resume = resume
+        self._level = level
+        self._writer: TraceWriter | RowWriter | None = None
+        self._context = Context()
+        self._taken = 0
+        self._told = 0
+
+    def start(self, context: Context) -> None:
+        """Creates the file. Raises OutputError when it cannot."""
+        self._context = context
+        command = [str(word) for word in context.facts.get("command", ())]
+        size, seconds, keep = self._rotate
+        if self._layout == "rows":
+            self._writer = RowWriter(self.path, context.strings, force=self._force)
+            return
+        parts = Parts(
+            self.path,
+            command=command,
+            force=self._force,
+            resume=self._resume,
+            rotate_bytes=size,
+            rotate_seconds=seconds,
+            keep=keep,
+            sync=self._fsync,
+        )
+        self._writer = TraceWriter(parts, context.strings, level=self._level)
+
+    def export(self, batch: Batch) -> None:
+        """Takes one batch."""
+        if self._writer is not None:
+            self._taken += 1
+            self._writer.write(batch)
+            self._tell_loss()
+
+    def tick(self) -> None:
+        """Writes what has waited for a second."""
+        if self._writer is not None:
+            self._writer.tick()
+            self._tell_loss()
+
+    def flush(self, timeout: float) -> None:
+        """Writes what waits."""
+        if self._writer is not None:
+            self._writer.flush()
+            self._tell_loss()
+
+    def close(self) -> None:
+        """Ends the file with the ledger and the facts. Raises OutputError when it does not fit."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.flush()
+            self._tell_loss(writer)
+            writer.close(self._context.ledger.as_dict(), self._context.facts)
+        finally:
+            self._tell_loss(writer)
+            self._statistics = writer.statistics()
+        if not self._taken and writer.created:
+            osfile.remove(self.path)  # the session failed before its target ran: leave nothing behind
+
+    def _tell_loss(self, writer: TraceWriter | RowWriter | None = None) -> None:
+        writer = writer or self._writer
+        dropped = writer.dropped if writer is not None else self._told
+        if dropped > self._told:
+            self._context.ledger.add("failed_lane", dropped - self._told, self.name)
+            self._told = dropped
+
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptor and writes nothing."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+
+    _statistics: dict[str, int] = {}  # noqa: RUF012  replaced, never changed
+
+    def statistics(self) -> dict[str, int]:
+        """Rows, bytes, parts, what waits and what was dropped."""
+        return self._writer.statistics() if self._writer is not None else dict(self._statistics)

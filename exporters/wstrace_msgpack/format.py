@@ -1,0 +1,114 @@
+"""WSTF v1, the trace file, as constants: the frame's head, the kinds, the limits, the errors. See FORMAT.md.
+
+Nothing here opens a file: it is what writer and reader must agree on.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from wstrace.errors import TraceFileError
+
+VERSION = (1, 0)
+#: entries of a header's `need` that this reader understands
+FEATURES: frozenset[str] = frozenset()
+
+MAGIC = b"\x89WSTF\r\n\x1a"  # like PNG's: a byte above 127, CR LF, and 1A show a transfer that changed bytes
+HEAD = struct.Struct(">BBb16sBBQBIBI")
+HEAD_BYTES = 39
+assert HEAD.size == HEAD_BYTES
+#: the head's first 11 bytes, alike in every frame of every file; the file id follows
+SYNC = b"\x96\xd8\x57" + MAGIC
+SYNC_BYTES = len(SYNC) + 8
+#: the head's bytes that the CRC covers, before the body
+CRC_FROM, CRC_TO = 19, 34
+
+HEADER, STRINGS, MAPPINGS, EVENTS, SNAPSHOT, MARK, INDEX, END, STACKS = range(9)
+KIND_NAMES = ("header", "strings", "mappings", "events", "snapshot", "mark", "index", "end", "stacks")
+
+FRAME_ROWS = 65_536
+FRAME_SECONDS = 1.0
+CLOCK_MARK_SECONDS = 60.0
+INDEX_ENTRIES = 100_000
+END_BYTES = 4096
+LOST = "[lost]"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a reader puts up with before it calls a frame bad. Bytes unless said otherwise; settable for odd files."""
+
+    large_body: int = 16 << 20
+    mappings_body: int = 8 << 20
+    small_body: int = 1 << 20
+    rows: int = 1 << 20
+    columns: int = 64
+    column: int = 8 << 20
+    frame_decoded: int = 48 << 20
+    zstd_window_log: int = 23
+    mappings: int = 1 << 20
+    strings: int = 1 << 20
+    string: int = 64 << 10
+    strings_total: int = 32 << 20
+    frames: int = 1 << 22
+    scan_ratio: int = 4
+    free_items: int = 10_000
+    free_depth: int = 8
+
+    def body(self, kind: int) -> int:
+        """The longest body of that kind of frame, in bytes."""
+        if kind in (EVENTS, SNAPSHOT, INDEX, STACKS) or kind > STACKS:
+            return self.large_body
+        return self.mappings_body if kind == MAPPINGS else self.small_body
+
+    def without(self, **names: int) -> Limits:
+        """The same limits with some of them changed."""
+        return replace(self, **names)
+
+
+LIMITS = Limits()
+
+
+class FrameError(TraceFileError):
+    """A frame that is not what the format says. The reader counts it and goes on with the next one."""
+
+
+class Head(NamedTuple):
+    """The fixed 39 bytes before a frame's body."""
+
+    file_id: bytes
+    kind: int
+    seq: int
+    body_len: int
+    crc: int
+
+    @property
+    def frame_len(self) -> int:
+        """Bytes of head and body."""
+        return HEAD_BYTES + self.body_len
+
+
+def pack_frame(file_id: bytes, kind: int, seq: int, body: bytes) -> bytes:
+    """Head and body of one frame: what one write(2) gets."""
+    head = HEAD.pack(0x96, 0xD8, 0x57, MAGIC + file_id, kind, 0xCF, seq, 0xCE, len(body), 0xCE, 0)
+    crc = zlib.crc32(body, zlib.crc32(head[CRC_FROM:CRC_TO]))
+    return b"".join((head[:35], crc.to_bytes(4, "big"), body))
+
+
+def unpack_head(data: Any, at: int = 0) -> Head | None:
+    """The head at that offset of a buffer, or None where its fixed bytes do not stand."""
+    if len(data) - at < HEAD_BYTES:
+        return None
+    array, ext, ext_type, ident, kind, m_seq, seq, m_len, body_len, m_crc, crc = HEAD.unpack_from(data, at)
+    fixed = (array, ext, ext_type, m_seq, m_len, m_crc) == (0x96, 0xD8, 0x57, 0xCF, 0xCE, 0xCE)
+    if not fixed or kind > 127 or ident[:8] != MAGIC:
+        return None
+    return Head(ident[8:], kind, seq, body_len, crc)
+
+
+def crc_holds(head_bytes: Any, body: Any, crc: int) -> bool:
+    """Whether that is the CRC-32 of the head's bytes 19..33 and the body."""
+    return zlib.crc32(body, zlib.crc32(head_bytes[CRC_FROM:CRC_TO])) == crc

@@ -1,0 +1,218 @@
+"""Output files as the system has them: opening, locking, truncating, syncing, owner. The one file that knows the OS.
+
+Files are written by `os.write`, unbuffered: what a write() returned for survives kill -9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import platform
+import stat
+import sys
+import time
+from pathlib import Path
+
+from wstrace.errors import OutputError
+
+#: conditions that may pass: space comes back, a disk recovers
+PASSING = frozenset({errno.ENOSPC, errno.EIO, errno.EAGAIN, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
+_LOCK_AT = 1 << 62  # Windows locks bytes, not files: one far beyond any end
+
+
+def clock_ns() -> int:
+    """Nanoseconds on the clock of the records."""
+    return time.perf_counter_ns() if sys.platform == "win32" else time.monotonic_ns()
+
+
+CLOCK_NAME = "QueryPerformanceCounter" if sys.platform == "win32" else "CLOCK_MONOTONIC"
+
+
+def clocks() -> dict[str, int]:
+    """{monotonic, realtime, boottime} read together, in ns; boottime only where the system has it."""
+    best: tuple[int, int, int] | None = None
+    for _ in range(3):  # the narrowest of three: a preemption between the reads would shift realtime
+        before, realtime, after = clock_ns(), time.time_ns(), clock_ns()
+        if best is None or after - before < best[0]:
+            best = (after - before, (before + after) // 2, realtime)
+    assert best is not None
+    read = {"monotonic": best[1], "realtime": best[2]}
+    if sys.platform == "linux":
+        read["boottime"] = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return read
+
+
+def boot_id() -> str:
+    """What names this boot of this machine, "" where the system does not tell."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return ""
+
+
+def page_size() -> int:
+    """Bytes of a page."""
+    if sys.platform == "win32":
+        return 4096  # every Windows that Python runs on
+    return os.sysconf("SC_PAGE_SIZE")
+
+
+def host() -> dict[str, str | int]:
+    """What the header says of the machine."""
+    return {
+        "name": platform.node(),
+        "system": platform.system(),
+        "release": platform.release(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count() or 0,
+    }
+
+
+class OutputFile:
+    """One file open for writing, by this process only.
+
+    Args:
+        path: "-" is standard output.
+        force: an existing file may be overwritten.
+        resume: an existing file is kept; the caller cuts it.
+
+    Raises:
+        OutputError: it exists, another writer has it, the directory or disk refuses, standard output is a terminal.
+    """
+
+    def __init__(self, path: str, *, force: bool = False, resume: bool = False) -> None:
+        self.path = path
+        self.created = False
+        if path == "-":
+            if os.isatty(1):
+                raise OutputError(
+                    "standard output is a terminal, and a trace is binary", "pipe it, or write -o FILE"
+                )
+            self.fd = os.dup(1)
+        else:
+            self.fd = self._open(path, force, resume)
+        mode = os.fstat(self.fd).st_mode
+        self.regular = path != "-" and stat.S_ISREG(mode)
+        if self.regular:
+            try:
+                self._take(force, resume)
+            except BaseException:
+                os.close(self.fd)
+                raise
+
+    def _open(self, path: str, force: bool, resume: bool) -> int:
+        try:
+            with contextlib.suppress(FileExistsError):
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
+                self.created = True
+                return fd
+            regular = stat.S_ISREG(Path(path).stat().st_mode)
+            if regular and not force and not resume:
+                raise OutputError(f"{path} exists", "choose another name, or overwrite it with -f (force=true)")
+            # a FIFO waits here for its reader, as with any other program
+            return os.open(path, (os.O_RDWR if regular else os.O_WRONLY) | _BINARY)
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}", _remedy(error)) from None
+
+    def _take(self, force: bool, resume: bool) -> None:
+        """Locks it, and only then empties it: another writer's file must not lose a byte."""
+        try:
+            _lock(self.fd)
+        except OSError:
+            raise OutputError(f"{self.path} is being written by another wstrace", "choose another name") from None
+        if not resume:
+            os.ftruncate(self.fd, 0)
+        _give_to_caller(self.fd)
+
+    def size(self) -> int:
+        """Its bytes."""
+        return os.fstat(self.fd).st_size
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Bytes that the system took: maybe fewer than given. Raises OSError."""
+        return os.write(self.fd, data)
+
+    def cut(self, size: int) -> None:
+        """Cuts a regular file to so many bytes and goes on there. Raises OSError."""
+        os.ftruncate(self.fd, size)
+        os.lseek(self.fd, size, os.SEEK_SET)
+
+    def sync(self, *, whole: bool = False) -> None:
+        """Brings its data (whole: and all that the system knows of it) to the disk. Raises OSError."""
+        if self.regular:
+            if whole or sys.platform == "win32" or sys.platform == "darwin":
+                os.fsync(self.fd)
+            else:
+                os.fdatasync(self.fd)
+
+    def close(self) -> None:
+        """Closes it; the lock goes with it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def sync_directory(path: str) -> None:
+    """Makes a new name in the path's directory last."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):  # a file system that does not sync directories
+            fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | _BINARY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+def remove(path: str) -> None:
+    """Removes a file; on Windows waits for a moment while another program has it open (errors 32 and 5)."""
+    for _ in range(10):
+        try:
+            Path(path).unlink(missing_ok=True)
+        except PermissionError:
+            if sys.platform != "win32":
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _lock(fd: int) -> None:
+    """One writer: raises OSError when another has the file. The system frees the lock of a killed process."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        at = os.lseek(fd, 0, os.SEEK_CUR)
+        os.lseek(fd, _LOCK_AT, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(fd, at, os.SEEK_SET)
+    else:
+        import fcntl
+
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system without locks (some network ones) is no reason not to write
+
+
+def _give_to_caller(fd: int) -> None:
+    """Under sudo the file belongs to the user who called it, not to root."""
+    if sys.platform != "win32" and os.geteuid() == 0:
+        uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+        if uid.isdigit():
+            with contextlib.suppress(OSError):
+                os.fchown(fd, int(uid), int(gid) if gid.isdigit() else -1)
+
+
+def _remedy(error: OSError) -> str:
+    return {
+        errno.ENOENT: "create its directory first",
+        errno.EACCES: "choose a directory that you may write to",
+        errno.EROFS: "choose a directory that you may write to",
+        errno.ENOSPC: "free some space or choose another disk",
+        errno.EISDIR: "name a file in it",
+    }.get(error.errno or 0, "choose another name")

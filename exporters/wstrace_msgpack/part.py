@@ -1,0 +1,259 @@
+"""Part: one file of a trace. Opened by its footer where that stands and fits; otherwise by a scan from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import TraceFileError
+from wstrace_msgpack import frames
+from wstrace_msgpack.format import (
+    END,
+    END_BYTES,
+    EVENTS,
+    HEADER,
+    INDEX,
+    LIMITS,
+    MAPPINGS,
+    MARK,
+    SNAPSHOT,
+    STRINGS,
+    SYNC,
+    FrameError,
+    Limits,
+    unpack_head,
+)
+from wstrace_msgpack.scan import Damage, Frame, Input, Scanner, frame_at
+from wstrace_msgpack.tables import Tables
+
+ENTRY = np.dtype(
+    [("kind", "|u1"), ("offset", "<u8"), ("length", "<u4"), ("n", "<u4"), ("t0", "<u8"), ("t1", "<u8"), ("seq", "<u8")]
+)
+assert ENTRY.itemsize == 41  # ours, not the file's
+_U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
+
+
+class Part:
+    """One file: its header, where its frames stand, its tables.
+
+    Args:
+        path: a regular file.
+        limits: what is put up with.
+        scan: True = do not trust the index, check every byte.
+
+    Raises:
+        TraceFileError: it is no trace, of a greater major version, or needs what this reader lacks.
+    """
+
+    def __init__(self, path: str, limits: Limits = LIMITS, *, scan: bool = False) -> None:
+        self.path = path
+        self.limits = limits
+        self.input = Input(path)
+        self.damage = Damage()
+        self.unreadable: set[str] = set()
+        self.end: frames.End | None = None
+        self.file_id: bytes | None = None
+        self.scanned = False
+        self._tables: Tables | None = None
+        try:
+            entries = None if scan else self._by_footer()
+            self.entries: NDArray[Any] = self._by_scan() if entries is None else entries
+            self.header = self._header()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- where the frames stand --------------------------------------------------------------------------------------
+
+    def _by_footer(self) -> NDArray[Any] | None:
+        """The entries that END and INDEX give, or None when anything about them does not fit."""
+        source = self.input
+        base = max(0, source.size - END_BYTES)
+        tail = bytes(source.read(base, END_BYTES))
+        at = tail.rfind(SYNC)
+        head = unpack_head(tail, at) if at >= 0 else None
+        if head is None or head.kind != END or base + at + head.frame_len != source.size:
+            return None
+        frame = frame_at(source, base + at, head.file_id, self.limits)
+        if frame is None:
+            return None
+        try:
+            end = frames.unpack_end(frame.body, self.limits)
+            rows: list[list[int]] = []
+            for page in end.pages:
+                index = frame_at(source, page, head.file_id, self.limits)
+                if index is None or index.kind != INDEX or len(rows) > self.limits.frames:
+                    return None
+                rows += frames.unpack_index(index.body, self.limits)
+                rows.append([INDEX, page, index.length, 0, 0, 0])
+        except FrameError:
+            return None
+        rows.append([END, frame.offset, frame.length, 0, 0, 0])
+        entries = _tiled(rows, source.size)
+        if entries is None or len(entries) != end.frames or head.seq != end.frames - 1:
+            return None
+        self.end, self.file_id = end, head.file_id
+        return entries
+
+    def _by_scan(self) -> NDArray[Any]:
+        """The entries of all good frames, each checked."""
+        scanner = Scanner(self.input, self.limits)
+        rows = []
+        self.end = None
+        for frame in scanner.frames():
+            rows.append(entry_of(frame, self.limits))
+            if len(rows) > self.limits.frames:
+                raise TraceFileError(f"{self.path} has more than {self.limits.frames:,} frames")
+            if frame.kind == END:
+                try:
+                    self.end = frames.unpack_end(frame.body, self.limits)
+                except FrameError:
+                    scanner.damage.bad_frames += 1
+            else:
+                self.end = None  # an END that is not the last does not count: the trace was gone on with
+        if not rows:
+            why = "is empty" if not self.input.size else "is no wstrace trace file"
+            raise TraceFileError(f"{self.path} {why}")
+        self.damage, self.file_id, self.scanned = scanner.damage, scanner.file_id, True
+        return np.array([tuple(row) for row in rows], ENTRY)
+
+    def _header(self) -> frames.Header:
+        header = frames.Header(id=self.file_id or b"")
+        for frame in self.read(frozenset((HEADER,))):
+            try:
+                header = frames.unpack_header(frame.body, self.limits)
+            except FrameError:
+                self.damage.bad_frames += 1
+                continue
+            if why := header.refused():
+                raise TraceFileError(f"{self.path}: {why}", "read it with a newer wstrace")
+            break
+        return header
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(
+        self, kinds: frozenset[int] | None = None, start: int | None = None, end: int | None = None
+    ) -> Iterator[Frame]:
+        """The frames of those kinds whose window touches [start, end), in the order of the file.
+
+        A frame that is not where the index says makes it scan the whole file, and go on behind the last one given.
+        """
+        position, done = 0, -1
+        chosen = self._chosen(kinds, start, end, done)
+        while position < len(chosen):
+            entry = chosen[position]
+            position += 1
+            frame = frame_at(self.input, int(entry["offset"]), self.file_id, self.limits)
+            if frame is None or frame.seq != entry["seq"] or frame.kind != entry["kind"]:
+                if not self.scanned:
+                    self.entries = self._by_scan()
+                    chosen, position = self._chosen(kinds, start, end, done), 0
+                else:
+                    self.damage.bad_frames += 1  # the file changed while it was read
+                continue
+            done = frame.offset
+            yield frame
+
+    def _chosen(self, kinds: frozenset[int] | None, start: int | None, end: int | None, after: int) -> NDArray[Any]:
+        entries = self.entries
+        keep = entries["offset"].astype("<i8") > after
+        if kinds is not None:
+            keep &= np.isin(entries["kind"], list(kinds))
+        timed = np.isin(entries["kind"], (EVENTS, SNAPSHOT, MARK)) & (entries["t1"] != 0)
+        if start is not None:
+            keep &= ~timed | (entries["t1"] >= np.uint64(max(start, 0)))
+        if end is not None:
+            keep &= ~timed | (entries["t0"] < np.uint64(max(end, 0)))
+        chosen: NDArray[Any] = entries[keep]
+        return chosen
+
+    @property
+    def tables(self) -> Tables:
+        """Its names and mappings, read on first use."""
+        if self._tables is None:
+            tables = Tables(self.limits)
+            for frame in self.read(frozenset((STRINGS, MAPPINGS))):
+                try:
+                    if frame.kind == STRINGS:
+                        tables.add_strings(*frames.unpack_strings(frame.body, self.limits))
+                    else:
+                        tables.add_mappings(frames.unpack_rows(frame.body, limits=self.limits).columns)
+                except FrameError:
+                    self.damage.bad_frames += 1
+            self._tables = tables
+        return self._tables
+
+    def marks(self) -> Iterator[dict[str, Any]]:
+        """Its marks as they stand in the file."""
+        for frame in self.read(frozenset((MARK,))):
+            try:
+                yield frames.unpack_mark(frame.body, self.limits)
+            except FrameError:
+                self.damage.bad_frames += 1
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    @property
+    def clean(self) -> bool:
+        """It has its end, and nothing was found damaged."""
+        return self.end is not None and self.end.clean and not self.damage.any and not self.damage.tail_bytes
+
+    @property
+    def begin_ns(self) -> int:
+        """The first clock mark's time, else that of the first row."""
+        for mark in self.marks():
+            if mark.get("m") == "clock" and type(mark.get("monotonic")) is int:
+                return int(mark["monotonic"])
+        times = self.entries["t0"][np.isin(self.entries["kind"], (EVENTS, SNAPSHOT))]
+        return int(times.min()) if len(times) else 0
+
+    def counts(self) -> Iterator[frames.Rows]:
+        """Stream, n, window and lost of every EVENTS and SNAPSHOT frame, without its columns."""
+        for frame in self.read(frozenset((EVENTS, SNAPSHOT))):
+            yield frames.peek_rows(frame.body, self.limits)
+
+    def rows(self) -> dict[str, int]:
+        """stream -> rows: what END says, else what the frames say."""
+        if self.end is not None:
+            return {name: n for name, n in self.end.rows.items() if name and n}
+        found: dict[str, int] = {}
+        for rows in self.counts():
+            found[rows.stream] = found.get(rows.stream, 0) + rows.n
+        found["mapping"] = self.tables.n_mappings
+        return {name: n for name, n in found.items() if name and n}
+
+    def lost(self) -> dict[str, int]:
+        """stream -> records that the kernel dropped, of EVENTS frames and `lost` marks."""
+        found: dict[str, int] = {}
+        for rows in self.counts():
+            found[rows.stream] = found.get(rows.stream, 0) + rows.lost
+        return {name: n for name, n in found.items() if n}
+
+    def close(self) -> None:
+        """Closes the file."""
+        self.input.close()
+
+
+def entry_of(frame: Frame, limits: Limits) -> tuple[int, int, int, int, int, int, int]:
+    """What the index would say of a frame, and its seq."""
+    n, t0, t1 = 0, 0, 0
+    if frame.kind in (EVENTS, SNAPSHOT):
+        rows = frames.peek_rows(frame.body, limits)
+        n, (t0, t1) = rows.n, rows.window
+    return frame.kind, frame.offset, frame.length, n, t0, t1, frame.seq
+
+
+def _tiled(rows: list[list[int]], size: int) -> NDArray[Any] | None:
+    """Entries in the order of the file, when they cover it without a gap: an index cannot hide a frame."""
+    if any(row[0] > 127 or row[1] > size or row[2] > _U32 or row[3] > _U32 or max(row[4:6]) > _U64 for row in rows):
+        return None
+    rows.sort(key=lambda row: row[1])
+    entries = np.array([(*row, seq) for seq, row in enumerate(rows)], ENTRY)
+    ends = entries["offset"] + entries["length"]
+    if entries["offset"][0] != 0 or ends[-1] != size or not np.array_equal(entries["offset"][1:], ends[:-1]):
+        return None
+    return entries

@@ -1,0 +1,127 @@
+"""The source `replay`: a trace file gives its records again, at full speed or at the speed they came."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from wstrace.batch import Batch
+from wstrace.errors import UsageError
+from wstrace.interfaces import Context, Source
+from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
+from wstrace_msgpack.decoder import Selection
+from wstrace_msgpack.reader import TraceFile, open_trace
+
+#: rows that one drain gives at most
+_DRAIN_ROWS = 1 << 18
+
+
+class Replay(Source):
+    """Gives the records of a trace file, with its ledger and facts.
+
+    Args:
+        path: the file, or several separated by commas.
+        speed: 1.0 = as fast as they came, 2.0 = twice as fast; 0 = as fast as they can be read.
+        start, end: seconds from the trace's beginning; only records between them are given.
+        follow: wait for what is written to the file meanwhile, until it is ended.
+    """
+
+    name: ClassVar[str] = "replay"
+    streams: ClassVar[tuple[Schema, ...]] = (MAPPING, PROCESS, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES, MARK)
+
+    def __init__(
+        self,
+        *,
+        path: list[str],
+        speed: float = 0.0,
+        start: float | None = None,
+        end: float | None = None,
+        follow: bool = False,
+    ) -> None:
+        if speed < 0:
+            raise UsageError(f"replay:speed={speed} is less than 0")
+        self._paths = [path] if isinstance(path, str) else list(path)
+        self._speed = speed
+        self._window = (start, end)
+        self._follow = follow
+        self._trace: TraceFile | None = None
+        self._rows = 0
+        self._finished = False
+        self._waiting: Batch | None = None
+        self._begun: tuple[int, int] | None = None
+
+    def start(self, context: Context) -> None:
+        """Opens the file and takes over its facts. Raises TraceFileError."""
+        self._context = context
+        self._trace = trace = open_trace(self._paths, strings=context.strings)
+        begin, (start, end) = trace.begin_ns, self._window
+        first, last = (None if at is None else begin + int(at * 1e9) for at in (start, end))
+        self._selection = Selection(None, None, first, last)
+        own = {key: context.facts[key] for key in ("saved",) if key in context.facts}
+        context.facts.update({**trace.facts, **own})
+        if not own:
+            context.facts.pop("saved", None)  # where it was saved then
+        self._batches = self._given(trace)
+
+    def _given(self, trace: TraceFile) -> Iterator[Batch]:
+        mappings = trace.mappings
+        if len(mappings):
+            yield mappings
+        start, end = self._selection.start, self._selection.end
+        for part, decoder in trace.decoders(Selection(None, None, None, end)):
+            inside = decoder if start is None else decoder.with_selection(self._selection)
+            for frame in part.read(decoder.kinds, None, end):
+                batch = decoder.batch(frame)
+                if batch is not None and start is not None and not batch.schema.essential:
+                    batch = inside.batch(frame)
+                if batch is not None and (len(batch) or batch.lost):
+                    yield batch
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """The next records, at most a quarter of a million, or none while it is not their time."""
+        until = time.monotonic() + timeout
+        rows = 0
+        while rows < _DRAIN_ROWS and not self._finished:
+            batch = self._waiting or next(self._batches, None)
+            if batch is None:
+                self._finished = True
+                return
+            self._waiting = batch
+            if not self._due(batch, until):
+                return
+            self._waiting = None
+            rows += len(batch)
+            self._rows += len(batch)
+            yield batch
+
+    def _due(self, batch: Batch, until: float) -> bool:
+        """Waits for the batch's time, at most until then."""
+        if not self._speed or batch.schema is MAPPING:
+            return True
+        now = time.monotonic_ns()
+        if self._begun is None:
+            self._begun = (now, batch.window[0])
+        at = self._begun[0] + (batch.window[1] - self._begun[1]) / self._speed
+        wait = min(at / 1e9, until) - now / 1e9
+        if wait > 0:
+            time.sleep(wait)
+        return time.monotonic_ns() >= at
+
+    def stop(self) -> Iterable[Batch]:
+        """Nothing more; the file's ledger stands in place of one's own."""
+        if self._trace is not None:
+            for stage, who, n in self._trace.ledger.rows():
+                self._context.ledger.set(stage, n, who)
+            self._trace.close()
+            self._trace = None
+        return ()
+
+    @property
+    def finished(self) -> bool:
+        """All was given."""
+        return self._finished
+
+    def statistics(self) -> dict[str, int]:
+        """Rows given."""
+        return {"rows": self._rows}

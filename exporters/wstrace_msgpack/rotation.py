@@ -1,0 +1,165 @@
+"""Parts of a trace on the disk: their names, when the next one begins, and which old ones are removed.
+
+`trace.wst` is part 0, `trace.0001.wst` the next. Each names the one before it by its file id, so that a reader that is
+given `trace.wst` finds those that belong together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from wstrace.errors import OutputError
+from wstrace_msgpack import frames, osfile
+from wstrace_msgpack.format import HEADER, SYNC
+from wstrace_msgpack.sink import Sink
+
+
+def part_path(path: str, number: int) -> str:
+    """The path of that part."""
+    return path if number == 0 else str(Path(path).with_suffix(f".{number:04}{Path(path).suffix}"))
+
+
+def numbered(path: str) -> list[tuple[int, str]]:
+    """(number, path) of the numbered parts that lie beside a path, in order; only files that begin as a trace does."""
+    whole = Path(path)
+    pattern = re.compile(re.escape(whole.stem) + r"\.(\d{4,9})" + re.escape(whole.suffix))
+    try:
+        names = [entry.name for entry in whole.parent.iterdir()]
+    except OSError:
+        return []
+    found = [(int(match[1]), str(whole.parent / name)) for name in names if (match := pattern.fullmatch(name))]
+    return sorted(part for part in found if is_trace(part[1]))
+
+
+def is_trace(path: str) -> bool:
+    """Whether a regular file begins as a trace does."""
+    try:
+        if not Path(path).is_file():
+            return False
+        with Path(path).open("rb") as file:
+            return file.read(len(SYNC)) == SYNC
+    except OSError:
+        return False
+
+
+class Parts:
+    """The part being written, and those before it.
+
+    Args:
+        path: of part 0; "-" is standard output.
+        command: what was traced, for the header.
+        force: existing parts may be overwritten.
+        resume: go on in an unfinished trace.
+        rotate_bytes, rotate_seconds: a new part at this size or age; 0 = never.
+        keep: how many parts stay on the disk, the newest; 0 = all.
+        sync: see Sink.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        command: Sequence[str] = (),
+        force: bool = False,
+        resume: bool = False,
+        rotate_bytes: int = 0,
+        rotate_seconds: float = 0.0,
+        keep: int = 0,
+        sync: str = "interval",
+    ) -> None:
+        self.path = path
+        self.number = 0
+        self.next_string, self.mapping_base, self.table_rows = 1, 0, 0
+        self._command = list(command)
+        self._force = force
+        self._bytes, self._seconds, self._keep, self._sync = rotate_bytes, rotate_seconds, keep, sync
+        self._dropped: Counter[str] = Counter()
+        self._finished_bytes = 0
+        self._retry_at = 0.0
+        self.written: list[str] = []
+        old = numbered(path) if path != "-" else []
+        if resume and (old or is_trace(path)):
+            from wstrace_msgpack.resume import take_up
+
+            take_up(self, old)
+            return
+        if old and not force:
+            raise OutputError(f"{old[0][1]} exists", "choose another name, or overwrite all parts with -f (force=true)")
+        out = osfile.OutputFile(path, force=force)
+        for _, part in old:
+            osfile.remove(part)
+        self.begin(out, None)
+
+    def begin(self, out: osfile.OutputFile, prev: bytes | None) -> None:
+        """The first frame of a part in an empty file."""
+        self.sink = Sink(out, os.urandom(8), sync=self._sync)
+        self._began = time.monotonic()
+        self.written.append(out.path)
+        self.sink.append(HEADER, self.header(prev).pack())
+
+    def header(self, prev: bytes | None) -> frames.Header:
+        """What this part says of itself."""
+        from importlib.metadata import version
+
+        clocks = osfile.clocks()
+        return frames.Header(
+            id=self.sink.file_id,
+            part=self.number,
+            prev=prev,
+            created_ns=clocks["realtime"],
+            boot_id=osfile.boot_id(),
+            clock={"name": osfile.CLOCK_NAME, "realtime_offset_ns": clocks["realtime"] - clocks["monotonic"]},
+            page_size=osfile.page_size(),
+            host=dict(osfile.host()),
+            writer=f"wstrace {version('wstrace')}",
+            command=self._command,
+            schema=frames.announced(),
+        )
+
+    def due(self, full: bool = False) -> bool:
+        """Whether the next part is to begin: by size, by age, or because a table is near a reader's limit."""
+        sink = self.sink
+        if not sink.out.regular or sink.waiting_bytes or time.monotonic() < self._retry_at:
+            return False
+        return (
+            full
+            or 0 < self._bytes <= sink.offset
+            or (self._seconds > 0 and time.monotonic() - self._began >= self._seconds)
+        )
+
+    def next(self) -> bool:
+        """Begins the next part and ends this one; False when no new file can be opened now: then this one goes on."""
+        try:
+            out = osfile.OutputFile(part_path(self.path, self.number + 1), force=self._force)
+        except OutputError:
+            self._retry_at = time.monotonic() + 10.0
+            return False
+        old = self.sink
+        with contextlib.suppress(OutputError):  # its end did not fit: it reads as cut, its rows are there
+            old.end({})
+        self._dropped.update(old.dropped)
+        self._finished_bytes += old.offset
+        self.number += 1
+        self.next_string, self.table_rows = 1, 0
+        self.begin(out, old.file_id)
+        while self._keep and len(self.written) > self._keep:
+            osfile.remove(self.written.pop(0))
+        return True
+
+    def end(self, ledger: dict[str, int]) -> None:
+        """Ends the last part. Raises OutputError when its end does not fit."""
+        self.sink.end(ledger)
+
+    def dropped(self) -> Counter[str]:
+        """Rows that did not reach the disk, by stream."""
+        return self._dropped + self.sink.dropped
+
+    def bytes(self) -> int:
+        """Bytes written in all parts."""
+        return self._finished_bytes + self.sink.offset
