@@ -94,11 +94,11 @@ def test_a_package_imports_only_the_core_and_what_plugins_share(package):
         assert tops(imports(path)) & OURS <= {"wstrace", package.name} | shared, path
 
 
-def test_what_plugins_share_knows_only_errors_and_interfaces():
+def test_what_plugins_share_knows_only_the_contracts():
     for path in modules(ROOT / "plugins" / "wstrace_os"):
         for name in imports(path):
             if name.startswith("wstrace."):
-                assert name.split(".")[1] in {"errors", "interfaces", "hookspecs", "schema"}, f"{path}: {name}"
+                assert name.split(".")[1] in {"errors", "interfaces", "hookspecs", "schema", "batch"}, f"{path}: {name}"
 
 
 def test_the_system_is_asked_for_in_one_place():

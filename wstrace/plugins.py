@@ -26,7 +26,7 @@ GROUP = "wstrace"
 
 @dataclass(slots=True)
 class Plugin:
-    """What became of one entry point. state: loaded, disabled, not allowed, failed."""
+    """What became of one entry point. state: loaded, disabled, not allowed, unavailable (on this system), failed."""
 
     name: str
     distribution: str = ""
@@ -109,6 +109,9 @@ class Plugins:
             plugin = implementation.plugin_name
             try:
                 result = implementation.function(*(arguments[name] for name in implementation.argnames))
+            except Unavailable as absent:
+                self._fail(plugin, str(absent), state="unavailable")
+                result = None
             except Exception as broken:  # noqa: BLE001  one plugin's error must not cost its neighbours
                 self._fail(plugin, f"{hook}: {type(broken).__name__}: {broken}")
                 result = None
@@ -118,10 +121,10 @@ class Plugins:
                 results.append((plugin, result))
         return results
 
-    def _fail(self, name: str, error: str) -> None:
+    def _fail(self, name: str, error: str, state: str = "failed") -> None:
         for plugin in self.found:
             if plugin.name == name:
-                plugin.state, plugin.error = "failed", error
+                plugin.state, plugin.error = state, error
 
     def _classes(self, hook: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -168,9 +171,8 @@ class Plugins:
         """The platform of this system. Raises Unavailable where there is none."""
         for _, platform in self._call("wstrace_platform"):
             return platform  # type: ignore[no-any-return]
-        broken = next((p.error for p in self.found if p.name == "os" and p.error), "no plugin serves this system")
-        raise Unavailable(f"processes cannot be traced here: {broken}",
-                          "report, info, replay and convert work on files recorded elsewhere")
+        reasons = [p.error for p in self.found if p.error] or ["no plugin serves this system"]
+        raise Unavailable(f"processes cannot be traced here: {reasons[0]}")
 
     def target_environment(self, exporters: Sequence[str]) -> dict[str, str]:
         """Variables for a command that is about to be launched."""
@@ -191,6 +193,8 @@ class Plugins:
         if name in known:
             return known[name]  # type: ignore[no-any-return]
         for plugin in self.found:
+            if plugin.name == name and plugin.state == "unavailable":
+                raise Unavailable(plugin.error)
             if plugin.name == name and plugin.state != "loaded":
                 raise UsageError(f"{role} {name!r}: its plugin is {plugin.state} {plugin.error}".rstrip(),
                                  "wstrace plugins shows all")

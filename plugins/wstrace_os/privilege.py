@@ -1,0 +1,30 @@
+"""What lifts the level on Linux, ready to paste: one line or block for each place where a tracer runs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def remedies() -> Mapping[str, str]:
+    """Where it belongs -> the exact lines. CAP_PERFMON (Linux 5.8) is the least privilege that gives every fault."""
+    python = Path(sys.executable).resolve()
+    here = shutil.which("wstrace") or "wstrace"
+    return {
+        "this shell": f"sudo {here} run -- COMMAND            # COMMAND still runs as you",
+        "sysctl": (
+            "sudo sysctl kernel.perf_event_paranoid=1       # your own processes, kernel faults too; 2: user faults only\n"
+            "echo kernel.perf_event_paranoid=1 | sudo tee /etc/sysctl.d/60-wstrace.conf   # and after the next boot"
+        ),
+        "setcap": (
+            f"sudo setcap cap_perfmon,cap_sys_ptrace+ep {python}\n"
+            "# gives it to every script of that interpreter: use a copy of it, in a venv of its own"
+        ),
+        "Docker": "docker run --cap-add PERFMON --cap-add SYS_PTRACE --security-opt seccomp=unconfined ...",
+        "Kubernetes": (
+            "securityContext:\n  capabilities: {add: [PERFMON, SYS_PTRACE]}\n  seccompProfile: {type: Unconfined}"
+        ),
+        "systemd": "AmbientCapabilities=CAP_PERFMON CAP_SYS_PTRACE   # in the unit's [Service] section",
+    }
