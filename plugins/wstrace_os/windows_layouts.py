@@ -1,0 +1,102 @@
+"""The structures of psapi.h, memoryapi.h and tlhelp32.h as numpy dtypes, in both pointer widths.
+
+Each name maps the bytes of a pointer (8 or 4) to the layout of that width; a tracer reads its own (POINTER). Widths are
+explicit, so that a layout is the same on the system that decodes a recording as on the one that made it.
+Sources: Microsoft Learn, psapi.h, memoryapi.h (winnt.h for MEMORY_BASIC_INFORMATION), tlhelp32.h; the sizes are those
+of mingw-w64's headers compiled for both targets.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+POINTER = struct.calcsize("P")
+"""Bytes of a pointer of this process."""
+
+
+def _both(fields: list[tuple[str, str, int, int]], size_x64: int, size_x86: int) -> dict[int, np.dtype[np.void]]:
+    """{8: x64, 4: x86} from (name, type, offset x64, offset x86); type `P` is an unsigned integer of pointer width."""
+    layouts = {}
+    for pointer, column, size in ((8, 2, size_x64), (4, 3, size_x86)):
+        formats: list[DTypeLike] = [f"<u{pointer}" if kind == "P" else kind for _, kind, *_ in fields]
+        offsets = [int(field[column]) for field in fields]
+        names = [field[0] for field in fields]
+        layouts[pointer] = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+    return layouts
+
+
+PSAPI_WS_WATCH_INFORMATION = _both([("FaultingPc", "P", 0, 0), ("FaultingVa", "P", 8, 4)], 16, 8)
+
+PSAPI_WS_WATCH_INFORMATION_EX = _both(
+    [("FaultingPc", "P", 0, 0), ("FaultingVa", "P", 8, 4), ("FaultingThreadId", "P", 16, 8), ("Flags", "P", 24, 12)],
+    32,
+    16,
+)
+
+PSAPI_WORKING_SET_BLOCK: dict[int, np.dtype[Any]] = {8: np.dtype("<u8"), 4: np.dtype("<u4")}
+"""Bits: Protection 0-4, ShareCount 5-7, Shared 8, Reserved 9-11, VirtualPage from 12; NumberOfEntries is as wide."""
+
+PSAPI_WORKING_SET_EX_INFORMATION = _both([("VirtualAddress", "P", 0, 0), ("VirtualAttributes", "P", 8, 4)], 16, 8)
+"""Attribute bits, Valid = 1: Valid 0, ShareCount 1-3, Win32Protection 4-14, Shared 15, Node 16-21, Locked 22,
+LargePage 23, Bad 31. Valid = 0: Shared 15, Bad 31."""
+
+MEMORY_BASIC_INFORMATION = _both(
+    [
+        ("BaseAddress", "P", 0, 0),
+        ("AllocationBase", "P", 8, 4),
+        ("AllocationProtect", "<u4", 16, 8),
+        ("RegionSize", "P", 24, 12),
+        ("State", "<u4", 32, 16),
+        ("Protect", "<u4", 36, 20),
+        ("Type", "<u4", 40, 24),
+    ],
+    48,
+    28,
+)
+
+PROCESS_MEMORY_COUNTERS = _both(
+    [
+        ("cb", "<u4", 0, 0),
+        ("PageFaultCount", "<u4", 4, 4),
+        ("PeakWorkingSetSize", "P", 8, 8),
+        ("WorkingSetSize", "P", 16, 12),
+        ("PagefileUsage", "P", 56, 32),
+        ("PeakPagefileUsage", "P", 64, 36),
+    ],
+    72,
+    40,
+)
+"""PageFaultCount is 32 bits wide on every Windows and wraps."""
+
+PROCESSENTRY32W = _both(
+    [
+        ("dwSize", "<u4", 0, 0),
+        ("th32ProcessID", "<u4", 8, 8),
+        ("th32ParentProcessID", "<u4", 32, 24),
+        ("szExeFile", "V520", 44, 36),
+    ],
+    568,
+    556,
+)
+"""szExeFile: 260 UTF-16 code units."""
+
+LUID_AND_ATTRIBUTES = np.dtype([("Count", "<u4"), ("Luid", "V8"), ("Attributes", "<u4")])
+"""TOKEN_PRIVILEGES (winnt.h) with one entry, the same in both widths."""
+assert LUID_AND_ATTRIBUTES.itemsize == 16
+
+LAYOUT_SIZES = {
+    "PSAPI_WS_WATCH_INFORMATION": (16, 8),
+    "PSAPI_WS_WATCH_INFORMATION_EX": (32, 16),
+    "PSAPI_WORKING_SET_BLOCK": (8, 4),
+    "PSAPI_WORKING_SET_EX_INFORMATION": (16, 8),
+    "MEMORY_BASIC_INFORMATION": (48, 28),
+    "PROCESS_MEMORY_COUNTERS": (72, 40),
+    "PROCESSENTRY32W": (568, 556),
+}
+for _name, (_x64, _x86) in LAYOUT_SIZES.items():
+    assert globals()[_name][8].itemsize == _x64, _name
+    assert globals()[_name][4].itemsize == _x86, _name

@@ -1,0 +1,49 @@
+/* Known values in the structures of psapi.h, memoryapi.h and tlhelp32.h, as a C compiler lays them out.
+   tests/golden/make_windows_layouts builds it for both widths and writes windows_layouts.json. */
+#include <windows.h>
+#include <psapi.h>
+#include <tlhelp32.h>
+
+#define GOLD(name) __attribute__((section(name), used))
+#define P(n) ((void *)(UINT_PTR)(n))
+
+#ifdef _WIN64
+#define PC 0x7ffb12345678ull
+#define VA 0x1d2f4a6b8c10ull
+#define KERNEL_PC 0xfffff80212345678ull
+#else
+#define PC 0x1017ffafu
+#define VA 0x10190275u
+#define KERNEL_PC 0x80512345u
+#endif
+
+/* soft fault: bit 0 of FaultingVa; then a hard one from the kernel; then the terminator: 7 lost */
+GOLD("wswatch") PSAPI_WS_WATCH_INFORMATION watch[3] = {
+    {P(PC), P(VA | 1)}, {P(KERNEL_PC), P(0x20000)}, {P(0), P(7)}};
+GOLD("wswatchx") PSAPI_WS_WATCH_INFORMATION_EX watch_ex[3] = {
+    {{P(PC), P(VA | 1)}, 4711, 0}, {{P(KERNEL_PC), P(0x20000)}, 4712, 0}, {{P(0), P(7)}, 0, 0}};
+
+GOLD("wsblocks") struct {
+    ULONG_PTR NumberOfEntries;
+    PSAPI_WORKING_SET_BLOCK blocks[2];
+} blocks = {2,
+            {{.Protection = 3, .ShareCount = 7, .Shared = 1, .VirtualPage = 0x7ffb1},
+             {.Protection = 4 + 16, .ShareCount = 0, .Shared = 0, .VirtualPage = 0x500}}};
+
+GOLD("wsex") PSAPI_WORKING_SET_EX_INFORMATION ex[2] = {
+    {P(0x10000), {.Valid = 1, .ShareCount = 5, .Win32Protection = PAGE_EXECUTE_READ, .Shared = 1, .Node = 33,
+                   .Locked = 1, .LargePage = 1}},
+    {P(0x20000), {.Valid = 0, .Shared = 1}}};
+
+GOLD("mbi") MEMORY_BASIC_INFORMATION mbi = {
+    .BaseAddress = P(0x7ff10000), .AllocationBase = P(0x7ff00000), .AllocationProtect = PAGE_EXECUTE_WRITECOPY,
+    .RegionSize = 0x3000, .State = MEM_COMMIT, .Protect = PAGE_EXECUTE_READ, .Type = MEM_IMAGE};
+
+GOLD("pmc") PROCESS_MEMORY_COUNTERS pmc = {
+    .cb = sizeof(PROCESS_MEMORY_COUNTERS), .PageFaultCount = 123456, .PeakWorkingSetSize = 0x2000000,
+    .WorkingSetSize = 0x1000000, .PagefileUsage = 0x300000, .PeakPagefileUsage = 0x400000};
+
+GOLD("pe32w") PROCESSENTRY32W entry = {
+    .dwSize = sizeof(PROCESSENTRY32W), .th32ProcessID = 42, .th32ParentProcessID = 7, .szExeFile = L"app.exe"};
+
+GOLD("token") TOKEN_PRIVILEGES token = {1, {{{20, 0}, SE_PRIVILEGE_ENABLED}}};
