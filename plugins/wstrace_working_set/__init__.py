@@ -1,4 +1,4 @@
-"""What is in memory and whose it is: the source `working_set`, the commands ps, snapshot, empty, delta, diff and the API.
+"""What is in memory and whose it is: the source `working_set`, commands (ps, snapshot, empty, delta, diff) and API.
 
 `wstrace_os.half("wstrace_working_set")` is the module that talks to the system; it offers, on every system:
 
@@ -11,7 +11,8 @@
     * `runs(mappings, *, shares: bool = False) -> dict[str, NDArray]`: the columns start u64, pages u32, flags u16,
       shares u8 (absent where not known) and row u32 (index into `mappings`), sorted by start: runs of adjacent pages
       with equal attributes that never cross a mapping's border. PAGE_WRITE says that the mapping may be written,
-      PAGE_COPY_ON_WRITE that the next write makes a copy, PAGE_SHARED that another process has the page now (so that
+      PAGE_COPY_ON_WRITE that the next write makes a copy (both
+      may stand), PAGE_SHARED that another process has the page now (so that
       its sum is the total Shared), PAGE_EXCLUSIVE that none has. A page that the system does not count as resident
       (zero page, swapped) has its flag. shares=True asks for exact share counts; raises Unavailable without the right.
       Raises TargetExited when the process ends or executes another program meanwhile.

@@ -1,28 +1,142 @@
-"""The source `working_set`."""
+"""The source `working_set`: snapshots of the resident pages of the targets, once or every interval."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, Literal
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Context, Source
+from wstrace.errors import Unavailable, UsageError
+from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace_working_set.working_set import WorkingSet, working_set
 
 
 class WorkingSetSource(Source):
-    """Resident pages of the target, once or every interval."""
+    """Runs of resident pages with their attributes, of the targets and their children.
+
+    A snapshot costs about 10 ms for each GiB in memory. A process that ends cannot be read any more, and holding it at
+    its exit would need ptrace, which changes it: the last snapshot of a launched target is the last one that the
+    interval took before its end; how long before stands in the fact `snapshot_age_ms`.
+
+    Args:
+        interval: seconds between two snapshots, 0 = one snapshot; unless given, an attached process is read once and a
+            launched one every second until it ends.
+        keep: all snapshots, or only the last one of each process, given out when the session stops.
+        shares: also how many mappings each page has (Linux: /proc/kpagecount, root only).
+        max_cpu: at most this part of one CPU; the interval is stretched to hold it.
+    """
 
     name: ClassVar[str] = "working_set"
     streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
 
+    def __init__(
+        self,
+        *,
+        interval: float | None = None,
+        keep: Literal["all", "last"] = "all",
+        shares: bool = False,
+        max_cpu: float = 0.05,
+    ) -> None:
+        if interval is not None and interval < 0:
+            raise UsageError(f"working_set: interval is {interval}", "give seconds, 0 for one snapshot")
+        if not 0 < max_cpu <= 1:
+            raise UsageError(f"working_set: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
+        self._interval, self._keep, self._shares, self._max_cpu = interval, keep, shares, max_cpu
+        self._due = 0.0
+        self._finished = False
+        self._held: dict[int, list[Batch]] = {}
+        self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
+        self._refused: dict[int, str] = {}
+        self._last_ns = 0
+
+    @classmethod
+    def probe(cls) -> Level:
+        """The level that this machine gives, tried on the calling process."""
+        from wstrace_os import half
+
+        level: Level = half(__package__).probe()
+        return level
+
     def start(self, context: Context) -> None:
-        """Arms."""
+        """Checks that the targets can be read; a launched one is read from its first interval on."""
+        from wstrace_os import half
+
+        self._context = context
+        self._half = half(__package__)
+        launched = any(target.launched for target in context.targets)
+        if self._interval is None:
+            self._interval = 1.0 if launched else 0.0
+        for target in context.targets:
+            with self._half.Space(target.pid):
+                pass
+        if self._shares:
+            working_set(os.getpid(), shares=True)
+        self._due = time.monotonic() + (min(self._interval, 0.05) if launched else 0)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """Nothing yet."""
-        return ()
+        """The snapshots that are due; waits for them at most timeout seconds."""
+        wait = self._due - time.monotonic()
+        if self._finished or wait > timeout:
+            time.sleep(timeout)
+            return
+        time.sleep(max(wait, 0))
+        yield from self._sample()
+        self._finished = not self._interval
 
     def stop(self) -> Iterable[Batch]:
-        """Nothing yet."""
+        """A last snapshot of what still runs, and what was held back."""
+        if not self._finished:
+            yield from self._sample()
+        if self._last_ns:
+            self._context.facts["snapshot_age_ms"] = (time.perf_counter_ns() - self._last_ns) // 1_000_000
+        if self._refused:
+            reasons = self._context.facts.setdefault("not_visible", [])
+            reasons += [f"the memory of process {pid}: {why}" for pid, why in self._refused.items()]
+        for batches in self._held.values():
+            yield from batches
+        self._held.clear()
+
+    @property
+    def finished(self) -> bool:
+        """True after the one snapshot, when no interval was asked for."""
+        return self._finished
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """snapshots, processes missed (they had ended), pages, CPU seconds."""
+        return dict(self._counts)
+
+    def _sample(self) -> Iterator[Batch]:
+        """A snapshot of every process; then the next one's time, by what this one cost."""
+        cost = 0.0
+        for pid in self._pids():
+            try:
+                taken = working_set(pid, shares=self._shares, strings=self._context.strings)
+            except Unavailable as error:  # TargetExited: the ordinary end of a process
+                self._counts["missed"] += 1
+                if type(error) is Unavailable:
+                    self._refused[pid] = error.why
+                continue
+            cost += taken.cost_seconds
+            yield from self._given(taken)
+        self._counts["cpu_seconds"] += cost
+        self._due = time.monotonic() + max(self._interval or 0, cost / self._max_cpu)
+
+    def _given(self, taken: WorkingSet) -> Iterable[Batch]:
+        self._counts["snapshots"] += 1
+        self._counts["pages"] += taken.total_bytes // taken.page_size
+        self._last_ns = taken.time_ns
+        batches = taken.batches(int(self._counts["snapshots"]), self.name)
+        if self._keep == "all":
+            return batches
+        self._held[taken.pid] = list(batches)
         return ()
+
+    def _pids(self) -> list[int]:
+        pids = [target.pid for target in self._context.targets] or [os.getpid()]
+        if self._context.children:
+            for pid in list(pids):
+                pids += [child for child in self._half.descendants(pid) if child not in pids]
+        return pids

@@ -2,18 +2,205 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import (
+    ADDRESS_SPACE,
+    KIND_SHIFT,
+    KINDS,
+    PAGE_EXCLUSIVE,
+    PAGE_SWAPPED,
+    PAGE_ZERO,
+    RESIDENT_PAGES,
+    SPACE_MAP,
+    SPACE_REPLACE,
+)
+
+By = Literal["module", "mapping", "kind"]
+ROWS_A_PART = 65_536  # a SNAPSHOT frame of a trace file
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     """What the system counts for a process, in bytes; None where it does not tell.
 
-    Linux: VmRSS, Private_* and Shared_* of smaps_rollup, VmPTE. Windows: WorkingSetSize, private usage of the working
-    set, the rest; page tables are not told.
+    Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out, and a snapshot too). Windows: WorkingSetSize; page
+    tables are not told.
     """
 
     total: int | None = None
-    private: int | None = None
-    shared: int | None = None
     page_tables: int | None = None
+    large: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What one owner has: resident bytes, those of them that no other process has, and the bytes it has mapped."""
+
+    name: str
+    kind: str
+    resident: int
+    private: int
+    mapped: int
+
+    @property
+    def shared(self) -> int:
+        """Resident bytes that other processes have too."""
+        return self.resident - self.private
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingSet:
+    """The pages of one process at one moment.
+
+    mappings: columns start, end, offset, file, dev, ino, flags (schema.ADDRESS_SPACE), sorted by start.
+    runs: columns start, pages, flags, row (index into mappings) and, where asked for, shares (schema.RESIDENT_PAGES),
+        sorted by start. A run with PAGE_SWAPPED or PAGE_ZERO is not resident: no total counts it.
+    time_ns: when it was read, monotonic. cost_seconds: CPU time of the reading.
+    """
+
+    pid: int
+    name: str
+    page_size: int
+    time_ns: int
+    mappings: dict[str, NDArray[Any]]
+    runs: dict[str, NDArray[Any]]
+    totals: Totals
+    strings: Dictionary = field(repr=False)
+    cost_seconds: float = 0.0
+
+    @property
+    def resident(self) -> NDArray[Any]:
+        """Mask of the runs that count as resident, shape (n,)."""
+        mask: NDArray[Any] = (self.runs["flags"] & (PAGE_SWAPPED | PAGE_ZERO)) == 0
+        return mask
+
+    def count(self, mask: NDArray[Any]) -> int:
+        """Bytes of the runs of that mask."""
+        return int(self.runs["pages"][mask].sum(dtype=np.int64)) * self.page_size
+
+    @property
+    def total_bytes(self) -> int:
+        """The resident set: VmRSS on Linux, WorkingSetSize on Windows."""
+        return self.count(self.resident)
+
+    @property
+    def private_bytes(self) -> int:
+        """What no other process has: Private_Clean + Private_Dirty of smaps_rollup."""
+        return self.count(self.resident & ((self.runs["flags"] & PAGE_EXCLUSIVE) != 0))
+
+    @property
+    def shared_bytes(self) -> int:
+        """What other processes have too: Shared_Clean + Shared_Dirty of smaps_rollup."""
+        return self.total_bytes - self.private_bytes
+
+    @property
+    def swapped_bytes(self) -> int:
+        """What is swapped out."""
+        return self.count((self.runs["flags"] & PAGE_SWAPPED) != 0)
+
+    @property
+    def page_table_bytes(self) -> int | None:
+        """VmPTE; None where the system does not tell."""
+        return self.totals.page_tables
+
+    def owner(self, row: int) -> str:
+        """The file, or `[heap]`, `[anon]` ..., of the mapping in that row."""
+        return self.strings[int(self.mappings["file"][row])] or "[unknown]"
+
+    def by(self, what: By = "module") -> list[Owner]:
+        """Who has the pages, most resident first.
+
+        Args:
+            what: module = the file or `[heap]`, `[stack]`, `[anon]`; mapping = each range of addresses; kind = file,
+                anon, heap, stack, shared memory ...
+        """
+        kinds = (self.mappings["flags"] >> KIND_SHIFT) & 15
+        keys = {"module": self.mappings["file"], "mapping": np.arange(len(kinds)), "kind": kinds}[what]
+        groups, first, of_mapping = np.unique(keys, return_index=True, return_inverse=True)
+        sizes = (self.mappings["end"] - self.mappings["start"]).astype(np.float64)
+        mapped = np.bincount(of_mapping, sizes, len(groups))
+        weights = np.where(self.resident, self.runs["pages"], 0) * float(self.page_size)
+        of_run = of_mapping[self.runs["row"]]
+        resident = np.bincount(of_run, weights, len(groups))
+        exclusive = (self.runs["flags"] & PAGE_EXCLUSIVE) != 0
+        private = np.bincount(of_run, np.where(exclusive, weights, 0), len(groups))
+        owners = [
+            Owner(
+                self._group_name(what, int(row)),
+                KINDS[int(kinds[row])] if int(kinds[row]) < len(KINDS) else KINDS[0],
+                int(resident[i]),
+                int(private[i]),
+                int(mapped[i]),
+            )
+            for i, row in enumerate(first)
+        ]
+        return sorted(owners, key=lambda owner: (-owner.resident, owner.name))
+
+    def _group_name(self, what: By, row: int) -> str:
+        if what == "kind":
+            return KINDS[min(int(self.mappings["flags"][row]) >> KIND_SHIFT & 15, len(KINDS) - 1)]
+        if what == "module":
+            return self.owner(row)
+        start, end = int(self.mappings["start"][row]), int(self.mappings["end"][row])
+        return f"{start:x}-{end:x} {self.owner(row)}"
+
+    def batches(self, snap: int, source: str = "working_set") -> Iterator[Batch]:
+        """What a source publishes: the mappings (address_space), then the runs (resident), 65,536 a batch.
+
+        The header of a resident batch: snap (its number), part (0, 1 ...), last (True on the last part), pid, t
+        (monotonic ns) and pages (of the batch).
+        """
+        yield address_space(self.pid, self.time_ns, self.mappings, self.strings, source)
+        n = len(self.runs["start"])
+        columns = {name: column for name, column in self.runs.items() if name != "row"}
+        for part, at in enumerate(range(0, max(n, 1), ROWS_A_PART)):
+            some = {name: column[at : at + ROWS_A_PART] for name, column in columns.items()}
+            header = {"snap": snap, "part": part, "last": at + ROWS_A_PART >= n, "pid": self.pid, "t": self.time_ns,
+                      "pages": int(some["pages"].sum(dtype=np.int64))}  # fmt: skip
+            yield Batch(RESIDENT_PAGES, some, window=(self.time_ns, self.time_ns), source=source, strings=self.strings,
+                        header=header)  # fmt: skip
+
+
+def address_space(
+    pid: int, time_ns: int, mappings: dict[str, NDArray[Any]], strings: Dictionary, source: str
+) -> Batch:
+    """A full listing of a process's mappings as a batch: its first row is a `replace`, the others are `map`."""
+    n = len(mappings["start"])
+    event = np.full(n, SPACE_MAP, "u1")
+    event[:1] = SPACE_REPLACE
+    columns = {"time_ns": np.full(n, time_ns, "<u8"), "pid": np.full(n, pid, "<u4"), "event": event, **mappings}
+    return Batch(ADDRESS_SPACE, columns, window=(time_ns, time_ns), source=source, strings=strings)
+
+
+def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictionary | None = None) -> WorkingSet:
+    """What is in a process's memory now.
+
+    Args:
+        pid: whose; None = the calling process (reading it needs memory of its own, which it then sees).
+        shares: also how many mappings each page has (Linux: needs root).
+        strings: the Dictionary for names; None = one of its own.
+
+    Raises:
+        TargetExited: the process is gone, or ended or executed another program while it was read.
+        Unavailable: it belongs to someone else, or is a kernel thread.
+    """
+    from wstrace_os import half
+
+    strings = Dictionary() if strings is None else strings
+    started = time.thread_time()
+    with half("wstrace_working_set").Space(os.getpid() if pid is None else pid) as space:
+        time_ns = time.perf_counter_ns()
+        mappings = space.mappings(strings)
+        runs = space.runs(mappings, shares=shares)
+        totals = space.totals()
+    cost = time.thread_time() - started
+    return WorkingSet(space.pid, space.name, space.page_size, time_ns, mappings, runs, totals, strings, cost)

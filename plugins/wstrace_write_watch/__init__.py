@@ -14,11 +14,12 @@
       written in memory that is new since the last call is given by the next written(). Raises Unavailable where the
       system watches own regions only.
     * `remove(start: int, end: int) -> None`: ends the watch of these pages.
-    * `written(start: int = 0, end: int = 0, *, reset: bool = True) -> tuple[NDArray[u64], NDArray[u32]]`: runs of
-      written pages (address, number of pages), sorted; of everything watched when end is 0. reset: they count as not
-      written from now on, without losing a write in between. Raises Unavailable in a forked child or when the memory
-      is gone.
+    * `written(*, reset: bool = True) -> tuple[NDArray[u64], NDArray[u32]]`: runs of written pages (address, number of
+      pages) of everything watched, sorted. reset: they count as not written from now on, without losing a write in
+      between. Raises Unavailable in a forked child or when the memory is gone.
     * `close()`: ends all watching; `abandon()`: in a forked child, closes the copied handles.
+* `open_watcher(pid: int, agent: str = "") -> Watcher`: of the calling process or of another one, by whatever way this
+  system has (agent: the socket that the other process's agent listens at, "" = the usual one).
 * `mappings(pid: int, strings: Dictionary) -> dict[str, NDArray]`: the columns start, end, offset, file, dev, ino,
   flags of schema.ADDRESS_SPACE, sorted by start.
 * `start_agent(path: str | None) -> Agent`: lets a tracer outside of this process watch it; raises Unavailable where
@@ -43,8 +44,9 @@ def wstrace_sources() -> Sequence[type[Source]]:
 
 @hookimpl
 def wstrace_api() -> Mapping[str, str]:
-    """WriteWatch and agent."""
+    """WriteWatch, MemoryWatch and agent."""
     return {
         "WriteWatch": "wstrace_write_watch.write_watch:WriteWatch",
+        "MemoryWatch": "wstrace_write_watch.write_watch:MemoryWatch",
         "agent": "wstrace_write_watch.agent:agent",
     }

@@ -1,28 +1,162 @@
-"""The source `write_watch`."""
+"""The source `write_watch`: the pages that a process wrote between two looks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Context, Source
-from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
+from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.interfaces import Context, Level, Source
+from wstrace.schema import ADDRESS_SPACE, SPACE_MAP, SPACE_REPLACE, WRITTEN_PAGES, Schema
+
+_ROWS_A_PART = 65_536  # a SNAPSHOT frame of a trace file
 
 
 class WriteWatchSource(Source):
-    """Written pages of the target, once or every interval."""
+    """Runs of pages written since the last look, of the calling process or of one that lets itself be watched.
+
+    Another process is watched through its agent (wstrace.agent() in it), or by soft-dirty bits where the kernel has
+    them. Its children are not watched: the system does not hand the watch on over a fork.
+
+    Args:
+        interval: seconds between two looks.
+        regions: START-END in hex, to watch these addresses only; none = all writable memory.
+        agent: socket of the target's agent; "" = the usual one.
+        max_cpu: at most this part of one CPU; the interval is stretched to hold it.
+    """
 
     name: ClassVar[str] = "write_watch"
     streams: ClassVar[tuple[Schema, ...]] = (WRITTEN_PAGES, ADDRESS_SPACE)
 
+    def __init__(
+        self, *, interval: float = 1.0, regions: list[str] | None = None, agent: str = "", max_cpu: float = 0.05
+    ) -> None:
+        if interval <= 0:
+            raise UsageError(f"write_watch: interval is {interval}", "give seconds, more than 0")
+        if not 0 < max_cpu <= 1:
+            raise UsageError(f"write_watch: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
+        self._regions = [_region(text) for text in regions or []]
+        self._interval, self._agent, self._max_cpu = interval, agent, max_cpu
+        self._watcher: Any = None
+        self._snap = self._pages = 0
+        self._ended = False
+
+    @classmethod
+    def probe(cls) -> Level:
+        """full, or none with the reason."""
+        from wstrace_os import half
+
+        level: Level = half(__package__).probe()
+        return level
+
     def start(self, context: Context) -> None:
-        """Arms."""
+        """Proves that writes are seen, and arms."""
+        from wstrace_os import half
+
+        self._context, self._half = context, half(__package__)
+        self.pid = context.targets[0].pid if context.targets else os.getpid()
+        if any(target.launched for target in context.targets):
+            raise Unavailable(
+                "write_watch cannot watch a command from its start: the watch must be made in the process itself",
+                "call wstrace.agent() in it, then: wstrace attach PID -s write_watch",
+            )
+        if len(context.targets) > 1:
+            raise UsageError("write_watch watches one process", "start one session for each")
+        self._watcher = self._half.open_watcher(self.pid, self._agent)
+        try:
+            self._arm()
+        except BaseException:
+            self._watcher.close()
+            self._watcher = None
+            raise
+        self._due = time.monotonic() + self._interval
+
+    def _arm(self) -> None:
+        if not self._regions:
+            self._watcher.add_writable()
+        page = self._watcher.page_size
+        for start, end in self._regions:
+            self._watcher.add(start // page * page, -(-end // page) * page)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """Nothing yet."""
-        return ()
+        """What was written, when a look is due; waits at most timeout seconds."""
+        wait = self._due - time.monotonic()
+        time.sleep(max(min(wait, timeout), 0))
+        if wait <= timeout:
+            yield from self._look()
 
     def stop(self) -> Iterable[Batch]:
-        """Nothing yet."""
-        return ()
+        """A last look, and the end of the watch."""
+        if self._watcher is None:
+            return
+        yield from self._look()
+        self._watcher.close()
+        self._watcher = None
+
+    def abandon(self) -> None:
+        """In a forked child: closes the copied handles."""
+        if self._watcher is not None:
+            self._watcher.abandon()
+
+    @property
+    def finished(self) -> bool:
+        """True when the process has ended."""
+        return self._ended
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """looks taken, pages found written."""
+        return {"looks": self._snap, "pages": self._pages}
+
+    def _look(self) -> Iterator[Batch]:
+        if self._ended:
+            return
+        started = time.thread_time()
+        time_ns = time.perf_counter_ns()
+        try:
+            mappings = self._half.mappings(self.pid, self._context.strings)
+            if not self._regions:
+                self._watcher.add_writable()
+            start, pages = self._watcher.written()
+        except TargetExited:
+            self._ended = True
+            return
+        yield self._address_space(time_ns, mappings)
+        yield from self._parts(time_ns, start, pages)
+        self._due = time.monotonic() + max(self._interval, (time.thread_time() - started) / self._max_cpu)
+
+    def _address_space(self, time_ns: int, mappings: dict[str, Any]) -> Batch:
+        n = len(mappings["start"])
+        event = np.full(n, SPACE_MAP, "u1")
+        event[:1] = SPACE_REPLACE
+        columns = {"time_ns": np.full(n, time_ns, "<u8"), "pid": np.full(n, self.pid, "<u4"), "event": event}
+        return self._batch(ADDRESS_SPACE, {**columns, **mappings}, time_ns)
+
+    def _parts(self, time_ns: int, start: Any, pages: Any) -> Iterator[Batch]:
+        """The header is that of a resident batch: snap, part, last, pid, t, pages (of the batch)."""
+        self._snap += 1
+        self._pages += int(pages.sum(dtype=np.int64))
+        for part, at in enumerate(range(0, max(len(start), 1), _ROWS_A_PART)):
+            some = {"start": start[at : at + _ROWS_A_PART], "pages": pages[at : at + _ROWS_A_PART]}
+            header = {"snap": self._snap, "part": part, "last": at + _ROWS_A_PART >= len(start), "pid": self.pid,
+                      "t": time_ns, "pages": int(some["pages"].sum(dtype=np.int64))}  # fmt: skip
+            yield self._batch(WRITTEN_PAGES, some, time_ns, header)
+
+    def _batch(self, schema: Schema, columns: dict[str, Any], time_ns: int, header: Any = None) -> Batch:
+        return Batch(schema, columns, window=(time_ns, time_ns), source=self.name, strings=self._context.strings,
+                     header=header)  # fmt: skip
+
+
+def _region(text: str) -> tuple[int, int]:
+    try:
+        start, _, end = text.partition("-")
+        region = int(start, 16), int(end, 16)
+    except ValueError:
+        region = 0, 0
+    if not region[0] < region[1]:
+        raise UsageError(f"write_watch: {text!r} is no region", "write START-END in hex, as in /proc/PID/maps")
+    return region

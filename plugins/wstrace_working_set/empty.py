@@ -1,0 +1,76 @@
+"""wstrace.empty_working_set(): takes a process's pages out of memory, and tells what stayed and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
+from wstrace.schema import PAGE_SWAPPED, PAGE_ZERO
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """What empty_working_set() did, in bytes.
+
+    before, after: resident set. stayed: reason -> bytes. swap_out: bytes that went to swap space meanwhile.
+    left and after need not add up to before: a running process brings pages in again.
+    """
+
+    pid: int
+    name: str
+    before: int
+    after: int
+    stayed: Mapping[str, int]
+    swap_out: int = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes less in memory than before."""
+        return self.before - self.after
+
+
+def empty_working_set(pid: int | None = None, *, others: bool = False) -> Emptied:
+    """Asks the system to take every page of a process out of memory; no data is touched, only time is lost.
+
+    Linux: process_madvise(MADV_PAGEOUT), which takes out what is mapped once and clean or swappable, and reports
+    success whatever it did: the pages are read again to tell. Windows: EmptyWorkingSet.
+
+    Args:
+        pid: whose; None = the calling process.
+        others: also when the process belongs to another user.
+
+    Raises:
+        TargetExited: the process is gone.
+        Unavailable: the system refuses, or it is another user's and others is False.
+    """
+    from wstrace_os import half
+
+    strings = Dictionary()
+    with half(__package__).Space(os.getpid() if pid is None else pid) as space:
+        if not others and not space.owned():
+            raise Unavailable(f"process {space.pid} ({space.name}) belongs to another user", "say others=True to go on")
+        mappings = space.mappings(strings)
+        runs = space.runs(mappings)
+        space.empty(mappings, runs)
+        mappings = space.mappings(strings)
+        still = space.runs(mappings)
+        before, after = (
+            np.where(r["flags"] & (PAGE_SWAPPED | PAGE_ZERO), 0, r["pages"]).astype(np.int64) * space.page_size
+            for r in (runs, still)
+        )
+        codes, reasons = space.why_stayed(mappings, still)
+        stayed = np.bincount(codes, after, len(reasons))
+        swapped = [int(r["pages"][(r["flags"] & PAGE_SWAPPED) != 0].sum(dtype=np.int64)) for r in (runs, still)]
+        return Emptied(
+            space.pid,
+            space.name,
+            int(before.sum()),
+            int(after.sum()),
+            {reason: int(n) for reason, n in zip(reasons, stayed, strict=True) if n},
+            max(swapped[1] - swapped[0], 0) * space.page_size,
+        )

@@ -1,0 +1,153 @@
+"""Resident pages on Linux: /proc/PID/pagemap for what a page is, PAGEMAP_SCAN (6.7) for where pages are, huge and zero.
+
+pagemap costs 34 ns a present and 8 ns an absent page, PAGEMAP_SCAN without PAGE_IS_FILE 12 ns a present one and nothing
+for an absent table: so where memory is sparse PAGEMAP_SCAN finds the windows that pagemap is then read in.
+
+Source: Linux Documentation/admin-guide/mm/pagemap.rst, Documentation/filesystems/proc.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Level
+from wstrace_os import pagemap as pm
+from wstrace_os import procfs
+from wstrace_working_set import kpagecount, pagemap_runs, pageout, smaps
+from wstrace_working_set.working_set import Totals
+
+Columns = dict[str, NDArray[Any]]
+_USER_END = 1 << 47  # [vsyscall] lies above it and is no memory of the process
+descendants = procfs.descendants
+
+
+def probe() -> Level:
+    """full with PAGEMAP_SCAN, `pagemap` before Linux 6.7 (huge and zero pages are then not told)."""
+    with Space(os.getpid()) as space:
+        space.runs(space.mappings(Dictionary()))
+        if space.scans:
+            return Level("full")
+    return Level("pagemap", "this kernel has no PAGEMAP_SCAN: huge pages are not told, zero pages taken by their looks",
+                 "Linux 6.7 or newer")  # fmt: skip
+
+
+def faults() -> tuple[int, int | None]:
+    """(minor, major) faults of the calling process so far: getrusage(2)."""
+    import resource
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)  # type: ignore[attr-defined, unused-ignore]
+    return usage.ru_minflt, usage.ru_majflt
+
+
+class Space:
+    """An opened process; see the package's docstring."""
+
+    page_size = pm.PAGE
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        stat = procfs.stat(pid)
+        if stat.kernel_thread:
+            raise Unavailable(f"process {pid} ({stat.name}) is a kernel thread: it has no address space")
+        if stat.gone:
+            raise TargetExited(f"process {pid} ({stat.name}) has ended: it is a zombie and has no memory")
+        self.name = stat.name
+        self._pagemap = pm.Pagemap(pid)
+        self.scans = pm.has_scan()
+
+    def mappings(self, strings: Dictionary) -> Columns:
+        """The columns of its mappings, sorted by start."""
+        columns = procfs.read_maps(self.pid).coded(strings)
+        return {name: column[columns["end"] <= _USER_END] for name, column in columns.items()}
+
+    def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
+        """Runs of resident and swapped pages; see the package's docstring."""
+        status = procfs.status(self.pid)
+        locked, hugetlb = self._special(mappings, status)
+        zero_huge = windows = None
+        if self.scans and len(mappings["start"]):
+            low, high, special = int(mappings["start"][0]), int(mappings["end"].max()), pm.IS_HUGE | pm.IS_PFNZERO
+            if self._sparse(mappings, status):
+                windows = self._scan(low, high, any_of=pm.IS_PRESENT | pm.IS_SWAPPED, give=special)
+                zero_huge = windows[windows["categories"] != 0]
+            else:
+                zero_huge = self._scan(low, high, any_of=special, give=special)
+        counter = kpagecount.Counter() if shares else None
+        spans = pagemap_runs.Spans(mappings, ~hugetlb, windows)
+        try:
+            found = pagemap_runs.read(self._pagemap.read, spans, zero_huge, counter)
+        except EOFError:
+            self._still_there()
+            raise
+        if not len(found["start"]):
+            self._still_there()
+        return pagemap_runs.attributes(found, mappings, zero_huge, locked)
+
+    def totals(self) -> Totals:
+        """VmRSS and VmPTE, and HugetlbPages, which VmRSS leaves out (smaps_rollup would cost as much as a scan)."""
+        status = procfs.status(self.pid)
+        return Totals(total=_kilobytes(status, "VmRSS"), page_tables=_kilobytes(status, "VmPTE"),
+                      large=_kilobytes(status, "HugetlbPages"))  # fmt: skip
+
+    def empty(self, mappings: Columns, runs: Columns) -> None:
+        """process_madvise(MADV_PAGEOUT) on every run."""
+        pageout.page_out(self.pid, runs)
+
+    def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[Any], tuple[str, ...]]:
+        """A reason for each run that is still there."""
+        return pageout.why_stayed(mappings, runs)
+
+    def owned(self) -> bool:
+        """True when its effective user is the caller's."""
+        user: int = os.geteuid()  # type: ignore[attr-defined, unused-ignore]
+        return int(procfs.status(self.pid)["Uid"].split()[1]) == user
+
+    def close(self) -> None:
+        """Closes its files."""
+        self._pagemap.close()
+
+    def __enter__(self) -> Space:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _scan(self, low: int, high: int, *, any_of: int, give: int) -> NDArray[Any]:
+        try:
+            return self._pagemap.scan(low, high, any_of=any_of, give=give)
+        except OSError:  # ESRCH: its memory is gone
+            self._still_there()
+            raise Unavailable(f"PAGEMAP_SCAN failed on process {self.pid} ({self.name})") from None
+
+    def _still_there(self) -> None:
+        """Raises when nothing was found because the process ended or executed another program."""
+        stat = procfs.stat(self.pid)
+        now = "has ended" if stat.gone else "executed another program"
+        if stat.gone or stat.resident_bytes:
+            raise TargetExited(f"process {self.pid} ({self.name}) {now} while it was read")
+
+    def _sparse(self, mappings: Columns, status: dict[str, str]) -> bool:
+        """True when more than half of what is mapped is absent."""
+        return 2 * (_kilobytes(status, "VmRSS") or 0) < int((mappings["end"] - mappings["start"]).sum())
+
+    def _special(self, mappings: Columns, status: dict[str, str]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Masks of the mappings that are locked and of those of hugetlb; smaps is read only when there is one."""
+        none = np.zeros(len(mappings["start"]), bool)
+        if not (_kilobytes(status, "VmLck") or _kilobytes(status, "HugetlbPages")):
+            return none, none
+        flags = smaps.mapping_flags(self.pid)
+        starts = mappings["start"].tolist()
+        return (np.array(["lo" in flags.get(s, ()) for s in starts], bool),
+                np.array(["ht" in flags.get(s, ()) for s in starts], bool))  # fmt: skip
+
+
+def _kilobytes(status: dict[str, str], field: str) -> int | None:
+    value = status.get(field, "").split()
+    return int(value[0]) * 1024 if value else None

@@ -1,0 +1,31 @@
+"""wstrace.agent(): a process lets a tracer outside of it watch what it writes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Agent(Protocol):
+    """A running agent."""
+
+    path: str
+
+    def close(self) -> None:
+        """Ends it and takes its socket away; what a tracer watches already goes on."""
+
+
+def agent(path: str | None = None) -> Agent:
+    """Starts a thread that hands a write watch of this process to a tracer of the same user.
+
+    `wstrace attach PID -s write_watch` finds it by the process's id. It needs no privilege on either side.
+
+    Args:
+        path: of the unix socket (mode 0600); None = wstrace/PID.sock in the user's runtime folder.
+
+    Raises:
+        Unavailable: this system cannot hand a watch to another process, or the socket cannot be made.
+    """
+    from wstrace_os import half
+
+    started: Agent = half(__package__).start_agent(path)
+    return started

@@ -1,0 +1,105 @@
+"""userfaultfd on Linux as write watch uses it: asynchronous write protection (WP_ASYNC, 6.7), resolved in the kernel.
+
+UFFD_USER_MODE_ONLY needs no privilege, and writes that the kernel makes (readv) are seen all the same: an asynchronous
+protection fault is never handed to user space.
+
+Source: userfaultfd(2), ioctl_userfaultfd(2), include/uapi/linux/userfaultfd.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import Any
+
+import numpy as np
+
+from wstrace.errors import Unavailable
+from wstrace_os.foreign import declare
+
+#: the call's number; 282 where the kernel uses the common table (aarch64, riscv64, loongarch64)
+_SYSCALLS = {"x86_64": 323, "ppc64le": 364, "s390x": 355}
+_UFFD_USER_MODE_ONLY = 1
+_FEATURES = 1 << 15 | 1 << 13  # UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_UNPOPULATED
+_MODE_WP = 2  # UFFDIO_REGISTER_MODE_WP
+_API = np.dtype([("api", "<u8"), ("features", "<u8"), ("ioctls", "<u8")])
+_REGISTER = np.dtype([("start", "<u8"), ("len", "<u8"), ("mode", "<u8"), ("ioctls", "<u8")])
+_RANGE = np.dtype([("start", "<u8"), ("len", "<u8")])
+_WRITEPROTECT = np.dtype([("start", "<u8"), ("len", "<u8"), ("mode", "<u8")])
+assert (_API.itemsize, _REGISTER.itemsize, _RANGE.itemsize, _WRITEPROTECT.itemsize) == (24, 32, 16, 24)
+_UFFDIO_API, _UFFDIO_REGISTER, _UFFDIO_UNREGISTER, _UFFDIO_WRITEPROTECT = (
+    0xC018AA3F, 0xC020AA00, 0x8010AA01, 0xC018AA06,
+)  # fmt: skip
+_USERFAULTFD_IOC_NEW = 0xAA00
+
+_ioctl = declare(None, "ioctl", ctypes.c_int, ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
+_syscall = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int)
+
+
+class Userfaultfd:
+    """A userfaultfd of the calling process, or one that another process made and handed over.
+
+    Raises:
+        Unavailable: the kernel or the sandbox has none, or none with WP_ASYNC.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        if fd is not None:
+            self.fd = fd
+            return
+        self.fd = _open()
+        api = np.array([(0xAA, _FEATURES, 0)], _API)
+        if _ioctl(self.fd, _UFFDIO_API, api.ctypes.data) < 0:
+            self.close()
+            why = "this kernel's userfaultfd has no asynchronous write protection"
+            raise Unavailable(why, "Linux 6.7 or newer")
+
+    def register(self, start: int, end: int) -> None:
+        """Takes pages under this userfaultfd; again is no error.
+
+        Raises:
+            OSError: EBUSY = another userfaultfd has them, EINVAL or ENOMEM = not mapped, EPERM = may not be written.
+        """
+        self._call(_UFFDIO_REGISTER, np.array([(start, end - start, _MODE_WP, 0)], _REGISTER))
+
+    def protect(self, start: int, end: int) -> None:
+        """All pages of the range count as not written from now on. Raises OSError."""
+        self._call(_UFFDIO_WRITEPROTECT, np.array([(start, end - start, 1)], _WRITEPROTECT))
+
+    def unregister(self, start: int, end: int) -> None:
+        """Gives pages up. Raises OSError."""
+        self._call(_UFFDIO_UNREGISTER, np.array([(start, end - start)], _RANGE))
+
+    def close(self) -> None:
+        """Closes it, which ends all watching once no process holds a copy; again is no error."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _call(self, request: int, argument: Any) -> None:
+        while _ioctl(self.fd, request, argument.ctypes.data) < 0:
+            number = ctypes.get_errno()
+            if number != errno.EAGAIN:  # the mappings change at this moment, or a fork is under way
+                raise OSError(number, os.strerror(number))
+
+
+def _open() -> int:
+    flags = os.O_CLOEXEC | os.O_NONBLOCK | _UFFD_USER_MODE_ONLY  # type: ignore[attr-defined, unused-ignore]
+    machine = os.uname().machine  # type: ignore[attr-defined, unused-ignore]
+    fd = int(_syscall(_SYSCALLS.get(machine, 282), flags))
+    refused = ctypes.get_errno()
+    if fd >= 0:
+        return fd
+    try:  # containers that filter the call may still hand the device in
+        device = os.open("/dev/userfaultfd", os.O_RDWR | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
+    except OSError:
+        remedy = "Linux 6.7 or newer" if refused == errno.ENOSYS else "in a container: pass --device /dev/userfaultfd"
+        raise Unavailable(f"userfaultfd is refused: {os.strerror(refused)}", remedy) from None
+    try:
+        fd = int(_ioctl(device, _USERFAULTFD_IOC_NEW, flags))
+        if fd < 0:
+            raise Unavailable(f"/dev/userfaultfd is refused: {os.strerror(ctypes.get_errno())}")
+        return fd
+    finally:
+        os.close(device)

@@ -1,0 +1,164 @@
+"""wstrace.WriteWatch: memory that tells which of its pages were written; wstrace.MemoryWatch: the same of all of it."""
+
+from __future__ import annotations
+
+import ctypes
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import UsageError
+from wstrace_os import half
+
+
+class WriteWatch:
+    """A writable buffer that tells which of its pages were written since the last look.
+
+    It offers the buffer protocol: `numpy.frombuffer(watch, "f4")`, `memoryview(watch)`, `file.readinto(watch)`. Writes
+    that the kernel makes count too. Nothing has been written when it is made. The memory lives as long as anything
+    refers to it, also after close(). Linux: the first write to a page after a reset costs about 1 us, and splits a
+    transparent huge page for good; a forked child is not watched, and MADV_DONTNEED counts as written.
+
+    Args:
+        nbytes: bytes of new zeroed memory.
+
+    Raises:
+        UsageError: nbytes is not a positive number.
+        Unavailable: this system has no write watch; says what lifts it.
+    """
+
+    nbytes: int
+    page_size: int
+    _watcher: Any
+    _start: int
+
+    def __new__(cls, nbytes: int) -> Self:
+        """New zeroed memory of so many bytes, watched."""
+        if nbytes <= 0:
+            raise UsageError(f"WriteWatch: nbytes is {nbytes}", "give a positive number")
+        return cls._over(half(__package__).allocate(nbytes), nbytes)
+
+    @classmethod
+    def watch(cls, existing_buffer: Any) -> Self:
+        """The same over memory that is there already (an array, a bytearray, an mmap), which must not move.
+
+        Where it does not begin or end at a page's border, writes beside it in the same page show too.
+
+        Raises:
+            UsageError: it is empty, read-only or not contiguous.
+            Unavailable: it is watched already, or this system watches only memory that WriteWatch made.
+        """
+        try:
+            view = memoryview(existing_buffer)
+        except TypeError as error:
+            raise UsageError(f"cannot watch: {error}", "give a writable contiguous buffer") from None
+        if view.readonly or not view.c_contiguous or not view.nbytes:
+            raise UsageError("cannot watch a buffer that is read-only, empty or not contiguous")
+        return cls._over(existing_buffer, view.nbytes)
+
+    @classmethod
+    def _over(cls, memory: Any, nbytes: int) -> Self:
+        # a ctypes array is the one way of Python 3.11 to offer a buffer over memory that another object owns
+        array = ctypes.c_ubyte * nbytes
+        metaclass: Any = type(array)
+        kind = metaclass(cls.__name__, (cls, array), {"__doc__": cls.__doc__, "__module__": cls.__module__})
+        self: Self = kind.from_buffer(memory)
+        self.nbytes = nbytes
+        self._start = ctypes.addressof(self)  # type: ignore[arg-type]
+        self._watcher = half(__package__).Watcher()
+        self.page_size = self._watcher.page_size
+        try:
+            self._watcher.add(self._start // self.page_size * self.page_size, self._end)
+        except BaseException:
+            self._watcher.close()
+            raise
+        return self
+
+    @property
+    def _end(self) -> int:
+        return -(-(self._start + self.nbytes) // self.page_size) * self.page_size
+
+    def written(self, *, reset: bool = True) -> NDArray[np.int64]:
+        """Offsets of the written pages: where each begins, in bytes from the buffer's start, sorted; shape (n,).
+
+        The offset of a page that begins before the buffer is 0.
+
+        Args:
+            reset: the pages count as not written from now on; no write in between is lost.
+
+        Raises:
+            Unavailable: in a forked child, or when the memory was unmapped.
+        """
+        ranges = self._pages(reset)
+        counts = (ranges[:, 1] - ranges[:, 0]) // self.page_size
+        firsts = np.repeat(ranges[:, 0] - (np.cumsum(counts) - counts) * self.page_size, counts)
+        offsets: NDArray[np.int64] = np.maximum(firsts + np.arange(len(firsts)) * self.page_size, 0)
+        return offsets
+
+    def ranges(self, *, reset: bool = True) -> NDArray[np.int64]:
+        """Byte ranges of the written pages, adjacent ones joined: start and stop in the buffer, shape (n, 2)."""
+        return np.clip(self._pages(reset), 0, self.nbytes)
+
+    def reset(self) -> None:
+        """Everything counts as not written from now on."""
+        self._watcher.written(reset=True)
+
+    def close(self) -> None:
+        """Ends the watch; the memory stays."""
+        self._watcher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if "_watcher" in self.__dict__:
+            self._watcher.close()
+
+    def __repr__(self) -> str:
+        return f"<WriteWatch {self.nbytes} bytes at {self._start:#x}>"
+
+    def _pages(self, reset: bool) -> NDArray[np.int64]:
+        """Runs of written pages as byte offsets from the buffer's start, not clipped; shape (n, 2)."""
+        start, pages = self._watcher.written(reset=reset)
+        first = start.astype(np.int64) - self._start
+        return np.stack([first, first + pages.astype(np.int64) * self.page_size], axis=1)
+
+
+class MemoryWatch:
+    """A watch of all writable memory of the calling process; memory that is mapped later is taken in at each look.
+
+    What another watch has already is left to it. Arming costs about 10 ms for each GiB in memory.
+
+    Raises:
+        Unavailable: this system has no write watch of memory that was there before.
+    """
+
+    def __init__(self) -> None:
+        self._watcher = half(__package__).Watcher()
+        self.page_size: int = self._watcher.page_size
+        try:
+            self.watched_bytes: int = self._watcher.add_writable()
+        except BaseException:
+            self._watcher.close()
+            raise
+
+    def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Runs of pages written since the last look: addresses u64, numbers of pages u32, sorted; shape (n,) each."""
+        self.watched_bytes += self._watcher.add_writable()
+        runs: tuple[NDArray[Any], NDArray[Any]] = self._watcher.written(reset=reset)
+        return runs
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._watcher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
