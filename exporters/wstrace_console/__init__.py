@@ -1,1 +1,28 @@
-"""Placeholder until its code lands."""
+"""The terminal: the summary at the end of a trace, one line a fault, a live line; and `report` for a trace file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from wstrace.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Command, Exporter
+
+
+@hookimpl
+def wstrace_exporters() -> Sequence[type[Exporter]]:
+    """The console exporter."""
+    from wstrace_console.console import Console
+
+    return [Console]
+
+
+@hookimpl
+def wstrace_commands() -> Sequence[Command]:
+    """`report`."""
+    from wstrace.interfaces import Command
+
+    return [Command("report", "Show who brought which pages, from a trace file.",
+                    "wstrace_console.commands.report:report")]  # fmt: skip

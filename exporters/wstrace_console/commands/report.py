@@ -1,0 +1,66 @@
+"""`wstrace report FILE`: the summary that the live run printed, from its trace file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wstrace.options import Spec, parse_duration
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
+    """`2.5`, `30s`, `5m`: seconds."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds, or a usage error."""
+        try:
+            return value if isinstance(value, float) else parse_duration(value)
+        except ValueError as wrong:
+            self.fail(str(wrong), param, ctx)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("file", metavar="FILE")
+@click.option("--by", type=click.Choice(["file", "module", "pair", "thread", "process", "kind", "section"]), default="",
+              help="Show one table: by file of the page, module of the instruction, both, ...")  # fmt: skip
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
+@click.option("--hard", is_flag=True, help="Only faults that read from disk.")
+@click.option("--soft", is_flag=True, help="Only faults that did not.")
+@click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of files such as '*.so*'.")
+@click.option("--tid", type=click.IntRange(0), default=0, help="Only faults of this thread.")
+@click.option("--start", type=Seconds(), default=0.0, metavar="TIME", help="From so long after the start: 2.5, 30s.")
+@click.option("--end", type=Seconds(), default=0.0, metavar="TIME", help="Up to so long after the start.")
+@click.option("--json", is_flag=True, help="One JSON object.")
+@click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl"]), default="summary",
+              show_default=True, help="lines: VA PC owner via module; jsonl: JSON objects.")  # fmt: skip
+def report(
+    file: str, by: str, top: int, hard: bool, soft: bool, glob: str, tid: int, start: float, end: float, json: bool,
+    format_: str,
+) -> int:  # fmt: skip
+    """Show who brought which pages, from a trace file.
+
+    \b
+    wstrace report out.wst --by module
+    wstrace report out.wst --hard --file '*.so*' --top 20
+    wstrace report out.wst --format lines | head
+    """
+    from wstrace.session import Session
+    from wstrace_console.console import Console
+
+    console = Console(to="stdout", format=format_, by=by, top=top, hard=hard, soft=soft, file=glob, tid=tid,  # type: ignore[arg-type]
+                      start=start, end=end, json=json)  # fmt: skip
+    source = Spec("replay", {"path": file})  # not a text to be parsed: a path may hold commas
+    session = Session(sources=[source], exporters=[console], record=False)
+    with session:
+        while not session.wait(0.1):
+            if console.broken:
+                break
+    for lane in session.lanes:
+        if lane.error:
+            from wstrace.errors import OutputError
+
+            raise OutputError(lane.error)
+    return 0

@@ -1,0 +1,231 @@
+"""Console: the exporter that tells people what a trace found."""
+
+from __future__ import annotations
+
+import json as json_text
+import os
+from typing import Any, Literal, TextIO, get_args
+
+from wstrace.batch import Batch
+from wstrace.filter import Filter
+from wstrace.interfaces import Context, Exporter
+from wstrace.schema import PAGE_FAULT
+from wstrace.summary import By, Summary
+from wstrace.text import well_formed
+from wstrace_console import headline
+from wstrace_console.live import LiveLine
+from wstrace_console.output import Output
+from wstrace_console.places import Places
+from wstrace_console.sections import SectionCounts
+
+
+class Console(Exporter):
+    """Prints a summary at the end, or one line a fault as it comes.
+
+    Args:
+        stream: where it prints, instead of `to` and `path`.
+        format: summary; lines = `VA PC owner via module` a fault; jsonl = a JSON object a fault.
+        to: stderr or stdout.
+        path: a file instead.
+        by: the one table to show; "" = files, pairs, processes and threads.
+        top: rows of a table.
+        hard: only faults that read from disk.
+        soft: only faults that did not.
+        file: glob on the page's file.
+        tid: only this thread.
+        start: seconds after the start of the trace at which the report begins.
+        end: seconds after the start of the trace at which it ends; 0 = never.
+        json: the summary as one JSON object.
+        live: a line of figures while the trace runs; None = only where the target does not share the terminal.
+        quiet: only what was lost.
+    """
+
+    name = "console"
+    default = True
+    streams = frozenset({"page_fault", "process", "mapping", "resident", "written"})
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        format: Literal["summary", "lines", "jsonl"] = "summary",  # noqa: A002 - the option's name
+        to: Literal["stderr", "stdout"] = "stderr",
+        path: str = "",
+        by: Literal["", "file", "module", "pair", "thread", "process", "kind", "section"] = "",
+        top: int = 10,
+        hard: bool = False,
+        soft: bool = False,
+        file: str = "",
+        tid: int = 0,
+        start: float = 0,
+        end: float = 0,
+        json: bool = False,
+        live: bool | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.summary = Summary()
+        self._filter = Filter(file=file, tid=tid, start=start, end=end, hard=hard, soft=soft)
+        self._stream, self._to, self._path = stream, to, path
+        self._format, self._by, self._top, self._json = format, by, max(top, 1), json
+        self._live_wanted, self._quiet = live, quiet
+        self._context = Context()
+        self._output: Output | None = None
+        self._live: LiveLine | None = None
+        self._places: Places | None = None
+        self._sections: SectionCounts | None = None
+        self._seen = 0
+        self._begun = False
+
+    @property
+    def broken(self) -> bool:
+        """The reader of its output went away (`| head`): nothing more will be shown."""
+        return self._output is not None and self._output.broken
+
+    def start(self, context: Context) -> None:
+        """Opens the output. Raises OutputError."""
+        self._context = context
+        if self._stream is not None:
+            self._output = Output(self._stream)
+        else:
+            self._output = Output.open(self._path) if self._path else Output.standard(self._to)
+        if self._format != "summary" or self._by == "section":
+            self._places = Places(context)
+        if self._by == "section" and self._places is not None:
+            self._sections = SectionCounts(self._places)
+        if self._wants_live(self._output):
+            self._live = LiveLine(self._output.rich(), self.summary, context.ledger, [t.pid for t in context.targets])
+
+    def _wants_live(self, output: Output) -> bool:
+        if self._live_wanted is False or self._quiet or self._format != "summary" or not output.terminal:
+            return False
+        targets = self._context.targets
+        apart = bool(targets) and not any(t.launched or t.pid == os.getpid() for t in targets)
+        return apart or bool(self._live_wanted)
+
+    def export(self, batch: Batch) -> None:
+        """Counts a batch, or prints its faults."""
+        if self._places is not None:
+            self._places.learn(batch)
+        if not self._begun:
+            self._begin(batch)
+        if batch.schema.name == PAGE_FAULT.name:
+            self._seen += len(batch)
+        batch = self._filter.apply(batch)
+        if self._format == "summary":
+            self.summary.add(batch)
+            if self._sections is not None:
+                self._sections.add(batch)
+            if self._live is not None:
+                self._live.update()
+        elif batch.schema.name == PAGE_FAULT.name:
+            self._print(batch)
+
+    def _begin(self, batch: Batch) -> None:
+        """With the first batch: a replay has told its facts only now."""
+        facts, self._begun = self._context.facts, True
+        started = int(facts.get("started_ns") or 0)
+        if started <= (batch.window[0] or started):  # else it is our own start, not the trace's
+            self._filter.origin_ns = started
+        if self._sections is not None:
+            self._sections.page_size = int(facts.get("page_size") or 4096)
+
+    def _print(self, batch: Batch) -> None:
+        from wstrace_console.lines import json_lines, text_lines
+
+        assert self._output is not None
+        assert self._places is not None
+        for block in (text_lines if self._format == "lines" else json_lines)(batch, self._places):
+            if self._output.broken:
+                return
+            self._output.write(block)
+
+    def tick(self) -> None:
+        """Draws the live line again."""
+        if self._live is not None:
+            self._live.update()
+
+    def close(self) -> None:
+        """Prints the summary."""
+        self.cancel(close=False)
+        output = self._output
+        if output is None:
+            return
+        try:
+            if self._json and self._format == "summary":
+                output.write(json_text.dumps(self.as_dict(), indent=2) + "\n")
+            elif self._quiet or self._format != "summary":
+                self._tell_losses(output)
+            else:
+                self._tell(output)
+        finally:
+            output.close()
+
+    def cancel(self, *, close: bool = True) -> None:
+        """Takes the live line away and prints nothing."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+        if close and self._output is not None:
+            self._output.close()
+
+    def _tell(self, output: Output) -> None:
+        from rich.text import Text
+
+        from wstrace_console.report_tables import tables
+        from wstrace_console.tables import render
+
+        facts, ledger, width = self._context.facts, self._context.ledger, output.width
+        parts: list[Any] = [
+            Text(headline.answer(self.summary, facts, self._filter, self._seen), style="bold"),
+            Text(headline.completeness(self.summary, facts, ledger, self._seen), style="dim"),
+        ]
+        if obstacle := headline.obstacle(facts):
+            parts.append(Text(obstacle, style="yellow"))
+        for table in tables(self.summary, facts, by=self._by, top=self._top, sections=self._sections):
+            if table.rows:
+                parts += [Text(), render(table, width=width, unicode=output.unicode)]
+        told = headline.losses(ledger)
+        parts += [Text()] * bool(told) + [Text(line, style="bold red" if lost else "dim") for line, lost in told]
+        if self._context.targets:
+            parts += [Text(), Text(headline.next_step(facts))]
+        output.show(*parts)
+
+    def _tell_losses(self, output: Output) -> None:
+        """What was lost, and nothing when nothing was; not into the lines that a program reads."""
+        if self._format == "summary" or self._to == "stderr":
+            output.write("".join(f"{line}\n" for line, _ in headline.losses(self._context.ledger, only_loss=True)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON takes it: its first lines, facts, ledger, counts; see exporters/README.md."""
+        facts, ledger = self._context.facts, self._context.ledger
+        summary = self.summary.as_dict(self._top)
+        if self._by in get_args(By):
+            summary["top"] = {self._by: summary["top"][self._by]}
+        if self._sections is not None:
+            summary["top"] = {"section": self._sections.top(self._top)}
+        report = {
+            "answer": headline.answer(self.summary, facts, self._filter, self._seen),
+            "completeness": headline.completeness(self.summary, facts, ledger, self._seen),
+            "filter": str(self._filter),
+            "seen": self._seen,
+            "facts": facts,
+            "ledger": ledger.as_dict(),
+            "summary": summary,
+        }
+        found: dict[str, Any] = _clean(report)
+        return found
+
+    def abandon(self) -> None:
+        """In a forked child: forgets output and live line without writing."""
+        self._output = self._live = None
+
+
+def _clean(value: Any) -> Any:
+    """The value with well-formed texts and nothing that JSON does not know."""
+    if isinstance(value, dict):
+        return {well_formed(str(key)): _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return well_formed(str(value))

@@ -1,0 +1,120 @@
+"""The first lines of a report: the answer, how complete it is, what stood in the way, what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wstrace.filter import Filter
+from wstrace.ledger import STAGES, Ledger
+from wstrace.schema import PAGE_FAULT
+from wstrace.summary import Summary
+from wstrace.text import base_name, duration, number, plural, printable, size
+
+#: ledger rows that the second line already tells
+_TOLD = {"counted", "recorded", "sampled"}
+NAME_LIMIT = 60
+
+
+def name(text: str) -> str:
+    """A name from outside, short and safe."""
+    return printable(base_name(text), NAME_LIMIT)
+
+
+def answer(summary: Summary, facts: Mapping[str, Any], filter: Filter, seen: int) -> str:  # noqa: A002
+    """Line 1: `peak 412.6 MiB resident; 96,113 faults, 214 from disk; most in libtorch_cpu.so`.
+
+    Args:
+        summary: what passed the filter.
+        facts: see Context.
+        filter: what it was counted under.
+        seen: faults before the filter.
+    """
+    parts = []
+    if peak := facts.get("peak_resident_bytes"):
+        parts.append(f"peak {size(peak)} resident")
+    parts.append(_faults(summary, facts, filter, seen))
+    if counters(summary, facts):
+        if resident := summary.resident():
+            parts.append(f"most resident in {name(resident[0][0])}")
+    elif pairs := summary.top("pair", 1):
+        file = summary.top("file", 1)[0].label
+        by = f" (by {name(pairs[0].key[-1])})" if file.startswith("[") and pairs[0].key[0] == file else ""
+        parts.append(f"most in {name(file)}{by}")
+    level = facts.get("level", "full")
+    return "; ".join(parts) + (f" [level {printable(str(level), NAME_LIMIT)}]" if level != "full" else "")
+
+
+def counters(summary: Summary, facts: Mapping[str, Any]) -> bool:
+    """Whether the system gave counts only: no address, no instruction, no thread."""
+    return facts.get("level") == "counters" and not summary.total
+
+
+def _faults(summary: Summary, facts: Mapping[str, Any], filter: Filter, seen: int) -> str:  # noqa: A002
+    if counters(summary, facts):
+        minor, major = int(facts.get("usage_minor") or 0), int(facts.get("usage_major") or 0)
+        return f"{plural(minor + major, 'fault')}, {number(major)} from disk"
+    text = plural(summary.total, "fault")
+    if filter:
+        text = f"{number(summary.total)} of {plural(seen, 'fault')} ({printable(str(filter), NAME_LIMIT)})"
+    if (every := int(facts.get("sampled") or 1)) > 1:
+        text += f" sampled, 1 in {number(every)} (about {number(summary.total * every)} in all)"
+    return f"{text}, {number(summary.major)} from disk"
+
+
+def completeness(summary: Summary, facts: Mapping[str, Any], ledger: Ledger, seen: int) -> str:
+    """Line 2: `recorded 96,113 + lost 0 = counted 96,113; rusage 96,541; not visible: 428 (why)`; level; time."""
+    parts = []
+    counted = ledger.get("counted")
+    if not counters(summary, facts):
+        recorded = ledger.get("recorded", PAGE_FAULT.name) or seen
+        terms = [("recorded", recorded), ("lost", ledger.get("lost_kernel"))]
+        terms += [(word, n) for word in ("foreign_clock", "unaccounted") if (n := ledger.get(word))]
+        text = " + ".join(f"{word.replace('_', ' ')} {number(n)}" for word, n in terms)
+        if counted and int(facts.get("sampled") or 1) == 1:
+            text += f" {'=' if sum(n for _, n in terms) == counted else '!='} counted {number(counted)}"
+        parts.append(text)
+    usage = [facts[key] for key in ("usage_minor", "usage_major") if facts.get(key) is not None]
+    if usage:
+        parts.append(f"rusage {number(sum(usage))}")
+    hidden = max(sum(usage) - counted, 0) if usage and counted else 0
+    reasons = [printable(str(reason), 2 * NAME_LIMIT) for reason in facts.get("not_visible") or ()]
+    if hidden or reasons:
+        count = f"{number(hidden)} " if counted and usage else ""
+        parts.append(f"not visible: {count}({', '.join(reasons) or 'unknown why'})")
+    parts.append(f"level {printable(str(facts.get('level', 'full')), NAME_LIMIT)}")
+    if summary.last_ns > summary.first_ns:
+        parts.append(f"over {duration((summary.last_ns - summary.first_ns) / 1e9)}")
+    return "; ".join(parts)
+
+
+def obstacle(facts: Mapping[str, Any]) -> str:
+    """Line 3 at a lesser level: `level counters: why; to lift it: command`; "" at the full one."""
+    if facts.get("level", "full") == "full":
+        return ""
+    why, remedy = (printable(str(facts.get(key) or "")) for key in ("level_why", "level_remedy"))
+    text = f"level {printable(str(facts['level']), NAME_LIMIT)}: {why or 'the system gives no more'}"
+    return f"{text}; to lift it: {remedy}" if remedy else text
+
+
+def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]:
+    """(line, is it loss?) for each non-zero row of the ledger that line 2 does not tell, in words."""
+    found = []
+    for stage, who, n in ledger.rows():
+        lost, words = STAGES.get(stage, (True, printable(stage, NAME_LIMIT)))
+        if n and stage not in _TOLD and (lost or not only_loss):
+            of = f" ({printable(who, NAME_LIMIT)})" if who else ""
+            found.append((f"{'lost' if lost else 'note':4}  {number(n):>11}  {words}{of}", lost))
+    return found
+
+
+def next_step(facts: Mapping[str, Any]) -> str:
+    """The last line of a live trace: where it is kept and what to type next, or how to keep it."""
+    saved = facts.get("saved")
+    if not saved:
+        return "not saved: add -o FILE"
+    path = printable(str(saved))
+    if path == "-":
+        return "saved to stdout"
+    quoted = f'"{path}"' if " " in path else path
+    return f"saved {path}; next: wstrace report {quoted} --by module"

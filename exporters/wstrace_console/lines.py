@@ -1,0 +1,74 @@
+"""One line a fault: `VA PC owner via module` as text, or a JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from wstrace.batch import Batch
+from wstrace.schema import (
+    FAULT_ACCESS_KNOWN,
+    FAULT_EXECUTE,
+    FAULT_MAJOR,
+    FAULT_OBSERVER,
+    FAULT_PC_KERNEL,
+    FAULT_WRITE,
+    KINDS,
+)
+from wstrace.text import well_formed
+from wstrace_console.places import Places, json_of, text_of
+
+#: rows that are turned into text at once: bounds the memory of a large batch
+ROWS = 8192
+
+
+def text_lines(batch: Batch, places: Places) -> Iterator[str]:
+    """Blocks of lines such as `7f3a1c2b3000 7f3a1d001234 libc.so.6!.text(14) via libpython3.11.so.1.0!.text(12)`."""
+    for part in _parts(batch):
+        owners = places.of(part, "va", "mapping", "file")
+        modules = places.of(part, "pc", "pc_mapping", "pc_file")
+        yield "".join(
+            f"{va:012x} {pc:012x} {text_of(owner)} via {text_of(module)}\n"
+            for va, pc, owner, module in zip(part["va"].tolist(), part["pc"].tolist(), owners, modules, strict=True)
+        )
+
+
+def json_lines(batch: Batch, places: Places) -> Iterator[str]:
+    """Blocks of JSON lines; the keys are documented in exporters/README.md."""
+    for part in _parts(batch):
+        columns = {name: part[name].tolist() for name in part}
+        owners = places.of(part, "va", "mapping", "file")
+        modules = places.of(part, "pc", "pc_mapping", "pc_file")
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        yield "".join(
+            json.dumps(_fault(row, part), ensure_ascii=False, separators=(",", ":"))[:-1]
+            + f',"owner":{_json(owner)},"via":{_json(module)}}}\n'
+            for row, owner, module in zip(rows, owners, modules, strict=True)
+        )
+
+
+def _fault(row: dict[str, Any], batch: Batch) -> dict[str, Any]:
+    flags = row["flags"]
+    fault: dict[str, Any] = {key: row[key] for key in ("time_ns", "pid", "tid") if key in row}
+    fault |= {"va": f"{row['va']:#x}", "pc": f"{row['pc']:#x}", "major": bool(flags & FAULT_MAJOR)}
+    fault["kernel"] = bool(flags & FAULT_PC_KERNEL)
+    if flags & FAULT_ACCESS_KNOWN:
+        fault["access"] = "write" if flags & FAULT_WRITE else "execute" if flags & FAULT_EXECUTE else "read"
+    if flags & FAULT_OBSERVER:
+        fault["observer"] = True
+    if "kind" in row:
+        fault["kind"] = KINDS[row["kind"]] if row["kind"] < len(KINDS) else KINDS[0]
+    for key in ("file", "pc_file"):
+        if row.get(key):
+            fault[key] = well_formed(batch.strings[row[key]]) if row[key] < len(batch.strings) else ""
+    return fault
+
+
+def _json(place: Any) -> str:
+    return json.dumps(json_of(place), ensure_ascii=False, separators=(",", ":"))
+
+
+def _parts(batch: Batch) -> Iterator[Batch]:
+    for start in range(0, len(batch), ROWS):
+        yield batch.take(slice(start, start + ROWS))

@@ -1,0 +1,106 @@
+"""Output: where text goes. Encodings without the characters, readers that went away, no terminal: all handled here."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from wstrace.errors import OutputError
+from wstrace.text import encodable, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.console import RenderableType
+
+_ENDLESS = 8192
+
+
+class Output:
+    """A text stream for reports.
+
+    Attributes:
+        terminal: somebody looks at it: lines are cut to its width, styles are used.
+        unicode: its encoding has bars and an ellipsis.
+        broken: its reader went away (`| head`); what is written from then on is dropped in silence.
+    """
+
+    def __init__(self, stream: TextIO, *, name: str = "the terminal", owned: bool = False) -> None:
+        self.stream = stream
+        self.name = name
+        self.broken = False
+        self._owned = owned
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+        try:
+            self.terminal = stream.isatty()
+        except ValueError:  # closed
+            self.terminal, self.broken = False, True
+        self.unicode = encodable("█▏…", self.encoding) == "█▏…"
+
+    @classmethod
+    def open(cls, path: str) -> Output:
+        """A new file, UTF-8. Raises OutputError."""
+        try:
+            return cls(Path(path).open("w", encoding="utf-8"), name=path, owned=True)
+        except OSError as error:
+            raise OutputError(f"cannot write {printable(path)}: {error.strerror}", "choose another path") from error
+
+    @classmethod
+    def standard(cls, name: str) -> Output:
+        """stdout or stderr of this process, as it is now; nowhere when it has none (pythonw)."""
+        stream = getattr(sys, name)
+        return cls.open(os.devnull) if stream is None else cls(stream, name=name)
+
+    def write(self, text: str) -> None:
+        """Writes and flushes. Raises OutputError when the output fails (a full disk), not when its reader went away."""
+        if self.broken or not text:
+            return
+        try:
+            self.stream.write(encodable(text, self.encoding))
+            self.stream.flush()
+        except ValueError:  # closed by its owner
+            self.broken = True
+        except OSError as error:
+            self._silence()
+            # Windows answers EINVAL where others have EPIPE
+            if error.errno not in (errno.EPIPE, errno.EINVAL, errno.ECONNRESET):
+                raise OutputError(f"cannot write to {printable(self.name)}: {error.strerror}") from error
+
+    def _silence(self) -> None:
+        """What the stream's buffer still holds goes nowhere: Python would complain about it at exit."""
+        self.broken = True
+        if self.stream is sys.stdout:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+
+    def close(self) -> None:
+        """Closes what open() opened."""
+        if self._owned:
+            self.stream.close()
+
+    @property
+    def width(self) -> int | None:
+        """Cells of the terminal's line; None where nothing is to be cut."""
+        return max(self.rich().width, 20) if self.terminal else None
+
+    def rich(self) -> RichConsole:
+        """A rich console on it: no markup, no highlighting; NO_COLOR, TERM=dumb and no terminal mean plain text."""
+        from rich.console import Console
+
+        console = Console(file=self.stream, markup=False, highlight=False, emoji=False)
+        if console.legacy_windows or not self.terminal:
+            console = Console(file=self.stream, markup=False, highlight=False, emoji=False, color_system=None,
+                              force_terminal=False, legacy_windows=False,
+                              width=console.width if self.terminal else _ENDLESS)  # fmt: skip
+        return console
+
+    def show(self, *parts: RenderableType) -> None:
+        """Writes rich renderables, each from the start of a line; without spaces at line ends where nobody looks."""
+        console = self.rich()
+        with console.capture() as capture:
+            console.print(*parts, sep="\n", soft_wrap=not self.terminal)
+        text = capture.get()
+        self.write(text if self.terminal else "\n".join(line.rstrip() for line in text.split("\n")))

@@ -1,0 +1,158 @@
+"""Where an address lies: the mappings of a trace, and `module!section(n)` for what lies in images."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.interfaces import Context, Place
+from wstrace.schema import PROCESS_EXIT
+from wstrace.summary import UNKNOWN
+from wstrace.text import base_name, printable, well_formed
+
+log = logging.getLogger("wstrace")
+
+_FIELDS = {"id": np.uint32, "pid": np.uint32, "start": np.uint64, "offset": np.uint64, "file": np.uint32,
+           "build_id": np.uint32}  # fmt: skip
+
+
+class MappingTable:
+    """The last mappings by id, in bounded memory.
+
+    Past the limit, mappings of processes that ended are dropped first (not before: a forked child may still use its
+    parent's), then the oldest.
+    """
+
+    def __init__(self, limit: int = 1 << 18) -> None:
+        self.limit = limit
+        self._rows: dict[str, NDArray[Any]] = {name: np.empty(0, dtype) for name, dtype in _FIELDS.items()}
+        self._new: list[dict[str, NDArray[Any]]] = []
+        self._new_rows = 0
+        self._ended: dict[int, None] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Takes rows of MAPPING."""
+        self._new.append({
+            name: batch[name].astype(dtype) if name in batch else np.zeros(len(batch), dtype)
+            for name, dtype in _FIELDS.items()
+        })
+        self._new_rows += len(batch)
+        if self._new_rows > self.limit // 4:
+            self._settle()
+
+    def end(self, batch: Batch) -> None:
+        """Takes rows of PROCESS: which processes ended."""
+        ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
+        self._ended.update(dict.fromkeys(batch["pid"][ended].tolist()))
+
+    def find(self, ids: NDArray[Any]) -> tuple[NDArray[np.bool_], dict[str, NDArray[Any]]]:
+        """Which ids are known, shape (n,), and the rows of these, columns as in MAPPING."""
+        self._settle()
+        known_ids = self._rows["id"]
+        at = known_ids.searchsorted(ids)
+        known: NDArray[np.bool_] = at < len(known_ids)
+        known[known] = known_ids[at[known]] == ids[known]
+        known &= ids != 0
+        return known, {name: column[at[known]] for name, column in self._rows.items()}
+
+    def _settle(self) -> None:
+        if not self._new:
+            return
+        rows = {name: np.concatenate([self._rows[name], *(new[name] for new in self._new)]) for name in _FIELDS}
+        self._new, self._new_rows = [], 0
+        if len(rows["id"]) > self.limit:
+            ended = np.isin(rows["pid"], np.fromiter(self._ended, np.uint32, len(self._ended)))
+            keep = np.flatnonzero(~ended)[-self.limit // 2 :]
+            rows = {name: column[keep] for name, column in rows.items()}
+            self._ended = {}
+        # by id, a later row of the same id winning
+        _, last = np.unique(rows["id"][::-1], return_index=True)
+        self._rows = {name: column[::-1][last] for name, column in rows.items()}
+
+
+class Places:
+    """Names what lies at the addresses of batches. Each file's distinct offsets are resolved once a batch."""
+
+    def __init__(self, context: Context) -> None:
+        self._resolver = context.resolvers.get("sections")
+        self._alive = bool(context.targets)  # else a pid of the trace may be anyone's by now
+        self._mappings = MappingTable()
+
+    def learn(self, batch: Batch) -> bool:
+        """Takes mapping and process batches; False when it is neither."""
+        if batch.schema.name == "mapping":
+            self._mappings.add(batch)
+        elif batch.schema.name == "process":
+            self._mappings.end(batch)
+        else:
+            return False
+        return True
+
+    def of(self, batch: Batch, address: str, mapping: str, file: str) -> list[Place | str]:
+        """What lies at the addresses of a batch's column.
+
+        Args:
+            batch: rows with mapping ids.
+            address, mapping, file: the columns: "va", "mapping", "file", or "pc", "pc_mapping", "pc_file".
+
+        Returns:
+            A row each: a Place in an image or other file; the name (`[heap]`, `[kernel]`, `[unknown]`) where there is
+            no file offset to speak of.
+        """
+        columns, unknown = batch.columns, np.zeros(len(batch), np.uint32)
+        known, rows = self._mappings.find(columns.get(mapping, unknown))
+        codes = columns.get(file, unknown)
+        found = np.empty(len(batch), object)
+        strings = batch.strings
+        for code in np.unique(codes[~known]).tolist():
+            found[(codes == code) & ~known] = _name(strings, code)
+        offsets = batch[address][known] - rows["start"] + rows["offset"]
+        where = np.flatnonzero(known)
+        order = np.lexsort((rows["build_id"], rows["file"]))
+        keys = np.stack([rows["file"][order], rows["build_id"][order]])
+        for part in np.split(order, np.flatnonzero(np.diff(keys).any(axis=0)) + 1) if len(order) else ():
+            path = _name(strings, int(rows["file"][part[0]]))
+            if path.startswith("["):
+                found[where[part]] = path
+                continue
+            distinct, index = np.unique(offsets[part], return_inverse=True)
+            build_id = strings[int(rows["build_id"][part[0]])]
+            places = np.empty(len(distinct), object)
+            places[:] = self._resolve(path, distinct, int(rows["pid"][part[0]]) if self._alive else 0, build_id)
+            found[where[part]] = places[index]
+        return found.tolist()
+
+    def _resolve(self, path: str, offsets: NDArray[Any], pid: int, build_id: str) -> Sequence[Place]:
+        if self._resolver is not None:
+            try:
+                return self._resolver.resolve(path, offsets, pid=pid, build_id=build_id)
+            except Exception:  # a resolver may be anyone's; the module and the offset in it are still right
+                log.debug("resolver %s", self._resolver.name, exc_info=True)
+        name = base_name(path)
+        return [Place(name, address=offset) for offset in offsets.tolist()]
+
+
+def _name(strings: Dictionary, code: int) -> str:
+    return (strings[code] if code < len(strings) else "") or UNKNOWN
+
+
+def text_of(place: Place | str) -> str:
+    """A place for people and other programs: one line, well-formed."""
+    return printable(str(place))
+
+
+def json_of(place: Place | str) -> Mapping[str, Any]:
+    """A place's own keys in a JSON line: module, section, number, address (hex) as far as known."""
+    if isinstance(place, str):
+        return {"module": well_formed(place)}
+    found: dict[str, Any] = {"module": well_formed(place.module), "address": f"{place.address:#x}"}
+    if place.number:
+        found |= {"section": well_formed(place.section), "number": place.number}
+    if place.function:
+        found |= {"function": well_formed(place.function), "displacement": place.displacement}
+    return found

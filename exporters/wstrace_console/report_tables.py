@@ -1,0 +1,125 @@
+"""The tables of a report, made of a Summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from wstrace.summary import UNKNOWN, By, Row, Summary
+from wstrace.text import base_name, number, size
+from wstrace_console.headline import counters
+from wstrace_console.sections import SectionCounts
+from wstrace_console.tables import Table
+
+TITLES: dict[str, str] = {
+    "file": "file of the page",
+    "pair": "file of the page, by module of the instruction",
+    "module": "module of the instruction",
+    "process": "process",
+    "thread": "thread",
+    "kind": "kind of memory",
+    "section": "section of the page",
+}
+
+
+def tables(
+    summary: Summary, facts: Mapping[str, Any], *, by: str, top: int, sections: SectionCounts | None
+) -> Iterator[Table]:
+    """The tables to show: those of `by`, or files, pairs, processes and threads."""
+    if counters(summary, facts):
+        yield resident_table(summary, facts, top)
+    elif sections is not None:
+        yield section_table(sections, facts, top)
+    else:
+        shown: Sequence[By] = [by] if by in TITLES else ["file", "pair", "process", "thread"]  # type: ignore[list-item]
+        for each in shown:
+            if each == "file" and summary.resident():
+                yield brought_table(summary, facts, top)
+            else:
+                yield fault_table(summary, each, top)
+    if summary.written() and by in ("", "file"):
+        yield written_table(summary, facts, top)
+
+
+def fault_table(summary: Summary, by: By, top: int) -> Table:
+    """Faults, those from disk where there are any, and their share."""
+    rows = summary.top(by, top)
+    disk = summary.major > 0
+    table = Table(TITLES[by], ["faults", "from disk"] if disk else ["faults"], total=_length(summary, by, rows, top))
+    for row in rows:
+        table.rows.append((_faults(row.total, row.major, disk=disk), row.total, row.share, _name(by, row)))
+    return table
+
+
+def brought_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table:
+    """Faults by file beside the pages that are still in memory."""
+    pages: dict[str, int] = {}
+    for file, _, n in summary.resident():
+        pages[file] = pages.get(file, 0) + n
+    brought = {row.label: (row.total, row.major) for row in summary.top("file", None)}
+    return _beside(TITLES["file"], brought, pages, facts, top)
+
+
+def section_table(sections: SectionCounts, facts: Mapping[str, Any], top: int) -> Table:
+    """Faults by image section, beside the pages that are still in memory where a snapshot tells."""
+    brought = {label: (minor + major, major) for label, (minor, major, _) in sections.rows.items() if minor + major}
+    pages = {label: pages for label, (_, _, pages) in sections.rows.items() if pages}
+    return _beside(TITLES["section"], brought, pages, facts, top)
+
+
+def _beside(
+    title: str, brought: Mapping[str, tuple[int, int]], pages: Mapping[str, int], facts: Mapping[str, Any], top: int
+) -> Table:
+    disk = any(major for _, major in brought.values())
+    whole = max(sum(total for total, _ in brought.values()), 1)
+    heads = ["brought by faults", *(["from disk"] if disk else []), *(["still resident"] if pages else [])]
+    order = sorted({*brought, *pages}, key=lambda name: (-brought.get(name, (0, 0))[0], -pages.get(name, 0), name))
+    table = Table(title, heads if pages else ["faults", *heads[1:]], total=len(order))
+    for name in order[:top]:
+        total, major = brought.get(name, (0, 0))
+        cells = [*_faults(total, major, disk=disk), *([_pages(pages.get(name, 0), facts)] if pages else [])]
+        table.rows.append((cells, total, total / whole, name))
+    return table
+
+
+def resident_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table:
+    """Resident pages by file: what there is where the system tells no addresses."""
+    return _page_table("resident", summary.resident(), facts, top)
+
+
+def written_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table:
+    """Written pages by file."""
+    return _page_table("written", summary.written(), facts, top)
+
+
+def _page_table(head: str, rows: Sequence[tuple[str, str, int]], facts: Mapping[str, Any], top: int) -> Table:
+    whole = max(sum(n for _, _, n in rows), 1)
+    table = Table(f"file of the {head} pages", [head], total=len(rows))
+    table.rows = [([_pages(n, facts)], n, n / whole, file) for file, _, n in rows[:top]]
+    return table
+
+
+def _pages(n: int, facts: Mapping[str, Any]) -> str:
+    """Pages as a size, where the page size is known."""
+    page_size = int(facts.get("page_size") or 0)
+    return size(n * page_size) if page_size else f"{n:,} pages"
+
+
+def _faults(total: int, major: int, *, disk: bool) -> list[str]:
+    return [number(total), number(major)] if disk else [number(total)]
+
+
+def _name(by: By, row: Row) -> str:
+    """The row's name for people: files of pairs by their last part."""
+    if by == "pair" and len(row.key) == 2:
+        return f"{base_name(row.key[0])}  by  {row.key[1]}"
+    if by == "thread" and len(row.key) == 3 and row.key[1] != row.key[2]:
+        return f"{row.key[0] or UNKNOWN} (thread {row.key[2]} of {row.key[1]})"
+    return row.label
+
+
+def _length(summary: Summary, by: By, rows: Sequence[Row], top: int) -> int:
+    """How many rows the whole table has; modules of one name are one row, so these are counted by looking."""
+    if len(rows) < top:
+        return len(rows)
+    return len(summary.top(by, None)) if by in ("module", "pair") else summary.count(by)

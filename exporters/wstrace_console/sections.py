@@ -1,0 +1,92 @@
+"""Faults and resident pages by image section: `--by section`. Addresses are resolved batch by batch and not kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch
+from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, PAGE_GUARD, PAGE_SWAPPED, RESIDENT_PAGES
+from wstrace.summary import OTHER
+from wstrace_console.places import Places
+
+#: pages of one batch that are looked at one by one; of a larger one each run counts where it starts
+_PAGES = 1 << 22
+
+
+class SectionCounts:
+    """`module!section(n)` -> minor and major faults, and still resident pages.
+
+    Attributes:
+        rows: label -> [minor, major, pages]; at most `limit` labels, the rest under `[other]`.
+        page_size: bytes; what the pages of a run are apart.
+    """
+
+    def __init__(self, places: Places, limit: int = 65_536) -> None:
+        self.rows: dict[str, list[int]] = {}
+        self.page_size = 4096
+        self._places, self._limit = places, limit
+        self._snapshots: dict[int, tuple[object, dict[str, int]]] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Counts a batch of page_fault or resident rows."""
+        if batch.schema.name == PAGE_FAULT.name and len(batch):
+            labels = self._labels(batch, "va")
+            major = (batch["flags"] & FAULT_MAJOR).astype(np.intp)
+            for label, counts in _sums(labels, np.stack([1 - major, major], axis=1)):
+                row = self._row(label)
+                row[0] += counts[0]
+                row[1] += counts[1]
+        elif batch.schema.name == RESIDENT_PAGES.name:
+            self._resident(batch)
+
+    def top(self, n: int) -> list[dict[str, Any]]:
+        """The n sections with the most faults, then pages: section, total, minor, major, still_resident_pages."""
+        order = sorted(self.rows.items(), key=lambda item: (-item[1][0] - item[1][1], -item[1][2], item[0]))
+        fields = ("minor", "major", "still_resident_pages")
+        return [
+            {"section": label, "total": row[0] + row[1], **dict(zip(fields, row, strict=True))}
+            for label, row in order[:n]
+        ]
+
+    def _resident(self, batch: Batch) -> None:
+        pid, snap = int(batch.header.get("pid", 0)), batch.header.get("snap")
+        if self._snapshots.get(pid, (None, {}))[0] != snap:
+            for label, n in self._snapshots.pop(pid, (None, {}))[1].items():
+                self._row(label)[2] -= n  # only the last snapshot of a process counts
+        held = self._snapshots.setdefault(pid, (snap, {}))[1]
+        if "flags" in batch:
+            batch = batch.take((batch["flags"] & (PAGE_SWAPPED | PAGE_GUARD)) == 0)
+        pages = batch["pages"].astype(np.int64)
+        if pages.sum() <= _PAGES:
+            first = np.repeat(np.cumsum(pages) - pages, pages)
+            within = (np.arange(len(first)) - first).astype(np.uint64)
+            batch = batch.take(np.repeat(np.arange(len(batch)), pages))
+            start = batch["start"] + within * np.uint64(self.page_size)
+            columns: dict[str, NDArray[Any]] = {**batch.columns, "start": start}
+            batch = Batch(batch.schema, columns, strings=batch.strings, header=batch.header)
+            pages = np.ones(len(batch), np.int64)
+        for label, counts in _sums(self._labels(batch, "start"), pages[:, None]):
+            self._row(label)[2] += counts[0]
+            held[label] = held.get(label, 0) + counts[0]
+
+    def _labels(self, batch: Batch, address: str) -> list[str]:
+        return [
+            place if isinstance(place, str) else str(place) if place.number else place.module
+            for place in self._places.of(batch, address, "mapping", "file")
+        ]
+
+    def _row(self, label: str) -> list[int]:
+        if label not in self.rows and len(self.rows) >= self._limit:
+            label = OTHER
+        return self.rows.setdefault(label, [0, 0, 0])
+
+
+def _sums(labels: list[str], values: NDArray[Any]) -> list[tuple[str, list[int]]]:
+    """Each distinct label with the sums of its rows of values."""
+    codes: dict[str, int] = {}
+    index = np.fromiter((codes.setdefault(label, len(codes)) for label in labels), np.intp, len(labels))
+    sums = np.stack([np.bincount(index, column, len(codes)) for column in values.T], axis=1).astype(np.int64)
+    return list(zip(codes, sums.tolist(), strict=True))
