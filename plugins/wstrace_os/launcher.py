@@ -29,7 +29,7 @@ class Launcher:
 
     def __init__(self, command: str, go: int, answer: int) -> None:
         self.command, self._go, self._answer = command, go, answer
-        self.gone = False
+        self.gone = self.executed = False
 
     def go(self) -> Usage:
         """Lets it run. Its own usage until then."""
@@ -46,6 +46,7 @@ class Launcher:
             raise exec_refused(self.command, numbers[-1])
         if len(numbers) < 4:
             raise TargetExited(f"{self.command} was killed before its first instruction")
+        self.executed = True
         minor, major, peak, cpu = numbers
         return Usage(minor, major, peak, cpu / 1e6)
 

@@ -114,7 +114,7 @@ class LinuxTarget(Target):
             peak = procfs.status(self.pid).get("VmHWM", "").removesuffix(" kB")
         except Unavailable:
             return Usage(peak_resident_bytes=self._peak)
-        if peak and (not self.launched or (self._launcher is not None and self._launcher.gone)):
+        if peak and (not self.launched or (self._launcher is not None and self._launcher.executed)):
             self._peak = max(self._peak or 0, int(peak) * 1024)
         return Usage(stat.minor + stat.minor_children, stat.major + stat.major_children, self._peak, stat.cpu_seconds)
 

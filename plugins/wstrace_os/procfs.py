@@ -168,6 +168,18 @@ def stat(pid: int) -> Stat:
     )  # fmt: skip
 
 
+def exit_code(pid: int, unknown: int) -> int:
+    """The exit code (128 + N for a signal) of a process that its parent has not waited for yet, else `unknown`."""
+    try:
+        fields = _read(pid, "stat").rpartition(b")")[2].split()
+    except Unavailable:
+        return unknown
+    if fields[0] not in b"ZX":
+        return unknown
+    status = int(fields[49])  # as waitpid() gives it
+    return 128 + (status & 0x7F) if status & 0x7F else status >> 8
+
+
 def name(pid: int) -> str:
     """The process's name (comm, 15 bytes at most), "" when it is gone."""
     try:

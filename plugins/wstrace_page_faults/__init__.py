@@ -1,1 +1,23 @@
-"""Placeholder until its code lands."""
+"""Page faults: who brought which page into memory, by which instruction and thread, minor or major.
+
+`wstrace_os.half("wstrace_page_faults").PageFaults` is the source of the running system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Source
+
+
+@hookimpl
+def wstrace_sources() -> Sequence[type[Source]]:
+    """The source `page_faults`; where wstrace captures nothing, Linux's: its start() says so."""
+    from wstrace.errors import Unavailable
+    from wstrace_os import half
+
+    try:
+        return [half("wstrace_page_faults").PageFaults]
+    except Unavailable:
+        return [half("wstrace_page_faults", "linux").PageFaults]
