@@ -1,0 +1,108 @@
+"""Which span a page fault belongs to: the innermost one that was open on the faulting thread at that time.
+
+FaultSpanProcessor and `span` say what is open in this process; records of this process are looked up here. A span is
+counted on the thread that started it, for as long as it is open: with interleaved asyncio tasks that is not exact,
+which is why what comes of it is labelled `thread_window`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch
+
+
+@dataclass(slots=True)
+class Window:
+    """A span on its thread: monotonic ns from its start to its end (0 = still open)."""
+
+    tid: int
+    start: int
+    trace_id: int
+    span_id: int
+    end: int = 0
+
+
+class Windows:
+    """The spans of this process, the open ones and the last closed ones of every thread. Bounded; takes no lock.
+
+    Lists are only appended to and replaced as a whole, which the interpreter does in one step.
+    """
+
+    CLOSED = 4096
+    THREADS = 1024
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child, and at first: nothing is open."""
+        self.pid = os.getpid()
+        self.refused = 0
+        self._threads: dict[int, collections.deque[Window]] = {}
+
+    def open(self, trace_id: int, span_id: int, tid: int = 0) -> Window | None:
+        """Notes a span that starts on this thread; None past the bounds."""
+        window = Window(tid or threading.get_native_id(), time.monotonic_ns(), trace_id, span_id)
+        known = self._threads.get(window.tid)
+        if known is None:
+            if len(self._threads) >= self.THREADS:
+                self._threads.pop(next(iter(self._threads)), None)  # the thread that was seen first is most likely gone
+            known = self._threads[window.tid] = collections.deque(maxlen=self.CLOSED)
+        known.append(window)
+        return window
+
+    def close(self, window: Window | None) -> None:
+        """Notes its end."""
+        if window is not None:
+            window.end = time.monotonic_ns()
+
+    def find(self, tid: int, time_ns: int) -> Window | None:
+        """The innermost span open on that thread at that time."""
+        known = list(self._threads.get(tid, ()))
+        at = bisect.bisect_right(known, time_ns, key=lambda window: window.start)
+        return next((w for w in reversed(known[:at]) if not w.end or w.end >= time_ns), None)
+
+    def assign(self, batch: Batch) -> tuple[NDArray[np.intp], list[Window]]:
+        """For each row the index of its span in the list, or -1; by columns.
+
+        Args:
+            batch: page faults with time_ns, pid and tid, in time order within a thread.
+
+        Returns:
+            indices, shape (n,), and the spans that occur.
+        """
+        index = np.full(len(batch), -1, np.intp)
+        used: list[Window] = []
+        if not self._threads or not len(batch) or not {"time_ns", "pid", "tid"} <= set(batch):
+            return index, used
+        own = batch["pid"] == self.pid
+        first, last = batch.window
+        for tid, known in list(self._threads.items()) if own.any() else ():
+            open_then = [w for w in list(known) if w.start <= last and (not w.end or w.end >= first)]
+            rows = np.flatnonzero(own & (batch["tid"] == tid)) if open_then else index[:0]
+            if not len(rows):
+                continue
+            times = batch["time_ns"][rows]
+            for window in open_then:  # by start: an inner span takes its rows from the one around it
+                low = np.searchsorted(times, window.start, "left")
+                high = np.searchsorted(times, window.end, "right") if window.end else len(rows)
+                if low < high:
+                    index[rows[low:high]] = len(used)
+                    used.append(window)
+        return index, used
+
+
+#: the spans of this process
+windows = Windows()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=windows.forget)

@@ -1,0 +1,188 @@
+"""Courier: a bounded queue and a daemon thread that bring items of one signal to its receiver, and count what is lost.
+
+The SDK's batch processors drop the oldest items without a word and may hold an exit for half a minute when the
+collector is down. Here every item ends as delivered or as a number in the ledger, and close() keeps its deadline.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wstrace.ledger import Ledger
+from wstrace_otel.sender import Outcome
+
+#: the ledger's stage for what a backend did not get
+LOST = "lost_otel"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How items are batched, with the SDK's variables: OTEL_BSP_* for spans, OTEL_BLRP_* for logs."""
+
+    queue: int = 2048
+    batch: int = 512
+    delay: float = 5.0
+
+    @classmethod
+    def from_environment(cls, prefix: str) -> Pace:
+        """The pace that PREFIX_MAX_QUEUE_SIZE, PREFIX_MAX_EXPORT_BATCH_SIZE and PREFIX_SCHEDULE_DELAY (ms) set."""
+        queue = _number(f"{prefix}_MAX_QUEUE_SIZE", 2048)
+        batch = min(_number(f"{prefix}_MAX_EXPORT_BATCH_SIZE", 512), queue)
+        default = 1000 if prefix == "OTEL_BLRP" else 5000
+        return cls(max(1, queue), max(1, batch), _number(f"{prefix}_SCHEDULE_DELAY", default) / 1000)
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "").strip()
+    return int(text) if text.isdigit() else default
+
+
+class Courier:
+    """Delivers items in order, in batches.
+
+    Args:
+        who: the signal, as the ledger names it.
+        deliver: brings a batch of items to the receiver; runs on the courier's thread and may raise.
+        ledger: where items that were refused, dropped or given up are counted, as `lost_otel`.
+        pace: how much is queued and batched, and how long a part of a batch waits.
+        weigh: how many records an item stands for.
+        pull: gives items at each delay and at the end (metrics are collected so), else None.
+        renews: the next pull says all of this one and more (cumulative metrics): only the last one can be lost.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        deliver: Callable[[Sequence[Any]], Outcome],
+        ledger: Ledger,
+        pace: Pace,
+        *,
+        weigh: Callable[[Any], int] = lambda item: 1,
+        pull: Callable[[], Sequence[Any]] | None = None,
+        renews: bool = False,
+    ) -> None:
+        self.who, self._deliver, self._ledger, self._pace = who, deliver, ledger, pace
+        self._weigh, self._pull, self._renews = weigh, pull, renews
+        self._items: collections.deque[Any] = collections.deque()
+        self._ready = threading.Condition()
+        self._closing = self._flush = self.failing = False
+        self._in_flight = 0
+        self.delivered = self.lost = self.failures = 0
+        self.error = ""
+        self.thread = threading.Thread(target=self._run, name=f"wstrace-otel-{who}", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self.thread.start()
+
+    def put(self, item: Any, wait: float = 0.0) -> bool:
+        """Queues an item; False and counted when the queue is full.
+
+        Args:
+            item: what is to be delivered.
+            wait: seconds to wait for room; not while deliveries fail, when waiting would only hold up the caller.
+        """
+        with self._ready:
+            if wait:
+                self._ready.wait_for(lambda: self.failing or self._closing or len(self._items) < self._pace.queue, wait)
+            if len(self._items) < self._pace.queue and not self._closing:
+                self._items.append(item)
+                if len(self._items) >= self._pace.batch:
+                    self._ready.notify()
+                return True
+        self._lose(self._weigh(item))
+        return False
+
+    def flush(self) -> None:
+        """Has what is queued delivered now, without waiting for it."""
+        with self._ready:
+            self._flush = True
+            self._ready.notify()
+
+    def stop(self) -> None:
+        """No more is taken; what is queued is still delivered."""
+        with self._ready:
+            self._closing = True
+            self._ready.notify()
+
+    def join(self, until: float) -> None:
+        """Waits for the end until that time (monotonic seconds); what is left then is counted as lost."""
+        if self.thread.ident is None:
+            return
+        self.thread.join(max(0.0, until - time.monotonic()))
+        if self.thread.is_alive():
+            with self._ready:
+                left = sum(self._weigh(item) for item in self._items) + self._in_flight
+                self._items.clear()
+                self._in_flight = 0
+            self.error = self.error or "did not answer in time"
+            self._lose(left)
+
+    def statistics(self) -> dict[str, int | float]:
+        """delivered and lost records, failed deliveries and items that wait."""
+        return {f"{self.who}_delivered": self.delivered, f"{self.who}_lost": self.lost,
+                f"{self.who}_failures": self.failures, f"{self.who}_queued": len(self._items)}  # fmt: skip
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._pace.delay
+        while True:
+            with self._ready:
+                while not self._closing and not self._flush and len(self._items) < self._pace.batch:
+                    if (rest := due - time.monotonic()) <= 0:
+                        break
+                    self._ready.wait(rest)
+                closing, timed = self._closing, self._flush or time.monotonic() >= due
+                self._flush = False
+            if timed or closing:
+                due = time.monotonic() + self._pace.delay
+            if self._pull is not None and (timed or closing):
+                self._take(self._pull)
+            while self._items and (closing or timed or len(self._items) >= self._pace.batch):
+                self._carry()
+            if closing:
+                return
+
+    def _take(self, pull: Callable[[], Sequence[Any]]) -> None:
+        if self._renews:
+            self._items.clear()
+        try:
+            self._items.extend(pull())
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+
+    def _carry(self) -> None:
+        with self._ready:
+            batch = [self._items.popleft() for _ in range(min(self._pace.batch, len(self._items)))]
+            self._in_flight = sum(self._weigh(item) for item in batch)
+            self._ready.notify_all()
+        try:
+            outcome = self._deliver(batch)
+        except Exception as error:  # an item that cannot be encoded must not end the courier
+            outcome = Outcome(error=f"{type(error).__name__}: {error}")
+        with self._ready:
+            sent, self._in_flight = self._in_flight, 0
+        if not sent:  # join() has given it up and counted it
+            return
+        lost = sent if outcome.error else min(outcome.rejected, sent)
+        self.failing = bool(outcome.error)
+        if outcome.error:
+            self._fail(outcome.error)
+            if self._renews and not self._closing:
+                self._items.clear()
+        self.delivered += sent - lost
+        self._lose(lost)
+
+    def _fail(self, error: str) -> None:
+        self.failures += 1
+        self.error = error
+
+    def _lose(self, n: int) -> None:
+        if n and (self._closing or not self._renews):
+            self.lost += n
+            self._ledger.add(LOST, n, f"otel.{self.who}")

@@ -1,0 +1,378 @@
+"""The exporter `otel`: metrics, events, spans and profiles of the traced processes to OpenTelemetry."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from wstrace.batch import Batch
+from wstrace.errors import UsageError
+from wstrace.interfaces import Context, Exporter
+from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, PROCESS_NAME, PROCESS_SEEN
+from wstrace_otel import names, resource
+from wstrace_otel.backend import GlobalBackend, OwnBackend, version
+from wstrace_otel.bulk import payloads
+from wstrace_otel.clock import WallClock
+from wstrace_otel.courier import LOST, Courier, Pace
+from wstrace_otel.embedded import embedded
+from wstrace_otel.events import Events
+from wstrace_otel.metrics import KernelCounts, ProcessInstruments, TracerInstruments
+from wstrace_otel.processes import Process, Processes, memory
+from wstrace_otel.profiles import Profiles
+from wstrace_otel.profiles import need as need_profiles
+from wstrace_otel.sampling import Sampler, TokenBucket
+from wstrace_otel.spans import ProcessSpans
+from wstrace_otel.usage import thread_faults
+
+#: seconds that close() may take with the collector down
+CLOSE_SECONDS = 3.0
+#: seconds between two profiles
+PROFILE_SECONDS = 10.0
+#: requests of raw records that may wait, and seconds that a batch waits for room
+BULK_QUEUE, BULK_WAIT = 8, 1.0
+
+
+class OtelExporter(Exporter):
+    """Sends page faults and working sets to OpenTelemetry; all OTEL_* variables are honoured.
+
+    Args:
+        to: where to: OTLP over http or grpc, the console, a port that prometheus scrapes; "" = what
+            OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER, OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL say.
+        endpoint: a collector's address, before OTEL_EXPORTER_OTLP_ENDPOINT.
+        mode: aggregate = metrics, sampled events and spans; bulk = besides, every page fault as a log record.
+        metrics: send metrics.
+        logs: send events.
+        spans: send a span for each traced process.
+        profiles: send OTLP profiles (experimental).
+        events: minor faults that become events, per second; all major ones do.
+        interval_s: seconds between two exports of metrics; 0 = OTEL_METRIC_EXPORT_INTERVAL.
+        modules: files with a series of their own, in each process; the rest is `other`.
+        processes: processes with a resource of their own; the rest is `other`.
+        pids: put process.pid on every point; with prometheus it always is.
+        arguments: tell the command's arguments; they may hold secrets.
+        providers: own = pipelines of wstrace's own; global = those of the application, which are never set; auto =
+            global where the application has set some up or traces itself.
+    """
+
+    name = "otel"
+    streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault", "process", "mapping", "resident", "written"})
+
+    def __init__(
+        self,
+        *,
+        to: Literal["", "http", "grpc", "console", "prometheus"] = "",
+        endpoint: str = "",
+        mode: Literal["aggregate", "bulk"] = "aggregate",
+        metrics: bool = True,
+        logs: bool = True,
+        spans: bool = True,
+        profiles: bool = False,
+        events: float = 100.0,
+        interval_s: float = 0.0,
+        modules: int = 20,
+        processes: int = 64,
+        pids: bool = False,
+        arguments: bool = False,
+        providers: Literal["auto", "own", "global"] = "auto",
+    ) -> None:
+        if modules < 1 or processes < 0 or events < 0:
+            raise UsageError("otel: modules must be at least 1, processes and events at least 0")
+        self._to, self._endpoint, self._mode, self._providers = to, endpoint, mode, providers
+        wanted = {"metrics": metrics, "logs": logs or mode == "bulk", "traces": spans, "profiles": profiles}
+        self._signals = [signal for signal, on in wanted.items() if on]
+        self._events_logged = logs and mode != "bulk"
+        self._interval, self._arguments, self._pids = interval_s, arguments, pids
+        self._modules, self._limit = modules, processes
+        self._sampler = Sampler(TokenBucket(events))
+        self._disabled = False
+        self._own: OwnBackend | None = None
+        self._loggers: dict[int, Any] = {}
+        self._tracers: dict[int, Any] = {}
+        self._resources: dict[int, Any] = {}
+        self._metered: set[int] = set()
+        self._pending: list[Process] = []
+        self._told: dict[tuple[str, str], int] = {}
+        self._told_pids: set[int] = set()
+        self._bulk: Courier | None = None
+        self._profile_courier: Courier | None = None
+        self._profiled_at = time.monotonic()
+        self.faults = 0
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def start(self, context: Context) -> None:
+        """Opens the pipelines. Raises OutputError or UsageError, before the target runs."""
+        self._context = context
+        self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        self._clock = WallClock(context.facts)
+        self._global = self._uses_global(context)
+        scraped = not self._global and self._scraped()
+        limit, modules = (0 if self._global else self._limit), self._modules
+        if scraped:  # one resource for all: their series share the 2,000 that an instrument may have
+            self._pids, modules = True, max(1, min(modules, 1800 // (4 * max(1, limit))))
+        self._processes = Processes(context.strings, limit=limit, modules=modules)
+        self._processes.roots = tuple(target.pid for target in context.targets)
+        self._kernel = KernelCounts(self._counted, self._processes.take_kernel)
+        self._profiles = Profiles()
+        if self._disabled:
+            return
+        if "profiles" in self._signals:
+            need_profiles()
+        self._backend = GlobalBackend() if self._global else self._open(context)
+        self._events = Events(self._logger, self._clock)
+        self._spans = ProcessSpans(self._tracer, self._clock, own_ids=not self._global)
+        if self._global:
+            embedded.add(self._processes, context.ledger)
+        for target in context.targets:
+            process = self._processes.get(target.pid)
+            process.name, process.started_ns = target.name, time.monotonic_ns()
+            self._begin(process, root=True)
+
+    def _uses_global(self, context: Context) -> bool:
+        if self._providers != "auto":
+            return self._providers == "global"
+        from opentelemetry.metrics import get_meter_provider
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.trace import get_tracer_provider
+
+        if self._to or self._endpoint:
+            return False
+        metered = isinstance(get_meter_provider(), MeterProvider)
+        traced = isinstance(get_tracer_provider(), TracerProvider)
+        return metered or traced or any(target.pid == os.getpid() for target in context.targets)
+
+    def _scraped(self) -> bool:
+        from wstrace_otel.endpoint import exporters
+
+        return "metrics" in self._signals and (
+            self._to == "prometheus" or (not self._to and "prometheus" in exporters("metrics"))
+        )
+
+    def _open(self, context: Context) -> OwnBackend:
+        own = self._own = OwnBackend(
+            context.ledger, to=self._to, endpoint=self._endpoint, interval=self._interval, signals=self._signals
+        )
+        if self._mode == "bulk":
+            sender = own.sender("logs")
+            self._max_bytes = sender.max_bytes
+            self._bulk = own.courier("bulk", lambda items: sender.send(items[0][0]), Pace(BULK_QUEUE, 1, 1.0),
+                                     weigh=lambda item: item[1])  # fmt: skip
+            self._bulk.start()
+        if "profiles" in self._signals:
+            profiles = own.sender("profiles")
+            self._profile_courier = own.courier("profiles", lambda items: profiles.send(items[0][0]), Pace(8, 1, 1.0),
+                                                weigh=lambda item: item[1])  # fmt: skip
+            self._profile_courier.start()
+        if "metrics" in self._signals:
+            TracerInstruments(own.meter(resource.of_tracer()), context.ledger.rows, own_usage=True)
+        armed_not = context.own_threads
+        context.own_threads = lambda: armed_not() | own.own_threads()
+        return own
+
+    def export(self, batch: Batch) -> None:
+        """Counts a batch by columns, and sends what becomes an event or a record."""
+        stream = batch.schema.name
+        if stream == "page_fault":
+            self._take_faults(batch)
+        elif stream == "process":
+            self._take_processes(batch)
+        elif stream == "mapping":
+            self._profiles.add_mappings(batch)
+        elif batch.header.get("pid") is not None:
+            process = self._processes.get(int(batch.header["pid"]))
+            (process.add_resident if stream == "resident" else process.add_written)(batch)
+
+    def _take_faults(self, batch: Batch) -> None:
+        self.faults += len(batch)
+        self._processes.add_faults(batch)
+        if "pid" in batch and not thread_faults.exact:
+            thread_faults.add(batch.take(batch["pid"] == os.getpid()))
+        if self._disabled:
+            return
+        self._admit()
+        if "profiles" in self._signals:
+            self._profiles.add(batch)
+        if self._bulk is not None:
+            for body, n in payloads(batch, self._resource_of, self._clock.offset, self._max_bytes, version()):
+                self._bulk.put((body, n), wait=BULK_WAIT)
+        elif self._events_logged:
+            for rows, weights in self._sampler.choose(batch):
+                self._events.faults(rows, weights, self._processes.get)
+
+    def _take_processes(self, batch: Batch) -> None:
+        columns = [batch.columns.get(c) for c in ("ppid", "name", "code")]
+        for row in range(len(batch)):
+            pid, event, now = (int(batch[c][row]) for c in ("pid", "event", "time_ns"))
+            parent, name, code = (int(c[row]) if c is not None else 0 for c in columns)
+            process = self._processes.get(pid)
+            if not process.pid:
+                continue
+            if event in (PROCESS_SEEN, PROCESS_FORK):
+                process.parent, process.started_ns, process.ended_ns = parent, process.started_ns or now, 0
+            main = "tid" not in batch or int(batch["tid"][row]) in (0, pid)
+            if name and (event in (PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC) or (event == PROCESS_NAME and main)):
+                process.name = batch.strings[name]
+            if event == PROCESS_EXIT and main:
+                process.ended_ns, process.code = now, code
+            if not self._disabled:
+                self._begin(process, root=pid in self._processes.roots)
+                if process.ended_ns and event == PROCESS_EXIT:
+                    self._end(process)
+
+    # -- processes ---------------------------------------------------------------------------------------------
+
+    def _begin(self, process: Process, *, root: bool) -> None:
+        if process.pid and process.pid not in self._told_pids:
+            self._told_pids.add(process.pid)
+            self._pending.append(process)
+            self._spans.begin(process, root=root)
+
+    def _admit(self) -> None:
+        """Gives processes seen since their resource: by now an exec has named them."""
+        pending, self._pending = self._pending, []
+        for process in pending:
+            if self._events_logged or self._mode == "bulk":
+                self._events.started(process)
+        if "metrics" in self._signals and not self._global and self._own is not None:
+            for process in self._processes:
+                if process.pid not in self._metered:
+                    self._metered.add(process.pid)
+                    self._meter(process)
+
+    def _meter(self, process: Process) -> None:
+        own = self._own
+        assert own is not None
+        if own.metrics.scraped and len(self._metered) > 1:
+            return  # one provider for all: its instruments read every process
+        live = bool(self._context.targets)
+        ProcessInstruments(
+            own.meter(self._resource_of(process.pid)),
+            (lambda: self._processes) if own.metrics.scraped else (lambda: [process]),
+            kernel=self._kernel,
+            memory_of=lambda p: memory(p.pid) if live and p.pid and not p.ended_ns else None,
+            label=self._label if self._pids else lambda process: {},
+        )
+
+    def _label(self, process: Process) -> dict[str, Any]:
+        return {names.PROCESS_PID: process.pid, names.PROCESS_NAME: resource.clean(process.name) or names.OTHER}
+
+    def _end(self, process: Process) -> None:
+        self._admit()
+        if self._events_logged or self._mode == "bulk":
+            self._events.exited(process)
+        if "traces" in self._signals and process.pid != os.getpid():
+            self._spans.end(process, time.monotonic_ns())
+        self._told_pids.discard(process.pid)
+
+    def _resource_of(self, pid: int) -> Any:
+        process = self._processes.get(pid)
+        found = self._resources.get(process.pid)
+        if found is None:
+            command = list(self._context.facts.get("command") or ())
+            root = process.pid in self._processes.roots or not command
+            started = self._clock.wall(process.started_ns) if process.started_ns else 0
+            found = resource.of_process(process, started, command, arguments=self._arguments and root)
+            self._resources[process.pid] = found
+        return found
+
+    def _logger(self, process: Process) -> Any:
+        if process.pid not in self._loggers:
+            self._loggers[process.pid] = self._backend.logger(self._resource_of(process.pid))
+        return self._loggers[process.pid]
+
+    def _tracer(self, process: Process) -> Any:
+        if process.pid not in self._tracers:
+            self._tracers[process.pid] = self._backend.tracer(self._resource_of(process.pid))
+        return self._tracers[process.pid]
+
+    def _counted(self) -> tuple[int, int]:
+        """(minor, major) by the kernel: what the ledger has, or what the system accounts to the targets."""
+        ledger, facts = self._context.ledger, self._context.facts
+        found = []
+        for kind in (names.MINOR, names.MAJOR):
+            accounted = facts.get(f"usage_{kind}")
+            found.append(max(ledger.get("counted", kind), int(accounted or 0)))
+        return found[0], found[1]
+
+    # -- by time and at the end --------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """New processes get their metrics, losses are told, profiles are sent."""
+        if self._disabled:
+            return
+        self._admit()
+        self._tell_losses()
+        if self._profile_courier is not None and time.monotonic() - self._profiled_at >= PROFILE_SECONDS:
+            self._send_profiles()
+
+    def _send_profiles(self) -> None:
+        self._profiled_at = time.monotonic()
+        body, n = self._profiles.take(self._resource_of, self._context.strings, self._clock.wall)
+        if n and self._profile_courier is not None:
+            self._profile_courier.put((body, n))
+        self._context.ledger.add(LOST, self._profiles.overflowed, "otel.profiles")
+        self._profiles.overflowed = 0
+
+    def _tell_losses(self) -> None:
+        """An event for each stage of the ledger at which more was lost since the last time."""
+        if not self._events_logged:
+            return
+        for stage, who, count in self._context.ledger.losses():
+            more = count - self._told.get((stage, who), 0)
+            # what our own way lost is a metric; an event of it would be lost on the same way
+            if more > 0 and stage != LOST:
+                self._told[stage, who] = count
+                first = next(iter(self._processes), None)
+                if first is not None:
+                    self._events.lost(first, stage, who, more, time.monotonic_ns())
+
+    def flush(self, timeout: float) -> None:
+        """Has all that is queued sent now; its delivery is waited for in close()."""
+        if self._own is not None:
+            self._own.flush()
+
+    def close(self) -> None:
+        """Ends all spans and sends the last counts, in 3 s at most; what is not delivered by then is counted."""
+        if self._disabled:
+            return
+        until = time.monotonic() + CLOSE_SECONDS
+        now = time.monotonic_ns()
+        facts = self._context.facts
+        for process in self._processes:
+            if process.pid in self._told_pids:
+                if process.pid in self._processes.roots and facts.get("exit_code") is not None:
+                    process.code, process.ended_ns = int(facts["exit_code"]), process.ended_ns or now
+                self._end(process)
+        if self._events_logged:
+            for rows, weights in self._sampler.rest():
+                self._events.faults(rows, weights, self._processes.get)
+        self._tell_losses()
+        self._admit()
+        if self._profile_courier is not None:
+            self._send_profiles()
+        self._kernel.now()
+        if self._global:
+            embedded.end(self._processes, self._context.ledger)
+        else:
+            self._backend.close(until)
+
+    def abandon(self) -> None:
+        """In a forked child: nothing is sent and nothing was counted here."""
+        self._disabled = True
+        self._processes.forget()
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Faults counted, events and process spans made, and every signal's delivered and lost records."""
+        found: dict[str, int | float] = {"faults": self.faults}
+        if not self._disabled and hasattr(self, "_events"):
+            found.update(events=self._events.emitted, process_spans=self._spans.ended, **self._backend.statistics())
+        return found
+
+    @property
+    def error(self) -> str:
+        """The last failed delivery, or ""."""
+        return self._own.error if self._own is not None else ""
+

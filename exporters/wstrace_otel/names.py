@@ -1,0 +1,67 @@
+"""The names that wstrace gives its telemetry, in one place: many of OpenTelemetry's own are still "development".
+
+Source: OpenTelemetry semantic conventions 1.44, namespaces process.*, system.paging.*, file.*. What they have no name
+for stands under `wstrace.*`. They are written out: the `_incubating` modules that hold them move between releases.
+"""
+
+from __future__ import annotations
+
+SCOPE = "wstrace"
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+
+# -- resource and span attributes ----------------------------------------------------------------------------------
+PROCESS_PID = "process.pid"
+PROCESS_PARENT_PID = "process.parent_pid"
+PROCESS_NAME = "process.executable.name"
+PROCESS_PATH = "process.executable.path"
+PROCESS_CREATION = "process.creation.time"
+PROCESS_EXIT_CODE = "process.exit.code"
+PROCESS_ARGUMENTS = "process.command_args"
+SERVICE_NAME = "service.name"
+SERVICE_INSTANCE = "service.instance.id"
+ERROR_TYPE = "error.type"
+ROLE = "wstrace.role"  # "target", "other" (processes past the bound) or "tracer"
+
+# -- metrics -------------------------------------------------------------------------------------------------------
+PAGING_FAULTS = "process.paging.faults"
+PAGE_FAULTS = "wstrace.page_faults"
+MEMORY_USAGE = "process.memory.usage"
+MEMORY_VIRTUAL = "process.memory.virtual"
+CPU_TIME = "process.cpu.time"
+WORKING_SET = "wstrace.working_set"
+WRITTEN = "wstrace.written_pages"
+RECORDS = "wstrace.records"
+SPAN_FAULTS = "wstrace.span.faults"
+
+# -- attributes of points, records and spans -----------------------------------------------------------------------
+FAULT_TYPE = "system.paging.fault.type"
+MINOR, MAJOR = "minor", "major"
+FILE_PATH = "file.path"
+KIND = "wstrace.mapping.kind"
+SHARED = "wstrace.page.shared"
+STAGE = "wstrace.stage"
+WHO = "wstrace.who"
+CPU_MODE = "cpu.mode"
+ADDRESS = "wstrace.fault.address"
+INSTRUCTION = "wstrace.fault.instruction"
+INSTRUCTION_FILE = "wstrace.fault.instruction.file"
+ACCESS = "wstrace.fault.access"
+THREAD = "wstrace.thread.id"  # the system's id; `thread.id` means Python's own identifier
+WEIGHT = "wstrace.sample.weight"
+SPAN_MINOR = "wstrace.faults.minor"
+SPAN_MAJOR = "wstrace.faults.major"
+SPAN_BYTES = "wstrace.faults.bytes"
+SPAN_QUALITY = "wstrace.faults.quality"
+
+# -- events --------------------------------------------------------------------------------------------------------
+EVENT_FAULT = "wstrace.page_fault"
+EVENT_START = "wstrace.process.start"
+EVENT_EXIT = "wstrace.process.exit"
+EVENT_LOSS = "wstrace.loss"
+
+#: what no process or module of its own stands for
+OTHER = "other"
+UNKNOWN = "unknown"
+
+#: characters of an attribute value, whatever OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT says: backends refuse longer ones
+MAX_VALUE = 4096

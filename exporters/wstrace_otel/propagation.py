@@ -1,0 +1,109 @@
+"""The way of a trace context into a launched target: TRACEPARENT in from our environment, out to the target's.
+
+The context of a process span must exist before its process does. `reserve()` gives it out and remembers it; the span
+that the exporter opens for the root process later takes it over.
+
+Source: W3C Trace Context level 2, `traceparent`: version 00, 32 hex trace id, 16 hex parent id, 2 hex flags.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceParent:
+    """A place in a trace: the ids of trace and span, and the flags (bit 0 = sampled)."""
+
+    trace_id: int
+    span_id: int
+    flags: int = 1
+
+    def __str__(self) -> str:
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
+
+    @classmethod
+    def parse(cls, text: str) -> TraceParent | None:
+        """What a `traceparent` says; None for anything else."""
+        match = _TRACEPARENT.fullmatch(text.strip().lower())
+        if match is None or int(match[1], 16) == 0 or int(match[2], 16) == 0:
+            return None
+        return cls(int(match[1], 16), int(match[2], 16), int(match[3], 16) & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The place of the root process's span, and the one above it (None: it starts a trace)."""
+
+    own: TraceParent
+    above: TraceParent | None
+
+
+_reserved: Reservation | None = None
+
+
+def parent(environ: Mapping[str, str] = os.environ) -> TraceParent | None:
+    """Whose child the root process's span is: TRACEPARENT of our own environment."""
+    return TraceParent.parse(environ.get("TRACEPARENT", ""))
+
+
+def reserve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment that a target is launched with; its span will be the one that this names."""
+    global _reserved
+    above = parent(environ)
+    trace_id = above.trace_id if above else secrets.randbits(128) | 1
+    _reserved = Reservation(TraceParent(trace_id, secrets.randbits(64) | 1, int(_sampled(above, trace_id))), above)
+    given = {"TRACEPARENT": str(_reserved.own)}
+    if above and environ.get("TRACESTATE"):
+        given["TRACESTATE"] = environ["TRACESTATE"]
+    return given
+
+
+def context_of(place: TraceParent | None) -> Context:
+    """The context in which a span becomes the child of that place; an empty one for none."""
+    if place is None:
+        return Context()
+    above = SpanContext(place.trace_id, place.span_id, is_remote=True, trace_flags=TraceFlags(place.flags))
+    return set_span_in_context(NonRecordingSpan(above), Context())
+
+
+def _sampled(above: TraceParent | None, trace_id: int) -> bool:
+    """What OTEL_TRACES_SAMPLER decides; it depends on parent and trace id only, so the span gets the same answer."""
+    sampler = TracerProvider(shutdown_on_exit=False).sampler
+    return sampler.should_sample(context_of(above), trace_id, "").decision is Decision.RECORD_AND_SAMPLE
+
+
+def take_reserved() -> Reservation | None:
+    """What reserve() gave out last, once."""
+    global _reserved
+    taken, _reserved = _reserved, None
+    return taken
+
+
+class Ids(IdGenerator):
+    """Random ids, but those of `next` for the next span: how a span gets the ids that were given out before."""
+
+    def __init__(self) -> None:
+        self._random = RandomIdGenerator()
+        self.next: TraceParent | None = None
+
+    def generate_trace_id(self) -> int:
+        """The next trace's id."""
+        return self.next.trace_id if self.next else self._random.generate_trace_id()
+
+    def generate_span_id(self) -> int:
+        """The next span's id; a reserved one only once."""
+        taken, self.next = self.next, None
+        return taken.span_id if taken else self._random.generate_span_id()
