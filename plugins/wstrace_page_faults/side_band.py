@@ -6,7 +6,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,9 @@ class Live:
     image_end: int = 0
 
 
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
 class SideBand:
     """Decodes side-band records and gives them out, by time, up to the watermark.
 
@@ -77,6 +80,7 @@ class SideBand:
         #: records were lost: the mappings of live processes must be read again
         self.stale = False
         self._strings, self._children, self._exit_code = strings, children, exit_code
+        self._records: list[tuple[int, int, int, bytes]] = []
         self._processes: list[tuple[int, ...]] = []
         self._spaces: list[tuple[int, ...]] = []
         self._listings: list[tuple[int, dict[str, NDArray[Any]]]] = []
@@ -86,12 +90,13 @@ class SideBand:
             perf.PERF_RECORD_COMM: self._comm,
             perf.PERF_RECORD_FORK: self._fork,
             perf.PERF_RECORD_EXIT: self._exit,
+            perf.PERF_RECORD_LOST: self._lose,
         }
 
     # -- from the kernel -----------------------------------------------------------------------------------------------
 
     def take(self, raw: bytes) -> None:
-        """Decodes what one ring gave. The same record twice in a row is that of a thread with two events."""
+        """Holds what one CPU's ring gave. The same record twice in a row is that of a thread with two events."""
         at, before, before_ns = 0, b"", 0
         while at + _HEADER.size <= len(raw):
             kind, misc, size = _HEADER.unpack_from(raw, at)
@@ -103,9 +108,10 @@ class SideBand:
                 continue
             time_ns = _U64.unpack_from(record, size - 8)[0]
             if kind == perf.PERF_RECORD_LOST:
-                self._lose(_U64.unpack_from(record, 16)[0], before_ns)
-            elif (reader := self._readers.get(kind)) is not None:
-                reader(time_ns, misc, record)
+                self.lost += _U64.unpack_from(record, 16)[0]
+                self.stale = True
+                time_ns = before_ns + 1  # what was lost came after the record before
+            self._records.append((time_ns, kind, misc, record))
             self.records += 1
             before, before_ns = record, time_ns
 
@@ -180,11 +186,9 @@ class SideBand:
         code = self._exit_code(pid)
         return procfs.exit_code(pid, _UNKNOWN_CODE) if code is None else code
 
-    def _lose(self, count: int, before_ns: int) -> None:
-        """Lost since the record before: until their mappings are read again, faults of live processes are unknown."""
-        self.lost += count
-        self.stale = True
-        self._spaces += [(before_ns + 1, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
+    def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
+        """Until their mappings are read again, faults of live processes are unknown."""
+        self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
 
     # -- from us and /proc ---------------------------------------------------------------------------------------------
 
@@ -214,7 +218,14 @@ class SideBand:
     # -- to the bus ----------------------------------------------------------------------------------------------------
 
     def give(self, watermark: int, source: str) -> Iterator[Batch]:
-        """Batches of what happened up to the watermark, each in time order."""
+        """Batches of what happened up to the watermark, each in time order.
+
+        Decoded only now: a thread may be born on one CPU and end on another, and the CPUs' rings come one by one.
+        """
+        due_records, self._records = _until(self._records, watermark)
+        for time_ns, kind, misc, record in due_records:
+            if (reader := self._readers.get(kind)) is not None:
+                reader(time_ns, misc, record)
         processes, self._processes = _until(self._processes, watermark)
         if processes:
             yield self._batch(PROCESS, _columns(PROCESS, processes), source)
@@ -234,8 +245,8 @@ class SideBand:
         return Batch(schema, columns, window=(int(times[0]), int(times[-1])), source=source, strings=self._strings)
 
 
-def _until(rows: list[tuple[int, ...]], watermark: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Those up to the watermark by time, and the rest. The CPUs' rings each are in order, one after the other."""
+def _until(rows: list[Row], watermark: int) -> tuple[list[Row], list[Row]]:
+    """Those up to the watermark by time, and the rest."""
     if not rows:
         return [], rows
     due = sorted((row for row in rows if row[0] <= watermark), key=lambda row: row[0])
