@@ -1,0 +1,130 @@
+"""Tracing for the live tests: a launched or attached target, its batches, and programs that touch known pages."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wstrace.batch import Batch
+from wstrace.interfaces import Context, Target, Usage
+
+if sys.platform != "linux":
+    collect_ignore_glob = ["test_capture*.py"]
+
+#: touches N pages of fresh memory one after the other; prints the address
+TOUCH = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+int main(int argc, char **argv) {
+    size_t n = strtoul(argv[1], 0, 10);
+    int populate = argc > 2 ? MAP_POPULATE : 0;
+    char *p = mmap(0, n * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | populate, -1, 0);
+    madvise(p, n * 4096, MADV_NOHUGEPAGE);
+    for (size_t i = 0; i < n; i++) ((volatile char *)p)[i * 4096 + i % 4096] = 1;
+    printf("%lu\n", (unsigned long)p);
+    return 0;
+}
+"""
+
+
+@dataclass
+class Trace:
+    """What a source gave of a target."""
+
+    context: Context
+    source: Any
+    batches: list[Batch] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+
+    def column(self, stream: str, name: str) -> Any:
+        parts = [batch[name] for batch in self.batches if batch.schema.name == stream]
+        return np.concatenate(parts) if parts else np.zeros(0, "<u8")
+
+    def faults(self, **where: Any) -> Any:
+        """PAGE_FAULT rows as a structured array."""
+        names = ("time_ns", "pid", "tid", "pc", "va", "flags")
+        table = np.rec.fromarrays([self.column("page_fault", name) for name in names], names=[*names[:5], "bits"])
+        for name, value in where.items():
+            table = table[table[name] == value]
+        return table
+
+    def processes(self, event: int) -> Any:
+        rows = np.rec.fromarrays(
+            [self.column("process", n) for n in ("time_ns", "pid", "ppid", "tid", "name", "code", "event")],
+            names=["time_ns", "pid", "ppid", "tid", "name", "code", "event"],
+        )
+        return rows[rows.event == event]
+
+    def ledger(self, stage: str, who: str | None = None) -> int:
+        return self.context.ledger.get(stage, who)
+
+    def assert_balanced(self) -> None:
+        """recorded + lost + foreign = counted, nothing unaccounted, for minor and major."""
+        flags = self.column("page_fault", "flags")
+        for kind, recorded in (("major", int((flags & 1).sum())), ("minor", int((flags & 1 == 0).sum()))):
+            gone = self.ledger("lost_kernel", kind) + self.ledger("foreign_clock", kind)
+            assert recorded + gone == self.ledger("counted", kind), kind
+            assert self.ledger("unaccounted", kind) == 0
+
+    def assert_ordered(self) -> None:
+        """Time-ordered but for what the ledger calls late."""
+        times = self.column("page_fault", "time_ns").astype("<i8")
+        assert int((np.diff(times) < 0).sum()) <= self.ledger("late")
+
+
+def drained(trace: Trace, targets: Sequence[Target], until: Callable[[], bool]) -> Trace:
+    deadline = time.monotonic() + 60
+    while not until() and time.monotonic() < deadline:
+        trace.batches += trace.source.drain(0.1)
+    trace.batches += trace.source.stop()
+    trace.usage = targets[0].usage()
+    for target in targets:
+        target.close()
+    return trace
+
+
+@pytest.fixture
+def trace() -> Callable[..., Trace]:
+    """trace([command, ...], **options): runs the command under the source until it ends."""
+    from wstrace_os.linux import platform
+    from wstrace_page_faults.linux import PageFaults
+
+    def run(command: Sequence[str], *, user: str | None = None, slow: bool = False, **options: Any) -> Trace:
+        target = platform().launch([str(word) for word in command], user=user)
+        context, source = Context(targets=(target,)), PageFaults(**options)
+        source.start(context)
+        try:
+            target.resume()
+        except BaseException:
+            list(source.stop())
+            target.close()
+            raise
+        if slow:  # a tracer that does not get to run
+            target.wait(60)
+        return drained(Trace(context, source), [target], lambda: target.wait(0) is not None)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def touch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled TOUCH, where every user may execute it."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc (tests/install-peers)")
+    folder = tmp_path_factory.mktemp("touch")
+    (folder / "touch.c").write_text(TOUCH)
+    subprocess.run(["gcc", "-O1", "-o", folder / "touch", folder / "touch.c"], check=True)
+    for path in (folder / "touch", folder, folder.parent, folder.parent.parent):
+        path.chmod(path.stat().st_mode | 0o055)
+    return folder / "touch"
