@@ -1,0 +1,85 @@
+"""`wstrace diff A.wst B.wst`: what the second trace's last snapshot has more or less than the first's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import numpy as np
+
+from wstrace.batch import Batch
+from wstrace.errors import TraceFileError
+from wstrace.plugins import api_name
+from wstrace.schema import KINDS, PAGE_SWAPPED, PAGE_ZERO
+from wstrace.text import base_name, printable, size, well_formed
+
+Owned = dict[str, int]
+
+
+@click.command()
+@click.argument("first", metavar="A.wst")
+@click.argument("second", metavar="B.wst")
+@click.option("--by", type=click.Choice(["file", "module", "kind"]), default="file", help="file = by path.")
+@click.option("--all", "everything", is_flag=True, help="Also what did not change.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def diff(first: str, second: str, by: str, everything: bool, as_json: bool) -> None:
+    """Compare the resident pages of two trace files by owner: the last whole snapshot of each process, added up."""
+    before, after = _owned(first, by), _owned(second, by)
+    changes = {name: after.get(name, 0) - before.get(name, 0) for name in {*before, *after}}
+    order = sorted(changes, key=lambda name: (-abs(changes[name]), name))
+    rows = [(name, before.get(name, 0), after.get(name, 0)) for name in order if everything or changes[name]]
+    if as_json:
+        found = [{"name": well_formed(name), "first": a, "second": b, "change": b - a} for name, a, b in rows]
+        totals = {"first": sum(before.values()), "second": sum(after.values())}
+        click.echo(json.dumps({**totals, "change": totals["second"] - totals["first"], "owners": found}, indent=1))
+        return
+    from wstrace_working_set import render
+
+    cells = [[_signed(b - a), size(a), size(b), printable(name)] for name, a, b in rows]
+    a, b = sum(before.values()), sum(after.values())
+    render.show("", ["change", "first", "second", by], [*cells, [_signed(b - a), size(a), size(b), "Total"]])
+
+
+def _signed(n_bytes: int) -> str:
+    return ("+" if n_bytes > 0 else "-" if n_bytes < 0 else " ") + size(abs(n_bytes))
+
+
+def _owned(path: str, by: str) -> Owned:
+    """Resident bytes by owner. Raises TraceFileError when the file has no whole snapshot."""
+    with api_name("open_trace")(path) as trace:
+        found: Owned = {}
+        for batches in _last_snapshots(trace).values():
+            for batch in batches:
+                _count(batch, by, trace.header.page_size, found)
+    if not found:
+        raise TraceFileError(
+            f"{printable(path)} holds no whole snapshot", "record one: wstrace snapshot PID -o FILE, or -s working_set"
+        )
+    return found
+
+
+def _last_snapshots(trace: Any) -> dict[int, list[Batch]]:
+    """pid -> the parts of its last snapshot that has all of them."""
+    whole: dict[int, list[Batch]] = {}
+    parts: dict[tuple[int, int], list[Batch]] = {}
+    for batch in trace.batches("resident"):
+        header = batch.header
+        key = int(header["pid"]), int(header["snap"])
+        held = parts.setdefault(key, [])
+        held.append(batch)
+        if header["last"]:
+            if len(held) == int(header["part"]) + 1:
+                whole[key[0]] = held
+            del parts[key]
+    return whole
+
+
+def _count(batch: Batch, by: str, page_size: int, found: Owned) -> None:
+    resident = (batch["flags"] & (PAGE_SWAPPED | PAGE_ZERO)) == 0
+    codes = batch["kind" if by == "kind" else "file"][resident]
+    pages = np.bincount(codes, batch["pages"][resident])
+    for code in np.flatnonzero(pages).tolist():
+        name = KINDS[min(code, len(KINDS) - 1)] if by == "kind" else batch.strings[code] or "[unknown]"
+        name = base_name(name) if by == "module" else name
+        found[name] = found.get(name, 0) + int(pages[code]) * page_size

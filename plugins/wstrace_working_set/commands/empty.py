@@ -1,0 +1,51 @@
+"""`wstrace empty PID`: takes a process's pages out of memory."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from wstrace.errors import UsageError
+from wstrace.text import printable, size, well_formed
+from wstrace_working_set.empty import empty_working_set
+
+
+@click.command()
+@click.argument("pid", type=int)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def empty(pid: int, yes: bool, as_json: bool) -> None:
+    """Take a process's pages out of memory; tell what left, what stayed, and why.
+
+    No data is lost: pages come back when they are used, which costs the process time.
+    """
+    if not yes:
+        _ask(pid)
+    done = empty_working_set(pid, others=True)
+    if as_json:
+        facts = {"pid": done.pid, "name": well_formed(done.name), "before": done.before, "after": done.after,
+                 "swap_out": done.swap_out, "stayed": dict(done.stayed)}  # fmt: skip
+        click.echo(json.dumps(facts, indent=1))
+        return
+    from wstrace_working_set import render
+
+    swap = f" ({size(done.swap_out)} to swap)" if done.swap_out else ""
+    render.write(f"process {done.pid} {printable(done.name)}: {size(done.before)} before, {size(done.after)} after, "
+                 f"{size(max(done.left, 0))} left memory{swap}")  # fmt: skip
+    stayed = sorted(done.stayed.items(), key=lambda item: -item[1])
+    render.show("", ["stayed", "why"], [[size(n), why] for why, n in stayed])
+
+
+def _ask(pid: int) -> None:
+    """Asks on the terminal. Raises UsageError where nobody can answer."""
+    import sys
+
+    from wstrace_os import half
+
+    if not sys.stdin.isatty():
+        raise UsageError("empty asks before it acts, and nobody is there to answer", "add --yes")
+    with half("wstrace_working_set").Space(pid) as space:
+        name, owned = printable(space.name), space.owned()
+    whose = "" if owned else " of another user"
+    click.confirm(f"Take the pages of process {pid} ({name}){whose} out of memory?", abort=True, err=True)

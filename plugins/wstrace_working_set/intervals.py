@@ -1,0 +1,48 @@
+"""Arithmetic on runs of pages: how much of one set of runs lies in another. Sorted runs that do not overlap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def overlap(
+    start: NDArray[Any], end: NDArray[Any], other_start: NDArray[Any], other_end: NDArray[Any]
+) -> NDArray[np.int64]:
+    """Bytes of each range start..end that the other ranges (sorted, apart) cover, shape (n,)."""
+    if not len(other_start):
+        return np.zeros(len(start), np.int64)
+    lengths = np.r_[0, np.cumsum((other_end - other_start).astype(np.int64))]
+
+    def below(address: NDArray[Any]) -> NDArray[np.int64]:
+        at = np.searchsorted(other_start, address, "right") - 1
+        inside = np.minimum(address, other_end[at]) - np.minimum(other_start[at], address)
+        covered: NDArray[np.int64] = np.where(at < 0, 0, lengths[at] + inside.astype(np.int64))
+        return covered
+
+    return below(end) - below(start)
+
+
+def cut(
+    start: NDArray[Any], end: NDArray[Any], borders: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
+    """The ranges cut wherever a border (u64, sorted) lies inside: starts, ends, and the range each came from."""
+    first = np.searchsorted(borders, start, "right")
+    count = np.searchsorted(borders, end, "left") - first + 1
+    each = np.repeat(np.arange(len(start)), count)
+    part = np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count)
+    padded = np.r_[borders, np.uint64(0)]
+    low = np.where(part == 0, start[each], padded[first[each] + part - 1])
+    high = np.where(part == count[each] - 1, end[each], padded[np.minimum(first[each] + part, len(borders))])
+    return low, high, each
+
+
+def without(
+    start: NDArray[Any], end: NDArray[Any], other_start: NDArray[Any], other_end: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
+    """The parts of the ranges that the others (sorted, apart) do not cover: starts, ends, the range each came from."""
+    low, high, each = cut(start, end, np.union1d(other_start, other_end))
+    bare = overlap(low, high, other_start, other_end) == 0
+    return low[bare], high[bare], each[bare]

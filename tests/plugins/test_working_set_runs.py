@@ -1,0 +1,182 @@
+"""pagemap entries to runs: against a page-by-page decoding in plain Python, on any system."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wstrace_os.pagemap import IS_HUGE, IS_PFNZERO, PAGE, REGION
+from wstrace_working_set import pagemap_runs, pageout, smaps
+from wstrace_working_set.intervals import cut, overlap, without
+
+from wstrace import schema
+
+PRESENT, SWAPPED, FILE, EXCLUSIVE = 1 << 63, 1 << 62, 1 << 61, 1 << 56
+NOISE = 1 << 55 | 1 << 57 | 0x1234  # soft-dirty, uffd-wp, a frame number: no business of a run
+STATES = (0, PRESENT | EXCLUSIVE, PRESENT | FILE, PRESENT | FILE | EXCLUSIVE, PRESENT, SWAPPED, NOISE,
+          PRESENT | EXCLUSIVE | NOISE)  # fmt: skip
+BASE = 0x7000_0000_0000
+
+layouts = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from((1, 3, 5, 7, 9, 11)), st.lists(st.sampled_from(STATES), min_size=1)),
+    min_size=1,
+    max_size=6,
+)
+
+
+class Memory:
+    """Mappings (gap before it, flags, entries of its pages) laid out from BASE, read as Pagemap.read does."""
+
+    def __init__(self, layout) -> None:
+        at, start, end, self.entries = BASE, [], [], {}
+        for gap, _, states in layout:
+            at += gap * PAGE
+            start.append(at)
+            for state in states:
+                self.entries[at] = state
+                at += PAGE
+            end.append(at)
+        self.mappings = {"start": np.array(start, "<u8"), "end": np.array(end, "<u8"),
+                         "flags": np.array([flags for _, flags, _ in layout], "<u2")}  # fmt: skip
+
+    def read(self, start: int, buffer: memoryview) -> int:
+        pages = len(buffer) // 8
+        buffer[:] = np.array([self.entries.get(start + i * PAGE, 0) for i in range(pages)], "<u8").tobytes()
+        return len(buffer)
+
+    def windows(self):
+        held = [a for a, e in self.entries.items() if e & (PRESENT | SWAPPED)]
+        return np.array([(a, a + PAGE, 0) for a in held], REGION)
+
+
+def expected(memory: Memory, zero: set[int]) -> dict[int, int]:
+    """address -> flags, a page at a time."""
+    found = {}
+    rows = zip(*(memory.mappings[n].tolist() for n in ("start", "end", "flags")), strict=True)
+    for start, end, mapping in rows:
+        for at in range(start, end, PAGE):
+            e = memory.entries[at]
+            if not e & (PRESENT | SWAPPED):
+                continue
+            shared = bool(mapping & schema.MAP_SHARED)
+            present, file, exclusive = bool(e & PRESENT), bool(e & FILE), bool(e & EXCLUSIVE)
+            if present and shared and not file and not exclusive:
+                continue
+            flags = mapping & 7
+            flags |= schema.PAGE_FILE * file | schema.PAGE_EXCLUSIVE * exclusive
+            flags |= schema.PAGE_SWAPPED * bool(e & SWAPPED) | schema.PAGE_ZERO * (present and at in zero)
+            flags |= schema.PAGE_SHARED * (present and not exclusive and at not in zero)
+            writable = bool(mapping & schema.MAP_WRITE) and not shared
+            flags |= schema.PAGE_COPY_ON_WRITE * (present and writable and (file or not exclusive or at in zero))
+            found[at] = flags
+    return found
+
+
+@given(layouts, st.booleans(), st.integers(1, 7), st.randoms())
+@settings(max_examples=200, deadline=None)
+def test_runs_say_what_each_page_says(layout, sparse, chunk, random):
+    memory = Memory(layout)
+    plain = [a for a, e in memory.entries.items() if e & PRESENT and not e & (FILE | EXCLUSIVE)]
+    zero = {a for a in plain if random.random() < 0.5}
+    special = np.array([(a, a + PAGE, IS_PFNZERO) for a in sorted(zero)], REGION)
+    was = pagemap_runs.CHUNK
+    pagemap_runs.CHUNK = chunk  # runs must not depend on how it is read
+    try:
+        spans = pagemap_runs.Spans(memory.mappings, memory.mappings["start"] > 0, memory.windows() if sparse else None)
+        found = pagemap_runs.read(memory.read, spans, special, None)
+    finally:
+        pagemap_runs.CHUNK = was
+    runs = pagemap_runs.attributes(found, memory.mappings, special, np.zeros(len(layout), bool))
+    pages = {}
+    for start, n, flags, row in zip(*(runs[c].tolist() for c in ("start", "pages", "flags", "row")), strict=True):
+        assert memory.mappings["start"][row] <= start
+        assert start + n * PAGE <= memory.mappings["end"][row]
+        for i in range(n):
+            pages[start + i * PAGE] = flags
+    assert pages == expected(memory, zero)
+    assert list(pages) == sorted(pages)
+    borders = zip(runs["start"][1:].tolist(), (runs["start"] + runs["pages"] * np.uint64(PAGE)).tolist(), strict=False)
+    same = (runs["flags"][1:] == runs["flags"][:-1]) & (runs["row"][1:] == runs["row"][:-1])
+    assert not any(alike and start == end for alike, (start, end) in zip(same, borders, strict=False)), "not joined"
+
+
+def test_huge_pages_and_locked_mappings_have_their_flags():
+    memory = Memory([(0, 3, [PRESENT | EXCLUSIVE] * 6)])
+    special = np.array([(BASE + 2 * PAGE, BASE + 4 * PAGE, IS_HUGE)], REGION)
+    spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
+    found = pagemap_runs.read(memory.read, spans, special, None)
+    runs = pagemap_runs.attributes(found, memory.mappings, special, np.array([True]))
+    assert runs["pages"].tolist() == [2, 2, 2]
+    assert ((runs["flags"] & schema.PAGE_HUGE) != 0).tolist() == [False, True, False]
+    assert (runs["flags"] & schema.PAGE_LOCKED).all()
+
+
+def test_share_counts_cut_runs():
+    class Counter:
+        def counts(self, entries, top):
+            return np.array([2, 2, 3, 255], "u1")
+
+    memory = Memory([(0, 1, [PRESENT | FILE] * 4)])
+    spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
+    runs = pagemap_runs.attributes(
+        pagemap_runs.read(memory.read, spans, None, Counter()), memory.mappings, None, np.array([False])
+    )
+    assert (runs["pages"].tolist(), runs["shares"].tolist()) == ([2, 1, 1], [2, 3, 255])
+
+
+def test_pagemap_that_ends_early_is_said():
+    memory = Memory([(0, 1, [PRESENT] * 4)])
+    spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
+    with pytest.raises(EOFError):
+        pagemap_runs.read(lambda start, buffer: 8, spans, None, None)
+
+
+ranges = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=8)
+
+
+def laid(steps) -> tuple[np.ndarray, np.ndarray]:
+    start, end, at = [], [], 10
+    for gap, length in steps:
+        start.append(at + gap)
+        at += gap + length
+        end.append(at)
+    return np.array(start, "<u8"), np.array(end, "<u8")
+
+
+@given(ranges, ranges)
+@settings(deadline=None)
+def test_intervals_against_sets(ours, others):
+    ours, others = laid(ours), laid(others)
+    covered = {x for a, b in zip(*others, strict=True) for x in range(int(a), int(b))}
+    sets = [set(range(int(a), int(b))) for a, b in zip(*ours, strict=True)]
+    assert overlap(*ours, *others).tolist() == [len(s & covered) for s in sets]
+    low, high, each = without(*ours, *others)
+    for i, s in enumerate(sets):
+        got = [set(range(int(a), int(b))) for a, b, e in zip(low, high, each, strict=True) if e == i]
+        assert sum(map(len, got)) == len(s - covered)
+        assert set().union(*got) == s - covered
+    borders = np.union1d(*others).astype("<u8")
+    low, high, each = cut(*ours, borders)
+    assert int((high - low).sum()) == sum(map(len, sets))
+    assert not any((borders > a).any() and ((borders > a) & (borders < b)).any() for a, b in zip(low, high, strict=True))
+
+
+def test_why_a_page_stayed():
+    kinds = np.array([schema.KIND_FILE, schema.KIND_ANON, schema.KIND_VDSO], "<u2") << schema.KIND_SHIFT
+    flags = [schema.PAGE_FILE | schema.PAGE_EXCLUSIVE, schema.PAGE_FILE | schema.PAGE_SHARED,
+             schema.PAGE_EXCLUSIVE, schema.PAGE_EXCLUSIVE | schema.PAGE_LOCKED, schema.PAGE_FILE]  # fmt: skip
+    runs = {"flags": np.array(flags, "<u2"), "row": np.array([0, 0, 1, 1, 2], "<u4")}
+    for swap, anonymous in ((False, "no swap space"), (True, "did not swap out")):
+        codes, reasons = pageout.why_stayed({"flags": kinds}, runs, swap)
+        said = [reasons[code] for code in codes.tolist()]
+        for words, reason in zip(("kept by the kernel", "other processes", anonymous, "mlock", "own page"), said, strict=True):
+            assert words in reason
+
+
+def test_smaps_flags():
+    text = ("00400000-00401000 r-xp 00000000 08:01 1 /a b: c\nRss: 4 kB\nVmFlags: rd ex mr lo \n"
+            "7f0000000000-7f0000200000 rw-p 00000000 00:0f 2 /anon_hugepage (deleted)\nVmFlags: rd wr ht\n")  # fmt: skip
+    flags = smaps.parse(text)
+    assert flags[0x400000] == {"rd", "ex", "mr", "lo"}
+    assert "ht" in flags[0x7F0000000000]
