@@ -18,6 +18,7 @@ from wstrace.schema import (
     PAGE_FAULT,
     PAGE_GUARD,
     PAGE_SWAPPED,
+    PAGE_ZERO,
     PROCESS,
     PROCESS_EXIT,
     PROCESS_FORK,
@@ -158,7 +159,7 @@ class Summary:
         held = self._snapshots.setdefault(pid, Snapshot())
         rows = batch
         if "flags" in batch:
-            rows = batch.take((batch["flags"] & (PAGE_SWAPPED | PAGE_GUARD)) == 0)
+            rows = batch.take((batch["flags"] & (PAGE_SWAPPED | PAGE_ZERO | PAGE_GUARD)) == 0)
         held.add(batch.header, *self._pages(rows))
 
     def _write(self, batch: Batch) -> None:

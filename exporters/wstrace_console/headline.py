@@ -12,7 +12,7 @@ from wstrace.summary import Summary
 from wstrace.text import base_name, duration, number, plural, printable, size
 
 #: ledger rows that the second line already tells
-_TOLD = {"counted", "recorded", "sampled"}
+_TOLD = {"counted", "recorded", "sampled", "unaccounted"}
 NAME_LIMIT = 60
 
 
@@ -66,7 +66,9 @@ def completeness(summary: Summary, facts: Mapping[str, Any], ledger: Ledger, see
     """Line 2: `recorded 96,113 + lost 0 = counted 96,113; rusage 96,541; not visible: 428 (why)`; level; time."""
     parts = []
     counted = ledger.get("counted")
-    if not counters(summary, facts):
+    if counters(summary, facts):
+        parts.append(f"counted {number(counted)}, none recorded one by one")
+    else:
         recorded = ledger.get("recorded", PAGE_FAULT.name) or seen
         terms = [("recorded", recorded), ("lost", ledger.get("lost_kernel"))]
         terms += [(word, n) for word in ("foreign_clock", "unaccounted") if (n := ledger.get(word))]
@@ -77,15 +79,21 @@ def completeness(summary: Summary, facts: Mapping[str, Any], ledger: Ledger, see
     usage = [facts[key] for key in ("usage_minor", "usage_major") if facts.get(key) is not None]
     if usage:
         parts.append(f"rusage {number(sum(usage))}")
-    hidden = max(sum(usage) - counted, 0) if usage and counted else 0
-    reasons = [printable(str(reason), 2 * NAME_LIMIT) for reason in facts.get("not_visible") or ()]
-    if hidden or reasons:
-        count = f"{number(hidden)} " if counted and usage else ""
-        parts.append(f"not visible: {count}({', '.join(reasons) or 'unknown why'})")
+    parts += _not_visible(facts, max(sum(usage) - counted, 0) if usage and counted else 0)
     parts.append(f"level {printable(str(facts.get('level', 'full')), NAME_LIMIT)}")
     if summary.last_ns > summary.first_ns:
         parts.append(f"over {duration((summary.last_ns - summary.first_ns) / 1e9)}")
     return "; ".join(parts)
+
+
+def _not_visible(facts: Mapping[str, Any], hidden: int) -> list[str]:
+    """What the trace cannot show: how much more the system accounts than was counted, and the sources' reasons."""
+    reasons = [printable(str(reason), 2 * NAME_LIMIT) for reason in facts.get("not_visible") or ()]
+    count = number(hidden) if hidden else ""
+    why = ", ".join(reason.removeprefix(f"{count} ") for reason in reasons)
+    if count:
+        return [f"not visible: {count} ({why or 'unknown why'})"]
+    return [f"not visible: {why}"] if why else []
 
 
 def obstacle(facts: Mapping[str, Any]) -> str:

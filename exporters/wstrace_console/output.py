@@ -99,6 +99,8 @@ class Output:
 
     def show(self, *parts: RenderableType) -> None:
         """Writes rich renderables, each from the start of a line; without spaces at line ends where nobody looks."""
+        if self.broken:
+            return
         console = self.rich()
         with console.capture() as capture:
             console.print(*parts, sep="\n", soft_wrap=not self.terminal)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
-from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, PAGE_GUARD, PAGE_SWAPPED, RESIDENT_PAGES
+from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, PAGE_GUARD, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
 from wstrace.summary import OTHER
 from wstrace_console.places import Places
 
@@ -58,7 +58,7 @@ class SectionCounts:
                 self._row(label)[2] -= n  # only the last snapshot of a process counts
         held = self._snapshots.setdefault(pid, (snap, {}))[1]
         if "flags" in batch:
-            batch = batch.take((batch["flags"] & (PAGE_SWAPPED | PAGE_GUARD)) == 0)
+            batch = batch.take((batch["flags"] & (PAGE_SWAPPED | PAGE_ZERO | PAGE_GUARD)) == 0)
         pages = batch["pages"].astype(np.int64)
         if pages.sum() <= _PAGES:
             first = np.repeat(np.cumsum(pages) - pages, pages)

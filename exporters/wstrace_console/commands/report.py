@@ -24,7 +24,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", metavar="FILE")
-@click.option("--by", type=click.Choice(["file", "module", "pair", "thread", "process", "kind", "section"]), default="",
+@click.option("--by", type=click.Choice(["file", "module", "pair", "thread", "process", "kind", "section"]),
               help="Show one table: by file of the page, module of the instruction, both, ...")  # fmt: skip
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
 @click.option("--hard", is_flag=True, help="Only faults that read from disk.")
@@ -36,10 +36,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl"]), default="summary",
               show_default=True, help="lines: VA PC owner via module; jsonl: JSON objects.")  # fmt: skip
-def report(
-    file: str, by: str, top: int, hard: bool, soft: bool, glob: str, tid: int, start: float, end: float, json: bool,
-    format_: str,
-) -> int:  # fmt: skip
+def report(file: str, by: str | None, glob: str, format_: str, **options: Any) -> int:
     """Show who brought which pages, from a trace file.
 
     \b
@@ -50,9 +47,8 @@ def report(
     from wstrace.session import Session
     from wstrace_console.console import Console
 
-    console = Console(to="stdout", format=format_, by=by, top=top, hard=hard, soft=soft, file=glob, tid=tid,  # type: ignore[arg-type]
-                      start=start, end=end, json=json)  # fmt: skip
-    source = Spec("replay", {"path": file})  # not a text to be parsed: a path may hold commas
+    console = Console(to="stdout", format=format_, by=by or "", file=glob, **options)  # type: ignore[arg-type]
+    source = Spec("replay", {"path": [file]})  # a list, not text to be parsed: a path may hold commas
     session = Session(sources=[source], exporters=[console], record=False)
     with session:
         while not session.wait(0.1):

@@ -1,0 +1,157 @@
+"""The console exporter, and the exporter of exporters/README.md, keep the contract; report prints what run printed."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from wstrace.interfaces import Exporter
+from wstrace.schema import PAGE_FAULT
+from wstrace.session import Session
+from wstrace.testing import ExporterContract, ScriptedSource, batch_of
+from wstrace_console.commands.report import report
+from wstrace_console.console import Console
+
+README = Path(__file__).parents[2] / "exporters" / "README.md"
+SESSION = {"enrichers": [], "record": False}
+
+
+class TestConsole(ExporterContract):
+    def make(self) -> Exporter:
+        return Console(io.StringIO())
+
+
+class TestConsoleLines(ExporterContract):
+    def make(self) -> Exporter:
+        return Console(io.StringIO(), format="lines")
+
+
+class TestConsoleJsonl(ExporterContract):
+    def make(self) -> Exporter:
+        return Console(io.StringIO(), format="jsonl")
+
+
+class TestConsoleBySection(ExporterContract):
+    def make(self) -> Exporter:
+        return Console(io.StringIO(), by="section")
+
+
+def readme_module() -> Any:
+    code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert code is not None
+    module = types.ModuleType("hot_pages")
+    exec(compile(code[1], "exporters/README.md", "exec"), module.__dict__)
+    return module
+
+
+class TestExporterOfTheReadme(ExporterContract):
+    @pytest.fixture(autouse=True)
+    def _path(self, tmp_path: Path) -> None:
+        self.path = str(tmp_path / "hot.txt")
+
+    def make(self) -> Exporter:
+        exporter: Exporter = readme_module().HotPages(path=self.path)
+        return exporter
+
+    def test_it_finds_the_hot_pages(self) -> None:
+        source = ScriptedSource([batch_of(PAGE_FAULT, va=[4096, 8192, 8200, 8192], pid=1, tid=1, flags=0)])
+        with Session(sources=[source], exporters=[self.make()], **SESSION) as session:
+            session.wait(5)
+        assert Path(self.path).read_text(encoding="utf-8") == "0x2000 3\n0x1000 1\n"
+        assert readme_module().wstrace_exporters()[0].name == "hot_pages"
+
+
+def faults() -> list[Any]:
+    names = ["/usr/lib/libc.so.6"] * 50 + ["[heap]"] * 30 + ["/a,b=c:/d.so"] * 20
+    return [
+        batch_of(PAGE_FAULT, time_ns=[1000 * (i + 1) for i in range(100)], pid=7, tid=[7 + i % 2 for i in range(100)],
+                 pc=4096, va=[4096 * i for i in range(100)], flags=[int(i % 25 == 0) for i in range(100)],
+                 file=names, pc_file=names[::-1], kind=1)
+    ]  # fmt: skip
+
+
+def test_session_prints_the_summary_at_its_end() -> None:
+    stream = io.StringIO()
+    with Session(sources=[ScriptedSource(faults())], exporters=[Console(stream)], **SESSION) as session:
+        session.wait(5)
+    first, second = stream.getvalue().splitlines()[:2]
+    assert first == "100 faults, 4 from disk; most in libc.so.6"
+    assert second.startswith("recorded 100 + lost 0; level full")
+    assert session.ledger.losses() == []
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path) -> Path:
+    """A trace file with a comma, an equals sign and a space in its name; what was printed live stands beside it."""
+    pytest.importorskip("wstrace_msgpack.exporter", reason="the trace file's exporter is not here")
+    from wstrace_msgpack.exporter import MsgpackExporter
+
+    path, stream = tmp_path / "a b,c=d.wst", io.StringIO()
+    exporters = [Console(stream), MsgpackExporter(path=str(path))]
+    with Session(sources=[ScriptedSource(faults())], exporters=exporters, **SESSION) as session:
+        session.wait(5)
+    path.with_suffix(".txt").write_text(stream.getvalue(), encoding="utf-8")
+    return path
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(report, list(arguments), catch_exceptions=False)
+
+
+def test_report_counts_what_the_file_holds(trace_file: Path) -> None:
+    live = trace_file.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+    assert live[0] == "100 faults, 4 from disk; most in libc.so.6"
+    result = run(str(trace_file))
+    assert result.exit_code == 0
+    # `file` is derived and this trace has no mappings: counts stand, names do not
+    assert result.output.splitlines()[0].startswith("100 faults, 4 from disk; most in [unknown]")
+    assert result.output.splitlines()[1] == live[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        (["--hard"], "4 of 100 faults (only from disk), 4 from disk"),
+        (["--soft", "--tid", "8"], "48 of 100 faults (thread 8, only soft), 0 from disk"),
+        (["--end", "50us"], "of 100 faults (to 5e-05 s)"),
+    ],
+)
+def test_report_filters(trace_file: Path, arguments: list[str], first: str) -> None:
+    assert first in run(str(trace_file), *arguments).output.splitlines()[0]
+
+
+def test_report_json_and_lines(trace_file: Path) -> None:
+    found = json.loads(run(str(trace_file), "--json", "--by", "thread").output)
+    assert [(row["tid"], row["total"]) for row in found["summary"]["top"]["thread"]] == [(7, 50), (8, 50)]
+    rows = [json.loads(line) for line in run(str(trace_file), "--format", "jsonl").output.splitlines()]
+    assert [row["va"] for row in rows] == [hex(4096 * i) for i in range(100)]
+    lines = run(str(trace_file), "--format", "lines", "--hard").output.splitlines()
+    assert len(lines) == 4
+    assert lines[0] == "000000000000 000000001000 [unknown] via [unknown]"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--by", "nothing"], ["--top", "0"], ["--start", "soon"], ["--format", "xml"], []]
+)
+def test_report_refuses_what_it_does_not_know(tmp_path: Path, arguments: list[str]) -> None:
+    result = CliRunner().invoke(report, [*([str(tmp_path / "x.wst")] if arguments else []), *arguments])
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_report_of_what_is_no_trace_is_one_error(tmp_path: Path) -> None:
+    from wstrace.errors import WstraceError
+
+    for name, content in (("text.wst", b"hello"), ("empty.wst", b""), ("missing.wst", None)):
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(WstraceError):
+            run(str(path))
