@@ -29,6 +29,10 @@ def wstrace_commands() -> Sequence[Command]:
     """The words on trace files."""
     return [
         Command("info", "what a trace file holds, and whether it is whole", "wstrace_msgpack.commands.info:info"),
+        Command("recover", "write a clean file of a cut or damaged one", "wstrace_msgpack.commands.recover:recover"),
+        Command("convert", "a trace as Parquet, CSV, JSON lines or Arrow", "wstrace_msgpack.commands.convert:convert"),
+        Command("query", "ask a trace in SQL", "wstrace_msgpack.commands.query:query"),
+        Command("merge", "several traces, of parts or hosts, as one", "wstrace_msgpack.commands.merge:merge"),
         Command("replay", "feed a trace file to exporters", "wstrace_msgpack.commands.replay:replay"),
     ]
 

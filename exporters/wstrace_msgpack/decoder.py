@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import DTYPES, MARK, Schema
 from wstrace_msgpack import frames
-from wstrace_msgpack.format import EVENTS, SNAPSHOT, FrameError
+from wstrace_msgpack.format import EVENTS, SNAPSHOT, FrameError, Limits
 from wstrace_msgpack.format import MARK as MARK_FRAME
-from wstrace_msgpack.part import Part
-from wstrace_msgpack.scan import Frame
+from wstrace_msgpack.scan import Damage, Frame
 from wstrace_msgpack.tables import PartLookups
 
 MAP_COLUMNS = ("mapping", "pc_mapping")
@@ -39,12 +38,20 @@ class Selection(NamedTuple):
         return frozenset(needed | ({"time_ns"} if self.start is not None or self.end is not None else set()))
 
 
+class Reading(Protocol):
+    """What a decoder tells of the file that it reads from."""
+
+    limits: Limits
+    damage: Damage
+    unreadable: set[str]
+
+
 class Decoder:
     """Makes batches of one part's frames. A bad body is counted in the part's damage and gives None."""
 
     def __init__(
         self,
-        part: Part,
+        part: Reading,
         lookups: PartLookups,
         selection: Selection,
         schema: Callable[[str], Schema],
@@ -52,7 +59,7 @@ class Decoder:
     ) -> None:
         self._part = part
         self._lookups = lookups
-        self._selection = selection
+        self.selection = selection
         self._schema = schema
         self._strings = strings
         stored = selection.stored
@@ -65,7 +72,7 @@ class Decoder:
     @property
     def kinds(self) -> frozenset[int]:
         """The kinds of frames that can hold the stream."""
-        stream = self._selection.stream
+        stream = self.selection.stream
         if stream is None:
             return frozenset((EVENTS, SNAPSHOT, MARK_FRAME))
         if stream == "mark":
@@ -74,7 +81,7 @@ class Decoder:
 
     def batch(self, frame: Frame) -> Batch | None:
         """The batch of a frame; None when it is of another stream, or bad."""
-        limits, stream = self._part.limits, self._selection.stream
+        limits, stream = self._part.limits, self.selection.stream
         try:
             if frame.kind == MARK_FRAME:
                 return self._mark(frames.unpack_mark(frame.body, limits))
@@ -89,8 +96,8 @@ class Decoder:
         self._part.unreadable.update(rows.unreadable)
         columns = self._translated(rows.columns, self._schema(rows.stream))
         columns = self._in_time(columns)
-        if self._selection.columns is not None:
-            columns = {name: columns[name] for name in self._selection.columns if name in columns}
+        if self.selection.columns is not None:
+            columns = {name: columns[name] for name in self.selection.columns if name in columns}
         window = rows.window if rows.window[0] <= rows.window[1] else (rows.window[1], rows.window[0])
         return Batch(self._schema(rows.stream), columns, window=window, lost=rows.lost, source="replay",
                      strings=self._strings, header=rows.header)  # fmt: skip
@@ -114,7 +121,7 @@ class Decoder:
         return {**found, **derived}
 
     def _in_time(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        start, end, times = self._selection.start, self._selection.end, columns.get("time_ns")
+        start, end, times = self.selection.start, self.selection.end, columns.get("time_ns")
         if times is None or not len(times) or (start is None and end is None):
             return columns
         keep = np.ones(len(times), bool)
@@ -139,7 +146,7 @@ class Decoder:
             if type(value) is int and 0 <= value <= most:
                 columns[column.name] = np.array([value], DTYPES[column.type])
         time = int(columns["time_ns"][0]) if "time_ns" in columns else 0
-        start, end = self._selection.start, self._selection.end
+        start, end = self.selection.start, self.selection.end
         if (start is not None and time < start) or (end is not None and time >= end):
             return None
         return Batch(MARK, columns, window=(time, time), source="replay", strings=self._strings)

@@ -8,6 +8,8 @@ from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace_msgpack import osfile
+from wstrace_msgpack.frames import Header
+from wstrace_msgpack.replay import ORIGIN
 from wstrace_msgpack.rotation import Parts
 from wstrace_msgpack.rows import RowWriter
 from wstrace_msgpack.writer import TraceWriter
@@ -85,22 +87,39 @@ class MsgpackExporter(Exporter):
         )
         self._writer = TraceWriter(parts, context.strings, level=self._level)
 
+    def _begin(self) -> None:
+        """The first frame, once the sources stand: a replay's file says of which time and host its records are."""
+        if not isinstance(self._writer, TraceWriter):
+            return
+        origin = self._context.facts.get(ORIGIN)
+        if origin is None:
+            self._writer.begin()
+            return
+        fields = dict(origin)
+        begin = fields.pop("begin_ns")
+        header = Header(**fields)
+        self._writer.begin(header)
+        offset = header.clock.get("realtime_offset_ns", 0)
+        self._writer.copy_mark({"m": "clock", "t": begin, "monotonic": begin, "realtime": begin + offset})
+
     def export(self, batch: Batch) -> None:
         """Takes one batch."""
         if self._writer is not None:
+            if not self._taken:
+                self._begin()
             self._taken += 1
             self._writer.write(batch)
             self._tell_loss()
 
     def tick(self) -> None:
         """Writes what has waited for a second."""
-        if self._writer is not None:
+        if self._writer is not None and self._taken:
             self._writer.tick()
             self._tell_loss()
 
     def flush(self, timeout: float) -> None:
         """Writes what waits."""
-        if self._writer is not None:
+        if self._writer is not None and self._taken:
             self._writer.flush()
             self._tell_loss()
 
@@ -109,10 +128,15 @@ class MsgpackExporter(Exporter):
         writer, self._writer = self._writer, None
         if writer is None:
             return
+        facts = {key: value for key, value in self._context.facts.items() if key != ORIGIN}
         try:
+            if not self._taken:
+                self._writer = writer
+                self._begin()
+                self._writer = None
             writer.flush()
             self._tell_loss(writer)
-            writer.close(self._context.ledger.as_dict(), self._context.facts)
+            writer.close(self._context.ledger.as_dict(), facts)
         finally:
             self._tell_loss(writer)
             self._statistics = writer.statistics()

@@ -177,6 +177,25 @@ def remove(path: str) -> None:
             return
 
 
+def is_being_written(path: str) -> bool:
+    """Whether a writer holds the file's lock now; True where the system cannot tell."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fd = os.open(path, os.O_RDONLY | _BINARY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _lock(fd: int) -> None:
     """One writer: raises OSError when another has the file. The system frees the lock of a killed process."""
     if sys.platform == "win32":

@@ -26,6 +26,7 @@ from wstrace_msgpack.format import (
     Limits,
     unpack_head,
 )
+from wstrace_msgpack.frames import Rows
 from wstrace_msgpack.scan import Damage, Frame, Input, Scanner, frame_at
 from wstrace_msgpack.tables import Tables
 
@@ -136,29 +137,43 @@ class Part:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(
-        self, kinds: frozenset[int] | None = None, start: int | None = None, end: int | None = None
+        self, kinds: frozenset[int] | None = None, start: int | None = None, end: int | None = None, *, after: int = -1
     ) -> Iterator[Frame]:
         """The frames of those kinds whose window touches [start, end), in the order of the file.
 
         A frame that is not where the index says makes it scan the whole file, and go on behind the last one given.
+
+        Args:
+            kinds: None = all.
+            start, end: ns on the records' clock; frames without a window are always given.
+            after: only frames behind that offset.
         """
-        position, done = 0, -1
-        chosen = self._chosen(kinds, start, end, done)
+        position, done = 0, after
+        chosen = self.chosen(kinds, start, end, done)
         while position < len(chosen):
             entry = chosen[position]
             position += 1
-            frame = frame_at(self.input, int(entry["offset"]), self.file_id, self.limits)
-            if frame is None or frame.seq != entry["seq"] or frame.kind != entry["kind"]:
+            frame = self.frame(entry, self.input)
+            if frame is None:
                 if not self.scanned:
                     self.entries = self._by_scan()
-                    chosen, position = self._chosen(kinds, start, end, done), 0
+                    chosen, position = self.chosen(kinds, start, end, done), 0
                 else:
                     self.damage.bad_frames += 1  # the file changed while it was read
                 continue
             done = frame.offset
             yield frame
 
-    def _chosen(self, kinds: frozenset[int] | None, start: int | None, end: int | None, after: int) -> NDArray[Any]:
+    def frame(self, entry: Any, source: Input) -> Frame | None:
+        """The frame of an entry, read from that input of the same file; None when it is not what the entry says."""
+        frame = frame_at(source, int(entry["offset"]), self.file_id, self.limits)
+        fits = frame is not None and frame.seq == entry["seq"] and frame.kind == entry["kind"]
+        return frame if fits else None
+
+    def chosen(
+        self, kinds: frozenset[int] | None, start: int | None, end: int | None, after: int = -1
+    ) -> NDArray[Any]:
+        """The entries of those kinds behind an offset whose window touches [start, end)."""
         entries = self.entries
         keep = entries["offset"].astype("<i8") > after
         if kinds is not None:
@@ -211,19 +226,24 @@ class Part:
         times = self.entries["t0"][np.isin(self.entries["kind"], (EVENTS, SNAPSHOT))]
         return int(times.min()) if len(times) else 0
 
-    def counts(self) -> Iterator[frames.Rows]:
+    def counts(self) -> Iterator[Rows]:
         """Stream, n, window and lost of every EVENTS and SNAPSHOT frame, without its columns."""
         for frame in self.read(frozenset((EVENTS, SNAPSHOT))):
             yield frames.peek_rows(frame.body, self.limits)
 
     def rows(self) -> dict[str, int]:
         """stream -> rows: what END says, else what the frames say."""
-        if self.end is not None:
+        if self.end is not None and not self.damage.any:
             return {name: n for name, n in self.end.rows.items() if name and n}
+        return self.frame_rows()
+
+    def frame_rows(self) -> dict[str, int]:
+        """stream -> rows in the frames that can be read, whatever END says."""
         found: dict[str, int] = {}
         for rows in self.counts():
             found[rows.stream] = found.get(rows.stream, 0) + rows.n
         found["mapping"] = self.tables.n_mappings
+        found["mark"] = sum(mark.get("m") == "user" for mark in self.marks())
         return {name: n for name, n in found.items() if name and n}
 
     def lost(self) -> dict[str, int]:

@@ -10,8 +10,9 @@ import numpy as np
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.ledger import Ledger
-from wstrace.schema import PROCESS, STREAMS, Column, Schema
+from wstrace.schema import MAPPING, PROCESS, STREAMS, Column, Schema
 from wstrace_msgpack import frames
+from wstrace_msgpack.columns import TYPES
 from wstrace_msgpack.decoder import Decoder, Selection
 from wstrace_msgpack.format import EVENTS, LIMITS, SNAPSHOT, Limits
 from wstrace_msgpack.part import Part
@@ -148,13 +149,14 @@ class TraceFile:
     @property
     def ledger(self) -> Ledger:
         """The ledger at its end; of a cut trace what its frames tell: recorded rows and what the kernel dropped."""
-        last = self.parts[-1].end
-        if last is not None and last.ledger:
-            return Ledger.from_dict(last.ledger)
-        for mark in reversed(self.marks):
-            if mark.get("m") == "ledger":
-                return Ledger.from_dict(frames.counts(mark.get("ledger")))
+        told = [part.end.ledger for part in self.parts if part.end is not None and part.end.ledger]
+        told += [frames.counts(mark.get("ledger")) for mark in self.marks if mark.get("m") == "ledger"]
         ledger = Ledger()
+        for one in told:
+            for stage, who, n in Ledger.from_dict(one).rows():
+                ledger.add(stage, n, who)
+        if told:
+            return ledger
         for stream, n in self.rows.items():
             ledger.add("recorded", n, stream)
         for stream, n in self.lost.items():
@@ -183,6 +185,21 @@ class TraceFile:
     def streams(self) -> dict[str, Schema]:
         """stream -> its schema: what the header announces, for those that have rows."""
         return {name: self.schema(name) for name in self.rows}
+
+    def columns_of(self, stream: str, wanted: Sequence[str] | None = None) -> list[Column]:
+        """The columns that a stream's batches have in this file, stored and derived; those wanted only, in that order.
+
+        The first frame of the stream tells; of a stream without frames, its schema.
+        """
+        schema = self.schema(stream)
+        first = next(iter(self.batches(stream)), None)
+        found = {c.name: c for c in schema.columns if first is None or c.name in first}
+        for name in first or ():
+            if name not in found and first is not None:
+                found[name] = Column(name, TYPES[first[name].dtype.str], "count")
+        if wanted is None:
+            return list(found.values())
+        return [found.get(name) or schema.column(name) or Column(name, "u32", "count") for name in wanted]
 
     @property
     def begin_ns(self) -> int:
@@ -243,6 +260,12 @@ class Batches:
         self.selection = selection
 
     def __iter__(self) -> Iterator[Batch]:
+        if self.selection.stream == "mapping":
+            whole, columns = self.trace.mappings, self.selection.columns
+            if len(whole):
+                chosen = {name: whole[name] for name in (whole if columns is None else columns) if name in whole}
+                yield Batch(MAPPING, chosen, strings=self.trace.strings, source="replay")
+            return
         for part, decoder in self.trace.decoders(self.selection):
             for frame in part.read(decoder.kinds, self.selection.start, self.selection.end):
                 batch = decoder.batch(frame)
@@ -250,6 +273,7 @@ class Batches:
                     yield batch
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        from wstrace_msgpack.arrow import record_batches
+        from wstrace_msgpack.arrow import Converter
 
-        return record_batches(self).__arrow_c_stream__(requested_schema)
+        stream: object = Converter(self).reader().__arrow_c_stream__(requested_schema)
+        return stream

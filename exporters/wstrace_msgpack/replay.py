@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Source
+from wstrace.ledger import Ledger
 from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
 from wstrace_msgpack.decoder import Selection
+from wstrace_msgpack.follow import Follower
 from wstrace_msgpack.reader import TraceFile, open_trace
 
+#: the fact that tells an exporter of which time, host and command a replay's records are: fields of the header,
+#: and begin_ns
+ORIGIN = "origin"
+_ORIGIN_FIELDS = ("created_ns", "boot_id", "clock", "page_size", "host", "command")
 #: rows that one drain gives at most
 _DRAIN_ROWS = 1 << 18
 
@@ -41,11 +47,14 @@ class Replay(Source):
     ) -> None:
         if speed < 0:
             raise UsageError(f"replay:speed={speed} is less than 0")
+        if follow and (start is not None or end is not None or speed):
+            raise UsageError("replay:follow gives what comes as it comes", "leave speed, start and end out")
         self._paths = [path] if isinstance(path, str) else list(path)
         self._speed = speed
         self._window = (start, end)
         self._follow = follow
         self._trace: TraceFile | None = None
+        self._follower: Follower | None = None
         self._rows = 0
         self._finished = False
         self._waiting: Batch | None = None
@@ -54,14 +63,19 @@ class Replay(Source):
     def start(self, context: Context) -> None:
         """Opens the file and takes over its facts. Raises TraceFileError."""
         self._context = context
+        if self._follow:
+            if len(self._paths) != 1:
+                raise UsageError("replay:follow reads one file")
+            self._follower = Follower(self._paths[0], context.strings)
+            return
         self._trace = trace = open_trace(self._paths, strings=context.strings)
         begin, (start, end) = trace.begin_ns, self._window
         first, last = (None if at is None else begin + int(at * 1e9) for at in (start, end))
         self._selection = Selection(None, None, first, last)
-        own = {key: context.facts[key] for key in ("saved",) if key in context.facts}
-        context.facts.update({**trace.facts, **own})
-        if not own:
-            context.facts.pop("saved", None)  # where it was saved then
+        header = trace.header
+        context.facts.update(_foreign(trace.facts))
+        context.facts[ORIGIN] = {name: getattr(header, name) for name in _ORIGIN_FIELDS}
+        context.facts[ORIGIN]["begin_ns"] = begin
         self._batches = self._given(trace)
 
     def _given(self, trace: TraceFile) -> Iterator[Batch]:
@@ -81,6 +95,9 @@ class Replay(Source):
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The next records, at most a quarter of a million, or none while it is not their time."""
         until = time.monotonic() + timeout
+        if self._follower is not None:
+            yield from self._followed(self._follower, timeout)
+            return
         rows = 0
         while rows < _DRAIN_ROWS and not self._finished:
             batch = self._waiting or next(self._batches, None)
@@ -94,6 +111,15 @@ class Replay(Source):
             rows += len(batch)
             self._rows += len(batch)
             yield batch
+
+    def _followed(self, follower: Follower, timeout: float) -> Iterator[Batch]:
+        rows = self._rows
+        for batch in follower.batches():
+            self._rows += len(batch)
+            yield batch
+        self._finished = follower.finished
+        if rows == self._rows and not self._finished:
+            time.sleep(timeout)
 
     def _due(self, batch: Batch, until: float) -> bool:
         """Waits for the batch's time, at most until then."""
@@ -110,9 +136,20 @@ class Replay(Source):
 
     def stop(self) -> Iterable[Batch]:
         """Nothing more; the file's ledger stands in place of one's own."""
+        ledger = self._context.ledger
+        if self._follower is not None:
+            for stage, who, n in Ledger.from_dict(self._follower.ledger).rows():
+                ledger.set(stage, n, who)
+            self._context.facts.update(_foreign(self._follower.facts))
+            self._follower.close()
         if self._trace is not None:
+            whole = self._window == (None, None)
             for stage, who, n in self._trace.ledger.rows():
-                self._context.ledger.set(stage, n, who)
+                if whole or stage != "recorded":
+                    ledger.set(stage, n, who)
+            for name, n in self._trace.damage().items():
+                if n and name in ("lost_bytes", "lost_frames", "bad_frames"):
+                    ledger.set(f"file_{name}", n, self.name)
             self._trace.close()
             self._trace = None
         return ()
@@ -125,3 +162,8 @@ class Replay(Source):
     def statistics(self) -> dict[str, int]:
         """Rows given."""
         return {"rows": self._rows}
+
+
+def _foreign(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a file, without where it was saved then."""
+    return {key: value for key, value in facts.items() if key != "saved"}

@@ -12,11 +12,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from wstrace.errors import OutputError
 from wstrace_msgpack import frames, osfile
-from wstrace_msgpack.format import HEADER, SYNC
+from wstrace_msgpack.format import HEADER, SYNC, VERSION
 from wstrace_msgpack.sink import Sink
 
 
@@ -77,8 +78,9 @@ class Parts:
         self.number = 0
         self.next_string, self.mapping_base, self.table_rows = 1, 0, 0
         self._command = list(command)
+        self.like: frames.Header | None = None
         self._force = force
-        self._bytes, self._seconds, self._keep, self._sync = rotate_bytes, rotate_seconds, keep, sync
+        self._bytes, self._seconds, self._keep, self.sync = rotate_bytes, rotate_seconds, keep, sync
         self._dropped: Counter[str] = Counter()
         self._finished_bytes = 0
         self._retry_at = 0.0
@@ -87,26 +89,49 @@ class Parts:
         if resume and (old or is_trace(path)):
             from wstrace_msgpack.resume import take_up
 
-            take_up(self, old)
+            take_up(self)
             return
         if old and not force:
             raise OutputError(f"{old[0][1]} exists", "choose another name, or overwrite all parts with -f (force=true)")
         out = osfile.OutputFile(path, force=force)
         for _, part in old:
             osfile.remove(part)
-        self.begin(out, None)
+        self.go_on(Sink(out, os.urandom(8), sync=sync))
 
-    def begin(self, out: osfile.OutputFile, prev: bytes | None) -> None:
-        """The first frame of a part in an empty file."""
-        self.sink = Sink(out, os.urandom(8), sync=self._sync)
-        self._began = time.monotonic()
+    def begin(self, like: frames.Header | None = None) -> None:
+        """The first frame, unless the file is one that was taken up.
+
+        Args:
+            like: the header of another trace, whose clock, host and command this one keeps (recover, merge, replay).
+        """
+        self.like = like
+        if not self.written:
+            self.written.append(self.path)
+            self.sink.append(HEADER, self.header(None).pack())
+
+    def begin_next(self, prev: bytes | None) -> None:
+        """The first frame of the next part. Raises OutputError when its file cannot be opened."""
+        out = osfile.OutputFile(part_path(self.path, self.number + 1), force=self._force)
+        self.number += 1
+        self.next_string, self.table_rows = 1, 0
+        self.go_on(Sink(out, os.urandom(8), sync=self.sync))
         self.written.append(out.path)
         self.sink.append(HEADER, self.header(prev).pack())
+
+    def go_on(self, sink: Sink) -> None:
+        """Frames go to that sink from now on."""
+        self.sink = sink
+        self._began = time.monotonic()
 
     def header(self, prev: bytes | None) -> frames.Header:
         """What this part says of itself."""
         from importlib.metadata import version
 
+        if self.like is not None:
+            return replace(
+                self.like, version=VERSION, need=[], id=self.sink.file_id, part=self.number, prev=prev,
+                writer=f"wstrace {version('wstrace')}", schema=frames.announced(),
+            )  # fmt: skip
         clocks = osfile.clocks()
         return frames.Header(
             id=self.sink.file_id,
@@ -135,19 +160,16 @@ class Parts:
 
     def next(self) -> bool:
         """Begins the next part and ends this one; False when no new file can be opened now: then this one goes on."""
+        old = self.sink
         try:
-            out = osfile.OutputFile(part_path(self.path, self.number + 1), force=self._force)
+            self.begin_next(old.file_id)
         except OutputError:
             self._retry_at = time.monotonic() + 10.0
             return False
-        old = self.sink
         with contextlib.suppress(OutputError):  # its end did not fit: it reads as cut, its rows are there
             old.end({})
         self._dropped.update(old.dropped)
         self._finished_bytes += old.offset
-        self.number += 1
-        self.next_string, self.table_rows = 1, 0
-        self.begin(out, old.file_id)
         while self._keep and len(self.written) > self._keep:
             osfile.remove(self.written.pop(0))
         return True

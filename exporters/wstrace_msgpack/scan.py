@@ -189,8 +189,12 @@ class Scanner:
         self._at = start
         self._budget = 0
 
-    def frames(self) -> Iterator[Frame]:
-        """The good frames up to the file's end as it is now. May be called again when the file has grown.
+    def frames(self, *, growing: bool = False) -> Iterator[Frame]:
+        """The good frames up to the file's end as it is now.
+
+        Args:
+            growing: what lies behind the last good frame is not lost but unfinished: it is looked at again by the
+                next call.
 
         Raises:
             TraceFileError: there is none at the beginning: this is no trace.
@@ -204,6 +208,8 @@ class Scanner:
             if frame is None:
                 step = head.frame_len if head is not None and self._budget <= 0 else 1
                 found = self._search(at + step)
+                if growing and found >= source.size:
+                    break
                 self.damage.lost_bytes += found - at
                 at = found
                 continue
@@ -212,7 +218,7 @@ class Scanner:
             at = self._at = self.end = at + frame.length
             if self.sequence.take(frame.seq):
                 yield frame
-        self.damage.tail_bytes = source.size - self.end
+        self.damage.tail_bytes = 0 if growing else source.size - self.end
         self._at = at
 
     def _check(self, at: int, head: Head | None) -> Frame | None:

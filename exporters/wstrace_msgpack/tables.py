@@ -148,10 +148,17 @@ class Whole:
         self._rows.append({**{name: array[new] for name, array in rows.items()}, "id": given[new]})
         return given
 
-    def batch(self) -> Batch:
-        """All mappings as one batch, in order of ids."""
-        columns = {c.name: np.concatenate([rows[c.name] for rows in self._rows] or [np.empty(0, DTYPES[c.type])])
-                   for c in MAPPING.columns}  # fmt: skip
+    @property
+    def n_rows(self) -> int:
+        """Mappings so far."""
+        return len(self._known)
+
+    def batch(self, first: int = 0) -> Batch:
+        """The mappings from the first-th on as one batch, in order of ids."""
+        columns = {
+            c.name: np.concatenate([rows[c.name] for rows in self._rows] or [np.empty(0, DTYPES[c.type])])[first:]
+            for c in MAPPING.columns
+        }
         order = np.argsort(columns["id"], kind="stable")
         return Batch(MAPPING, {name: array[order] for name, array in columns.items()}, strings=self.strings)
 

@@ -29,6 +29,7 @@ from wstrace_msgpack.format import (
     SNAPSHOT,
     STRINGS,
 )
+from wstrace_msgpack.frames import Header
 from wstrace_msgpack.live import Mappings, Names, columns_for_file, concatenate, shifted
 from wstrace_msgpack.rotation import Parts
 
@@ -81,6 +82,11 @@ class TraceWriter:
         self.left_out: Counter[str] = Counter()  # columns of a type that the format has not
         self._clocked = time.monotonic()
         self._skew = 0
+        self._sink = parts.sink
+
+    def begin(self, like: Header | None = None) -> None:
+        """The header, before all else; like: see Parts.begin."""
+        self._parts.begin(like)
         self._begin_part()
 
     def _begin_part(self) -> None:
@@ -127,6 +133,10 @@ class TraceWriter:
         self._sink.drain()
         self._rotate_if_due()
 
+    def copy_mark(self, mark: Mapping[str, Any]) -> None:
+        """A mark of another trace as it stands there."""
+        self._sink.append(MARK, packb({key: plain(value) for key, value in mark.items()}))
+
     def flush(self) -> None:
         """Writes all that waits."""
         for name in sorted(self._gathering, key=lambda name: name == "page_fault"):
@@ -156,6 +166,8 @@ class TraceWriter:
     # -- frames ----------------------------------------------------------------------------------------------------
 
     def _clock(self) -> None:
+        if self._parts.like is not None:
+            return  # another trace's times: our clock says nothing of them
         self._clocked = time.monotonic()
         clocks = osfile.clocks()
         self._skew = clocks.get("boottime", 0) - clocks["monotonic"]
