@@ -118,6 +118,13 @@ CreateToolhelp32Snapshot = declare("kernel32.dll", "CreateToolhelp32Snapshot", c
 Process32FirstW = declare("kernel32.dll", "Process32FirstW", c_int32, c_void_p, c_void_p)
 Process32NextW = declare("kernel32.dll", "Process32NextW", c_int32, c_void_p, c_void_p)
 
+# -- advapi32.dll -------------------------------------------------------------------------------------------------
+OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
+#: TokenUser = 1: a TOKEN_USER, whose first member points to the SID behind it
+GetTokenInformation = declare(
+    "advapi32.dll", "GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p
+)
+
 
 def GetLastError() -> int:  # noqa: N802 - the system's own name
     """The error code of the last call of this thread (ctypes keeps it: use_last_error)."""

@@ -16,7 +16,13 @@ from wstrace_os.windows_memory import utf16
 
 _PATH_CHARS = 32_768
 _STILL_ACTIVE = 259
-_TOKEN_ADJUST_PRIVILEGES, _TOKEN_QUERY, _SE_PRIVILEGE_ENABLED, _ERROR_NOT_ALL_ASSIGNED = 0x20, 8, 2, 1300
+_TOKEN_ADJUST_PRIVILEGES, _TOKEN_QUERY, _TOKEN_USER, _SE_PRIVILEGE_ENABLED, _ERROR_NOT_ALL_ASSIGNED = (
+    0x20,
+    8,
+    1,
+    2,
+    1300,
+)
 
 
 class Counters(NamedTuple):
@@ -117,14 +123,29 @@ def times(api: Any, handle: int) -> tuple[int, int, int, int]:
     return created, ended, kernel, user
 
 
+def user(api: Any, handle: int) -> bytes:
+    """The SID of the user whom a process runs as. Raises Unavailable when the system does not tell."""
+    token, size = np.zeros(1, "<u8"), np.zeros(1, "<u4")
+    if not api.OpenProcessToken(handle, _TOKEN_QUERY, token.ctypes.data):
+        raise winapi.failed("OpenProcessToken", api.GetLastError())
+    information = np.zeros(256, "<u1")  # TOKEN_USER: SID_AND_ATTRIBUTES, then the SID (68 bytes at most)
+    try:
+        done = api.GetTokenInformation(
+            int(token[0]), _TOKEN_USER, information.ctypes.data, len(information), size.ctypes.data
+        )
+        code = api.GetLastError()
+    finally:
+        api.CloseHandle(int(token[0]))
+    if not done:
+        raise winapi.failed("GetTokenInformation", code)
+    return information[2 * api.POINTER : int(size[0])].tobytes()
+
+
 IsUserAnAdmin = declare("shell32.dll", "IsUserAnAdmin", ctypes.c_int32)
 #: Wine only
 wine_get_version = declare("ntdll.dll", "wine_get_version", ctypes.c_char_p)
 
 
-_OpenProcessToken = declare(
-    "advapi32.dll", "OpenProcessToken", ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
-)
 _LookupPrivilegeValueW = declare(
     "advapi32.dll", "LookupPrivilegeValueW", ctypes.c_int32, ctypes.c_wchar_p, ctypes.c_wchar_p, ctypes.c_void_p
 )
@@ -141,7 +162,8 @@ def enable_debug_privilege() -> None:
         Unavailable: the account does not hold the privilege, or the terminal is not elevated.
     """
     token = np.zeros(1, "<u8")
-    if not _OpenProcessToken(winapi.GetCurrentProcess(), _TOKEN_ADJUST_PRIVILEGES | _TOKEN_QUERY, token.ctypes.data):
+    rights = _TOKEN_ADJUST_PRIVILEGES | _TOKEN_QUERY
+    if not winapi.OpenProcessToken(winapi.GetCurrentProcess(), rights, token.ctypes.data):
         raise winapi.failed("OpenProcessToken", winapi.GetLastError())
     privileges = np.zeros(1, LUID_AND_ATTRIBUTES)  # TOKEN_PRIVILEGES with one entry
     privileges["Count"], privileges["Attributes"] = 1, _SE_PRIVILEGE_ENABLED

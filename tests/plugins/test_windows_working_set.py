@@ -1,0 +1,284 @@
+"""QueryWorkingSet, QueryWorkingSetEx and EmptyWorkingSet: decoded words, and a stand-in that keeps their contract."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.schema import (
+    PAGE_COPY_ON_WRITE,
+    PAGE_EXCLUSIVE,
+    PAGE_EXECUTE,
+    PAGE_FILE,
+    PAGE_GUARD,
+    PAGE_HUGE,
+    PAGE_LOCKED,
+    PAGE_READ,
+    PAGE_SHARED,
+    PAGE_WRITE,
+)
+from wstrace_mapped_files.windows import listing, mapped_file
+from wstrace_os import windows_api as winapi
+from wstrace_os.windows_fake import FakeAllocation, FakeWindows
+from wstrace_working_set import windows_blocks
+from wstrace_working_set.windows import LARGE_PAGE, REASONS, Space
+
+PAGE = 4096
+ARTICLE = np.array([0x00000003, 0x00400103, 0x00480101, 0x00500004], "<u4")
+
+
+def test_the_articles_words():
+    count, *_ = ARTICLE.tolist()
+    blocks = ARTICLE[1 : count + 1]
+    assert windows_blocks.addresses(blocks, PAGE).tolist() == [0x00400000, 0x00480000, 0x00500000]
+    assert windows_blocks.flags(blocks).tolist() == [
+        PAGE_READ | PAGE_EXECUTE | PAGE_SHARED,
+        PAGE_READ | PAGE_SHARED,
+        PAGE_READ | PAGE_WRITE | PAGE_EXCLUSIVE,
+    ]
+
+
+def test_pages_of_8_kib_as_on_alpha():
+    blocks = np.array([0x00402103, 0x00404103], "<u4")
+    assert windows_blocks.addresses(blocks, 8192).tolist() == [0x00402000, 0x00404000]
+    index, pages = windows_blocks.runs(blocks, 8192, np.zeros(0, "<u8"))
+    assert (index.tolist(), pages.tolist()) == ([0], [2])
+
+
+@pytest.mark.parametrize(("protection", "flags"), [
+    (0, 0), (1, PAGE_READ), (2, PAGE_EXECUTE), (3, PAGE_READ | PAGE_EXECUTE), (4, PAGE_READ | PAGE_WRITE),
+    (5, PAGE_READ | PAGE_WRITE | PAGE_COPY_ON_WRITE), (6, PAGE_READ | PAGE_WRITE | PAGE_EXECUTE),
+    (7, PAGE_READ | PAGE_WRITE | PAGE_EXECUTE | PAGE_COPY_ON_WRITE),
+])  # fmt: skip
+def test_every_protection(protection, flags):
+    words = np.array([protection, protection + 8, protection + 16, protection + 24], "<u8")
+    assert windows_blocks.flags(words).tolist() == [  # + 8 no-cache, + 16 guard, + 24 both
+        flags | PAGE_EXCLUSIVE, flags | PAGE_EXCLUSIVE,
+        flags | PAGE_GUARD | PAGE_EXCLUSIVE, flags | PAGE_GUARD | PAGE_EXCLUSIVE,
+    ]  # fmt: skip
+
+
+def test_share_counts_end_at_7():
+    words = np.array([0x1000 | 0x100 | n << 5 for n in range(8)], "<u8")
+    assert windows_blocks.shares(words).tolist() == [1, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_extended_attributes():
+    valid = 1 | 5 << 1 | 0x20 << 4 | 1 << 15 | 33 << 16 | 1 << 22 | 1 << 23
+    found = windows_blocks.attributes(np.array([valid, 1 << 15, 1 << 31, valid & ~1], "<u8"))
+    assert found.valid.tolist() == [True, False, False, False]
+    assert found.shares.tolist() == [5, 0, 0, 0]
+    assert found.protection.tolist() == [0x20, 0, 0, 0]
+    assert found.shared.tolist() == [True, True, False, True]
+    assert found.node.tolist() == [33, 0, 0, 0]
+    assert found.locked.tolist() == [True, False, False, False]  # of an invalid page only Shared and Bad mean anything
+    assert found.large.tolist() == [True, False, False, False]
+    assert found.bad.tolist() == [False, False, True, False]
+
+
+def brute_runs(blocks, borders):
+    rows = []
+    for word in blocks:
+        last = rows[-1] if rows else None
+        if last and word == last[0] + last[1] * PAGE and word // PAGE * PAGE not in borders:
+            last[1] += 1
+        else:
+            rows.append([word, 1])
+    return [tuple(row) for row in rows]
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.sampled_from([1, 4, 0x103])), unique_by=lambda p: p[0], min_size=1),
+       st.sets(st.integers(0, 60)))  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_runs_are_those_of_a_plain_loop(pages, borders):
+    blocks = windows_blocks.in_order(np.array([n * PAGE | bits for n, bits in pages], "<u8"))
+    starts = np.array(sorted(b * PAGE for b in borders), "<u8")
+    index, counts = windows_blocks.runs(blocks, PAGE, starts)
+    assert list(zip(blocks[index].tolist(), counts.tolist(), strict=True)) == brute_runs(
+        blocks.tolist(), set(starts.tolist())
+    )
+
+
+# -- a process ---------------------------------------------------------------------------------------------------------
+
+EXE, HEAP, BIG = 0x400000, 0x500000, 0x10000000
+
+
+def machine(pointer=8, pages=0):
+    windows = FakeWindows(pointer=pointer)
+    process = windows.process(7)
+    process.allocations += [
+        FakeAllocation(EXE, 0x100000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY,
+                       "\\Device\\HarddiskVolume3\\app.exe"),
+        FakeAllocation(HEAP, 0x100000),
+        FakeAllocation(BIG, 4 * LARGE_PAGE),
+    ]  # fmt: skip
+    # unsorted, as Windows gives them: the article's pages, two adjacent ones, and a page of the kernel's
+    process.working_set = {0x00500000: 4, 0x00480000: 0x101, 0x00400000: 0x103, 0x00402000: 0x103, 0x00401000: 0x103}
+    for n in range(pages):
+        process.working_set[BIG + n * PAGE] = 4
+    return windows
+
+
+@pytest.mark.parametrize("pointer", [8, 4])
+def test_runs_with_their_owners(pointer):
+    windows = machine(pointer)
+    strings = Dictionary()
+    with Space(7, windows) as space:
+        mappings = space.mappings(strings)
+        runs = space.runs(mappings)
+        assert space.totals().total == 5 * PAGE == int(runs["pages"].sum()) * PAGE
+    names = [strings[int(mappings["file"][row])] for row in runs["row"]]
+    assert list(zip(runs["start"].tolist(), runs["pages"].tolist(), names, strict=True)) == [
+        (0x400000, 3, "C:\\app.exe"), (0x480000, 1, "C:\\app.exe"), (0x500000, 1, "[anon]"),
+    ]  # fmt: skip
+    assert runs["flags"].tolist() == [
+        PAGE_READ | PAGE_EXECUTE | PAGE_SHARED | PAGE_FILE, PAGE_READ | PAGE_SHARED | PAGE_FILE,
+        PAGE_READ | PAGE_WRITE | PAGE_EXCLUSIVE,
+    ]  # fmt: skip
+    assert {name: str(c.dtype) for name, c in runs.items()} == {
+        "start": "uint64", "pages": "uint32", "flags": "uint16", "shares": "uint8", "row": "uint32"
+    }  # fmt: skip
+    assert not windows.handles
+
+
+def test_the_buffer_grows_until_all_entries_fit():
+    windows = machine(pages=0)
+    windows.processes[7].allocations[2].size = 1 << 30
+    windows.processes[7].working_set |= {BIG + n * PAGE: 4 for n in range(100_000)}
+    with Space(7, windows) as space:
+        assert len(space.query()) == 100_005
+
+
+def test_a_working_set_that_grows_while_it_is_asked():
+    windows = machine()
+
+    class Growing(FakeWindows):
+        def QueryWorkingSet(self, handle, buffer, size):
+            done = FakeWindows.QueryWorkingSet(self, handle, buffer, size)
+            if not done:
+                have = len(self.processes[7].working_set)
+                self.processes[7].working_set |= {BIG + n * PAGE: 4 for n in range(have, have + 300)}
+            return done
+
+    windows.__class__ = Growing
+    windows.processes[7].working_set |= {BIG + n * PAGE: 4 for n in range(20_000)}
+    with Space(7, windows) as space:
+        assert len(space.query()) == len(windows.processes[7].working_set)
+
+
+def test_pages_of_the_kernel_and_of_freed_memory_have_a_row():
+    windows = machine(4)
+    windows.processes[7].working_set |= {0xC0001000: 4, 0x80500000: 4, 0x80501000: 4, 0x30000000: 4}
+    strings = Dictionary()
+    with Space(7, windows) as space:
+        mappings = space.mappings(strings)
+        runs = space.runs(mappings)
+        assert space.totals().page_tables == PAGE  # the legacy region C0000000-E0000000
+    owners = {int(s): strings[int(mappings["file"][row])] for s, row in zip(runs["start"], runs["row"], strict=True)}
+    assert owners[0x80500000] == owners[0xC0001000] == "[kernel]"
+    assert owners[0x30000000] == ""
+    assert int(runs["pages"].sum()) == 9
+    assert all(mappings["start"][1:] >= mappings["end"][:-1])
+
+
+def test_on_x64_page_tables_are_not_told():
+    with Space(7, machine(8)) as space:
+        space.mappings(Dictionary())
+        assert space.totals().page_tables is None
+
+
+def test_locked_and_large_pages_come_from_the_extended_query():
+    windows = machine()
+    windows.processes[7].attributes = {0x401000: 1 | 1 << 22, BIG + LARGE_PAGE: 1 | 1 << 22 | 1 << 23}
+    with Space(7, windows) as space:
+        mappings = space.mappings(Dictionary())
+        runs = space.runs(mappings)
+        assert space.totals().large == LARGE_PAGE  # it is in no working set
+    flags = dict(zip(runs["start"].tolist(), runs["flags"].tolist(), strict=True))
+    assert flags[0x401000] & PAGE_LOCKED
+    assert not flags[0x400000] & PAGE_LOCKED
+    assert not any(f & PAGE_HUGE for f in flags.values())
+
+
+def test_where_the_extended_query_refuses_the_rest_is_still_told():
+    windows = machine()
+    windows.QueryWorkingSetEx = lambda *_: windows._fail(winapi.ERROR_INVALID_PARAMETER)
+    with Space(7, windows) as space:
+        assert len(space.runs(space.mappings(Dictionary()))["start"]) == 3
+        assert not space.extended
+
+
+@pytest.mark.parametrize("way", ["EmptyWorkingSet", "SetProcessWorkingSetSize"])
+def test_emptying_tells_what_stayed_and_why(way):
+    windows = machine()
+    process = windows.processes[7]
+    process.stubborn = frozenset({0x401000, 0x500000})
+    process.attributes = {0x401000: 1 | 1 << 22}
+    if way == "SetProcessWorkingSetSize":
+
+        def missing(handle):
+            raise winapi.failed("EmptyWorkingSet", winapi.ERROR_PROC_NOT_FOUND)
+
+        direct = windows.EmptyWorkingSet
+        windows.EmptyWorkingSet = missing
+
+        def resize(handle, low, high):
+            assert low == high == (1 << 64) - 1
+            return direct(handle)
+
+        windows.SetProcessWorkingSetSize = resize
+    with Space(7, windows) as space:
+        mappings = space.mappings(Dictionary())
+        space.empty(mappings, space.runs(mappings))
+        mappings = space.mappings(Dictionary())
+        still = space.runs(mappings)
+        codes, reasons = space.why_stayed(mappings, still)
+    assert still["start"].tolist() == [0x401000, 0x500000]
+    assert [reasons[c] for c in codes] == [REASONS[1], REASONS[0]]
+    assert not windows.handles
+
+
+def test_emptying_needs_the_right():
+    windows = machine()
+    with Space(7, windows) as space:
+        windows.processes[7].denied = True
+        mappings = space.mappings(Dictionary())
+        with pytest.raises(Unavailable, match="ERROR_ACCESS_DENIED"):
+            space.empty(mappings, space.runs(mappings))
+
+
+def test_a_process_that_ends_meanwhile():
+    windows = machine()
+    with Space(7, windows) as space:
+        windows.processes[7].exited = True
+        windows.QueryWorkingSet = lambda *_: windows._fail(winapi.ERROR_PARTIAL_COPY)
+        with pytest.raises(TargetExited, match="ended while it was read"):
+            space.mappings(Dictionary())
+    with pytest.raises(TargetExited):
+        Space(8, windows)
+    assert not windows.handles
+
+
+# -- mapped files ------------------------------------------------------------------------------------------------------
+
+
+def test_mapped_file_names_what_lies_at_an_address():
+    windows = machine()
+    assert mapped_file(EXE + 0x1234, 7, windows) == "C:\\app.exe"
+    assert mapped_file(HEAP, 7, windows) is None
+    assert not windows.handles
+
+
+def test_a_listing_and_a_process_that_is_gone():
+    windows = machine()
+    strings = Dictionary()
+    rows = listing(7, np.zeros(0, "<u8"), strings, windows)
+    assert [strings[int(c)] for c in rows["file"]] == ["C:\\app.exe", "[anon]", "[anon]"]
+    assert rows["start"].tolist() == [EXE, HEAP, BIG]
+    windows.processes[7].exited = True
+    assert listing(7, np.zeros(0, "<u8"), strings, windows) is None
+    assert listing(8, np.zeros(0, "<u8"), strings, windows) is None
+    assert not windows.handles

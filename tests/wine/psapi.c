@@ -1,0 +1,170 @@
+/* A stand-in for psapi.dll where the system's own watch calls do nothing (Wine).
+
+   It keeps what Microsoft's pages say of InitializeProcessForWsWatch, GetWsChanges and GetWsChangesEx; everything else
+   is the system's own, forwarded to kernel32. The records come from the target itself: it appends them to a named
+   section of its own (tests/wine/faulting.py), so that a test knows each of them in advance:
+
+     section wstrace-watch-PID: struct watch below; mutex wstrace-watch-lock-PID around every access.
+
+   QueryWorkingSet is made of the system's QueryWorkingSetEx, for the calling process. */
+#define PSAPI_VERSION 1
+#include <windows.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct { void *FaultingPc, *FaultingVa; } basic;
+typedef struct { basic BasicInfo; ULONG_PTR FaultingThreadId, Flags; } extended;
+typedef struct { void *VirtualAddress; ULONG_PTR VirtualAttributes; } ex_information;
+_Static_assert(sizeof(extended) == 32 && sizeof(basic) == 16, "x64");
+
+#define CAPACITY 1024 /* what Windows 10 and 11 keep for a process */
+
+struct watch {
+    ULONG enabled, count;
+    ULONGLONG lost, faults; /* faults: what the kernel's own counter would have counted */
+    extended records[CAPACITY];
+};
+
+#define SLOTS 64
+static struct { DWORD pid; struct watch *watch; HANDLE lock; } slots[SLOTS];
+static CRITICAL_SECTION guard;
+
+BOOL WINAPI DllMain(HINSTANCE module, DWORD reason, void *reserved) {
+    (void)module, (void)reserved;
+    if (reason == DLL_PROCESS_ATTACH) InitializeCriticalSection(&guard);
+    return TRUE;
+}
+
+/* The section of a process: created for the watch, else NULL when nobody made it. */
+static int slot_of(HANDLE process, BOOL create) {
+    DWORD pid = GetProcessId(process);
+    int slot = -1;
+    char name[64];
+    if (!pid) return -1;
+    EnterCriticalSection(&guard);
+    for (int i = 0; i < SLOTS && slot < 0; i++)
+        if (slots[i].pid == pid || !slots[i].pid) slot = i;
+    if (slot >= 0 && !slots[slot].pid) {
+        HANDLE section;
+        snprintf(name, sizeof name, "wstrace-watch-%lu", pid);
+        section = create ? CreateFileMappingA(INVALID_HANDLE_VALUE, NULL, PAGE_READWRITE, 0, sizeof(struct watch), name)
+                         : OpenFileMappingA(FILE_MAP_ALL_ACCESS, FALSE, name);
+        if (section) {
+            slots[slot].watch = MapViewOfFile(section, FILE_MAP_ALL_ACCESS, 0, 0, sizeof(struct watch));
+            snprintf(name, sizeof name, "wstrace-watch-lock-%lu", pid);
+            slots[slot].lock = CreateMutexA(NULL, FALSE, name);
+            slots[slot].pid = pid;
+        } else
+            slot = -1;
+    }
+    LeaveCriticalSection(&guard);
+    return slot;
+}
+
+BOOL WINAPI InitializeProcessForWsWatch(HANDLE process) {
+    int slot = slot_of(process, TRUE);
+    if (slot < 0) {
+        SetLastError(ERROR_INVALID_HANDLE);
+        return FALSE;
+    }
+    WaitForSingleObject(slots[slot].lock, INFINITE);
+    slots[slot].watch->enabled = 1; /* once more flushes nothing */
+    ReleaseMutex(slots[slot].lock);
+    return TRUE;
+}
+
+static BOOL changes(HANDLE process, void *buffer, DWORD size, DWORD *required, size_t record) {
+    int slot = slot_of(process, FALSE);
+    struct watch *watch = slot < 0 ? NULL : slots[slot].watch;
+    DWORD error = 0;
+    if (!watch || !watch->enabled) {
+        SetLastError(GetProcessId(process) ? ERROR_GEN_FAILURE : ERROR_INVALID_HANDLE);
+        return FALSE;
+    }
+    if (required && size % record) {
+        SetLastError(ERROR_BAD_LENGTH);
+        return FALSE;
+    }
+    if (WaitForSingleObject(slots[slot].lock, 0) == WAIT_TIMEOUT) { /* another query is under way */
+        SetLastError(ERROR_NO_MORE_ITEMS);
+        return FALSE;
+    }
+    if (!watch->count && !watch->lost)
+        error = ERROR_NO_MORE_ITEMS;
+    else if (size < (watch->count + 1) * record) {
+        if (required) *required = (watch->count + 1) * record;
+        error = ERROR_INSUFFICIENT_BUFFER;
+    } else {
+        for (ULONG i = 0; i < watch->count; i++)
+            memcpy((char *)buffer + i * record, &watch->records[i], record);
+        memset((char *)buffer + watch->count * record, 0, record);
+        ((basic *)((char *)buffer + watch->count * record))->FaultingVa = (void *)(ULONG_PTR)watch->lost;
+        watch->count = 0;
+        watch->lost = 0;
+    }
+    ReleaseMutex(slots[slot].lock);
+    SetLastError(error);
+    return !error;
+}
+
+BOOL WINAPI GetWsChanges(HANDLE process, basic *buffer, DWORD size) {
+    return changes(process, buffer, size, NULL, sizeof(basic));
+}
+
+BOOL WINAPI GetWsChangesEx(HANDLE process, extended *buffer, DWORD *size) {
+    return changes(process, buffer, *size, size, sizeof(extended));
+}
+
+BOOL WINAPI K32GetProcessMemoryInfo(HANDLE process, void *counters, DWORD size);
+BOOL WINAPI K32QueryWorkingSetEx(HANDLE process, void *buffer, DWORD size);
+
+BOOL WINAPI GetProcessMemoryInfo(HANDLE process, void *counters, DWORD size) {
+    int slot = slot_of(process, FALSE);
+    if (!K32GetProcessMemoryInfo(process, counters, size)) return FALSE;
+    if (slot >= 0) ((DWORD *)counters)[1] = (DWORD)slots[slot].watch->faults;
+    return TRUE;
+}
+
+/* Win32 protection -> Protection of PSAPI_WORKING_SET_BLOCK */
+static ULONG_PTR protection(ULONG_PTR win32) {
+    static const struct { ULONG_PTR win32, block; } map[] = {
+        {PAGE_READONLY, 1}, {PAGE_EXECUTE, 2}, {PAGE_EXECUTE_READ, 3}, {PAGE_READWRITE, 4}, {PAGE_WRITECOPY, 5},
+        {PAGE_EXECUTE_READWRITE, 6}, {PAGE_EXECUTE_WRITECOPY, 7}};
+    for (size_t i = 0; i < sizeof map / sizeof *map; i++)
+        if (map[i].win32 == (win32 & 0xff)) return map[i].block | (win32 & PAGE_GUARD ? 16 : 0);
+    return 0;
+}
+
+BOOL WINAPI QueryWorkingSet(HANDLE process, ULONG_PTR *buffer, DWORD size) {
+    enum { BLOCK = 512 };
+    ex_information pages[BLOCK];
+    MEMORY_BASIC_INFORMATION region;
+    ULONG_PTR room = size / sizeof *buffer, found = 0;
+    if (GetProcessId(process) != GetCurrentProcessId()) {
+        SetLastError(ERROR_ACCESS_DENIED);
+        return FALSE;
+    }
+    if (!room) {
+        SetLastError(ERROR_BAD_LENGTH);
+        return FALSE;
+    }
+    for (char *at = 0; VirtualQuery(at, &region, sizeof region); at = (char *)region.BaseAddress + region.RegionSize) {
+        if (region.State != MEM_COMMIT) continue;
+        for (SIZE_T page = 0; page < region.RegionSize; page += BLOCK * 4096ull) {
+            SIZE_T n = (region.RegionSize - page) / 4096;
+            if (n > BLOCK) n = BLOCK;
+            for (SIZE_T i = 0; i < n; i++) pages[i].VirtualAddress = (char *)region.BaseAddress + page + i * 4096;
+            if (!K32QueryWorkingSetEx(process, pages, n * sizeof *pages)) continue;
+            for (SIZE_T i = 0; i < n; i++) {
+                ULONG_PTR bits = pages[i].VirtualAttributes;
+                if (!(bits & 1)) continue;
+                if (++found < room)
+                    buffer[found] = (ULONG_PTR)pages[i].VirtualAddress | (bits >> 15 & 1) << 8 | (bits >> 1 & 7) << 5 |
+                                    protection(bits >> 4 & 0x7ff);
+            }
+        }
+    }
+    buffer[0] = found;
+    SetLastError(found < room ? 0 : ERROR_BAD_LENGTH);
+    return found < room;
+}
