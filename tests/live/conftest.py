@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Context, Target, Usage
+from wstrace.interfaces import Context, Usage
 
 if sys.platform != "linux":
     collect_ignore_glob = ["test_capture*.py"]
@@ -46,6 +46,23 @@ class Trace:
     source: Any
     batches: list[Batch] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+
+    stopped: bool = False
+
+    def drain(self, until: Callable[[], bool]) -> None:
+        """Until that is so."""
+        deadline = time.monotonic() + 60
+        while not until() and time.monotonic() < deadline:
+            self.batches += self.source.drain(0.1)
+
+    def stop(self) -> None:
+        """The rest, once."""
+        if not self.stopped:
+            self.stopped = True
+            self.batches += self.source.stop()
+            self.usage = self.context.targets[0].usage()
+            for target in self.context.targets:
+                target.close()
 
     def column(self, stream: str, name: str) -> Any:
         parts = [batch[name] for batch in self.batches if batch.schema.name == stream]
@@ -83,17 +100,6 @@ class Trace:
         assert int((np.diff(times) < 0).sum()) <= self.ledger("late")
 
 
-def drained(trace: Trace, targets: Sequence[Target], until: Callable[[], bool]) -> Trace:
-    deadline = time.monotonic() + 60
-    while not until() and time.monotonic() < deadline:
-        trace.batches += trace.source.drain(0.1)
-    trace.batches += trace.source.stop()
-    trace.usage = targets[0].usage()
-    for target in targets:
-        target.close()
-    return trace
-
-
 @pytest.fixture
 def trace() -> Callable[..., Trace]:
     """trace([command, ...], **options): runs the command under the source until it ends."""
@@ -102,19 +108,37 @@ def trace() -> Callable[..., Trace]:
 
     def run(command: Sequence[str], *, user: str | None = None, slow: bool = False, **options: Any) -> Trace:
         target = platform().launch([str(word) for word in command], user=user)
-        context, source = Context(targets=(target,)), PageFaults(**options)
-        source.start(context)
+        traced = Trace(Context(targets=(target,)), PageFaults(**options))
+        traced.source.start(traced.context)
         try:
             target.resume()
-        except BaseException:
-            list(source.stop())
-            target.close()
-            raise
-        if slow:  # a tracer that does not get to run
-            target.wait(60)
-        return drained(Trace(context, source), [target], lambda: target.wait(0) is not None)
+            if slow:  # a tracer that does not get to run
+                target.wait(60)
+            traced.drain(lambda: target.wait(0) is not None)
+        finally:
+            traced.stop()
+        return traced
 
     return run
+
+
+@pytest.fixture
+def attach() -> Iterator[Callable[..., Trace]]:
+    """attach(pid, **options): a started Trace of a running process; whatever is not stopped is in the end."""
+    from wstrace_os.linux import platform
+    from wstrace_page_faults.linux import PageFaults
+
+    made: list[Trace] = []
+
+    def start(pid: int, *, own_threads: Callable[[], frozenset[int]] = frozenset, **options: Any) -> Trace:
+        context = Context(targets=(platform().attach(pid),), own_threads=own_threads)
+        made.append(Trace(context, PageFaults(**options)))
+        made[-1].source.start(context)
+        return made[-1]
+
+    yield start
+    for trace in made:
+        trace.stop()
 
 
 @pytest.fixture(scope="session")
