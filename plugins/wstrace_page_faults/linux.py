@@ -114,11 +114,11 @@ class PageFaults(Source):
                 level = _allowed(target.pid, self._asked.kernel)
             except ProcessLookupError:
                 raise TargetExited(f"there is no process {target.pid}") from None
-            except OSError as error:
+            except OSError:
                 own = self.probe()
                 if own.name == "counters":
                     return own
-                raise _not_ours(target.pid, error) from None
+                raise _not_ours(target.pid) from None
             if level.name != "full":
                 lowest = level
         return lowest
@@ -179,7 +179,7 @@ class PageFaults(Source):
         if error.errno == errno.EINVAL and not self._settings.children:
             return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
         if error.errno in (errno.EACCES, errno.EPERM):
-            return _not_ours(pid, error)
+            return _not_ours(pid)
         return perf.refusal(error)
 
     # -- drain -----------------------------------------------------------------------------------------------------
@@ -368,9 +368,9 @@ def _allowed(pid: int, kernel: bool) -> Level:
     return why
 
 
-def _not_ours(pid: int, error: OSError) -> Unavailable:
+def _not_ours(pid: int) -> Unavailable:
     owner = procfs.status(pid).get("Uid", "?").split()[0]
     return Unavailable(
-        f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}: {error.strerror}",  # type: ignore[attr-defined, unused-ignore]
+        f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",  # type: ignore[attr-defined, unused-ignore]
         "run wstrace as that user or as root",
     )

@@ -176,7 +176,7 @@ def online_cpus() -> list[int]:
 
 def _oserror(call: str) -> OSError:
     number = ctypes.get_errno()
-    return OSError(number, f"{call}: {os.strerror(number)}")
+    return OSError(number, os.strerror(number), call)
 
 
 # -- what an error means ---------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Rings:
                 break
             except OSError as error:
                 # EPERM of mmap: past kernel.perf_event_mlock_kb a CPU and RLIMIT_MEMLOCK
-                if error.errno not in (errno.EPERM, errno.ENOMEM) or "mmap" not in str(error):
+                if error.errno not in (errno.EPERM, errno.ENOMEM) or error.filename != "mmap":
                     raise
                 if size <= smallest:
                     limit = procfs.setting("kernel/perf_event_mlock_kb")

@@ -191,7 +191,7 @@ def test_short_and_violent_ends(trace: Tracer, ending: str) -> None:
 
 def test_daemon_left_behind(trace: Tracer, capfd: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
-    traced = trace(["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"])
+    traced = trace(["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!; sleep 0.3"])
     daemon = int(capfd.readouterr().out)
     os.kill(daemon, signal.SIGKILL)
     assert time.monotonic() - began < 30

@@ -1,0 +1,357 @@
+"""Attaching on the real kernel: running threads, ourselves, another tracer beside us, refusals."""
+
+from __future__ import annotations
+
+import collections
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wstrace.errors import TargetExited
+from wstrace.interfaces import Context
+from wstrace.schema import PROCESS_SEEN, SPACE_REPLACE
+from wstrace_os.linux import platform
+from wstrace_page_faults import perf_event
+from wstrace_page_faults.linux import PageFaults
+
+#: eight threads, and new ones all the time, that each touch pages of their own; at the end: time, tid, address, pages
+SWARM = """
+import ctypes, mmap, sys, threading, time
+N, rows, kept, on = 16, [], [], True
+def touch():
+    m = mmap.mmap(-1, N * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    m.madvise(mmap.MADV_NOHUGEPAGE)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(m))
+    began = time.monotonic_ns()
+    for i in range(N): m[i * 4096] = 1
+    kept.append(m); rows.append((began, threading.get_native_id(), at, N))
+def steady():
+    while on: touch(); time.sleep(0.01)
+def spawner():
+    while on:
+        t = threading.Thread(target=touch); t.start(); t.join()
+threads = [threading.Thread(target=steady) for _ in range(7)] + [threading.Thread(target=spawner)]
+[t.start() for t in threads]
+print("go", flush=True)
+sys.stdin.readline(); on = False
+[t.join() for t in threads]
+for row in rows: print(*row)
+print("end", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def full_level() -> None:
+    level = PageFaults.probe()
+    if level.name != "full":
+        pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
+
+
+class Child:
+    """A Python program that waits for lines of ours."""
+
+    def __init__(self, code: str, **options: Any) -> None:
+        self.process = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, **options)  # fmt: skip
+        self.pid = self.process.pid
+
+    def read(self) -> str:
+        return self.process.stdout.readline().strip()  # type: ignore[union-attr]
+
+    def say(self) -> None:
+        self.process.stdin.write("\n")  # type: ignore[union-attr]
+        self.process.stdin.flush()  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def child() -> Iterator[Any]:
+    made: list[Child] = []
+
+    def start(code: str, **options: Any) -> Child:
+        made.append(Child(code, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.process.kill()
+        one.process.communicate()
+
+
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+
+
+def pages_of(rows: list[tuple[int, int, int, int]]) -> set[tuple[int, int]]:
+    return {(tid, at + 4096 * i) for _, tid, at, n in rows for i in range(n)}
+
+
+def test_threads_that_make_threads(child: Any, attach: Any) -> None:
+    swarm = child(SWARM)
+    assert swarm.read() == "go"
+    time.sleep(0.1)
+    trace = attach(swarm.pid)
+    armed_ns = time.monotonic_ns()
+    end = time.monotonic() + 0.8
+    trace.drain(lambda: time.monotonic() > end)
+    swarm.say()
+    rows = []
+    while (line := swarm.read()) != "end":
+        rows.append(tuple(map(int, line.split())))
+    trace.stop()
+    assert len({tid for _, tid, _, _ in rows}) > 40
+    faults = trace.faults()
+    seen = collections.Counter(zip(faults.tid.tolist(), (faults.va & ~np.uint64(4095)).tolist(), strict=True))
+    known = pages_of(rows)
+    after = pages_of([row for row in rows if row[0] > armed_ns])
+    assert len(after) > 1000
+    assert {page: seen[page] for page in known if seen[page] > 1} == {}
+    assert {page for page in after if seen[page] != 1} == set()
+    trace.assert_balanced()
+    trace.assert_ordered()
+    swarm.say()
+    assert swarm.process.wait(20) == 0
+
+
+def test_what_is_there_already_is_told_first(child: Any, attach: Any) -> None:
+    code = """
+import subprocess, sys
+command = [sys.executable, '-S', '-c', 'print(flush=True); input()']
+sub = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+sub.stdout.readline(); print(sub.pid, flush=True); input(); sub.stdin.close(); sub.wait()
+"""
+    parent = child(code)
+    sub = int(parent.read())
+    trace = attach(parent.pid)
+    trace.drain(lambda: len(trace.column("address_space", "pid")) > 0)
+    seen = trace.processes(PROCESS_SEEN)
+    assert list(seen.pid) == [parent.pid, sub]
+    assert list(seen.ppid) == [os.getpid(), parent.pid]
+    spaces = [batch for batch in trace.batches if batch.schema.name == "address_space"]
+    assert [int(batch["pid"][0]) for batch in spaces] == [parent.pid, sub]
+    for batch in spaces:
+        assert batch["event"].tolist() == [SPACE_REPLACE] + [1] * (len(batch) - 1)
+        names = {trace.context.strings[code] for code in batch["file"]}
+        assert {os.path.realpath(sys.executable), "[heap]", "[stack]"} <= names
+    parent.say()
+    trace.drain(lambda: trace.context.targets[0].wait(0) is not None)
+    trace.stop()
+    assert {parent.pid, sub} <= set(trace.faults().pid)
+    trace.assert_balanced()
+
+
+def test_the_target_goes_on(child: Any, attach: Any) -> None:
+    one = child("print('ready', flush=True)\nwhile input() == '': print('still here', flush=True)")
+    one.read()
+    trace = attach(one.pid)
+    one.say()
+    assert one.read() == "still here"
+    trace.stop()
+    one.say()
+    assert one.read() == "still here"
+
+
+def test_ourselves(attach: Any) -> None:
+    """Own threads are started before and left out; the application's are traced, new ones too."""
+    import mmap
+
+    done, own = threading.Event(), threading.Event()
+
+    def tracer() -> None:
+        own.wait()
+        np.ones(1 << 20, np.uint8)
+
+    thread = threading.Thread(target=tracer)
+    thread.start()
+    trace = attach(os.getpid(), own_threads=lambda: frozenset({thread.native_id}))
+    own.set()
+    memory = mmap.mmap(-1, 100 * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    base = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+
+    def touch() -> None:
+        for i in range(100):
+            memory[4096 * i] = 1
+        done.set()
+
+    late = threading.Thread(target=touch)
+    late.start()
+    done.wait()
+    late.join()
+    thread.join()
+    tid = late.native_id
+    trace.stop()
+    faults = trace.faults(tid=tid)
+    inside = faults[(faults.va >= base) & (faults.va < base + 100 * 4096)]
+    assert len(inside) == len({int(va) >> 12 for va in inside.va}) == 100
+    assert thread.native_id not in trace.faults().tid
+    assert set(trace.faults().pid) == {os.getpid()}
+    trace.assert_balanced()
+
+
+def test_two_at_once(child: Any, attach: Any) -> None:
+    one = child("print(flush=True); input(); b = bytearray(3_000_000); print(flush=True); input()")
+    one.read()
+    first, second = attach(one.pid), attach(one.pid)
+    one.say()
+    one.read()
+    first.stop()
+    second.stop()
+    for trace in (first, second):
+        trace.assert_balanced()
+        assert trace.ledger("foreign_clock") == 0
+    a, b = first.faults(), second.faults()
+    common = a[(a.time_ns > b.time_ns[0]) & (a.time_ns < b.time_ns[-1])]
+    assert len(common) > 5
+    assert set(common.time_ns) <= set(b.time_ns)
+
+
+@pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)")
+def test_another_tracers_clock(child: Any, attach: Any, tmp_path: Path) -> None:
+    """perf uses another clock, and the kernel hands its time on to our rows: these are counted, not believed."""
+    one = child("print(flush=True); input(); b = bytearray(30_000_000); print(flush=True); input()")
+    one.read()
+    armed = time.monotonic_ns()
+    trace = attach(one.pid)
+    perf = subprocess.Popen(
+        ["perf", "record", "-q", "-k", "CLOCK_REALTIME", "-e", "minor-faults", "-c", "1", "-d", "-p", str(one.pid),
+         "-o", str(tmp_path / "perf.data")], stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        time.sleep(1)
+        one.say()
+        one.read()
+        trace.stop()
+    finally:
+        perf.send_signal(signal.SIGINT)
+        perf.wait()
+    times = trace.faults().time_ns
+    assert ((times >= armed) & (times <= time.monotonic_ns())).all()
+    assert trace.ledger("foreign_clock", "minor") > 10
+    trace.assert_balanced()
+
+
+def test_side_band_loss_is_told_and_mended(child: Any, attach: Any) -> None:
+    code = """
+import mmap
+print(flush=True); input()
+for i in range(3000): mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+print(flush=True); input()
+"""
+    one = child(code)
+    one.read()
+    trace = attach(one.pid, ring_bytes=4096)
+    one.say()
+    one.read()
+    one.say()
+    trace.drain(lambda: trace.context.targets[0].wait(0) is not None)
+    trace.stop()
+    assert trace.ledger("lost_side_band") > 1000
+    events = trace.column("address_space", "event")
+    assert list(events).count(SPACE_REPLACE) >= 1
+    trace.assert_balanced()
+
+
+def test_forked_child_of_ours_holds_nothing(child: Any, attach: Any) -> None:
+    one = child("print(flush=True); input()")
+    one.read()
+    before = descriptors()
+    trace = attach(one.pid)
+    ours = {fd for fd in descriptors() - before if "perf" in str(Path("/proc/self/fd", fd).resolve())}
+    assert ours
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        trace.source.abandon()
+        os.write(write, b"%d" % len(ours & descriptors()))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read, 10) == b"0"
+    os.close(read)
+    os.close(write)
+    one.say()
+    trace.stop()
+    trace.assert_balanced()
+    assert len(trace.faults()) > 0
+
+
+def test_too_few_descriptors(child: Any, attach: Any) -> None:
+    code = """
+import threading, time
+[threading.Thread(target=time.sleep, args=(60,), daemon=True).start() for _ in range(30)]
+print(flush=True); input()
+"""
+    one = child(code)
+    one.read()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = descriptors()
+    used = max(map(int, before))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, limit[1]))
+    try:
+        trace = attach(one.pid)  # the soft limit is raised for the time of the trace
+        trace.stop()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (used + 20, limit[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert descriptors() == before
+    script = f"""
+import resource, sys
+sys.path[:0] = {sys.path!r}
+import numpy
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace_os.linux import platform
+from wstrace_page_faults.linux import PageFaults
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+target = platform().attach({one.pid})
+try: PageFaults().start(Context(targets=(target,)))
+except Unavailable as error: print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    cpus = len(perf_event.online_cpus())
+    assert said.startswith(f"31 threads x {cpus} CPUs x 3 events need {31 * cpus * 3} file descriptors")
+    assert "RLIMIT_NOFILE allows 60; ulimit -Hn" in said
+
+
+def test_refusals(child: Any, attach: Any) -> None:
+    one = child("input()")
+    target = platform().attach(one.pid)
+    one.process.kill()
+    one.process.wait()
+    with pytest.raises(TargetExited, match=f"no process {one.pid}"):
+        PageFaults().start(Context(targets=(target,)))
+    target.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
+def test_another_users_process(child: Any) -> None:
+    one = child("input()")
+    script = f"""
+import os, sys
+sys.path[:0] = {sys.path!r}
+import numpy
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace_os.linux import platform
+from wstrace_page_faults.linux import PageFaults
+import resource
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try: PageFaults().start(Context(targets=(platform().attach({one.pid}),)))
+except Unavailable as error: print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    if int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) < 3:
+        assert said == (f"process {one.pid} of uid 0 may not be traced by uid 65534; "
+                        "run wstrace as that user or as root\n")  # fmt: skip
+    assert said
