@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from wstrace.errors import OutputError
 from wstrace.text import encodable, printable
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _ENDLESS = 8192
+_COLORS: dict[str, Literal["standard", "256", "truecolor"]] = {
+    "standard": "standard", "256": "256", "truecolor": "truecolor"}  # fmt: skip
 
 
 class Output:
@@ -91,18 +94,23 @@ class Output:
         from rich.console import Console
 
         console = Console(file=self.stream, markup=False, highlight=False, emoji=False)
-        if console.legacy_windows or not self.terminal:
-            console = Console(file=self.stream, markup=False, highlight=False, emoji=False, color_system=None,
-                              force_terminal=False, legacy_windows=False,
-                              width=console.width if self.terminal else _ENDLESS)  # fmt: skip
-        return console
+        return self._copy(console, self.stream) if console.legacy_windows or not self.terminal else console
+
+    def _copy(self, console: RichConsole, file: TextIO) -> RichConsole:
+        """The same console on another file, plain where colors would have to be set by calls of Windows."""
+        from rich.console import Console
+
+        plain = console.legacy_windows or not self.terminal
+        return Console(file=file, markup=False, highlight=False, emoji=False, legacy_windows=False,
+                       force_terminal=not plain, no_color=console.no_color,
+                       color_system=None if plain else _COLORS.get(console.color_system or ""),
+                       width=console.width if self.terminal else _ENDLESS)  # fmt: skip
 
     def show(self, *parts: RenderableType) -> None:
         """Writes rich renderables, each from the start of a line; without spaces at line ends where nobody looks."""
         if self.broken:
             return
-        console = self.rich()
-        with console.capture() as capture:
-            console.print(*parts, sep="\n", soft_wrap=not self.terminal)
-        text = capture.get()
+        page = io.StringIO()  # rich itself never writes: what can go wrong then is told by write() alone
+        self._copy(self.rich(), page).print(*parts, sep="\n", soft_wrap=not self.terminal)
+        text = page.getvalue()
         self.write(text if self.terminal else "\n".join(line.rstrip() for line in text.split("\n")))
