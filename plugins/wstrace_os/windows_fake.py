@@ -100,6 +100,7 @@ class FakeWindows:
         self.calls: list[str] = []
         self.drives = {"C:": "\\Device\\HarddiskVolume3"}
         self._error = 0
+        self._memory: dict[int, tuple[Any, bytearray | None]] = {}
         self._snapshots: dict[int, list[FakeProcess]] = {}
 
     def process(self, pid: int, **attributes: object) -> FakeProcess:
@@ -292,6 +293,36 @@ class FakeWindows:
         """The device of a drive letter, with its two closing zeros."""
         device = self.drives.get(drive)
         return _write_utf16(buffer, device + "\0\0", chars) if device else self._fail(2)
+
+    def VirtualAlloc(self, address: int | None, size: int, kinds: int, protect: int) -> int:
+        """Memory of the calling process, real; with MEM_WRITE_WATCH its writes are told."""
+        memory = ctypes.create_string_buffer(size + PAGE)
+        start = -(-ctypes.addressof(memory) // PAGE) * PAGE
+        self._memory[start] = (memory, bytearray(size) if kinds & winapi.MEM_WRITE_WATCH else None)
+        return start
+
+    def VirtualFree(self, start: int, size: int, kind: int) -> int:
+        """Frees a whole allocation."""
+        return int(self._memory.pop(start, None) is not None)
+
+    def GetWriteWatch(self, flags: int, start: int, size: int, addresses: int, count: int, granularity: int) -> int:
+        """0, or nonzero and 87 outside of MEM_WRITE_WATCH memory. A page whose content changed was written."""
+        base = next((b for b, (_, seen) in self._memory.items() if seen is not None and b <= start < b + len(seen)), 0)
+        _, shadow = self._memory.get(base, (None, None))
+        if shadow is None or start + size > base + len(shadow):
+            self._fail(winapi.ERROR_INVALID_PARAMETER)
+            return 0xFFFFFFFF
+        counter = _at(count, f"<u{self.POINTER}", 1)
+        written: list[int] = []
+        for at in range(start // PAGE * PAGE, start + size, PAGE):
+            now, before = ctypes.string_at(at, PAGE), slice(at - base, at - base + PAGE)
+            if now != shadow[before] and len(written) < int(counter[0]):
+                written.append(at)
+                if flags & winapi.WRITE_WATCH_FLAG_RESET:  # the pages not returned stay set
+                    shadow[before] = now
+        _at(addresses, f"<u{self.POINTER}", len(written) or 1)[: len(written)] = written
+        counter[0], _at(granularity, "<u4", 1)[0] = len(written), PAGE
+        return 0
 
     # -- processes ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,142 @@
+"""GetWriteWatch driven by a stand-in that keeps its documented contract, on every system."""
+
+import ctypes
+import gc
+
+import numpy as np
+import pytest
+
+from wstrace.errors import Unavailable
+from wstrace_os.windows_fake import PAGE, FakeWindows
+from wstrace_write_watch import windows as half
+from wstrace_write_watch.windows import Watcher, allocate
+
+
+@pytest.fixture
+def windows():
+    return FakeWindows()
+
+
+def region(windows, pages):
+    memory = allocate(pages * PAGE, windows)
+    return memory, ctypes.addressof(memory)
+
+
+def numbers(start, runs):
+    return [((int(s) - start) // PAGE, int(n)) for s, n in zip(*runs, strict=True)]
+
+
+def test_exactly_the_pages_written(windows):
+    memory, start = region(windows, 100)
+    watcher = Watcher(api=windows)
+    watcher.add(start, start + 100 * PAGE)
+    for page in (0, 3, 4, 5, 99):
+        memory[page * PAGE + 17] = 1
+    assert numbers(start, watcher.written(reset=False)) == [(0, 1), (3, 3), (99, 1)]
+    assert numbers(start, watcher.written()) == [(0, 1), (3, 3), (99, 1)]
+    assert numbers(start, watcher.written()) == []
+    memory[4 * PAGE] = 9
+    assert numbers(start, watcher.written()) == [(4, 1)]
+
+
+def test_what_was_written_before_does_not_count(windows):
+    memory, start = region(windows, 4)
+    memory[PAGE] = 1
+    watcher = Watcher(api=windows)
+    watcher.add(start, start + 4 * PAGE)
+    assert numbers(start, watcher.written()) == []
+
+
+def test_a_full_answer_goes_on_behind_its_last_page(windows, monkeypatch):
+    monkeypatch.setattr(half, "_CAPACITY", 7)
+    memory, start = region(windows, 40)
+    watcher = Watcher(api=windows)
+    watcher.add(start, start + 40 * PAGE)
+    for page in range(0, 40, 2):
+        memory[page * PAGE] = 1
+    assert numbers(start, watcher.written()) == [(page, 1) for page in range(0, 40, 2)]
+    assert numbers(start, watcher.written()) == []
+    for page in range(40):  # the capacity divides the count: one more, empty, answer
+        memory[page * PAGE] = 2
+    assert numbers(start, watcher.written()) == [(0, 40)]
+
+
+def test_two_watchers_of_a_region_both_see_every_page(windows):
+    memory, start = region(windows, 8)
+    one, two = Watcher(api=windows), Watcher(api=windows)
+    one.add(start, start + 8 * PAGE)
+    two.add(start + 4 * PAGE, start + 8 * PAGE)
+    memory[2 * PAGE] = memory[6 * PAGE] = 1
+    assert numbers(start, one.written()) == [(2, 1), (6, 1)]
+    memory[7 * PAGE] = 1
+    assert numbers(start, two.written()) == [(6, 2)]
+    assert numbers(start, two.written()) == []
+    assert numbers(start, one.written()) == [(7, 1)]
+    one.close()
+    two.close()
+
+
+def test_memory_that_windows_does_not_track_is_refused(windows):
+    watcher = Watcher(api=windows)
+    other = ctypes.create_string_buffer(3 * PAGE)
+    start = -(-ctypes.addressof(other) // PAGE) * PAGE
+    with pytest.raises(Unavailable, match="MEM_WRITE_WATCH"):
+        watcher.add(start, start + PAGE)
+
+
+def test_a_region_is_watched_once_by_a_watcher(windows):
+    _memory, start = region(windows, 4)
+    watcher = Watcher(api=windows)
+    watcher.add(start, start + 2 * PAGE)
+    with pytest.raises(Unavailable, match="already"):
+        watcher.add(start + PAGE, start + 4 * PAGE)
+    watcher.remove(start, start + 2 * PAGE)
+    watcher.add(start + PAGE, start + 4 * PAGE)
+
+
+def test_memory_lives_as_long_as_it_is_referred_to(windows):
+    before = len(windows._memory)
+    memory, start = region(windows, 2)
+    view = np.frombuffer(memory, "u1")
+    del memory
+    gc.collect()
+    view[PAGE] = 1
+    watcher = Watcher(api=windows)
+    watcher.add(start, start + 2 * PAGE)
+    view[0] = 1
+    assert numbers(start, watcher.written()) == [(0, 1)]
+    del view
+    gc.collect()
+    assert len(windows._memory) == before
+    with pytest.raises(Unavailable, match="the memory is gone"):
+        watcher.written()
+
+
+def test_all_watched_buffers_of_the_process(windows):
+    first, start = region(windows, 2)
+    watcher = Watcher(api=windows)
+    assert watcher.add_writable() == 2 * PAGE
+    second, other = region(windows, 3)
+    assert watcher.add_writable() == 3 * PAGE
+    assert watcher.add_writable() == 0
+    first[0] = second[PAGE] = 1
+    assert sorted(watcher.written()[0].tolist()) == sorted([start, other + PAGE])
+    del second
+    gc.collect()
+    assert watcher.written()[0].tolist() == []  # what was freed is left out
+
+
+def test_a_system_that_tracks_nothing_is_found_out(windows):
+    def silent(flags, start, size, addresses, count, granularity):
+        np.frombuffer((ctypes.c_uint64 * 1).from_address(count), "<u8")[0] = 0
+        return 0
+
+    windows.GetWriteWatch = silent
+    with pytest.raises(Unavailable, match="did not see a write of its own"):
+        Watcher(api=windows)
+
+
+def test_no_other_process_can_be_asked(windows):
+    with pytest.raises(Unavailable, match="calling process only") as refused:
+        Watcher(4, windows)
+    assert "wstrace.agent()" in refused.value.remedy
