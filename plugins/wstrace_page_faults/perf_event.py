@@ -10,6 +10,7 @@ import errno
 import os
 import platform
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,7 @@ _NUMBERS = {  # perf_event_open, membarrier
     "riscv64": (241, 283),
 }
 _MEMBARRIER_CMD_GLOBAL_EXPEDITED = 2
+_ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with one of them perf_event_paranoid does not count
 _PROT_READ_WRITE, _MAP_SHARED = 3, 1
 
 _syscall = foreign.declare(
@@ -169,8 +171,7 @@ def memory_barrier() -> None:
 
 def online_cpus() -> list[int]:
     """The numbers of the CPUs that are on line, from /sys/devices/system/cpu/online (`0-3,8`)."""
-    with open("/sys/devices/system/cpu/online", encoding="ascii") as f:  # noqa: PTH123
-        ranges = [part.partition("-") for part in f.read().strip().split(",")]
+    ranges = [part.partition(b"-") for part in Path("/sys/devices/system/cpu/online").read_bytes().strip().split(b",")]
     return [cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)]
 
 
@@ -191,13 +192,14 @@ def refusal(error: OSError) -> Unavailable:
         )
     if error.errno not in (errno.EACCES, errno.EPERM):
         return Unavailable(f"page faults cannot be recorded: {error.strerror}")
-    if paranoid > 1:
+    capabilities = int(procfs.status(os.getpid()).get("CapEff", "0"), 16)
+    if paranoid > 1 and not capabilities & _ENOUGH:
         python = os.path.realpath(sys.executable)
         return Unavailable(
             f"kernel.perf_event_paranoid is {paranoid}",
             f"sudo sysctl kernel.perf_event_paranoid=1, or sudo setcap cap_perfmon+ep {python}",
         )
     return Unavailable(
-        f"perf_event_open is refused though kernel.perf_event_paranoid is {paranoid}: a container's seccomp profile",
+        "perf_event_open is refused although our rights are enough: a container's seccomp profile",
         "start the container with --cap-add PERFMON, or with --security-opt seccomp=unconfined",
     )

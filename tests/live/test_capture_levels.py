@@ -1,0 +1,170 @@
+"""What is left without privilege, on the real kernel: level user at paranoid 2, level counters where it refuses."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+
+#: a process without privilege, or one whose perf_event_open is refused, traces a command and tells what it got
+SCRIPT = """
+import os, pwd, resource, sys
+sys.path[:0] = {path!r}
+import numpy as np
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace_os import pagemap
+from wstrace_os.linux import platform
+from wstrace_page_faults import counters, perf_event
+from wstrace_page_faults.linux import PageFaults
+{before}
+import ctypes
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: setuid() took away what execve() gives
+print("probe", *[PageFaults.probe().name])
+target = platform().launch({command!r})
+context = Context(targets=(target,), require={require!r})
+source = PageFaults()
+try:
+    source.start(context)
+except Unavailable as error:
+    print("unavailable", error); target.close(); sys.exit()
+target.resume()
+batches = []
+while target.wait(0) is None: batches += source.drain(0.1)
+batches += source.stop()
+facts = context.facts
+print("level", facts["level"]); print("why", facts["level_why"]); print("remedy", facts["level_remedy"])
+for stage in ("counted", "lost_kernel", "unaccounted"): print(stage, context.ledger.get(stage))
+faults = [b for b in batches if b.schema.name == "page_fault"]
+print("faults", sum(map(len, faults)))
+print("kernel_pc", sum(int((b["flags"] & 2 != 0).sum()) for b in faults))
+usage = target.usage()
+print("usage", usage.minor + usage.major)
+resident = [b for b in batches if b.schema.name == "resident"]
+print("resident", max((int(b["pages"].sum()) for b in resident), default=-1))
+print("file_runs", max((int((b["flags"] & 32 != 0).sum()) for b in resident), default=-1))
+print("names", sorted({{context.strings[c] for b in batches if b.schema.name == "address_space" for c in b["file"]}}))
+print("not_visible", facts["not_visible"])
+"""
+NOBODY = "os.setgroups([]); os.setgid(65534); os.setuid(65534)"
+#: seccomp: errno EPERM for perf_event_open, as Docker's default profile answers
+REFUSED = """
+import ctypes, struct
+number = perf_event._NUMBERS[perf_event.platform.machine()][0]
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *line) for line in code))
+class Prog(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.c_void_p)]
+prog = Prog(4, ctypes.cast(program, ctypes.c_void_p))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(prog), 0, 0) == 0
+"""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes a sysctl and becomes nobody: needs root")
+
+
+def traced(before: str, command: list[str], require: str = "") -> dict[str, str]:
+    script = SCRIPT.format(path=sys.path, before=before, command=command, require=require)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    lines = [line.partition(" ") for line in run.stdout.splitlines()]
+    return {key: value for key, _, value in lines}
+
+
+@pytest.fixture
+def paranoid() -> Iterator[object]:
+    before = PARANOID.read_text()
+    yield lambda level: PARANOID.write_text(str(level))
+    PARANOID.write_text(before)
+
+
+@needs_root
+def test_nobody_at_paranoid_1_gets_all(paranoid: object, touch: Path) -> None:
+    paranoid(1)  # type: ignore[operator]
+    told = traced(NOBODY, [str(touch), "2000"])
+    assert (told["probe"], told["level"], told["why"]) == ("full", "full", "")
+    assert int(told["faults"]) > 2000
+    assert int(told["faults"]) + int(told["lost_kernel"]) == int(told["counted"])
+
+
+@needs_root
+@pytest.mark.parametrize("level", [2, 4])
+def test_nobody_at_paranoid_2_gets_user_faults(paranoid: object, touch: Path, level: int) -> None:
+    """Kernels with Debian's patch refuse everything from 3 on; others know nothing above 2."""
+    paranoid(level)  # type: ignore[operator]
+    # dd's read() makes the kernel write to 1,024 pages of a buffer that is new
+    told = traced(NOBODY, ["dd", "if=/dev/zero", "of=/dev/null", "bs=4M", "count=1"])
+    assert told["level"] in (("user",) if level == 2 else ("user", "counters"))
+    assert told["probe"] == told["level"]
+    assert told["why"].startswith(f"kernel.perf_event_paranoid is {level}")
+    assert told["remedy"].startswith("sudo sysctl kernel.perf_event_paranoid=1, or sudo setcap cap_perfmon+ep /")
+    assert int(told["kernel_pc"]) == 0
+    assert int(told["usage"]) > int(told["faults"])
+    assert int(told["lost_kernel"]) == 0
+    if told["level"] == "user":
+        assert int(told["counted"]) == int(told["faults"]) > 50
+        assert "kernel code" in told["not_visible"]
+    refused = traced(NOBODY, ["true"], require="full")
+    assert refused["unavailable"].startswith(f"page faults: only level {told['level']} works here: kernel.perf_event")
+
+
+def test_refused_by_seccomp_gets_counters() -> None:
+    """The level is tried: perf_event_paranoid allows everything here, and the kernel still says no."""
+    code = "import time; b = bytearray(50 << 20); time.sleep(0.5)"
+    told = traced(REFUSED, [sys.executable, "-S", "-c", code])
+    assert (told["probe"], told["level"]) == ("counters", "counters")
+    if int(PARANOID.read_text()) < 2 or os.geteuid() == 0:
+        assert "seccomp" in told["why"]
+        assert "--cap-add PERFMON" in told["remedy"]
+    assert told["faults"] == "0"
+    assert int(told["counted"]) == int(told["usage"]) == int(told["unaccounted"]) > 100
+    assert (50 << 20) // os.sysconf("SC_PAGE_SIZE") <= int(told["resident"]) < (80 << 20) // 4096
+    assert int(told["file_runs"]) > 10
+    assert os.path.realpath(sys.executable) in told["names"]
+    assert "level counters" in told["not_visible"]
+    refused = traced(REFUSED, ["true"], require="full")
+    assert refused["unavailable"].startswith("page faults: only level counters works here: ")
+
+
+def test_runs_of_old_kernels_are_those_of_pagemap_scan() -> None:
+    """Before Linux 6.7 the runs come from pagemap itself: on a new one both must say the same."""
+    import numpy as np
+
+    from wstrace_os import pagemap, procfs
+    from wstrace_page_faults import counters
+
+    if not pagemap.has_scan():
+        pytest.skip("PAGEMAP_SCAN: only on Linux 6.7 and later")
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        while procfs.name(child.pid) != "sleep" or procfs.stat(child.pid).state != "S":
+            pass
+        maps = procfs.read_maps(child.pid).columns
+        opened = pagemap.Pagemap(child.pid)
+        rows = {}
+        for how in (counters._scanned, counters._read):
+            runs = [run for s, e in zip(maps["start"].tolist(), maps["end"].tolist(), strict=True)
+                    for run in how(opened, s, e)]  # fmt: skip
+            columns = [np.concatenate(column).tolist() for column in zip(*runs, strict=True)]
+            rows[how] = {
+                page for s, n, f in zip(*columns, strict=True) for page in [(s + 4096 * i, f) for i in range(n)]
+            }
+        assert len(rows[counters._read]) > 50
+        assert rows[counters._scanned] == rows[counters._read]
+    finally:
+        opened.close()
+        child.kill()
+        child.wait()
+
+
+def test_counters_of_a_process_that_ends_at_once() -> None:
+    told = traced(REFUSED, ["true"])
+    assert int(told["counted"]) > 10
+    assert ctypes.sizeof(ctypes.c_void_p) == 8
