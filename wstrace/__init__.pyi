@@ -13,5 +13,6 @@ from wstrace.interfaces import Resolver as Resolver
 from wstrace.interfaces import Source as Source
 from wstrace.ledger import Ledger as Ledger
 from wstrace.session import Session as Session
+from wstrace_msgpack.reader import open_trace as open_trace
 
 __version__: str

@@ -117,5 +117,3 @@ class Follower:
 
 def _schema(name: str) -> Schema:
     return STREAMS.get(name) or Schema(name, ())
-
-

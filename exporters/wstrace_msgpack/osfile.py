@@ -7,27 +7,41 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
+import mmap
 import os
 import platform
 import stat
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from wstrace.errors import OutputError
 
 #: conditions that may pass: space comes back, a disk recovers
 PASSING = frozenset({errno.ENOSPC, errno.EIO, errno.EAGAIN, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
+
+
+def _module(name: str) -> Any:
+    """A module that not every system has, or None: what is there is asked for, not which system it is."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+_fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")
+_fdatasync = getattr(os, "fdatasync", os.fsync)
 _LOCK_AT = 1 << 62  # Windows locks bytes, not files: one far beyond any end
 
 
 def clock_ns() -> int:
     """Nanoseconds on the clock of the records."""
-    return time.perf_counter_ns() if sys.platform == "win32" else time.monotonic_ns()
+    return time.perf_counter_ns() if _msvcrt else time.monotonic_ns()
 
 
-CLOCK_NAME = "QueryPerformanceCounter" if sys.platform == "win32" else "CLOCK_MONOTONIC"
+CLOCK_NAME = "QueryPerformanceCounter" if _msvcrt else "CLOCK_MONOTONIC"
 
 
 def clocks() -> dict[str, int]:
@@ -39,8 +53,9 @@ def clocks() -> dict[str, int]:
             best = (after - before, (before + after) // 2, realtime)
     assert best is not None
     read = {"monotonic": best[1], "realtime": best[2]}
-    if sys.platform == "linux":
-        read["boottime"] = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    if boottime is not None and hasattr(time, "clock_gettime_ns"):
+        read["boottime"] = time.clock_gettime_ns(boottime)
     return read
 
 
@@ -53,18 +68,17 @@ def boot_id() -> str:
 
 def page_size() -> int:
     """Bytes of a page."""
-    if sys.platform == "win32":
-        return 4096  # every Windows that Python runs on
-    return os.sysconf("SC_PAGE_SIZE")
+    return int(mmap.PAGESIZE)
 
 
 def host() -> dict[str, str | int]:
     """What the header says of the machine."""
+    told = platform.uname()
     return {
-        "name": platform.node(),
-        "system": platform.system(),
-        "release": platform.release(),
-        "machine": platform.machine(),
+        "name": told.node,
+        "system": told.system,
+        "release": told.release,
+        "machine": told.machine,
         "cpus": os.cpu_count() or 0,
     }
 
@@ -86,9 +100,7 @@ class OutputFile:
         self.created = False
         if path == "-":
             if os.isatty(1):
-                raise OutputError(
-                    "standard output is a terminal, and a trace is binary", "pipe it, or write -o FILE"
-                )
+                raise OutputError("standard output is a terminal, and a trace is binary", "pipe it, or write -o FILE")
             self.fd = os.dup(1)
         else:
             self.fd = self._open(path, force, resume)
@@ -141,10 +153,7 @@ class OutputFile:
     def sync(self, *, whole: bool = False) -> None:
         """Brings its data (whole: and all that the system knows of it) to the disk. Raises OSError."""
         if self.regular:
-            if whole or sys.platform == "win32" or sys.platform == "darwin":
-                os.fsync(self.fd)
-            else:
-                os.fdatasync(self.fd)
+            (os.fsync if whole else _fdatasync)(self.fd)
 
     def close(self) -> None:
         """Closes it; the lock goes with it."""
@@ -155,13 +164,12 @@ class OutputFile:
 
 def sync_directory(path: str) -> None:
     """Makes a new name in the path's directory last."""
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):  # a file system that does not sync directories
-            fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | _BINARY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+    with contextlib.suppress(OSError):  # Windows opens no directory, and some file systems sync none
+        fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | _BINARY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def remove(path: str) -> None:
@@ -170,7 +178,7 @@ def remove(path: str) -> None:
         try:
             Path(path).unlink(missing_ok=True)
         except PermissionError:
-            if sys.platform != "win32":
+            if _msvcrt is None:
                 raise
             time.sleep(0.05)
         else:
@@ -179,16 +187,14 @@ def remove(path: str) -> None:
 
 def is_being_written(path: str) -> bool:
     """Whether a writer holds the file's lock now; True where the system cannot tell."""
-    if sys.platform == "win32":
+    if _fcntl is None:
         return True
-    import fcntl
-
     try:
         fd = os.open(path, os.O_RDONLY | _BINARY)
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _fcntl.flock(fd, _fcntl.LOCK_SH | _fcntl.LOCK_NB)
     except OSError:
         return True
     finally:
@@ -198,20 +204,16 @@ def is_being_written(path: str) -> bool:
 
 def _lock(fd: int) -> None:
     """One writer: raises OSError when another has the file. The system frees the lock of a killed process."""
-    if sys.platform == "win32":
-        import msvcrt
-
+    if _fcntl is None:
         at = os.lseek(fd, 0, os.SEEK_CUR)
         os.lseek(fd, _LOCK_AT, os.SEEK_SET)
         try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+            _msvcrt.locking(fd, _msvcrt.LK_NBLCK, 1)
         finally:
             os.lseek(fd, at, os.SEEK_SET)
     else:
-        import fcntl
-
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _fcntl.flock(fd, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
         except BlockingIOError:
             raise
         except OSError:
@@ -220,7 +222,7 @@ def _lock(fd: int) -> None:
 
 def _give_to_caller(fd: int) -> None:
     """Under sudo the file belongs to the user who called it, not to root."""
-    if sys.platform != "win32" and os.geteuid() == 0:
+    if hasattr(os, "geteuid") and hasattr(os, "fchown") and os.geteuid() == 0:
         uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
         if uid.isdigit():
             with contextlib.suppress(OSError):

@@ -170,9 +170,7 @@ class Part:
         fits = frame is not None and frame.seq == entry["seq"] and frame.kind == entry["kind"]
         return frame if fits else None
 
-    def chosen(
-        self, kinds: frozenset[int] | None, start: int | None, end: int | None, after: int = -1
-    ) -> NDArray[Any]:
+    def chosen(self, kinds: frozenset[int] | None, start: int | None, end: int | None, after: int = -1) -> NDArray[Any]:
         """The entries of those kinds behind an offset whose window touches [start, end)."""
         entries = self.entries
         keep = entries["offset"].astype("<i8") > after
