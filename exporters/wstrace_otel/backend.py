@@ -221,7 +221,14 @@ class OwnBackend:
     @property
     def error(self) -> str:
         """The last failure of any signal, or ""."""
-        return next((f"{c.who}: {c.error}" for c in self._couriers if c.error), "")
+        failed = [f"{sender.endpoint.signal}: {sender.error}" for sender in self._senders if sender.error]
+        failed += [f"{courier.who}: {courier.error}" for courier in self._couriers if courier.error]
+        return failed[0] if failed else ""
+
+    @property
+    def lost(self) -> int:
+        """Records of all signals that did not arrive."""
+        return sum(courier.lost for courier in self._couriers)
 
 
 def need(module: str, extra: str) -> Any:

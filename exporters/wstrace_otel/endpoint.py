@@ -34,7 +34,7 @@ class Endpoint:
 
     signal: str
     protocol: str = "http/protobuf"
-    url: str = ""
+    url: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout: float = 10.0
     compression: str = "none"

@@ -92,7 +92,8 @@ class Events:
 
     def exited(self, process: Process) -> None:
         """A process ended."""
-        attributes: dict[str, Any] = {names.PROCESS_PID: process.pid, names.PROCESS_NAME: clean(base_name(process.name))}
+        name = clean(base_name(process.name))
+        attributes: dict[str, Any] = {names.PROCESS_PID: process.pid, names.PROCESS_NAME: name}
         if process.code is not None:
             attributes[names.PROCESS_EXIT_CODE] = process.code
         attributes[f"{names.PAGE_FAULTS}.{names.MINOR}"] = process.recorded(0)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from wstrace.batch import Batch
-from wstrace.errors import UsageError
+from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, PROCESS_NAME, PROCESS_SEEN
 from wstrace_otel import names, resource
@@ -28,6 +28,7 @@ from wstrace_otel.usage import thread_faults
 
 #: seconds that close() may take with the collector down
 CLOSE_SECONDS = 3.0
+REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
 #: seconds between two profiles
 PROFILE_SECONDS = 10.0
 #: requests of raw records that may wait, and seconds that a batch waits for room
@@ -261,7 +262,7 @@ class OtelExporter(Exporter):
 
     def _end(self, process: Process) -> None:
         self._admit()
-        if self._events_logged or self._mode == "bulk":
+        if process.ended_ns and (self._events_logged or self._mode == "bulk"):
             self._events.exited(process)
         if "traces" in self._signals and process.pid != os.getpid():
             self._spans.end(process, time.monotonic_ns())
@@ -335,7 +336,11 @@ class OtelExporter(Exporter):
             self._own.flush()
 
     def close(self) -> None:
-        """Ends all spans and sends the last counts, in 3 s at most; what is not delivered by then is counted."""
+        """Ends all spans and sends the last counts, in 3 s at most; what is not delivered by then is counted.
+
+        Raises:
+            OutputError: something did not arrive, in all the time of the trace.
+        """
         if self._disabled:
             return
         until = time.monotonic() + CLOSE_SECONDS
@@ -358,6 +363,8 @@ class OtelExporter(Exporter):
             embedded.end(self._processes, self._context.ledger)
         else:
             self._backend.close(until)
+        if self._own is not None and self._own.lost:
+            raise OutputError(f"{self._own.lost} records did not arrive ({self.error or 'refused'})", REMEDY)
 
     def abandon(self) -> None:
         """In a forked child: nothing is sent and nothing was counted here."""

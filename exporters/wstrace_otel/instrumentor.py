@@ -108,4 +108,5 @@ class _All(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         """To each; False when one did not."""
-        return all([processor.force_flush(timeout_millis) for processor in self._processors])
+        done = [processor.force_flush(timeout_millis) for processor in self._processors]
+        return all(done)

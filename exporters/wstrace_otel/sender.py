@@ -12,6 +12,7 @@ import contextlib
 import gzip
 import http
 import json
+import logging
 import random
 import threading
 import time
@@ -54,6 +55,7 @@ class Sender:
         self.endpoint = endpoint
         self.closed = threading.Event()
         self.requests = self.retries = 0
+        self.error = ""  # of the last request, "" when it was taken
         make = _http if endpoint.protocol == "http/protobuf" else _grpc
         self._post: Callable[[bytes, float], Outcome]
         self._post, self._close = make(endpoint)
@@ -70,6 +72,7 @@ class Sender:
         while True:
             self.requests += 1
             outcome = self._post(payload, max(0.1, until - time.monotonic()))
+            self.error = outcome.error
             if not outcome.retryable or self.closed.is_set():
                 return outcome
             # full jitter above a half: many tracers that lost one collector must not come back at once
@@ -91,6 +94,7 @@ def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
         import requests
     except ImportError:
         raise OutputError("OTLP over HTTP needs a package that is missing", 'pip install "wstrace[otlp]"') from None
+    logging.getLogger("urllib3.connectionpool").addFilter(_not_ours)
     session = requests.Session()
     session.verify = endpoint.certificate or True
     if endpoint.client_certificate:
@@ -119,6 +123,11 @@ def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
     return post, session.close
 
 
+def _not_ours(record: logging.LogRecord) -> bool:
+    """urllib3 logs the whole path of a request, tokens in its query too: not those of our threads."""
+    return not (record.threadName or "").startswith("wstrace-otel")
+
+
 def _judge(endpoint: Endpoint, status: int, body: bytes, retry_after: str) -> Outcome:
     if 200 <= status < 300:
         rejected = _rejected(body)
@@ -140,7 +149,7 @@ def _grpc(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
     try:
         import grpc
     except ImportError:
-        raise OutputError("OTLP over gRPC needs a package that is missing", 'pip install "wstrace[otlp-grpc]"') from None
+        raise OutputError("OTLP over gRPC: a package is missing", 'pip install "wstrace[otlp-grpc]"') from None
     if endpoint.compression == "deflate":
         raise UsageError("OTLP over gRPC is compressed with gzip or not at all", "OTEL_EXPORTER_OTLP_COMPRESSION=gzip")
     compression = grpc.Compression.Gzip if endpoint.compression == "gzip" else grpc.Compression.NoCompression
