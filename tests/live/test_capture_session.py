@@ -1,0 +1,158 @@
+"""The whole path on the real kernel: Session on ourselves and on others, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wstrace.session import Session
+from wstrace_page_faults.linux import PageFaults
+
+EMBEDDED = """
+import mmap, os, sys
+import numpy as np
+from wstrace.session import Session
+fds = sorted(os.listdir("/proc/self/fd"))
+def touch(n):
+    m = mmap.mmap(-1, n * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    m.madvise(mmap.MADV_NOHUGEPAGE)
+    base = np.frombuffer(m, np.uint8).__array_interface__["data"][0]
+    for i in range(n): m[4096 * i] = 1
+    return m, base
+with Session() as session:
+    with Session() as other:
+        kept, base = touch(3000)
+    pid = os.fork()
+    if pid == 0:
+        more, there = touch(50)
+        os._exit(0 if "perf" not in str([os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                  if os.path.exists(f"/proc/self/fd/{fd}")]) else 1)
+    code = os.waitpid(pid, 0)[1]
+for one in (session, other):
+    faults = one.faults
+    inside = faults[(faults["va"] >= base) & (faults["va"] < base + 3000 * 4096) & (faults["pid"] == os.getpid())]
+    assert len(inside) == 3000 == len(set(inside["va"].tolist())), (len(faults), len(inside), one.ledger.as_dict())
+    assert not set(faults["tid"].tolist()) & set(one.own_threads())
+    ledger = one.ledger
+    gone = ledger.get("lost_kernel") + ledger.get("foreign_clock") + ledger.get("unaccounted")
+    assert ledger.get("recorded", "page_fault") + gone == ledger.get("counted"), ledger.as_dict()
+    assert ledger.losses() == [], ledger.losses()
+assert pid in set(session.faults["pid"].tolist())
+assert pid not in set(other.faults["pid"].tolist())
+session.stop()
+assert code == 0
+assert session.statistics()["sources"]["page_faults"]["recorded"] == len(session.faults)
+assert sorted(os.listdir("/proc/self/fd")) == fds
+print("fine")
+"""
+
+
+@pytest.fixture(autouse=True)
+def full_level() -> None:
+    level = PageFaults.probe()
+    if level.name != "full":
+        pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
+
+
+def test_a_program_that_traces_itself() -> None:
+    run = subprocess.run([sys.executable, "-c", EMBEDDED], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr, run.returncode) == ("fine\n", "", 0)
+
+
+def wstrace(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "wstrace", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_run_hands_the_target_through(touch: Path) -> None:
+    run = wstrace("run", "-P", "no:console", "--", "sh", "-c", f"{touch} 100; cat; exit 7", input="given\n")
+    assert run.returncode == 7
+    assert run.stdout.endswith("\ngiven\n")
+
+
+@pytest.mark.parametrize(("command", "code"), [("no-such-program", 127), ("/", 126), ("/dev/null", 126)])
+def test_run_refused(command: str, code: int) -> None:
+    run = wstrace("run", "--", command)
+    assert run.returncode == code
+    assert len(run.stderr.splitlines()) == 1
+    assert "Traceback" not in run.stderr
+
+
+def test_attach_to_nothing() -> None:
+    run = wstrace("attach", 2**22 - 3)
+    assert run.returncode == 122
+    assert run.stderr.splitlines() == [f"wstrace: there is no process {2**22 - 3}"]
+
+
+def test_wait_children(touch: Path) -> None:
+    """A daemon holds nothing up, unless it is asked for."""
+    script = f"(sleep 0.7; exec {touch} 700) >/dev/null 2>&1 &"
+    began = time.monotonic()
+    without = wstrace("run", "-P", "no:console", "--", "sh", "-c", script)
+    assert without.returncode == 0
+    short = time.monotonic() - began
+    waited = wstrace("run", "--wait-children", "--", "sh", "-c", script)
+    assert waited.returncode == 0
+    assert "touch" in waited.stderr
+    assert short < 20
+
+
+def test_session_on_a_launched_target(touch: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from wstrace_os.linux import platform
+
+    target = platform().launch([str(touch), "5000"])
+    session = Session(targets=[target])
+    with session:
+        assert session.wait(30)
+    base = int(capfd.readouterr().out)
+    faults = session.faults
+    inside = faults[(faults["va"] >= base) & (faults["va"] < base + 5000 * 4096)]
+    assert np.array_equal(np.sort(inside["va"]) >> 12, base // 4096 + np.arange(5000))
+    assert session.facts["exit_code"] == 0
+    assert session.facts["level"] == "full"
+    seen = session.ledger.get("recorded", "page_fault")
+    assert 0 <= session.facts["usage_minor"] + session.facts["usage_major"] - seen < 100
+
+
+def test_ctrl_c_reaches_the_target_and_we_wait() -> None:
+    code = """
+import signal, sys, time
+def taken(*_):
+    print("taken", flush=True); time.sleep(0.3); print("done", flush=True); sys.exit(5)
+signal.signal(signal.SIGINT, taken)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, "-m", "wstrace", "run", "-P", "no:console", "--", sys.executable, "-S", "-c", code]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert run.stdout is not None
+    assert run.stdout.readline() == "ready\n"
+    os.killpg(run.pid, signal.SIGINT)  # as the terminal does
+    out, err = run.communicate(timeout=30)
+    assert (out, run.returncode) == ("taken\ndone\n", 5)
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="plays sudo: needs root")
+def test_under_sudo_the_target_is_the_callers(touch: Path) -> None:
+    environment = {**os.environ, "SUDO_UID": "65534", "SUDO_GID": "65534", "SUDO_USER": "nobody"}
+    run = wstrace("run", "-P", "no:console", "--", "sh", "-c", "id -un; echo $HOME", env=environment)
+    assert run.stdout == "nobody\n/nonexistent\n"
+    run = wstrace("run", "-P", "no:console", "--user", "root", "--", "id", "-un", env=environment)
+    assert run.stdout == "root\n"
+
+
+def test_doctor_tells_the_level() -> None:
+    run = wstrace("doctor", "--json")
+    assert run.returncode == 0, run.stderr
+    text = json.dumps(json.loads(run.stdout))
+    assert "page_faults" in text
+    assert "full" in text
