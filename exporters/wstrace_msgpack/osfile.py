@@ -33,7 +33,7 @@ def _module(name: str) -> Any:
 
 _fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")
 _fdatasync = getattr(os, "fdatasync", os.fsync)
-_LOCK_AT = 1 << 62  # Windows locks bytes, not files: one far beyond any end
+_LOCK_AT = 1 << 40  # Windows locks bytes, not files: one far beyond any end (Wine refuses places past 2^62)
 
 
 def clock_ns() -> int:
