@@ -15,4 +15,16 @@ from wstrace.ledger import Ledger as Ledger
 from wstrace.session import Session as Session
 from wstrace_msgpack.reader import open_trace as open_trace
 
+# what the plugins add, through the hook wstrace_api
+import wstrace_otel as otel
+from wstrace_mapped_files.question import mapped_file as mapped_file
+from wstrace_msgpack.reader import open_trace as open_trace
+from wstrace_otel.spans import span as span
+from wstrace_working_set.delta import delta as delta
+from wstrace_working_set.empty import empty_working_set as empty_working_set
+from wstrace_working_set.working_set import working_set as working_set
+from wstrace_write_watch.agent import agent as agent
+from wstrace_write_watch.write_watch import MemoryWatch as MemoryWatch
+from wstrace_write_watch.write_watch import WriteWatch as WriteWatch
+
 __version__: str

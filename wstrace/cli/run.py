@@ -50,6 +50,7 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     command = command_of(target, literal=ctx.meta["wstrace.literal"])
     trace = Trace(options)
     os.environ.update(trace.plugins.target_environment(trace.exporter_names()))
+    # First of all: what the launcher holds at its fork counts in the peak that the system reports of the target.
     launched = trace.plugins.platform.launch(command, user=user or trace.config.get("user"))
     try:
         session = trace.session([launched])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,9 @@ from wstrace.interfaces import Target
 from wstrace.ledger import STAGES
 from wstrace.options import Spec, options_of, parse_duration, parse_spec
 from wstrace.plugins import Plugins
-from wstrace.session import Session
+
+if TYPE_CHECKING:
+    from wstrace.session import Session
 
 
 @dataclass(slots=True)
@@ -93,11 +95,7 @@ def is_administrator() -> bool:
 
 
 class Trace:
-    """A tracing command at work: options and configuration resolved, plugins found.
-
-    Raises:
-        UsageError: an unknown name, option or key.
-    """
+    """A tracing command at work: its plugins and configuration. What they name is checked by session()."""
 
     def __init__(self, options: Tracing) -> None:
         words = [word.removeprefix("no:") for word in options.plugin]
@@ -106,18 +104,31 @@ class Trace:
         self.options = options
         self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
         self.config = Config.load(options.config, project=not is_administrator())
-        self.config.check({**self.plugins.sources, **self.plugins.enrichers, **self.plugins.exporters})
-        names = {plugin.name for plugin in self.plugins.found}
-        for word in words:
-            if word not in names | set(_all_classes()):
-                raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
+        self._left_out = words
 
     def exporter_names(self) -> list[str]:
-        """The exporters that the session will have."""
-        return [spec.name for spec in self._specs("exporter", self.options.exporters)]
+        """The exporters that are asked for by name."""
+        return [parse_spec(text).name for text in (*self.config.get("exporters", ()), *self.options.exporters)]
+
+    def _check(self) -> None:
+        """Every name and key must be known."""
+        self.config.check({**self.plugins.sources, **self.plugins.enrichers, **self.plugins.exporters})
+        known = {plugin.name for plugin in self.plugins.found}
+        if any(word not in known for word in self._left_out):
+            known.update(_all_classes())
+        for word in self._left_out:
+            if word not in known:
+                raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
 
     def session(self, targets: Sequence[Target]) -> Session:
-        """The session that the options ask for."""
+        """The session that the options ask for.
+
+        Raises:
+            UsageError: an unknown name, option or key.
+        """
+        from wstrace.session import Session
+
+        self._check()
         options, config = self.options, self.config
         children = options.children if options.children is not None else _truth(config.get("children", True))
         session = Session(
