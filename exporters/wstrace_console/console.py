@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import mmap
 import os
 from typing import Any, Literal, TextIO, get_args
 
@@ -84,6 +85,8 @@ class Console(Exporter):
     def start(self, context: Context) -> None:
         """Opens the output. Raises OutputError."""
         self._context = context
+        if context.targets:  # they live on this machine; a trace file brings its own machine's
+            context.facts.setdefault("page_size", mmap.PAGESIZE)
         if self._stream is not None:
             self._output = Output(self._stream)
         else:
@@ -187,7 +190,7 @@ class Console(Exporter):
         told = headline.losses(ledger)
         parts += [Text()] * bool(told) + [Text(line, style="bold red" if lost else "dim") for line, lost in told]
         if self._context.targets:
-            parts += [Text(), Text(headline.next_step(facts))]
+            parts += [Text(), Text(headline.next_step(self.summary, facts))]
         output.show(*parts)
 
     def _tell_losses(self, output: Output) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from wstrace.filter import Filter
 from wstrace.ledger import STAGES, Ledger
 from wstrace.schema import PAGE_FAULT
-from wstrace.summary import Summary
+from wstrace.summary import UNKNOWN, Summary
 from wstrace.text import base_name, duration, number, plural, printable, size
 
 #: ledger rows that the second line already tells
@@ -39,10 +39,15 @@ def answer(summary: Summary, facts: Mapping[str, Any], filter: Filter, seen: int
             parts.append(f"most resident in {name(resident[0][0])}")
     elif pairs := summary.top("pair", 1):
         file = summary.top("file", 1)[0].label
-        by = f" (by {name(pairs[0].key[-1])})" if file.startswith("[") and pairs[0].key[0] == file else ""
+        by = f" (by {name(pairs[0].key[-1])})" if _anonymous(file) and pairs[0].key[0] == file else ""
         parts.append(f"most in {name(file)}{by}")
     level = facts.get("level", "full")
     return "; ".join(parts) + (f" [level {printable(str(level), NAME_LIMIT)}]" if level != "full" else "")
+
+
+def _anonymous(file: str) -> bool:
+    """`[heap]`, `[anon]`: who asked for it says more than its name."""
+    return file.startswith("[") and file != UNKNOWN
 
 
 def counters(summary: Summary, facts: Mapping[str, Any]) -> bool:
@@ -116,7 +121,7 @@ def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]
     return found
 
 
-def next_step(facts: Mapping[str, Any]) -> str:
+def next_step(summary: Summary, facts: Mapping[str, Any]) -> str:
     """The last line of a live trace: where it is kept and what to type next, or how to keep it."""
     saved = facts.get("saved")
     if not saved:
@@ -125,4 +130,4 @@ def next_step(facts: Mapping[str, Any]) -> str:
     if path == "-":
         return "saved to stdout"
     quoted = f'"{path}"' if " " in path else path
-    return f"saved {path}; next: wstrace report {quoted} --by module"
+    return f"saved {path}; next: wstrace report {quoted}{'' if counters(summary, facts) else ' --by module'}"

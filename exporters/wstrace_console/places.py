@@ -19,6 +19,8 @@ log = logging.getLogger("wstrace")
 
 _FIELDS = {"id": np.uint32, "pid": np.uint32, "start": np.uint64, "offset": np.uint64, "file": np.uint32,
            "build_id": np.uint32}  # fmt: skip
+#: ended processes that are remembered
+_ENDED = 1 << 16
 
 
 class MappingTable:
@@ -49,6 +51,8 @@ class MappingTable:
         """Takes rows of PROCESS: which processes ended."""
         ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
         self._ended.update(dict.fromkeys(batch["pid"][ended].tolist()))
+        for pid in list(self._ended)[: max(len(self._ended) - _ENDED, 0)]:
+            del self._ended[pid]
 
     def find(self, ids: NDArray[Any]) -> tuple[NDArray[np.bool_], dict[str, NDArray[Any]]]:
         """Which ids are known, shape (n,), and the rows of these, columns as in MAPPING."""

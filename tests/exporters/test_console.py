@@ -250,7 +250,8 @@ def test_still_resident_stands_beside_brought() -> None:
     ]
     trace.context.facts["page_size"] = 4096
     golden("resident.txt", printed(trace, batches, by="file"))
-    del trace.context.facts["page_size"]
+    trace = Trace(live=False)
+    batches = [*ordinary(trace), trace.pages([(3000, TORCH)])]
     assert "3,000 pages" in printed(trace, batches)
 
 
