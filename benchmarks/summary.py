@@ -14,12 +14,12 @@ import statistics
 import time
 
 import numpy as np
-from wstrace_console.console import Console
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT
 from wstrace.summary import Summary
+from wstrace_console.console import Console
 
 BATCH_ROWS = 65_536
 ROW = np.dtype([("head", "<u8"), ("pc", "<u8"), ("pid", "<u4"), ("tid", "<u4"), ("time", "<u8"), ("va", "<u8")])
@@ -66,7 +66,7 @@ def main() -> None:
         text.append((time.perf_counter() - began) * 1e3)
     print(f"{asked.rows:,} faults, {asked.rounds} rounds")
     print(f"count  {min(count):6.1f} ns a fault (median {statistics.median(count):.1f}; goal 40)")
-    print(f"print  {min(text):6.1f} ms         (median {statistics.median(text):.1f}; first {text[0]:.1f}, with rich's import)")
+    print(f"print  {min(text):6.1f} ms (median {statistics.median(text):.1f}; first, importing rich, {text[0]:.1f})")
 
 
 if __name__ == "__main__":
