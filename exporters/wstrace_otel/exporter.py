@@ -31,6 +31,8 @@ CLOSE_SECONDS = 3.0
 REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
 #: seconds between two profiles
 PROFILE_SECONDS = 10.0
+#: seconds after which all faults of a process that ended have come
+SETTLE_SECONDS = 1.0
 #: requests of raw records that may wait, and seconds that a batch waits for room
 BULK_QUEUE, BULK_WAIT = 8, 1.0
 
@@ -94,6 +96,7 @@ class OtelExporter(Exporter):
         self._resources: dict[int, Any] = {}
         self._metered: set[int] = set()
         self._pending: list[Process] = []
+        self._ending: list[tuple[float, Process]] = []
         self._told: dict[tuple[str, str], int] = {}
         self._told_pids: set[int] = set()
         self._bulk: Courier | None = None
@@ -217,11 +220,13 @@ class OtelExporter(Exporter):
             if name and (event in (PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC) or (event == PROCESS_NAME and main)):
                 process.name = batch.strings[name]
             if event == PROCESS_EXIT and main:
-                process.ended_ns, process.code = now, code
+                process.ended_ns, process.code = now, None if code == -1 else code
             if not self._disabled:
                 self._begin(process, root=pid in self._processes.roots)
-                if process.ended_ns and event == PROCESS_EXIT:
-                    self._end(process)
+                # a root process ends in close(), when its exit code is known; others after the faults of this drain,
+                # which are still to come
+                if process.ended_ns and event == PROCESS_EXIT and pid not in self._processes.roots:
+                    self._ending.append((time.monotonic(), process))
 
     # -- processes ---------------------------------------------------------------------------------------------
 
@@ -261,6 +266,8 @@ class OtelExporter(Exporter):
         return {names.PROCESS_PID: process.pid, names.PROCESS_NAME: resource.clean(process.name) or names.OTHER}
 
     def _end(self, process: Process) -> None:
+        if process.pid not in self._told_pids:
+            return
         self._admit()
         if process.ended_ns and (self._events_logged or self._mode == "bulk"):
             self._events.exited(process)
@@ -290,13 +297,15 @@ class OtelExporter(Exporter):
         return self._tracers[process.pid]
 
     def _counted(self) -> tuple[int, int]:
-        """(minor, major) by the kernel: what the ledger has, or what the system accounts to the targets."""
+        """(minor, major) by the kernel: what the source counted, else what the system accounts to the targets."""
         ledger, facts = self._context.ledger, self._context.facts
-        found = []
-        for kind in (names.MINOR, names.MAJOR):
-            accounted = facts.get(f"usage_{kind}")
-            found.append(max(ledger.get("counted", kind), int(accounted or 0)))
-        return found[0], found[1]
+        if both := ledger.get("counted", "page_fault"):  # a system that counts the types together
+            major = self._processes.recorded(1)
+            return both - major, major
+        minor, major = (ledger.get("counted", kind) for kind in (names.MINOR, names.MAJOR))
+        if minor or major:
+            return minor, major
+        return int(facts.get("usage_minor") or 0), int(facts.get("usage_major") or 0)
 
     # -- by time and at the end --------------------------------------------------------------------------------
 
@@ -305,6 +314,8 @@ class OtelExporter(Exporter):
         if self._disabled:
             return
         self._admit()
+        while self._ending and time.monotonic() - self._ending[0][0] > SETTLE_SECONDS:
+            self._end(self._ending.pop(0)[1])
         self._tell_losses()
         if self._profile_courier is not None and time.monotonic() - self._profiled_at >= PROFILE_SECONDS:
             self._send_profiles()
@@ -347,10 +358,9 @@ class OtelExporter(Exporter):
         now = time.monotonic_ns()
         facts = self._context.facts
         for process in self._processes:
-            if process.pid in self._told_pids:
-                if process.pid in self._processes.roots and facts.get("exit_code") is not None:
-                    process.code, process.ended_ns = int(facts["exit_code"]), process.ended_ns or now
-                self._end(process)
+            if process.pid in self._processes.roots and facts.get("exit_code") is not None:
+                process.code, process.ended_ns = int(facts["exit_code"]), process.ended_ns or now
+            self._end(process)
         if self._events_logged:
             for rows, weights in self._sampler.rest():
                 self._events.faults(rows, weights, self._processes.get)

@@ -1,0 +1,291 @@
+"""Page faults on spans: exact counts, honest labels, forks, and an application that never breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import wstrace
+from wstrace.schema import PAGE_FAULT
+from wstrace.testing import batch_of
+from wstrace_otel.instrumentor import WstraceInstrumentor
+from wstrace_otel.processor import FaultSpanProcessor
+from wstrace_otel.usage import ThreadFaults
+
+resource = pytest.importorskip("resource", reason="this system does not count page faults of a thread")
+pytestmark = pytest.mark.skipif(
+    not hasattr(resource, "RUSAGE_THREAD"), reason="this system does not count page faults of a thread"
+)
+MINOR, MAJOR, BYTES, QUALITY = (f"wstrace.faults.{name}" for name in ("minor", "major", "bytes", "quality"))
+PAGE = mmap.PAGESIZE
+
+
+@pytest.fixture
+def exported() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def processor(exported: InMemorySpanExporter) -> FaultSpanProcessor:
+    return FaultSpanProcessor(SimpleSpanProcessor(exported))
+
+
+@pytest.fixture
+def tracer(processor: FaultSpanProcessor) -> Iterator[trace.Tracer]:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    yield provider.get_tracer("test")
+    provider.shutdown()
+
+
+def toucher(pages: int) -> Callable[[], None]:
+    """A call that takes one minor fault for each of so many pages, and next to none else."""
+    memory = mmap.mmap(-1, pages * PAGE)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+
+    def touch() -> None:
+        for at in range(0, pages * PAGE, PAGE):
+            memory[at] = 1
+
+    return touch
+
+
+def of(exported: InMemorySpanExporter, name: str) -> dict[str, Any]:
+    (span,) = [s for s in exported.get_finished_spans() if s.name == name]
+    return dict(span.attributes or {})
+
+
+def test_a_thousand_fresh_pages_are_a_thousand_minor_faults(
+    tracer: trace.Tracer, exported: InMemorySpanExporter
+) -> None:
+    touch, warm = toucher(1000), toucher(1)
+    with tracer.start_as_current_span("warm"):
+        warm()
+    with tracer.start_as_current_span("work", attributes={"kept": "yes"}):
+        touch()
+    found = of(exported, "work")
+    assert 1000 <= found[MINOR] <= 1010  # the interpreter may take a few of its own
+    assert (found[MAJOR], found[QUALITY], found["kept"]) == (0, "exact", "yes")
+    assert found[BYTES] == found[MINOR] * PAGE
+
+
+def test_a_span_includes_its_children_and_stays_exact(tracer: trace.Tracer, exported: InMemorySpanExporter) -> None:
+    first, second = toucher(300), toucher(200)
+    with tracer.start_as_current_span("outer"):
+        first()
+        with tracer.start_as_current_span("middle"), tracer.start_as_current_span("inner"):
+            second()
+    outer, inner = of(exported, "outer"), of(exported, "inner")
+    assert outer[MINOR] >= 500
+    assert 200 <= inner[MINOR] < 300
+    assert outer[QUALITY] == inner[QUALITY] == of(exported, "middle")[QUALITY] == "exact"
+
+
+def test_threads_count_for_themselves(tracer: trace.Tracer, exported: InMemorySpanExporter) -> None:
+    def work(pages: int) -> None:
+        touch = toucher(pages)
+        with tracer.start_as_current_span(f"t{pages}"):
+            touch()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, (200, 400, 800)))
+    for pages in (200, 400, 800):
+        assert pages <= of(exported, f"t{pages}")[MINOR] < pages + 60
+        assert of(exported, f"t{pages}")[QUALITY] == "exact"
+
+
+def test_a_span_that_ends_on_another_thread_has_no_number(tracer: trace.Tracer, exported: InMemorySpanExporter) -> None:
+    span = tracer.start_span("moved")
+    thread = threading.Thread(target=span.end)
+    thread.start()
+    thread.join()
+    found = of(exported, "moved")
+    assert found == {QUALITY: "thread_changed"}
+
+
+def test_spans_side_by_side_on_a_thread_are_no_exact_counts(
+    tracer: trace.Tracer, exported: InMemorySpanExporter
+) -> None:
+    first, second = tracer.start_span("first"), tracer.start_span("second")
+    first.end()
+    second.end()
+    assert of(exported, "first")[QUALITY] == of(exported, "second")[QUALITY] == "thread_window"
+    with tracer.start_as_current_span("after"):
+        pass
+    assert of(exported, "after")[QUALITY] == "exact"
+
+
+def test_interleaved_tasks_are_labelled(tracer: trace.Tracer, exported: InMemorySpanExporter) -> None:
+    async def request(name: str) -> None:
+        with tracer.start_as_current_span(name):
+            await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        await asyncio.gather(request("a"), request("b"))
+
+    asyncio.run(main())
+    assert of(exported, "a")[QUALITY] == of(exported, "b")[QUALITY] == "thread_window"
+
+
+def test_what_the_limits_dropped_stays_told(exported: InMemorySpanExporter) -> None:
+    provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=2, max_events=1), shutdown_on_exit=False)
+    provider.add_span_processor(FaultSpanProcessor(SimpleSpanProcessor(exported)))
+    with provider.get_tracer("t").start_as_current_span("s", attributes={"a": 1, "b": 2, "c": 3}) as span:
+        span.add_event("one")
+        span.add_event("two")
+        span.set_status(trace.Status(trace.StatusCode.ERROR, "why"))
+    (found,) = exported.get_finished_spans()
+    assert (found.dropped_attributes, found.dropped_events, len(found.events)) == (1, 1, 1)
+    assert (found.status.description, found.instrumentation_scope.name) == ("why", "t")  # type: ignore[union-attr]
+    assert QUALITY in (found.attributes or {})
+
+
+def test_a_counter_that_raises_costs_nothing_but_the_count(exported: InMemorySpanExporter) -> None:
+    def broken() -> tuple[int, int]:
+        raise OSError("no")
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor := FaultSpanProcessor(SimpleSpanProcessor(exported), counter=broken))
+    with provider.get_tracer("t").start_as_current_span("s", attributes={"a": 1}):
+        pass
+    assert of(exported, "s") == {"a": 1}
+    assert processor.statistics()["uncounted"] >= 1
+
+
+def test_open_spans_are_bounded_and_ended_ones_forgotten(exported: InMemorySpanExporter) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor := FaultSpanProcessor(SimpleSpanProcessor(exported), max_open=100))
+    tracer = provider.get_tracer("t")
+    spans = [tracer.start_span(str(i)) for i in range(300)]
+    assert processor.statistics() == {"counted": 0, "uncounted": 200, "open": 100}
+    for span in spans:
+        span.end()
+    assert processor.statistics() == {"counted": 100, "uncounted": 200, "open": 0}
+    assert processor._threads == {}
+    assert len(exported.get_finished_spans()) == 300
+
+
+def test_where_the_system_counts_no_threads_the_session_s_records_do(exported: InMemorySpanExporter) -> None:
+    records = ThreadFaults(system=False)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor := FaultSpanProcessor(SimpleSpanProcessor(exported), counter=records))
+    processor._exact = "thread_window"  # what it is without `counter`
+    with provider.get_tracer("t").start_as_current_span("s"):
+        tid = threading.get_native_id()
+        records.add(batch_of(PAGE_FAULT, tid=[tid, tid, tid, tid + 1], pid=1, flags=[0, 1, 0, 0]))
+    found = of(exported, "s")
+    assert (found[MINOR], found[MAJOR], found[QUALITY]) == (2, 1, "thread_window")
+
+
+def test_a_fork_with_an_open_span_starts_anew(
+    tracer: trace.Tracer, processor: FaultSpanProcessor, exported: InMemorySpanExporter
+) -> None:
+    read, write = os.pipe()
+    with tracer.start_as_current_span("before"):
+        pid = os.fork()
+        if pid == 0:  # nothing but plain calls here: pytest must not run twice
+            try:
+                touch = toucher(100)
+                with tracer.start_as_current_span("child"):
+                    touch()
+                found = next(s for s in exported.get_finished_spans() if s.name == "child").attributes or {}
+                os.write(write, f"{found[MINOR]},{found[QUALITY]},{processor.statistics()['open']}".encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+    count, quality, still_open = os.read(read, 100).decode().split(",")
+    os.close(read)
+    os.close(write)
+    assert 100 <= int(count) < 200
+    assert (quality, still_open) == ("exact", "0")
+    assert of(exported, "before")[QUALITY] == "exact"
+
+
+def test_a_span_of_wstrace_carries_its_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))
+    touch = toucher(500)
+    with wstrace.span("load", item=3):
+        touch()
+    found = of(exported, "load")
+    assert 500 <= found[MINOR] < 520
+    assert (found[QUALITY], found["item"]) == ("exact", 3)
+
+
+def test_a_span_of_wstrace_without_an_sdk_passes_values_and_errors() -> None:
+    with pytest.raises(ZeroDivisionError), wstrace.span("nowhere"):
+        1 / 0  # noqa: B018
+    assert wstrace.otel.FaultSpanProcessor is FaultSpanProcessor
+
+
+# -- auto-instrumentation ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def instrumentor() -> Iterator[WstraceInstrumentor]:
+    found = WstraceInstrumentor()
+    yield found
+    found.uninstrument()
+
+
+def test_the_entry_point_is_there_and_needs_no_contrib() -> None:
+    (entry,) = entry_points(group="opentelemetry_instrumentor", name="wstrace")
+    assert entry.load() is WstraceInstrumentor
+    assert "opentelemetry.instrumentation" not in sys.modules
+    assert WstraceInstrumentor().instrumentation_dependencies() == ()
+
+
+def test_spans_of_tracers_made_before_are_counted_and_not_after_uninstrument(instrumentor: WstraceInstrumentor) -> None:
+    exported = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    tracer = provider.get_tracer("early")
+    instrumentor.instrument(tracer_provider=provider, skip_dep_check=True)
+    instrumentor.instrument(tracer_provider=provider)
+    with tracer.start_as_current_span("on"):
+        pass
+    late = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(late))
+    instrumentor.uninstrument()
+    with tracer.start_as_current_span("off"):
+        pass
+    assert QUALITY in of(exported, "on")
+    assert of(exported, "off") == {}
+    assert len(late.get_finished_spans()) == 1
+
+
+@pytest.mark.parametrize("variable", ["OTEL_SDK_DISABLED=true", "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=flask, wstrace"])
+def test_it_is_switched_off(variable: str, instrumentor: WstraceInstrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*variable.split("="))
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(before := SpanProcessor())
+    instrumentor.instrument(tracer_provider=provider)
+    assert provider._active_span_processor._span_processors == (before,)
+
+
+def test_an_application_it_cannot_instrument_goes_on(
+    instrumentor: WstraceInstrumentor, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Strange:
+        @property
+        def _active_span_processor(self) -> Any:
+            raise RuntimeError("strange")
+
+    instrumentor.instrument(tracer_provider=Strange())
+    assert "cannot instrument" in caplog.text
+    instrumentor.instrument(tracer_provider=object())

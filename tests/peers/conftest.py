@@ -1,0 +1,62 @@
+"""The programs that wstrace is tested against. Where one is absent the tests say so; WSTRACE_REQUIRE_PEERS=1 fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+if sys.platform != "linux":
+    collect_ignore_glob = ["test_*.py"]
+else:
+    sys.path.insert(0, str(Path(__file__).parent))
+
+
+def absent(why: str) -> None:
+    """Skips loudly, or fails where the machine is to have everything."""
+    if os.environ.get("WSTRACE_REQUIRE_PEERS") == "1":
+        pytest.fail(f"WSTRACE_REQUIRE_PEERS=1, and {why}", pytrace=False)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def collector_binary() -> Path:
+    """The built collector."""
+    import collector
+
+    try:
+        return collector.binary()
+    except collector.NoGo as why:
+        absent(str(why))
+        raise
+
+
+@pytest.fixture
+def collector(collector_binary: Path, tmp_path: Path) -> Iterator[object]:
+    """A running collector, ended with the test."""
+    from collector import Collector
+
+    with Collector(tmp_path / "collector") as running:
+        yield running
+
+
+@pytest.fixture
+def prometheus_binary() -> str:
+    """Debian's prometheus."""
+    import prometheus
+
+    found = prometheus.binary()
+    if found is None:
+        absent("there is no prometheus on this machine (apt-get install prometheus)")
+        raise AssertionError
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of whoever runs the tests do not count."""
+    for name in [n for n in os.environ if n.startswith(("OTEL_", "WSTRACE_CONFIG"))] + ["TRACEPARENT"]:
+        monkeypatch.delenv(name, raising=False)
