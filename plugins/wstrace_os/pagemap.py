@@ -37,7 +37,7 @@ _FIELDS = ("size", "flags", "start", "end", "walk_end", "vec", "vec_len", "max_p
 SCAN_ARG = np.dtype([(name, "<u8") for name in _FIELDS])
 assert SCAN_ARG.itemsize == 96  # struct pm_scan_arg
 PAGEMAP_SCAN = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg)
-VEC_LEN = 65_536
+VEC_LEN = 16_384
 
 _ioctl = declare(None, "ioctl", ctypes.c_int, ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
 

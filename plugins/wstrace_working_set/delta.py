@@ -66,7 +66,8 @@ class Delta:
         try:
             self._watch = api_name("MemoryWatch")() if wanted else None
             if self._watch is not None:
-                self._watch.written()
+                self._watch.written()  # once for nothing, as above
+                self._watch.reset()
         except Unavailable as refused:
             self.not_written = str(refused)
 

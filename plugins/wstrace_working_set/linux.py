@@ -84,10 +84,9 @@ class Space:
         try:
             found = pagemap_runs.read(self._pagemap.read, spans, zero_huge, counter)
         except EOFError:
-            self._still_there()
-            raise
+            raise self._gone() from None
         if not len(found["start"]):
-            self._still_there()
+            raise self._gone()
         return pagemap_runs.attributes(found, mappings, zero_huge, locked)
 
     def totals(self) -> Totals:
@@ -122,16 +121,17 @@ class Space:
     def _scan(self, low: int, high: int, *, any_of: int, give: int) -> NDArray[Any]:
         try:
             return self._pagemap.scan(low, high, any_of=any_of, give=give)
-        except OSError:  # ESRCH: its memory is gone
-            self._still_there()
-            raise Unavailable(f"PAGEMAP_SCAN failed on process {self.pid} ({self.name})") from None
+        except OSError:
+            raise self._gone() from None
 
-    def _still_there(self) -> None:
-        """Raises when nothing was found because the process ended or executed another program."""
-        stat = procfs.stat(self.pid)
-        now = "has ended" if stat.gone else "executed another program"
-        if stat.gone or stat.resident_bytes:
-            raise TargetExited(f"process {self.pid} ({self.name}) {now} while it was read")
+    def _gone(self) -> TargetExited:
+        """The address space that was opened holds nothing any more: the process ended or executed another program."""
+        try:
+            ended = procfs.stat(self.pid).gone
+        except TargetExited:
+            ended = True
+        now = "ended" if ended else "ended or executed another program"
+        return TargetExited(f"process {self.pid} ({self.name}) {now} while it was read")
 
     def _sparse(self, mappings: Columns, status: dict[str, str]) -> bool:
         """True when more than half of what is mapped is absent."""

@@ -151,7 +151,7 @@ class WorkingSet:
         if what == "module":
             return self.owner(row)
         start, end = int(self.mappings["start"][row]), int(self.mappings["end"][row])
-        return f"{start:x}-{end:x} {self.owner(row)}"
+        return f"{start:08x}-{end:08x} {self.owner(row)}"
 
     def batches(self, snap: int, source: str = "working_set") -> Iterator[Batch]:
         """What a source publishes: the mappings (address_space), then the runs (resident), 65,536 a batch.

@@ -10,9 +10,9 @@
     * `page_size: int`: the granularity in bytes
     * `add(start: int, end: int) -> None`: watches these whole pages, with nothing written yet. Raises Unavailable when
       they are watched already, are not mapped, or cannot be watched on this system.
-    * `add_writable() -> int`: watches all writable memory that is not yet watched; gives the bytes added. What was
-      written in memory that is new since the last call is given by the next written(). Raises Unavailable where the
-      system watches own regions only.
+    * `add_writable() -> int`: watches all writable memory, now and as it is mapped later: written() takes it in. Gives
+      the bytes watched now. Raises Unavailable where the system watches own regions only.
+    * `reset() -> None`: nothing counts as written; only asked for where add_writable() works.
     * `remove(start: int, end: int) -> None`: ends the watch of these pages.
     * `written(*, reset: bool = True) -> tuple[NDArray[u64], NDArray[u32]]`: runs of written pages (address, number of
       pages) of everything watched, sorted. reset: they count as not written from now on, without losing a write in

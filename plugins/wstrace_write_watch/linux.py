@@ -87,8 +87,9 @@ class Watcher:
     def __init__(self, pid: int | None = None, agent: str = "") -> None:
         self.pid = os.getpid() if pid is None else pid
         self._maker = os.getpid()
-        self._ranges: list[tuple[int, int, bool]] = []  # start, end, shared
+        self._ranges: list[tuple[int, int]] = []  # to be scanned
         self._everything = False
+        self._known = self._shared = (np.empty(0, "<u8"), np.empty(0, "<u8"))  # start, end of what is watched
         self._pending: list[NDArray[Any]] = []
         if self.pid == self._maker:
             self._uffd, self._pagemap = Userfaultfd(), pm.Pagemap()
@@ -105,31 +106,45 @@ class Watcher:
         except OSError as error:
             raise _refused(start, end, error) from None
         self._uffd.protect(start, end)
-        self._ranges.append((start, end, False))
+        self._ranges.append((start, end))
 
     def add_writable(self) -> int:
-        """Watches all writable memory not yet watched; gives the bytes added.
+        """Watches all writable memory, now and as it comes; gives the bytes watched.
 
         Absent pages of private memory get no marker (that would cost page tables for all that is merely reserved): they
         are seen by being there without protection. Memory that another userfaultfd has is left to it.
         """
         self._check_maker()
-        first, self._everything = not self._everything, True
+        self._everything = True
+        self.written()
+        return int((self._known[1] - self._known[0]).sum())
+
+    def _take_new(self) -> list[NDArray[Any]]:
+        """Takes in what was mapped since the last time; gives the pages found there."""
         columns = mappings(self.pid, Dictionary())
-        start, end, flags = columns["start"], columns["end"], columns["flags"]
+        start, end, shared = columns["start"], columns["end"], (columns["flags"] & MAP_SHARED) != 0
         bare = self._pagemap.scan(pm.PAGE, int(end.max(initial=pm.PAGE)), mask=pm.IS_WPALLOWED,
                                   inverted=pm.IS_WPALLOWED, give=pm.IS_WPALLOWED)  # fmt: skip
         armed = ~_inside(start, bare["start"], bare["end"])
-        known = np.array(sorted(self._ranges), "<u8").reshape(-1, 3)
-        ours = armed & _inside(start, known[:, 0], known[:, 1])
-        wanted = ~armed & ((flags & MAP_WRITE) != 0) & ((flags >> KIND_SHIFT) & 15 != KIND_VDSO)
-        for row in np.flatnonzero(wanted).tolist():
-            ours[row] = self._take(int(start[row]), int(end[row]), bool(flags[row] & MAP_SHARED))
-        kept = zip(start[ours].tolist(), end[ours].tolist(), ((flags & MAP_SHARED) != 0)[ours].tolist(), strict=True)
-        self._ranges = list(kept)
-        if first:
-            self.written()
-        return int((end - start)[ours & wanted].sum())
+        ours = armed & _inside(start, *self._known)
+        watchable = ((columns["flags"] & MAP_WRITE) != 0) & ((columns["flags"] >> KIND_SHIFT) & 15 != KIND_VDSO)
+        found = []
+        for row in np.flatnonzero(watchable & ~armed).tolist():
+            low, high = int(start[row]), int(end[row])
+            try:
+                self._uffd.register(low, high)
+            except OSError:  # another userfaultfd has it, it is gone, or it is no memory that can be watched
+                continue
+            ours[row] = True
+            found.append(self._scan_shared(low, high) if shared[row] else self._scan_everything(low, high, True))
+        self._known = start[ours], end[ours]
+        self._shared = start[ours & shared], end[ours & shared]
+        # one scan for all that lies between two mappings that another userfaultfd has armed
+        group = np.cumsum(armed & ~ours)[ours]
+        first = np.flatnonzero(np.diff(group, prepend=-1))
+        last = np.r_[first[1:] - 1, len(group) - 1][: len(first)]
+        self._ranges = list(zip(start[ours][first].tolist(), end[ours][last].tolist(), strict=True))
+        return found
 
     def remove(self, start: int, end: int) -> None:
         """Ends the watch of these pages."""
@@ -143,15 +158,23 @@ class Watcher:
         """Runs of written pages: addresses and numbers of pages."""
         self._check_maker()
         scan = self._scan_everything if self._everything else self._scan_region
-        found = [*self._pending, *(scan(start, end, shared, reset) for start, end, shared in self._ranges)]
-        if reset:
-            self._pending = []
+        found = [*self._pending, *(scan(start, end, reset) for start, end in self._ranges)]
+        new = self._take_new() if self._everything else []  # after the scan: looking for it writes memory too
+        found += new
+        self._pending = [] if reset else [*self._pending, *new]
         rows = np.concatenate(found) if found else np.empty(0, pm.REGION)
         rows.sort(order="start")
         first = np.flatnonzero(np.r_[True, rows["start"][1:] > rows["end"][:-1]][: len(rows)])
         ends = np.maximum.reduceat(rows["end"], first) if len(rows) else rows["end"]
         start = rows["start"][first]
         return start, ((ends - start) // np.uint64(pm.PAGE)).astype("<u4")
+
+    def reset(self) -> None:
+        """Nothing of what is watched so far counts as written; unlike written() it hardly writes memory itself."""
+        self._check_maker()
+        self._pending = []
+        for start, end in self._ranges:
+            self._pagemap.scan(start, end, mask=pm.IS_WRITTEN, flags=pm.PM_SCAN_WP_MATCHING)
 
     def close(self) -> None:
         """Ends all watching."""
@@ -160,17 +183,7 @@ class Watcher:
 
     abandon = close
 
-    def _take(self, start: int, end: int, shared: bool) -> bool:
-        try:
-            self._uffd.register(start, end)
-        except OSError:  # another userfaultfd has it, it is gone, or it is no memory that can be watched
-            return False
-        if shared:  # reading makes its pages present too: absent ones need markers
-            rows = self._pagemap.scan(start, end, give=_HOLDS, flags=pm.PM_SCAN_WP_MATCHING)
-            self._pending.append(rows[rows["categories"] != 0])
-        return True
-
-    def _scan_region(self, start: int, end: int, shared: bool, reset: bool) -> NDArray[Any]:
+    def _scan_region(self, start: int, end: int, reset: bool) -> NDArray[Any]:
         flags = pm.PM_SCAN_CHECK_WPASYNC | (pm.PM_SCAN_WP_MATCHING if reset else 0)
         mapped = self.pid != self._maker or _msync(start, end - start, _MS_ASYNC) == 0  # else ENOMEM: it has a hole
         try:
@@ -182,14 +195,21 @@ class Watcher:
         what = f"the memory at {start:#x}-{end:#x}"
         raise Unavailable(f"{what} was unmapped or mapped anew while it was watched", "make a new watch")
 
-    def _scan_everything(self, start: int, end: int, shared: bool, reset: bool) -> NDArray[Any]:
+    def _scan_everything(self, start: int, end: int, reset: bool) -> NDArray[Any]:
         """Without markers a page that was only read shows as the zero page, or as the file's own."""
         flags = pm.PM_SCAN_WP_MATCHING if reset else 0
         give = pm.IS_WPALLOWED | pm.IS_PFNZERO | pm.IS_FILE
         rows = self._pagemap.scan(start, end, mask=pm.IS_WRITTEN, any_of=_HOLDS, give=give, flags=flags)
-        read_only = pm.IS_PFNZERO | (0 if shared else pm.IS_FILE)
-        kept: NDArray[Any] = rows[(rows["categories"] & (pm.IS_WPALLOWED | read_only)) == pm.IS_WPALLOWED]
+        told = rows["categories"]
+        read = (told & pm.IS_PFNZERO != 0) | ((told & pm.IS_FILE != 0) & ~_inside(rows["start"], *self._shared))
+        kept: NDArray[Any] = rows[(told & pm.IS_WPALLOWED != 0) & ~read]
         return kept
+
+    def _scan_shared(self, start: int, end: int) -> NDArray[Any]:
+        """The first look at a shared mapping: reading makes its pages present too, so absent ones get markers."""
+        rows = self._pagemap.scan(start, end, give=_HOLDS, flags=pm.PM_SCAN_WP_MATCHING)
+        held: NDArray[Any] = rows[rows["categories"] != 0]
+        return held
 
     def _prove(self) -> None:
         """Writes the second of three fresh pages and expects to see it alone: what is absent can look like silence."""

@@ -119,8 +119,6 @@ class WriteWatchSource(Source):
         time_ns = time.perf_counter_ns()
         try:
             mappings = self._half.mappings(self.pid, self._context.strings)
-            if not self._regions:
-                self._watcher.add_writable()
             start, pages = self._watcher.written()
         except TargetExited:
             self._ended = True

@@ -149,9 +149,12 @@ class MemoryWatch:
 
     def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of pages written since the last look: addresses u64, numbers of pages u32, sorted; shape (n,) each."""
-        self.watched_bytes += self._watcher.add_writable()
         runs: tuple[NDArray[Any], NDArray[Any]] = self._watcher.written(reset=reset)
         return runs
+
+    def reset(self) -> None:
+        """Nothing of what is watched so far counts as written; unlike written() it hardly writes memory itself."""
+        self._watcher.reset()
 
     def close(self) -> None:
         """Ends the watch."""

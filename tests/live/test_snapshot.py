@@ -1,0 +1,348 @@
+"""Snapshots of real processes against what the kernel itself counts: statm, smaps_rollup, VmPTE, known pages."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wstrace
+from wstrace import schema
+from wstrace.errors import TargetExited, Unavailable
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
+PAGE = mmap.PAGESIZE
+PRELUDE = """
+import ctypes, mmap, os, signal, sys, tempfile, time
+PAGE = mmap.PAGESIZE
+def anon(n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
+    return mmap.mmap(-1, n, flags=flags)
+def at(m):
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(m))
+def touch(m, step=PAGE, start=0):
+    for i in range(start, len(m), step):
+        m[i] = 1
+def ready(*words):
+    print(*words, flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@contextlib.contextmanager
+def stopped(script: str):
+    """A Python process that ran the script and stopped itself: (pid, the words it printed)."""
+    code = PRELUDE + textwrap.dedent(script)
+    target = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        words = target.stdout.readline().split()
+        os.waitid(os.P_PID, target.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        yield target.pid, words
+    finally:
+        target.kill()
+        target.wait()
+        target.stdout.close()
+
+
+def rollup(pid: int) -> dict[str, int]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+
+
+def status(pid: int, field: str) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition(field + ":")[2].split()[0]) * 1024
+
+
+def agrees(taken, pid: int) -> None:
+    """The snapshot's totals are the kernel's."""
+    kernel = rollup(pid)
+    assert taken.total_bytes == status(pid, "VmRSS") == int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    assert taken.total_bytes == kernel["Rss"]
+    assert taken.private_bytes == kernel["Private_Clean"] + kernel["Private_Dirty"]
+    assert taken.shared_bytes == kernel["Shared_Clean"] + kernel["Shared_Dirty"]
+    assert taken.page_table_bytes == status(pid, "VmPTE")
+    by = {what: taken.by(what) for what in ("module", "mapping", "kind")}
+    for owners in by.values():
+        assert sum(owner.resident for owner in owners) == taken.total_bytes
+        assert sum(owner.private for owner in owners) == taken.private_bytes
+    per_mapping = {}
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if line[0].isdigit() or line[0] in "abcdef":
+            key = line.split()[0]
+        elif line.startswith("Rss:"):
+            per_mapping[key] = int(line.split()[1]) * 1024
+    ours = {owner.name.split()[0]: owner.resident for owner in by["mapping"]}
+    assert {key: n for key, n in per_mapping.items() if n} == {key: n for key, n in ours.items() if n}
+
+
+MIXED = """
+    dense, every_second, zeros, shared = anon(8 << 20), anon(4 << 20), anon(1 << 20), anon(2 << 20, mmap.MAP_SHARED)
+    touch(dense), touch(every_second, 2 * PAGE), touch(shared, 3 * PAGE)
+    sum(zeros[i] for i in range(0, len(zeros), PAGE))
+    file = tempfile.TemporaryFile()
+    file.write(bytes(2 << 20)), file.flush()
+    private = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
+    sum(private[i] for i in range(0, len(private), PAGE))
+    touch(private, 4 * PAGE)
+    huge = anon(8 << 20)
+    huge.madvise(mmap.MADV_HUGEPAGE)
+    touch(huge)
+    reserved = anon(16 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+    {more}
+    ready()
+"""
+
+
+@pytest.mark.parametrize("more", ["pass", "del reserved"], ids=["sparse", "dense"])
+def test_totals_are_the_kernels(more):
+    with stopped(MIXED.format(more=more)) as (pid, _):
+        agrees(wstrace.working_set(pid), pid)
+
+
+def test_totals_with_pages_shared_after_fork():
+    script = """
+        memory = anon(4 << 20)
+        touch(memory)
+        child = os.fork()
+        if child == 0:
+            touch(memory[:0]) if False else None
+            for i in range(0, 1 << 20, PAGE):
+                memory[i] = 2
+            time.sleep(60)
+        time.sleep(0.3)
+        ready(child)
+    """
+    with stopped(script) as (pid, words):
+        try:
+            taken = wstrace.working_set(pid)
+            agrees(taken, pid)
+            anonymous = next(owner for owner in taken.by("kind") if owner.kind == "anon")
+            assert anonymous.shared > 2 << 20, "pages that the child has too"
+        finally:
+            os.kill(int(words[0]), signal.SIGKILL)
+
+
+def test_without_pagemap_scan_the_totals_hold_but_for_zero_pages(monkeypatch):
+    """What a kernel before 6.7 gives: the fallback is forced."""
+    from wstrace_os import pagemap
+
+    with stopped(MIXED.format(more="pass")) as (pid, _):
+        full = wstrace.working_set(pid)
+        monkeypatch.setattr(pagemap, "has_scan", lambda: False)
+        monkeypatch.setattr(pagemap.Pagemap, "scan", None)
+        fallback = wstrace.working_set(pid)
+        zeros = full.count((full.runs["flags"] & schema.PAGE_ZERO) != 0)
+        assert zeros >= 1 << 20
+        assert fallback.total_bytes == status(pid, "VmRSS") + zeros
+        assert fallback.private_bytes == full.private_bytes
+        assert not (fallback.runs["flags"] & (schema.PAGE_HUGE | schema.PAGE_ZERO)).any()
+
+
+def pages_of(taken, start: int, length: int) -> dict[int, int]:
+    """page number in that region -> flags."""
+    found = {}
+    for at, n, flags in zip(*(taken.runs[c].tolist() for c in ("start", "pages", "flags")), strict=True):
+        for i in range(n):
+            address = at + i * PAGE
+            if start <= address < start + length:
+                found[(address - start) // PAGE] = flags
+    return found
+
+
+def test_every_second_page_as_the_kernels_selftest_has_it():
+    """tools/testing/selftests/mm/pagemap_ioctl.c writes every second page: more than 512 regions in one scan."""
+    with stopped("m = anon(8192 * PAGE)\ntouch(m, 2 * PAGE)\nready(at(m))") as (pid, words):
+        found = pages_of(wstrace.working_set(pid), int(words[0]), 8192 * PAGE)
+        assert sorted(found) == list(range(0, 8192, 2))
+
+
+def test_attributes_of_pages_one_by_one():
+    script = """
+        file = tempfile.TemporaryFile()
+        file.write(bytes(4 * PAGE)), file.flush()
+        private = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
+        private[0], private[PAGE]
+        private[PAGE] = 1
+        reading = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        reading[0]
+        shared = anon(2 * PAGE, mmap.MAP_SHARED)
+        shared[0] = 1
+        memory = anon(3 * PAGE)
+        memory[0] = 1
+        memory[PAGE]
+        code = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)
+        code[0] = 1
+        locked = anon(2 * PAGE)
+        assert ctypes.CDLL(None).mlock(ctypes.c_void_p(at(locked)), ctypes.c_size_t(2 * PAGE)) == 0
+        r = ctypes.pythonapi.PyObject_GetBuffer
+        import numpy
+        ready(at(private), numpy.frombuffer(reading, "u1").ctypes.data, at(shared), at(memory), at(code), at(locked))
+    """
+    names = {
+        name.removeprefix("PAGE_"): bit
+        for name, bit in vars(schema).items()
+        if name.startswith("PAGE_") and name != "PAGE_FAULT"
+    }
+
+    def words(flags: int) -> set[str]:
+        return {name for name, bit in names.items() if flags & bit}
+
+    with stopped(script) as (pid, addresses):
+        taken = wstrace.working_set(pid)
+        private, reading, shared, memory, code, locked = (pages_of(taken, int(a), 4 * PAGE) for a in addresses)
+    assert words(private[0]) == {"READ", "WRITE", "COPY_ON_WRITE", "SHARED", "FILE"} or words(private[0]) == {
+        "READ", "WRITE", "COPY_ON_WRITE", "EXCLUSIVE", "FILE"}  # fmt: skip  # mapped twice by one process
+    assert words(private[1]) == {"READ", "WRITE", "EXCLUSIVE"}
+    assert {"READ", "FILE"} <= words(reading[0]) <= {"READ", "FILE", "SHARED", "EXCLUSIVE"}
+    assert words(shared[0]) == {"READ", "WRITE", "FILE", "EXCLUSIVE"}
+    assert 1 not in shared
+    assert words(memory[0]) == {"READ", "WRITE", "EXCLUSIVE"}
+    assert words(memory[1]) == {"READ", "WRITE", "COPY_ON_WRITE", "ZERO"}
+    assert 2 not in memory
+    assert words(code[0]) == {"READ", "WRITE", "EXECUTE", "EXCLUSIVE"}
+    assert words(locked[0]) == words(locked[1]) == {"READ", "WRITE", "EXCLUSIVE", "LOCKED"}
+
+
+def test_huge_pages_are_told():
+    with stopped("m = anon(8 << 20)\nm.madvise(mmap.MADV_HUGEPAGE)\ntouch(m)\nready(at(m))") as (pid, words):
+        found = pages_of(wstrace.working_set(pid), int(words[0]), 8 << 20)
+        huge = sum(bool(flags & schema.PAGE_HUGE) for flags in found.values()) * PAGE
+        smaps = Path(f"/proc/{pid}/smaps").read_text()
+        anonymous = sum(int(line.split()[1]) * 1024 for line in smaps.splitlines() if line.startswith("AnonHugePages"))
+        assert huge == anonymous
+        if not anonymous:
+            pytest.skip("the kernel gave no transparent huge page")
+
+
+def test_share_counts():
+    if os.geteuid() != 0:
+        pytest.skip("needs root: /proc/kpagecount")
+    script = """
+        memory = anon(64 * PAGE, mmap.MAP_SHARED)
+        touch(memory)
+        children = []
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                sum(memory[i] for i in range(0, 32 * PAGE, PAGE))
+                time.sleep(60)
+            children.append(child)
+        time.sleep(0.5)
+        ready(at(memory), *children)
+    """
+    with stopped(script) as (pid, words):
+        try:
+            taken = wstrace.working_set(pid, shares=True)
+            agrees(taken, pid)
+        finally:
+            for child in words[1:]:
+                os.kill(int(child), signal.SIGKILL)
+        inside = (taken.runs["start"] >= int(words[0])) & (taken.runs["start"] < int(words[0]) + 64 * PAGE)
+        counts = np.repeat(taken.runs["shares"][inside], taken.runs["pages"][inside]).tolist()
+        assert (counts[:32], counts[48:]) == ([3] * 32, [1] * 16), "a fault may map 16 pages around it"
+
+
+def test_own_process_reads_itself():
+    memory = mmap.mmap(-1, 100 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for i in range(0, 100, 2):
+        memory[i * PAGE] = 1
+    found = pages_of(wstrace.working_set(), ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)), 100 * PAGE)
+    assert sorted(found) == list(range(0, 100, 2))
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_thread_has_no_memory():
+    try:
+        name = Path("/proc/2/comm").read_text()
+    except OSError:
+        pytest.skip("no kernel threads are visible here")
+    if "kthreadd" not in name:
+        pytest.skip("process 2 is no kernel thread here")
+    with pytest.raises(Unavailable, match="kernel thread"):
+        wstrace.working_set(2)
+
+
+def test_a_zombie_is_gone():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(TargetExited, match="zombie"):
+        wstrace.working_set(child)
+    os.waitpid(child, 0)
+    with pytest.raises(TargetExited):
+        wstrace.working_set(child)
+
+
+def test_another_users_process_is_refused_with_a_remedy():
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be someone else")
+    code = "import os, sys, wstrace; import wstrace_working_set.linux; import wstrace_working_set.working_set as w\n" \
+           "from wstrace_os import half; half('wstrace_working_set'); import resource, numpy\n" \
+           f"w.working_set(); os.setgid(65534); os.setuid(65534)\ntry: w.working_set({os.getpid()})\n" \
+           "except wstrace.Unavailable as e: print(e); sys.exit(7)"  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
+    assert "as root" in done.stdout
+
+
+@pytest.mark.parametrize("ending", ["exit", "exec"])
+def test_a_process_that_goes_away_in_mid_scan(ending):
+    """Ends are many and quick; every answer is a snapshot or a clear word."""
+    then = "os._exit(0)" if ending == "exit" else "os.execv('/bin/true', ['true'])"
+    script = f"import mmap,os,time\nm=mmap.mmap(-1,32<<20,flags=34)\nfor i in range(0,32<<20,4096): m[i]=1\n" \
+             f"print(flush=True)\ntime.sleep(0.01)\n{then}"  # fmt: skip
+    outcomes = set()
+    for _ in range(4):
+        target = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        target.stdout.readline()
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            try:
+                taken = wstrace.working_set(target.pid)
+                assert taken.total_bytes > 0
+                outcomes.add("read")
+            except TargetExited:
+                outcomes.add("gone")
+                if ending == "exit" or target.poll() is not None:
+                    break
+        target.wait()
+        target.stdout.close()
+    assert outcomes == {"read", "gone"}
+
+
+def test_a_32_bit_process(tmp_path):
+    source = tmp_path / "small.c"
+    source.write_text(
+        "static char memory[64 * 4096] __attribute__((aligned(4096)));\n"
+        "void _start(void) { for (int i = 0; i < 64; i += 2) ((volatile char *)memory)[i * 4096] = 1;\n"
+        'for (;;) __asm__ volatile("int $0x80" : : "a"(29)); }\n'  # pause(2)
+    )
+    program = tmp_path / "small"
+    build = ["gcc", "-m32", "-nostdlib", "-static", "-O1", "-o", str(program), str(source)]
+    if os.uname().machine != "x86_64" or subprocess.run(build, capture_output=True).returncode:
+        pytest.skip("no 32-bit programs can be built here")
+    try:
+        target = subprocess.Popen([str(program)])
+    except OSError:
+        pytest.skip("the kernel runs no 32-bit programs")
+    try:
+        time.sleep(0.2)
+        taken = wstrace.working_set(target.pid)
+        agrees(taken, target.pid)
+        assert int(taken.runs["start"].max()) < 1 << 32
+    finally:
+        target.kill()
+        target.wait()
