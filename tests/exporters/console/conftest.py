@@ -1,0 +1,178 @@
+"""Small traces, scripted batch by batch, and what the console prints of them. The fixture `kit` is this module."""
+
+from __future__ import annotations
+
+import io
+import os
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wstrace.batch import Batch
+from wstrace.interfaces import Context, Place
+from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES
+from wstrace_console.console import Console
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "console"
+LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
+
+
+class Target:
+    """What the exporter reads of a target."""
+
+    def __init__(self, pid: int = 700, *, launched: bool = True) -> None:
+        self.pid, self.launched, self.name = pid, launched, "python3"
+
+
+class Trace:
+    """Makes the batches of a small trace, with names as codes of one dictionary."""
+
+    def __init__(self, *, live: bool = True) -> None:
+        self.context = Context(targets=(Target(),) if live else ())  # type: ignore[arg-type]
+        self.code = self.context.strings.code
+
+    def faults(self, rows: list[tuple[int, str, str]], *, pid: int = 700, tid: int = 700, major: bool = False,
+               **columns: Any) -> Batch:  # fmt: skip
+        """Rows of (how many, the page's file, the instruction's file)."""
+        file = np.repeat([self.code(row[1]) for row in rows], [row[0] for row in rows]).astype("u4")
+        n = len(file)
+        kinds = {"[heap]": 3, "[stack]": 4, "[anon]": 2, "": 0}
+        given = {
+            "time_ns": np.arange(n, dtype="u8") * 1000 + 5_000_000_000,
+            "pid": np.full(n, pid, "u4"),
+            "tid": np.full(n, tid, "u4"),
+            "pc": np.full(n, 0x7F0000001234, "u8"),
+            "va": np.arange(n, dtype="u8") * 4096 + 0x7F1000000000,
+            "flags": np.full(n, int(major), "u1"),
+            "file": file,
+            "pc_file": np.repeat([self.code(row[2]) for row in rows], [row[0] for row in rows]).astype("u4"),
+            "kind": np.repeat([kinds.get(row[1], 1) for row in rows], [row[0] for row in rows]).astype("u1"),
+        }
+        return Batch(
+            PAGE_FAULT, {**given, **columns}, strings=self.context.strings, window=(5_000_000_000, 6_000_000_000)
+        )
+
+    def process(self, rows: list[tuple[int, int, int, int, str]]) -> Batch:
+        """Rows of (pid, ppid, tid, event, name)."""
+        names = [("pid", "u4"), ("ppid", "u4"), ("tid", "u4"), ("event", "u1")]
+        columns: dict[str, Any] = {
+            name: np.array([row[i] for row in rows], kind) for i, (name, kind) in enumerate(names)
+        }
+        columns["name"] = np.array([self.code(row[4]) for row in rows], "u4")
+        return Batch(PROCESS, columns, strings=self.context.strings)
+
+    def pages(
+        self, rows: list[tuple[int, str]], *, schema: Any = RESIDENT_PAGES, pid: int = 700, **columns: Any
+    ) -> Batch:
+        """Rows of (pages, file)."""
+        given = {
+            "start": np.arange(len(rows), dtype="u8") * (1 << 30),
+            "pages": np.array([row[0] for row in rows], "u4"),
+            "file": np.array([self.code(row[1]) for row in rows], "u4"),
+            "kind": np.array([1 if row[1].startswith("/") else 2 for row in rows], "u1"),
+        }
+        header = {"snap": 1, "part": 0, "last": True, "pid": pid, "t": 0, "pages": int(given["pages"].sum())}
+        return Batch(schema, {**given, **columns}, strings=self.context.strings, header=header)
+
+    def mappings(self, rows: list[tuple[int, int, int, int, str]], pid: int = 700) -> Batch:
+        """Rows of (id, start, end, offset, file)."""
+        names = [("id", "u4"), ("start", "u8"), ("end", "u8"), ("offset", "u8")]
+        columns: dict[str, Any] = {
+            name: np.array([row[i] for row in rows], kind) for i, (name, kind) in enumerate(names)
+        }
+        columns |= {"pid": np.full(len(rows), pid, "u4"), "file": np.array([self.code(row[4]) for row in rows], "u4")}
+        return Batch(MAPPING, columns, strings=self.context.strings)
+
+
+def ordinary(trace: Trace) -> list[Batch]:
+    """A trace like that of the README: two processes, three threads, some faults from disk."""
+    trace.context.ledger.add("recorded", 9_700, "page_fault")
+    trace.context.ledger.add("recorded", 12, "process")
+    trace.context.ledger.set("counted", 9_640, "minor")
+    trace.context.ledger.set("counted", 60, "major")
+    trace.context.facts.update(level="full", peak_resident_bytes=432_640_000, usage_minor=9_900, usage_major=60,
+                               not_visible=["MAP_POPULATE, mlock"], started_ns=4_999_000_000)  # fmt: skip
+    return [
+        trace.process([(700, 1, 700, 3, "python3"), (700, 700, 701, 5, "loader"), (800, 700, 800, 3, "sh")]),
+        trace.faults([(6_000, TORCH, LIBC), (2_000, "[heap]", PYTHON), (500, "[anon]", LIBC)]),
+        trace.faults([(900, LIBC, PYTHON), (140, "", "")], tid=701),
+        trace.faults([(60, TORCH, LIBC)], tid=701, major=True),
+        trace.faults([(100, "[stack]", "[kernel]")], pid=800, tid=800),
+    ]
+
+
+def printed(trace: Trace, batches: list[Batch], stream: Any = None, **options: Any) -> str:
+    """What the exporter writes of a whole trace."""
+    stream = stream or io.StringIO()
+    console = Console(stream, **options)
+    console.start(trace.context)
+    for batch in batches:
+        console.export(batch)
+    console.flush(1)
+    console.close()
+    if isinstance(stream, io.StringIO):
+        return stream.getvalue()
+    stream.flush()
+    return str(stream.buffer.getvalue().decode(stream.encoding))
+
+
+def golden(name: str, text: str) -> None:
+    """Compares with tests/golden/console/NAME; WSTRACE_GOLDEN=write makes it anew, to be read before it is kept."""
+    path = GOLDEN / name
+    if os.environ.get("WSTRACE_GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def counters(trace: Trace) -> list[Batch]:
+    trace.context.facts.update(level="counters", level_why="perf_event_open was refused (paranoid 4)",
+                               level_remedy="sudo sysctl kernel.perf_event_paranoid=1", usage_minor=96_000,
+                               usage_major=113, peak_resident_bytes=12 << 20, page_size=4096,
+                               not_visible=["addresses, instructions and threads of faults"])  # fmt: skip
+    trace.context.ledger.set("counted", 96_113)
+    return [trace.pages([(1000, TORCH), (500, "[heap]"), (20, LIBC)])]
+
+
+class Sections:
+    """A resolver of known answers."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.asked: list[tuple[str, list[int], int]] = []
+        self.broken = broken
+        self.name = "sections"
+
+    def resolve(self, file: str, offsets: Any, *, pid: int = 0, build_id: str = "") -> list[Place]:
+        if self.broken:
+            raise RuntimeError("no")
+        self.asked.append((file, offsets.tolist(), pid))
+        name = file.rpartition("/")[2]
+        return [
+            Place(name, ".text", 14, "f", 3, o) if o < 0x2000 else Place(name, ".data", 20, address=o)
+            for o in offsets.tolist()
+        ]
+
+
+def lines_of(trace: Trace) -> list[Batch]:
+    start, code = 0x7F1000000000, 0x7F0000000000
+    mapped = {"mapping": np.array([1, 1, 1, 2, 0], "u4"), "pc_mapping": np.array([3, 3, 3, 3, 0], "u4")}
+    rows = [(1, LIBC, PYTHON), (1, LIBC, PYTHON), (1, LIBC, PYTHON), (1, "[heap]", PYTHON), (1, "", "[kernel]")]
+    return [
+        trace.mappings(
+            [
+                (1, start, start + 0x3000, 0x1000, LIBC),
+                (2, start + 0x3000, start + 0x4000, 0, "[heap]"),
+                (3, code, code + 0x9000, 0, PYTHON),
+            ]
+        ),
+        trace.faults(rows, flags=np.array([0, 1, 16 | 4, 16, 2], "u1"), **mapped),
+    ]
+
+
+@pytest.fixture
+def kit() -> Any:
+    """The names of this module: tests are not on the import path."""
+    return types.SimpleNamespace(**{name: value for name, value in globals().items() if not name.startswith("_")})

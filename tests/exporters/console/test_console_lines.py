@@ -1,0 +1,135 @@
+"""One line a fault, with the image sections of page and instruction."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wstrace.batch import Batch
+from wstrace.schema import RESIDENT_PAGES
+from wstrace_console.places import MappingTable
+
+LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
+
+
+def test_lines_name_owner_and_module_with_their_sections(kit: Any) -> None:
+    trace = kit.Trace()
+    trace.context.resolvers = {"sections": kit.Sections()}
+    assert kit.printed(trace, kit.lines_of(trace), format="lines").splitlines() == [
+        "7f1000000000 7f0000001234 libc.so.6!.text(14) via python3.11!.text(14)",
+        "7f1000001000 7f0000001234 libc.so.6!.data(20) via python3.11!.text(14)",
+        "7f1000002000 7f0000001234 libc.so.6!.data(20) via python3.11!.text(14)",
+        "7f1000003000 7f0000001234 [heap] via python3.11!.text(14)",
+        "7f1000004000 7f0000001234 [unknown] via [kernel]",
+    ]
+    resolver: Any = trace.context.resolvers["sections"]
+    assert (PYTHON, [0x1234], 700) in resolver.asked  # a distinct address is asked once
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_lines_without_a_resolver_give_file_and_offset(kit: Any, broken: bool) -> None:
+    trace = kit.Trace()
+    trace.context.resolvers = {"sections": kit.Sections(broken=True)} if broken else {}
+    assert kit.printed(trace, kit.lines_of(trace), format="lines").splitlines()[0] == (
+        "7f1000000000 7f0000001234 libc.so.6+0x1000 via python3.11+0x1234"
+    )
+
+
+def test_a_report_does_not_look_into_processes_of_today(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    trace.context.resolvers = {"sections": (resolver := kit.Sections())}
+    kit.printed(trace, kit.lines_of(trace), format="lines")
+    assert {pid for _, _, pid in resolver.asked} == {0}
+
+
+def test_jsonl_has_the_documented_keys(kit: Any) -> None:
+    trace = kit.Trace()
+    trace.context.resolvers = {"sections": kit.Sections()}
+    rows = [json.loads(line) for line in kit.printed(trace, kit.lines_of(trace), format="jsonl").splitlines()]
+    assert rows[0] == {
+        "time_ns": 5_000_000_000,
+        "pid": 700,
+        "tid": 700,
+        "va": "0x7f1000000000",
+        "pc": "0x7f0000001234",
+        "major": False,
+        "kernel": False,
+        "kind": "file",
+        "file": LIBC,
+        "pc_file": PYTHON,
+        "owner": {
+            "module": "libc.so.6",
+            "address": "0x1000",
+            "section": ".text",
+            "number": 14,
+            "function": "f",
+            "displacement": 3,
+        },
+        "via": {
+            "module": "python3.11",
+            "address": "0x1234",
+            "section": ".text",
+            "number": 14,
+            "function": "f",
+            "displacement": 3,
+        },
+    }
+    assert [row.get("access") for row in rows] == [None, None, "write", "read", None]
+    assert [row["major"] for row in rows] == [False, True, False, False, False]
+    assert rows[4]["kernel"]
+    assert rows[4]["owner"] == {"module": "[unknown]"}
+    assert "file" not in rows[4]
+    documented = (Path(__file__).parents[3] / "exporters" / "README.md").read_text(encoding="utf-8")
+    for key in {key for row in rows for key in (*row, *row["owner"])}:
+        assert f"`{key}`" in documented, key
+
+
+def test_filter_holds_for_lines_too(kit: Any) -> None:
+    trace = kit.Trace()
+    assert len(kit.printed(trace, kit.lines_of(trace), format="lines", hard=True).splitlines()) == 1
+    assert len(kit.printed(trace, kit.lines_of(trace), format="jsonl", file="libc*").splitlines()) == 3
+
+
+def test_by_section_counts_faults_and_resident_pages(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    trace.context.resolvers = {"sections": kit.Sections()}
+    resident = trace.pages(
+        [(2, LIBC), (5, "[heap]")],
+        mapping=np.array([1, 2], "u4"),
+        start=np.array([0x7F1000000000, 0x7F1000003000], "u8"),
+    )
+    batches = [*kit.lines_of(trace), resident]
+    report = json.loads(kit.printed(trace, batches, json=True, by="section"))
+    assert report["summary"]["top"]["section"] == [
+        {"section": "libc.so.6!.data(20)", "total": 2, "minor": 1, "major": 1, "still_resident_pages": 1},
+        {"section": "[heap]", "total": 1, "minor": 1, "major": 0, "still_resident_pages": 5},
+        {"section": "libc.so.6!.text(14)", "total": 1, "minor": 1, "major": 0, "still_resident_pages": 1},
+        {"section": "[unknown]", "total": 1, "minor": 1, "major": 0, "still_resident_pages": 0},
+    ]
+    assert "still resident" in kit.printed(trace, batches, by="section")
+    again = [
+        *batches,
+        Batch(
+            RESIDENT_PAGES,
+            dict(resident.take(slice(0, 1)).columns),
+            strings=trace.context.strings,
+            header={"snap": 2, "last": True, "pid": 700},
+        ),
+    ]
+    rows = json.loads(kit.printed(trace, again, json=True, by="section"))["summary"]["top"]["section"]
+    assert {row["section"]: row["still_resident_pages"] for row in rows}["[heap]"] == 0  # the last snapshot counts
+
+
+def test_mapping_table_is_bounded_and_forgets_ended_processes_first(kit: Any) -> None:
+    trace, table = kit.Trace(), MappingTable(limit=100)
+    table.add(trace.mappings([(i, i * 4096, i * 4096 + 4096, 0, LIBC) for i in range(1, 51)], pid=1))
+    table.add(trace.mappings([(i, i * 4096, i * 4096 + 4096, 0, LIBC) for i in range(51, 101)], pid=2))
+    table.end(trace.process([(2, 1, 2, 4, ""), (1, 1, 9, 4, "")]))
+    table.add(trace.mappings([(i, i * 4096, i * 4096 + 4096, 0, LIBC) for i in range(101, 131)], pid=3))
+    known, rows = table.find(np.array([0, 50, 60, 120, 9999], "u4"))
+    assert known.tolist() == [False, True, False, True, False]
+    assert rows["start"].tolist() == [50 * 4096, 120 * 4096]

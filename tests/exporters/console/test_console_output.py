@@ -1,0 +1,260 @@
+"""Everything that can be wrong with an output, with names from outside, and with a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wstrace.errors import OutputError, UsageError
+from wstrace.options import options_of
+from wstrace.schema import KINDS
+from wstrace_console import headline
+from wstrace_console.console import Console
+from wstrace_console.output import Output
+from wstrace_console.tables import shorten
+
+LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
+
+
+HOSTILE = "/tmp/\x1b]0;owned\x07\x1b[2J[bold red]x[/] \u202egnp.so" + b"\xff".decode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize("options", [{}, {"by": "file"}, {"format": "lines"}, {"file": "*\x1b*"}], ids=str)
+def test_names_from_outside_only_print(kit: Any, options: dict[str, Any]) -> None:
+    trace = kit.Trace()
+    trace.context.facts.update(saved=HOSTILE, level="odd\x1b", level_why=HOSTILE, not_visible=[HOSTILE])
+    text = kit.printed(
+        trace, [trace.process([(700, 1, 700, 3, HOSTILE)]), trace.faults([(3, HOSTILE, HOSTILE)])], **options
+    )
+    assert text.replace("\n", "").isprintable()
+    assert "x1b" in text
+
+
+def test_markup_in_names_stays_text(kit: Any) -> None:
+    trace = kit.Trace()
+    assert "/tmp/[bold red]x[/bold red] :smile:" in kit.printed(
+        trace, [trace.faults([(3, "/tmp/[bold red]x[/bold red] :smile:", LIBC)])]
+    )
+
+
+@pytest.mark.parametrize("encoding", ["cp437", "cp1252", "ascii", "utf-16"])
+def test_every_encoding_takes_the_report(kit: Any, encoding: str) -> None:
+    trace, stream = kit.Trace(), io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    text = kit.printed(
+        trace, [*kit.ordinary(trace), trace.faults([(30_000, "/tmp/\u65e5\u672c-\u00e9.so", LIBC)])], stream
+    )
+    if encoding == "utf-16":
+        assert "\u2588" in text
+        assert "\u65e5\u672c-\u00e9.so" in text
+    else:
+        assert "##############" in text
+        assert "\\u65e5\\u672c-" in text
+
+
+def test_a_pipe_gets_plain_text_with_whole_names(kit: Any) -> None:
+    trace = kit.Trace()
+    long = "/deep" * 60 + "/lib.so"
+    text = kit.printed(trace, [trace.faults([(3, long, LIBC)])])
+    assert long in text
+    assert "\x1b" not in text
+    assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/usr/lib/x86_64-linux-gnu/libtorch_cpu.so",
+        "\u65e5\u672c" * 40,
+        "e\u0301" * 60,
+        "\U0001f468\u200d\U0001f469" * 20,
+    ],
+)
+@pytest.mark.parametrize("unicode", [True, False])
+def test_shorten_keeps_the_end_within_the_room(name: str, unicode: bool) -> None:
+    from rich.cells import cell_len
+
+    assert cell_len(shorten(name, 20, unicode=unicode)) <= 20
+    assert shorten(name, None, unicode=unicode).isprintable()
+    if name.isascii():
+        assert shorten(name, 20, unicode=True) == "\u2026inux-gnu/libtorch_cpu.so"[:1] + name[-19:]
+
+
+class Broken(io.StringIO):
+    """A stream whose reader goes away after some text, or whose disk fills."""
+
+    def __init__(self, errno: int) -> None:
+        super().__init__()
+        self.errno = errno
+
+    def flush(self) -> None:
+        if self.tell() > 200:
+            raise OSError(self.errno, os.strerror(self.errno))
+
+
+def test_a_reader_that_went_away_ends_it_quietly(kit: Any) -> None:
+    import errno
+
+    trace = kit.Trace()
+    console = Console(Broken(errno.EPIPE), format="lines")
+    console.start(trace.context)
+    assert not console.broken
+    for batch in kit.lines_of(trace) * 3:
+        console.export(batch)
+    assert console.broken
+    console.close()
+
+
+def test_a_full_disk_is_an_error(kit: Any) -> None:
+    import errno
+
+    trace = kit.Trace()
+    console = Console(Broken(errno.ENOSPC))
+    console.start(trace.context)
+    for batch in kit.ordinary(trace):
+        console.export(batch)
+    with pytest.raises(OutputError, match="No space left"):
+        console.close()
+
+
+def test_path_is_a_new_file_or_one_clear_error(kit: Any, tmp_path: Path) -> None:
+    trace = kit.Trace()
+    kit.printed(trace, kit.ordinary(trace))
+    console = Console(path=str(tmp_path / "r.txt"))
+    console.start(trace.context)
+    console.close()
+    assert (tmp_path / "r.txt").read_text(encoding="utf-8").startswith("peak 412.6 MiB resident; 0 faults")
+    with pytest.raises(OutputError, match=r"cannot write .*No such file"):
+        Console(path=str(tmp_path / "no" / "r.txt")).start(trace.context)
+
+
+def test_a_closed_stream_is_no_error(kit: Any) -> None:
+    trace, stream = kit.Trace(), io.StringIO()
+    stream.close()
+    console = Console(stream)
+    console.start(trace.context)
+    console.close()
+    assert console.broken
+
+
+def test_options_are_read_off_the_signature() -> None:
+    options = options_of(Console)
+    assert {
+        "format",
+        "by",
+        "top",
+        "hard",
+        "soft",
+        "file",
+        "tid",
+        "start",
+        "end",
+        "json",
+        "live",
+        "quiet",
+        "path",
+    } <= set(options)
+    assert "stream" not in options
+    assert options["live"].convert("none") is None
+    with pytest.raises(ValueError, match="summary"):
+        options["format"].convert("sumary")
+    with pytest.raises(UsageError):
+        Console(hard=True, soft=True)
+
+
+def test_cancel_and_abandon_print_nothing(kit: Any) -> None:
+    for end in (Console.cancel, Console.abandon):
+        stream = io.StringIO()
+        console = Console(stream)
+        console.start(kit.Trace().context)
+        end(console)
+        assert stream.getvalue() == ""
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("options", "launched", "stream", "live"), [
+    ({}, True, Screen, False), ({}, False, Screen, True), ({"live": True}, True, Screen, True),
+    ({"live": False}, False, Screen, False), ({"live": True}, False, io.StringIO, False),
+    ({"live": True, "quiet": True}, False, Screen, False), ({"live": True, "format": "lines"}, False, Screen, False),
+])  # fmt: skip
+def test_live_only_on_a_terminal_that_the_target_does_not_share(
+    kit: Any, options: dict[str, Any], launched: bool, stream: Any, live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("wstrace_console.live.REDRAW_SECONDS", 0.0)
+    trace, output = kit.Trace(), stream()
+    trace.context.targets = (kit.Target(os.getpid() + 1 if not launched else 700, launched=launched),)
+    console = Console(output, **options)
+    console.start(trace.context)
+    console.export(trace.faults([(3, LIBC, LIBC)]))
+    console.tick()
+    drawn = output.getvalue()
+    console.close()
+    assert ("3 faults" in drawn) == live
+    assert ("0 lost" in drawn) == live
+
+
+def test_on_a_terminal_lines_keep_to_its_width(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    for width in (40, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TERM", "xterm-256color")
+        trace = kit.Trace()
+        text = kit.printed(
+            trace, [*kit.ordinary(trace), trace.faults([(30_000, "/\u65e5\u672c" * 200, LIBC)])], Screen()
+        )
+        assert "\x1b[" in text
+        assert max(cell_len(Text.from_ansi(line).plain) for line in text.splitlines()) <= width
+
+
+def test_no_color_is_respected(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = kit.Trace()
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in kit.printed(trace, kit.ordinary(trace), Screen())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = kit.printed(trace, kit.ordinary(trace), Screen())
+    assert "\x1b[36m" not in text
+    assert "\x1b[1;31m" not in text
+
+
+def test_headline_of_anonymous_memory_names_who_asked_for_it(kit: Any) -> None:
+    trace = kit.Trace()
+    console = Console(io.StringIO())
+    console.export(trace.faults([(5, "[anon]", LIBC), (4, LIBC, PYTHON)]))
+    assert headline.answer(console.summary, {}, console._filter, 9).endswith("most in [anon] (by libc.so.6)")
+    assert KINDS[2] == "anon"
+
+
+def test_output_of_a_process_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    output = Output.standard("stderr")
+    output.write("text")
+    output.close()
+
+
+def test_head_in_a_real_pipe_ends_quietly() -> None:
+    code = (
+        "import sys; sys.path[:0]=['.']; from wstrace_console.output import Output; o=Output.standard('stdout')\n"
+        "while not o.broken: o.write('x' * 4096 + '\\n')"
+    )
+    run = subprocess.run(f'"{sys.executable}" -c "{code}" | head -c 10', shell=True, capture_output=True, text=True,
+                         check=False) if os.name == "posix" else None  # fmt: skip
+    if run is None:
+        pytest.skip("a pipe into `head` needs a POSIX shell")
+    assert (run.stdout, run.stderr, run.returncode) == ("x" * 10, "", 0)

@@ -1,0 +1,155 @@
+"""The summary: golden texts, completeness and loss, levels, what is still resident, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wstrace.schema import WRITTEN_PAGES
+
+LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"by": "module"}, {"by": "thread", "top": 2}, {"by": "kind"}, {"hard": True}, {"file": "*.so*", "by": "file"},
+], ids=["all", "module", "thread", "kind", "hard", "file"])  # fmt: skip
+def test_summary_is_golden(kit: Any, options: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    trace = kit.Trace()
+    kit.golden(f"summary-{request.node.callspec.id}.txt", kit.printed(trace, kit.ordinary(trace), **options))
+
+
+def test_first_line_is_the_answer_and_the_second_completeness(kit: Any) -> None:
+    trace = kit.Trace()
+    first, second, *rest = kit.printed(trace, kit.ordinary(trace)).splitlines()
+    assert first == "peak 412.6 MiB resident; 9,700 faults, 60 from disk; most in libtorch_cpu.so"
+    assert second == (
+        "recorded 9,700 + lost 0 = counted 9,700; rusage 9,960; not visible: 260 (MAP_POPULATE, mlock); "
+        "level full; over 8.5 ms"
+    )
+    assert rest[-1] == "not saved: add -o FILE"
+
+
+def test_saved_names_the_path_and_the_next_command(kit: Any) -> None:
+    trace = kit.Trace()
+    trace.context.facts["saved"] = "my traces/out.wst"
+    assert kit.printed(trace, []).endswith(
+        '\nsaved my traces/out.wst; next: wstrace report "my traces/out.wst" --by module\n'
+    )
+    trace.context.facts["saved"] = "-"
+    assert kit.printed(trace, []).endswith("\nsaved to stdout\n")
+    report = kit.Trace(live=False)
+    assert "saved" not in kit.printed(report, kit.ordinary(report))
+
+
+def test_loss_is_told_in_words_and_the_sum_is_right(kit: Any) -> None:
+    trace = kit.Trace()
+    batches = kit.ordinary(trace)
+    trace.context.ledger.set("counted", 9_660, "minor")
+    trace.context.ledger.set("lost_kernel", 15, "minor")
+    trace.context.ledger.set("unaccounted", 5, "minor")
+    trace.context.ledger.add("dropped_bus", 3, "page_fault")
+    trace.context.ledger.add("late", 7, "page_fault")
+    trace.context.ledger.add("made_up\x1b[2J", 1, "evil\x1b")
+    text = kit.printed(trace, batches)
+    assert "recorded 9,700 + lost 15 + unaccounted 5 = counted 9,720;" in text
+    assert "lost           15  records that the kernel dropped: its buffer was full (minor)\n" in text
+    assert "lost            3  records dropped: the bus's queue was full (page_fault)\n" in text
+    assert (
+        "note            7  records that came after their time's watermark: kept, out of order (page_fault)\n" in text
+    )
+    assert "lost            1  made_up\\x1b[2J (evil\\x1b)\n" in text
+    trace.context.ledger.set("counted", 9_999, "minor")
+    assert "!= counted 10,059" in kit.printed(trace, batches)
+
+
+def test_quiet_prints_losses_and_nothing_else(kit: Any) -> None:
+    trace = kit.Trace()
+    batches = kit.ordinary(trace)
+    assert kit.printed(trace, batches, quiet=True) == ""
+    trace.context.ledger.add("dropped_bus", 3, "page_fault")
+    trace.context.ledger.add("late", 7)
+    assert (
+        kit.printed(trace, batches, quiet=True)
+        == "lost            3  records dropped: the bus's queue was full (page_fault)\n"
+    )
+
+
+def test_level_counters_tells_resident_files_and_what_lifts_it(kit: Any) -> None:
+    trace = kit.Trace()
+    text = kit.printed(trace, kit.counters(trace))
+    kit.golden("counters.txt", text)
+    lines = text.splitlines()
+    assert lines[0] == (
+        "peak 12.0 MiB resident; 96,113 faults, 113 from disk; most resident in libtorch_cpu.so [level counters]"
+    )
+    assert lines[2] == (
+        "level counters: perf_event_open was refused (paranoid 4); to lift it: sudo sysctl kernel.perf_event_paranoid=1"
+    )
+
+
+def test_sampled_is_named_with_an_estimate(kit: Any) -> None:
+    trace = kit.Trace()
+    batches = kit.ordinary(trace)
+    trace.context.facts["sampled"] = 10
+    lines = kit.printed(trace, batches).splitlines()
+    assert lines[0].startswith(
+        "peak 412.6 MiB resident; 9,700 faults sampled, 1 in 10 (about 97,000 in all), 60 from disk; most in"
+    )
+    assert "= counted" not in lines[1]
+
+
+def test_nothing_recorded_is_still_an_answer(kit: Any) -> None:
+    trace = kit.Trace()
+    assert kit.printed(trace, []).splitlines()[0] == "0 faults, 0 from disk"
+
+
+def test_still_resident_stands_beside_brought(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    batches = [
+        *kit.ordinary(trace),
+        trace.pages([(3000, TORCH), (10, "[heap]"), (700, "/never/faulted.so")]),
+        trace.pages([(8, "[heap]")], schema=WRITTEN_PAGES),
+    ]
+    trace.context.facts["page_size"] = 4096
+    kit.golden("resident.txt", kit.printed(trace, batches, by="file"))
+    trace = kit.Trace(live=False)
+    batches = [*kit.ordinary(trace), trace.pages([(3000, TORCH)])]
+    assert "3,000 pages" in kit.printed(trace, batches)
+
+
+def test_filter_by_time_counts_from_the_start_of_the_trace(kit: Any) -> None:
+    trace = kit.Trace()
+    batches = kit.ordinary(trace)  # started at 4.999 s; the faults begin at 5 s, one each microsecond
+    text = kit.printed(trace, batches, start=0.001, end=0.0011)
+    assert "360 of 9,700 faults (from 0.001 s to 0.0011 s)" in text.splitlines()[0]
+
+
+def test_json_has_the_documented_keys(kit: Any) -> None:
+    trace = kit.Trace()
+    trace.context.facts["command"] = ["python3", b"/tmp/\xff".decode("utf-8", "surrogateescape")]
+    report = json.loads(kit.printed(trace, kit.ordinary(trace), json=True, top=2))
+    assert sorted(report) == ["answer", "completeness", "facts", "filter", "ledger", "seen", "summary"]
+    assert report["answer"].startswith("peak 412.6 MiB")
+    assert report["facts"]["command"] == ["python3", "/tmp/\\xff"]
+    assert report["ledger"]["recorded:page_fault"] == 9_700
+    assert report["summary"]["total"] == 9_700
+    assert report["summary"]["top"]["file"] == [
+        {"file": TORCH, "total": 6060, "minor": 6000, "major": 60, "share": 0.624742},
+        {"file": "[heap]", "total": 2000, "minor": 2000, "major": 0, "share": 0.206186},
+    ]
+    assert report["summary"]["top"]["thread"][0] == {
+        "name": "python3",
+        "pid": 700,
+        "tid": 700,
+        "total": 8500,
+        "minor": 8500,
+        "major": 0,
+        "share": 0.876289,
+    }
+    assert list(json.loads(kit.printed(trace, kit.ordinary(trace), json=True, by="kind"))["summary"]["top"]) == ["kind"]
+    documented = (Path(__file__).parents[3] / "exporters" / "README.md").read_text(encoding="utf-8")
+    for key in [*report, *report["summary"]]:
+        assert f"`{key}`" in documented, key
