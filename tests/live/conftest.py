@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -142,13 +143,13 @@ def attach() -> Iterator[Callable[..., Trace]]:
 
 
 @pytest.fixture(scope="session")
-def touch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled TOUCH, where every user may execute it."""
+def touch() -> Iterator[Path]:
+    """The compiled TOUCH, where every user may execute it: pytest's own folders are closed to others."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
-    folder = tmp_path_factory.mktemp("touch")
-    (folder / "touch.c").write_text(TOUCH)
-    subprocess.run(["gcc", "-O1", "-o", folder / "touch", folder / "touch.c"], check=True)
-    for path in (folder / "touch", folder, folder.parent, folder.parent.parent):
-        path.chmod(path.stat().st_mode | 0o055)
-    return folder / "touch"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "touch.c").write_text(TOUCH)
+        subprocess.run(["gcc", "-O1", "-o", folder / "touch", folder / "touch.c"], check=True)
+        yield folder / "touch"
