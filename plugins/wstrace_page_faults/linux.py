@@ -62,6 +62,7 @@ class PageFaults(Source):
         self._doubled = self._started = False
         self._since = self._watermark = self._late = self._lost_told = 0
         self._peak_due, self._peak_pause = 0.0, _PEAK_SECONDS[0]
+        self._grown = True
 
     @classmethod
     def probe(cls) -> Level:
@@ -189,14 +190,26 @@ class PageFaults(Source):
         if self._counters is not None:
             yield from self._counters.drain(timeout)
             return
-        wait = min(timeout, self._poll_seconds, max(self._peak_due - time.monotonic(), 0.001))
+        wait = min(timeout, self._poll_seconds)
+        if self._grown:
+            wait = min(wait, max(self._peak_due - time.monotonic(), 0.001))
         self._poll.poll(wait * 1000)
+        if self._quiet():
+            return
         yield from self._collect(final=False)
+        self._grown = True
         if time.monotonic() >= self._peak_due:
+            self._grown = False
             self._peak_pause = min(self._peak_pause * 2, _PEAK_SECONDS[1])
             self._peak_due = time.monotonic() + self._peak_pause
             for target in self._context.targets:
                 target.usage()  # a process's peak cannot be asked for when it is gone: the target remembers
+
+    def _quiet(self) -> bool:
+        """True when nothing has come and nothing is held: what an idle trace costs."""
+        assert self._rings is not None
+        held = self._side.holds or any(len(lane.held) for lane in self._lanes)
+        return not held and not any(ring.filled for ring in self._rings)
 
     def _collect(self, *, final: bool) -> Iterator[Batch]:
         assert self._rings is not None

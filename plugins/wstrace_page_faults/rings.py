@@ -47,6 +47,11 @@ class Ring:
         self._data: NDArray[Any] = np.frombuffer(memory, np.uint8, size, _PAGE)
         self._tail = 0
 
+    @property
+    def filled(self) -> bool:
+        """True when there is something to read."""
+        return bool(self._cursors[perf.DATA_HEAD] != self._tail)
+
     def read(self) -> NDArray[Any]:
         """A copy of the bytes that came since the last call, u8, shape (n,); their room is free again."""
         head = int(self._cursors[perf.DATA_HEAD])

@@ -93,6 +93,11 @@ class SideBand:
             perf.PERF_RECORD_LOST: self._lose,
         }
 
+    @property
+    def holds(self) -> bool:
+        """True when something waits for the watermark."""
+        return bool(self._records or self._processes or self._spaces or self._listings)
+
     # -- from the kernel -----------------------------------------------------------------------------------------------
 
     def take(self, raw: bytes) -> None:
