@@ -118,8 +118,7 @@ class Console(Exporter):
             self.summary.add(batch)
             if self._sections is not None:
                 self._sections.add(batch)
-            if self._live is not None:
-                self._live.update()
+            self.tick()
         elif batch.schema.name == PAGE_FAULT.name:
             self._print(batch)
 
@@ -143,9 +142,9 @@ class Console(Exporter):
             self._output.write(block)
 
     def tick(self) -> None:
-        """Draws the live line again."""
-        if self._live is not None:
-            self._live.update()
+        """Draws the live line again, while there is a terminal."""
+        if self._live is not None and not self._live.update():
+            self._live = None
 
     def close(self) -> None:
         """Prints the summary."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -36,16 +37,21 @@ class LiveLine:
                                 redirect_stderr=False)  # fmt: skip
         self._live.start()
 
-    def update(self) -> None:
-        """Draws it again when half a second has passed."""
+    def update(self) -> bool:
+        """Draws it again when half a second has passed. False when the terminal is gone."""
         from rich.text import Text
 
         now = time.monotonic()
         if now - self._drawn < REDRAW_SECONDS:
-            return
+            return True
         rate = (self._summary.total - self._total) / (now - self._drawn)
         self._drawn, self._total = now, self._summary.total
-        self._live.update(Text(self._line(rate, now - self._began), no_wrap=True, overflow="ellipsis"), refresh=True)
+        try:
+            line = self._line(rate, now - self._began)
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        except (OSError, ValueError):
+            return False
+        return True
 
     def _line(self, rate: float, seconds: float) -> str:
         lost = sum(n for _, _, n in self._ledger.losses())
@@ -62,7 +68,8 @@ class LiveLine:
 
     def close(self) -> None:
         """Takes the line away."""
-        self._live.stop()
+        with contextlib.suppress(OSError, ValueError):
+            self._live.stop()
 
 
 def resident_bytes(pids: list[int]) -> int:

@@ -23,7 +23,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("file", metavar="FILE")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--by", type=click.Choice(["file", "module", "pair", "thread", "process", "kind", "section"]),
               help="Show one table: by file of the page, module of the instruction, both, ...")  # fmt: skip
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
@@ -36,7 +36,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl"]), default="summary",
               show_default=True, help="lines: VA PC owner via module; jsonl: JSON objects.")  # fmt: skip
-def report(file: str, by: str | None, glob: str, format_: str, **options: Any) -> int:
+def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **options: Any) -> int:
     """Show who brought which pages, from a trace file.
 
     \b
@@ -48,7 +48,7 @@ def report(file: str, by: str | None, glob: str, format_: str, **options: Any) -
     from wstrace_console.console import Console
 
     console = Console(to="stdout", format=format_, by=by or "", file=glob, **options)  # type: ignore[arg-type]
-    source = Spec("replay", {"path": [file]})  # a list, not text to be parsed: a path may hold commas
+    source = Spec("replay", {"path": list(files)})  # a list, not text to be parsed: a path may hold commas
     session = Session(sources=[source], exporters=[console], record=False)
     with session:
         while not session.wait(0.1):

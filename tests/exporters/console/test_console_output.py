@@ -207,6 +207,30 @@ def test_live_only_on_a_terminal_that_the_target_does_not_share(
     assert ("0 lost" in drawn) == live
 
 
+def test_a_terminal_that_goes_away_costs_the_live_line_only(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("wstrace_console.live.REDRAW_SECONDS", 0.0)
+
+    class Gone(Screen):
+        gone = False
+
+        def write(self, text: str) -> int:
+            if self.gone:
+                raise OSError(5, "Input/output error")
+            return super().write(text)
+
+    trace, output = kit.Trace(), Gone()
+    trace.context.targets = (kit.Target(os.getpid() + 1, launched=False),)
+    console = Console(output)
+    console.start(trace.context)
+    Gone.gone = True
+    for _ in range(5):
+        console.export(trace.faults([(3, LIBC, LIBC)]))
+    assert console.summary.total == 15
+    with pytest.raises(OutputError, match="Input/output error"):
+        console.close()
+
+
 def test_on_a_terminal_lines_keep_to_its_width(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.cells import cell_len
     from rich.text import Text
