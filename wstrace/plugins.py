@@ -171,7 +171,8 @@ class Plugins:
         """The platform of this system. Raises Unavailable where there is none."""
         for _, platform in self._call("wstrace_platform"):
             return platform  # type: ignore[no-any-return]
-        reasons = [p.error for p in self.found if p.error] or ["no plugin serves this system"]
+        absent = sorted((p.state != "unavailable", p.error) for p in self.found if p.error)
+        reasons = [error for _, error in absent] or ["no plugin serves this system"]
         raise Unavailable(f"processes cannot be traced here: {reasons[0]}")
 
     def target_environment(self, exporters: Sequence[str]) -> dict[str, str]:

@@ -29,9 +29,7 @@ def half(package: str, platform: str = sys.platform) -> ModuleType:
 
 
 @hookimpl
-def wstrace_platform() -> Platform | None:
-    """Launching and attaching on the running system; None where wstrace captures nothing."""
-    if sys.platform not in _HALVES:
-        return None
+def wstrace_platform() -> Platform:
+    """Launching and attaching on the running system. Raises Unavailable where wstrace captures nothing."""
     platform: Platform = half("wstrace_os").platform()
     return platform

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
 import click
 
+from wstrace.errors import WstraceError
 from wstrace.plugins import Plugins
 from wstrace.text import printable
 
@@ -19,8 +21,9 @@ def plugins(as_json: bool, no_plugins: bool, plugin: tuple[str, ...]) -> None:
     """Show the plugins found: name, distribution, version, state, hooks, error."""
     disabled = [word.removeprefix("no:") for word in plugin]
     found = Plugins.from_environment(disabled=disabled, third_party=not no_plugins)
-    for role in ("sources", "enrichers", "resolvers", "exporters", "commands", "api"):
-        getattr(found, role)  # a hook that raises shows here
+    for role in ("sources", "enrichers", "resolvers", "exporters", "commands", "api", "platform"):
+        with contextlib.suppress(WstraceError):
+            getattr(found, role)  # a hook that raises shows here
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(p) for p in found.found], indent=2))
         return
