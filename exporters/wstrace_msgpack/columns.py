@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,7 @@ DELTA = frozenset({"time_ns", "va", "start", "end", "id"})
 _SMALL = 64  # bytes below which a codec only adds its own head
 
 
+@functools.cache  # a failed import is searched for again each time: half a millisecond a column
 def zstd() -> Any:
     """The zstd module: the standard library's from Python 3.14 on, its backport before."""
     try:
@@ -70,10 +72,13 @@ def decode(body: Body, n: int) -> NDArray[Any] | None:
     Raises:
         FrameError: a length that is not n x width, a codec that fails or gives another length, a limit.
     """
-    if body.array(64) < 5:
+    parts = body.array(64)
+    if parts < 5:
         raise FrameError("a column of fewer than 5 parts")
     kind, (chain, first) = body.text(), _chain(body)
     codec, raw_len, packed = body.text(), body.uint(), body.binary()
+    for _ in range(parts - 5):
+        body.skip()
     dtype = DTYPES.get(kind)
     if dtype is None or chain is None or codec not in ("none", "zlib", "zstd"):
         return None

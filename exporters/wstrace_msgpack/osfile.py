@@ -222,11 +222,12 @@ def _lock(fd: int) -> None:
 
 def _give_to_caller(fd: int) -> None:
     """Under sudo the file belongs to the user who called it, not to root."""
-    if hasattr(os, "geteuid") and hasattr(os, "fchown") and os.geteuid() == 0:
+    geteuid, fchown = getattr(os, "geteuid", None), getattr(os, "fchown", None)
+    if geteuid is not None and fchown is not None and geteuid() == 0:
         uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
         if uid.isdigit():
             with contextlib.suppress(OSError):
-                os.fchown(fd, int(uid), int(gid) if gid.isdigit() else -1)
+                fchown(fd, int(uid), int(gid) if gid.isdigit() else -1)
 
 
 def _remedy(error: OSError) -> str:

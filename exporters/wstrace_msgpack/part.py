@@ -58,6 +58,7 @@ class Part:
         self.end: frames.End | None = None
         self.file_id: bytes | None = None
         self.scanned = False
+        self.checked_bytes = self.bad_heads = 0  # by the scan
         self._tables: Tables | None = None
         try:
             entries = None if scan else self._by_footer()
@@ -119,6 +120,7 @@ class Part:
             why = "is empty" if not self.input.size else "is no wstrace trace file"
             raise TraceFileError(f"{self.path} {why}")
         self.damage, self.file_id, self.scanned = scanner.damage, scanner.file_id, True
+        self.checked_bytes, self.bad_heads = scanner.checked_bytes, scanner.bad_heads
         return np.array([tuple(row) for row in rows], ENTRY)
 
     def _header(self) -> frames.Header:

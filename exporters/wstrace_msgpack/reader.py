@@ -95,6 +95,8 @@ class TraceFile:
 
     def damage(self) -> dict[str, int]:
         """What was found wrong so far, by name, in all parts: see scan.Damage."""
+        for part, lookups in zip(self.parts, self._lookups, strict=True):
+            part.damage.lost_names = lookups.n_missing
         found = [part.damage.as_dict() for part in self.parts]
         return {name: sum(one[name] for one in found) for name in found[0]}
 

@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wstrace.errors import TraceFileError
-from wstrace_msgpack.format import HEAD_BYTES, LIMITS, SYNC, Head, Limits, crc_holds, unpack_head
+from wstrace_msgpack.format import (
+    HEAD_BYTES,
+    HEADER,
+    LIMITS,
+    SYNC,
+    FrameError,
+    Head,
+    Limits,
+    crc_holds,
+    unpack_head,
+)
+from wstrace_msgpack.frames import unpack_header
 
 _SMALL_READ, _SEARCH_READ = 4096, 1 << 20
 #: bytes in which the first good frame of a trace must stand
@@ -41,7 +52,8 @@ class Damage:
 
     lost_bytes: bytes that belong to no good frame. lost_frames: missing by their seq. bad_frames: whole by their CRC,
     but with a body that is not what the format says. duplicates: dropped, seen before. reordered: taken, out of order.
-    tail_bytes: those of lost_bytes that lie behind the last good frame: what a cut leaves.
+    tail_bytes: those of lost_bytes that lie behind the last good frame: what a cut leaves. lost_names: names and
+    mappings that were asked for and stand in no table: they read `[lost]`.
     """
 
     lost_bytes: int = 0
@@ -50,6 +62,7 @@ class Damage:
     duplicates: int = 0
     reordered: int = 0
     tail_bytes: int = 0
+    lost_names: int = 0
 
     @property
     def any(self) -> bool:
@@ -188,6 +201,8 @@ class Scanner:
         self.end = start  # of the last good frame
         self._at = start
         self._budget = 0
+        self.checked_bytes = self.bad_heads = 0
+        self._window, self._window_at = b"", 0
 
     def frames(self, *, growing: bool = False) -> Iterator[Frame]:
         """The good frames up to the file's end as it is now.
@@ -200,20 +215,19 @@ class Scanner:
             TraceFileError: there is none at the beginning: this is no trace.
         """
         source = self.source
+        self._window = b""
         self._budget = self.limits.scan_ratio * max(source.size, _SMALL_READ)
         at = self._at
         while at < source.size:
             head = head_at(source, at, self.file_id, self.limits)
             frame = self._check(at, head)
             if frame is None:
-                step = head.frame_len if head is not None and self._budget <= 0 else 1
-                found = self._search(at + step)
+                found = self._search(at + self._step(head))
                 if growing and found >= source.size:
                     break
                 self.damage.lost_bytes += found - at
                 at = found
                 continue
-            self.file_id = self.file_id or bytes(source.read(at, HEAD_BYTES)[11:19])
             self.damage.tail_bytes = 0
             at = self._at = self.end = at + frame.length
             if self.sequence.take(frame.seq):
@@ -221,23 +235,53 @@ class Scanner:
         self.damage.tail_bytes = 0 if growing else source.size - self.end
         self._at = at
 
+    def _step(self, head: Head | None) -> int:
+        """Bytes to pass before the search goes on.
+
+        A file made of bad heads would have every byte checked many times over: 25 GB for 2 MB of them. Each costs its
+        length from a budget; once that is spent, bad frames are skipped by their length.
+        """
+        length = max(head.frame_len if head is not None else 0, _SMALL_READ)
+        self._budget -= length
+        self.bad_heads += head is not None
+        return 1 if self._budget > 0 else length
+
     def _check(self, at: int, head: Head | None) -> Frame | None:
         if head is None:
             return None
-        self._budget -= head.frame_len
-        return _checked(self.source, at, head)
+        self.checked_bytes += head.frame_len
+        frame = _checked(self.source, at, head)
+        self._budget -= head.frame_len if frame is not None else 0
+        if frame is not None and self.file_id is None:
+            self.file_id = self._settled(head, frame)
+            if self.file_id != head.file_id:
+                return None
+        return frame
+
+    def _settled(self, head: Head, frame: Frame) -> bytes | None:
+        """The file's id by its first good frame; the CRC does not cover the id, so something else must agree.
+
+        A header's body holds it again; behind another frame, the next head must have the same.
+        """
+        if frame.kind == HEADER:
+            try:
+                return unpack_header(frame.body, self.limits).id or head.file_id
+            except FrameError:
+                return head.file_id
+        after = frame.offset + frame.length
+        following = unpack_head(self.source.read(after, HEAD_BYTES))
+        return head.file_id if following is None or following.file_id == head.file_id else None
 
     def _search(self, at: int) -> int:
         """Where the next head may stand, or the file's end."""
-        needle = SYNC + (self.file_id or b"")
-        while at < self.source.size:
-            if self.file_id is None and at > _SEARCH_FIRST:
-                break
-            data = self.source.read(at, _SEARCH_READ)
-            found = bytes(data).find(needle)
+        needle, size = SYNC + (self.file_id or b""), self.source.size
+        while at < size and (self.file_id is not None or at <= _SEARCH_FIRST):
+            if not self._window_at <= at < self._window_at + len(self._window) - len(needle):
+                self._window, self._window_at = bytes(self.source.read(at, _SEARCH_READ)), at
+            found = self._window.find(needle, at - self._window_at)
             if found >= 0:
-                return at + found
-            if len(data) < _SEARCH_READ:
+                return self._window_at + found
+            if self._window_at + len(self._window) >= size:
                 break
-            at += len(data) - len(needle) + 1
-        return self.source.size
+            at = self._window_at + len(self._window) - len(needle) + 1
+        return size

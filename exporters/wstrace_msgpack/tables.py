@@ -13,6 +13,8 @@ from wstrace_msgpack.format import LOST, FrameError, Limits
 
 #: ids up to which a table is a plain array
 _DENSE = 1 << 22
+#: missing ids that are told apart; a hostile file may have four billion
+_MISSING_KEPT = 1 << 16
 
 
 class Tables:
@@ -89,10 +91,11 @@ class PartLookups:
     """One part's ids -> the whole trace's: names to codes, mappings to ids, mappings to files and kinds."""
 
     def __init__(self, tables: Tables, whole: Whole) -> None:
-        lost = whole.strings.code(LOST)
+        self._lost = lost = whole.strings.code(LOST)
+        self._missing: dict[str, set[int]] = {"name": set(), "mapping": set()}
         ids = np.fromiter(tables.names, "<u4", len(tables.names))
         codes = np.fromiter((whole.strings.code(name) for name in tables.names.values()), "<u4", len(ids))
-        self.name = Lookup(ids, codes, lost)
+        self._name = Lookup(ids, codes, lost)
         rows = tables.mappings()
         for column in ("file", "build_id"):
             rows[column] = self.name(rows[column])
@@ -101,9 +104,28 @@ class PartLookups:
         self.identical = bool(np.array_equal(given, rows["id"]))
         kinds = (rows["flags"] >> KIND_SHIFT) & 15
         labels = label_codes(rows["file"], kinds, whole.strings)
-        self.file = Lookup(rows["id"], labels, lost)
+        self._file = Lookup(rows["id"], labels, lost)
         self.kind = Lookup(rows["id"], kinds, 0)
         self._kernel = whole.strings.code("[kernel]")
+
+    @property
+    def n_missing(self) -> int:
+        """Names and mappings that were asked for and stand in no table."""
+        return sum(map(len, self._missing.values()))
+
+    def _noted(self, kind: str, ids: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:
+        lost = codes == self._lost
+        if lost.any() and len(self._missing[kind]) < _MISSING_KEPT:
+            self._missing[kind].update(np.unique(ids[lost])[:_MISSING_KEPT].tolist())
+        return codes
+
+    def name(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """The codes of the part's names."""
+        return self._noted("name", ids, self._name(ids))
+
+    def file(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """The `file` codes of the part's mappings."""
+        return self._noted("mapping", ids, self._file(ids))
 
     def derived(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """file, pc_file and kind, as far as the columns that they come from stand."""

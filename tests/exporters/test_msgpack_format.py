@@ -1,0 +1,298 @@
+"""WSTF frames and columns: golden heads, round trips of every type and chain, and what a reader refuses."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+import zlib
+from contextlib import suppress
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from wstrace.schema import DTYPES
+from wstrace_msgpack import columns, frames
+from wstrace_msgpack.body import Body, packb
+from wstrace_msgpack.format import (
+    EVENTS,
+    HEAD_BYTES,
+    LIMITS,
+    MAGIC,
+    FrameError,
+    crc_holds,
+    pack_frame,
+    unpack_head,
+)
+
+zstd = columns.zstd()
+FILE_ID = bytes(range(8))
+
+
+def test_a_frames_head_is_the_39_bytes_of_the_specification():
+    body = packb({"m": "user", "t": 7})
+    frame = pack_frame(FILE_ID, 5, 258, body)
+    expected = (
+        b"\x96"
+        + b"\xd8\x57\x89WSTF\r\n\x1a" + FILE_ID
+        + b"\x05"
+        + b"\xcf" + struct.pack(">Q", 258)
+        + b"\xce" + struct.pack(">I", len(body))
+        + b"\xce"
+    )  # fmt: skip
+    assert frame[:35] == expected
+    assert struct.unpack(">I", frame[35:39])[0] == zlib.crc32(frame[19:34] + body)
+    assert frame[39:] == body
+
+
+def test_any_msgpack_decoder_reads_a_frame():
+    frame = pack_frame(FILE_ID, EVENTS, 3, packb({"a": 1}))
+    ident, kind, seq, length, crc, body = msgpack.unpackb(frame)
+    assert (ident.code, ident.data) == (0x57, MAGIC + FILE_ID)
+    assert (kind, seq, length, body) == (EVENTS, 3, 4, {"a": 1})
+    assert crc == zlib.crc32(frame[19:34] + frame[39:])
+
+
+def test_a_head_with_any_fixed_byte_changed_is_none():
+    frame = bytearray(pack_frame(FILE_ID, 1, 2, b"\x80"))
+    assert unpack_head(frame) is not None
+    for at in (0, 1, 2, *range(3, 11), 20, 29, 34):
+        changed = bytes(frame[:at]) + bytes([frame[at] ^ 0x40]) + bytes(frame[at + 1 :])
+        assert unpack_head(changed) is None, at
+
+
+@given(st.integers(0, 8 * 50 - 1), st.binary(min_size=11, max_size=11))
+def test_the_crc_sees_every_flipped_bit(bit, filler):
+    body = packb({"x": filler})[: 50 - 31]
+    frame = bytearray(pack_frame(FILE_ID, 1, 9, body))
+    bit %= 8 * (len(frame) - 19)
+    at = 19 + bit // 8
+    frame[at] ^= 1 << bit % 8
+    head = unpack_head(frame)
+    assert head is None or not crc_holds(frame, frame[HEAD_BYTES:], head.crc)
+
+
+# -- columns ---------------------------------------------------------------------------------------------------------
+
+
+def through(array: np.ndarray, **how: object) -> np.ndarray | None:
+    return columns.decode(Body(packb(columns.encode(array, **how))), len(array))
+
+
+arrays = st.sampled_from(sorted(DTYPES)).flatmap(
+    lambda kind: npst.arrays(DTYPES[kind], st.integers(0, 300), elements=npst.from_dtype(np.dtype(DTYPES[kind])))
+)
+
+
+@settings(deadline=None)
+@given(arrays, st.booleans(), st.sampled_from(["none", "zlib", "zstd"]))
+def test_every_type_chain_and_codec_comes_back(array, delta, codec):
+    back = through(array, delta=delta, codec=codec)
+    assert back.dtype == array.dtype
+    assert np.array_equal(back, array)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_the_extremes_of_every_type_survive_delta(kind):
+    info = np.iinfo(DTYPES[kind])
+    array = np.array([info.max, info.min, info.min, info.max, 0, 1], DTYPES[kind])
+    assert np.array_equal(through(array, delta=True), array)
+
+
+def test_columns_come_back_from_big_endian_and_strided_views():
+    rows = np.zeros(100, np.dtype([("a", "<u8"), ("b", ">u4")]))
+    rows["a"], rows["b"] = np.arange(100), np.arange(100)
+    assert np.array_equal(through(rows["a"], delta=True), np.arange(100))
+    assert np.array_equal(through(rows["b"]), np.arange(100))
+
+
+def test_delta_is_stored_as_the_specification_says():
+    kind, chain, codec, raw_len, data = columns.encode(np.array([5, 3, 10], "<u4"), delta=True, codec="none")
+    assert (kind, chain, codec, raw_len) == ("u32", [["delta", 5]], "none", 12)
+    assert np.frombuffer(data, "<u4").tolist() == [0, 2**32 - 2, 7]
+
+
+@pytest.mark.parametrize(
+    "col",
+    [
+        ["f64", [], "none", 16, bytes(16)],
+        ["u8", [], "lz4", 2, bytes(2)],
+        ["u8", [["xor", 1]], "none", 2, bytes(2)],
+        ["u8", [["delta", 1], ["xor"]], "none", 2, bytes(2)],
+        ["u8", ["delta"], "none", 2, bytes(2)],
+    ],
+)
+def test_an_unknown_type_filter_or_codec_costs_that_column_only(col):
+    if col[1] == ["delta"]:
+        with pytest.raises(FrameError):
+            columns.decode(Body(packb(col)), 2)
+        return
+    body = packb({"s": "page_fault", "n": 2, "c": {"odd": col, "pid": columns.encode(np.array([1, 2], "<u4"))}})
+    rows = frames.unpack_rows(body)
+    assert rows.unreadable == ["odd"]
+    assert rows.columns["pid"].tolist() == [1, 2]
+
+
+def test_a_column_of_more_parts_than_we_know_is_taken_by_its_first_five():
+    col = [*columns.encode(np.arange(3, dtype="<u4")), "later"]
+    body = packb({"s": "x", "n": 3, "c": {"a": col, "b": columns.encode(np.arange(3, dtype="|u1"))}})
+    rows = frames.unpack_rows(body)
+    assert rows.columns["a"].tolist() == rows.columns["b"].tolist() == [0, 1, 2]
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+RAW = bytes(1000)
+BAD_COLUMNS = {
+    "length is not n x width": ["u8", [], "none", 999, RAW],
+    "fewer bytes than announced": ["u8", [], "none", 1000, RAW[:-1]],
+    "zlib gives more": ["u8", [], "zlib", 1000, zlib.compress(bytes(2000))],
+    "zlib gives less": ["u8", [], "zlib", 1000, zlib.compress(bytes(10))],
+    "zlib is cut": ["u8", [], "zlib", 1000, zlib.compress(RAW)[:-6]],
+    "zlib is none": ["u8", [], "zlib", 1000, RAW],
+    "zstd gives more": ["u8", [], "zstd", 1000, zstd.compress(bytes(2000))],
+    "zstd is cut": ["u8", [], "zstd", 1000, zstd.compress(RAW)[:-3]],
+    "zstd with more behind": ["u8", [], "zstd", 1000, zstd.compress(RAW) + b"x"],
+    "zstd is none": ["u8", [], "zstd", 1000, RAW],
+    "zstd is empty": ["u8", [], "zstd", 1000, b""],
+    "delta without its first value": ["u8", [["delta", "x"]], "none", 1000, RAW],
+    "a map for a type": [{}, [], "none", 1000, RAW],
+    "too few parts": ["u8", [], "none"],
+    "no array": 7,
+}
+
+
+@pytest.mark.parametrize("why", BAD_COLUMNS)
+def test_a_column_that_lies_is_one_error(why):
+    with pytest.raises(FrameError):
+        columns.decode(Body(packb(BAD_COLUMNS[why])), 1000)
+
+
+def test_a_zstd_frame_must_declare_its_size():
+    compressor = zstd.ZstdCompressor(1)
+    undeclared = compressor.compress(RAW[:500]) + compressor.compress(RAW[500:]) + compressor.flush()
+    assert zstd.get_frame_info(undeclared).decompressed_size is None
+    with pytest.raises(FrameError, match="declare"):
+        columns.decode(Body(packb(["u8", [], "zstd", 1000, undeclared])), 1000)
+
+
+def gibibyte_of_zeros() -> bytes:
+    """A zstd frame of 1 GiB of zeros in 32 KiB, declared as 1,000 bytes where its head says so."""
+    compressor = zstd.ZstdCompressor(1)
+    compressor.set_pledged_input_size(1 << 30)
+    block = bytes(1 << 20)
+    parts = [compressor.compress(block) for _ in range(1024)]
+    return b"".join([*parts, compressor.flush()])
+
+
+def bombs() -> dict[str, bytes]:
+    """Bodies that cost a naive reader a gigabyte or a minute."""
+    giga = gibibyte_of_zeros()
+    return {
+        "nested arrays": b"\x81\xa1x" + b"\x91" * 16_000_000 + b"\xc0",
+        "an array of empty arrays": b"\x81\xa1c\xdd" + struct.pack(">I", 16_000_000) + b"\x90" * 16_000_000,
+        "a gibibyte of zstd": packb({"n": 1 << 20, "c": {"a": ["u8", [], "zstd", 1 << 20, giga]}}),
+        "a gibibyte of zstd, honestly": packb({"n": 1 << 30, "c": {"a": ["u8", [], "zstd", 1 << 30, giga]}}),
+        "four billion keys": b"\xdf\xff\xff\xff\xff",
+        "four billion columns": b"\x81\xa1c\xdf\xff\xff\xff\xff",
+        "four billion rows": packb({"n": 1 << 32, "c": {}}),
+        "four billion names": b"\x81\xa1s\xdd\xff\xff\xff\xff",
+        "a string of four gigabytes": b"\x81\xa1s\xdb\xff\xff\xff\xff",
+        "65 columns": packb({"n": 0, "c": {str(i): ["u8", [], "none", 0, b""] for i in range(65)}}),
+        "a map for a count": packb({"n": {}, "c": {}}),
+        "a negative count": packb({"n": -1, "c": {}}),
+        "deep values": b"\x81\xa1t" + b"\x91" * 900 + b"\xc0",
+    }
+
+
+BOMBS = bombs()
+DECODERS = {
+    "rows": frames.unpack_rows,
+    "strings": frames.unpack_strings,
+    "header": frames.unpack_header,
+    "mark": frames.unpack_mark,
+    "index": frames.unpack_index,
+    "end": frames.unpack_end,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_bombs_are_refused_or_passed_over_in_64_mib(name, decoder):
+    tracemalloc.start()
+    try:
+        DECODERS[decoder](BOMBS[name])
+    except FrameError:
+        pass
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+@pytest.mark.parametrize(
+    "name", ["a gibibyte of zstd", "a gibibyte of zstd, honestly", "four billion rows", "65 columns"]
+)
+def test_bombs_of_rows_are_errors(name):
+    with pytest.raises(FrameError):
+        frames.unpack_rows(BOMBS[name])
+
+
+def test_a_columns_total_is_bounded_though_each_fits():
+    n = LIMITS.rows
+    one = columns.encode(np.zeros(n, "<u8"))
+    body = packb({"n": n, "c": {str(i): one for i in range(7)}})
+    with pytest.raises(FrameError, match="decoded"):
+        frames.unpack_rows(body)
+    assert len(frames.unpack_rows(body, lambda name: name == "3").columns) == 1
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(sorted(DECODERS)), st.binary(max_size=200))
+def test_bytes_from_anywhere_give_a_value_or_a_frame_error(decoder, data):
+    with suppress(FrameError):
+        DECODERS[decoder](data)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=8) | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=8,
+)
+keys = st.sampled_from([*"nstcvfm", "id", "base", "index", "rows", "ledger", "need", "schema", "pid", "host"])
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.sampled_from(sorted(DECODERS)), st.dictionaries(keys, values, max_size=6))
+def test_maps_of_the_right_keys_and_wrong_values_give_a_value_or_a_frame_error(decoder, value):
+    with suppress(FrameError):
+        DECODERS[decoder](packb(value))
+
+
+# -- the other bodies ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text() | st.text(st.characters(categories=["Cs"])), max_size=20))
+def test_names_come_back_and_stand_as_utf_8_or_bytes(names):
+    names = [name.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for name in names]
+    body = frames.pack_strings(5, names)
+    assert frames.unpack_strings(body) == (5, names)
+    for stored, name in zip(msgpack.unpackb(body)["s"], names, strict=True):
+        assert stored == name if isinstance(stored, str) else stored.decode("utf-8", "surrogateescape") == name
+
+
+def test_a_header_comes_back():
+    header = frames.Header(
+        id=FILE_ID, part=3, prev=b"before..", created_ns=123, boot_id="b", clock={"name": "CLOCK_MONOTONIC"},
+        host={"cpus": 2}, writer="w", command=["a", "\udcff"], schema=frames.announced(),
+    )  # fmt: skip
+    assert frames.unpack_header(header.pack()) == header
+
+
+def test_a_greater_major_and_an_unknown_need_are_refused_a_greater_minor_is_not():
+    assert "version 2" in frames.unpack_header(packb({"v": [2, 0]})).refused()
+    assert "time travel" in frames.unpack_header(packb({"v": [1, 0], "need": ["time travel"]})).refused()
+    assert frames.unpack_header(packb({"v": [1, 9], "later": {"x": [1]}})).refused() == ""
