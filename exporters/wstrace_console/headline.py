@@ -111,14 +111,14 @@ def obstacle(facts: Mapping[str, Any]) -> str:
 
 
 def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]:
-    """(line, is it loss?) for each non-zero row of the ledger that line 2 does not tell, in words."""
+    """(line, is it loss?) for each non-zero row of the ledger that line 2 does not tell; losses first."""
     found = []
     for stage, who, n in ledger.rows():
         lost, words = STAGES.get(stage, (True, printable(stage, NAME_LIMIT)))
         if n and stage not in _TOLD and (lost or not only_loss):
             of = f" ({printable(who, NAME_LIMIT)})" if who else ""
             found.append((f"{'lost' if lost else 'note':4}  {number(n):>11}  {words}{of}", lost))
-    return found
+    return sorted(found, key=lambda row: not row[1])
 
 
 def next_step(summary: Summary, facts: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from wstrace_console.tables import Table
 
 TITLES: dict[str, str] = {
     "file": "file of the page",
-    "pair": "file of the page, by module of the instruction",
+    "pair": "file of the page  by  module",
     "module": "module of the instruction",
     "process": "process",
     "thread": "thread",
@@ -72,7 +72,7 @@ def _beside(
 ) -> Table:
     disk = any(major for _, major in brought.values())
     whole = max(sum(total for total, _ in brought.values()), 1)
-    heads = ["brought by faults", *(["from disk"] if disk else []), *(["still resident"] if pages else [])]
+    heads = ["brought", *(["from disk"] if disk else []), *(["still resident"] if pages else [])]
     order = sorted({*brought, *pages}, key=lambda name: (-brought.get(name, (0, 0))[0], -pages.get(name, 0), name))
     table = Table(title, heads if pages else ["faults", *heads[1:]], total=len(order))
     for name in order[:top]:

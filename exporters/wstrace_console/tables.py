@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 BAR = 14  # cells
-_NARROW = 64  # a terminal below this many cells has no room for bars
+_ROOM = 28  # cells that names have at least, before bars have any
+_LEAST = 16  # cells that names have at least, before numbers beside the first have any
+_GAP = 2
 #: where nothing cuts a line to a width, a name may still not run on for ever
 _NAME_LIMIT = 1024
+_ENDLESS = 8192
 
 
 @dataclass(slots=True)
@@ -25,13 +28,13 @@ class Table:
     Attributes:
         title: what the last column holds: `file of the page`.
         heads: heads of the number columns.
-        rows: (numbers as text, value that the bar shows, share 0..1 or None, name) each.
+        rows: (numbers as text, value that the bar shows, share 0..1, name) each.
         total: how many rows there are, shown or not.
     """
 
     title: str
     heads: Sequence[str]
-    rows: list[tuple[Sequence[str], float, float | None, str]] = field(default_factory=list)
+    rows: list[tuple[Sequence[str], float, float, str]] = field(default_factory=list)
     total: int = 0
 
 
@@ -46,33 +49,30 @@ def render(table: Table, *, width: int | None, unicode: bool) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    bars = width is None or width >= _NARROW
-    grid = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=True, header_style="dim")
-    for head in table.heads:
+    columns = [[head, *(cells[i] for cells, *_ in table.rows)] for i, head in enumerate(table.heads)]
+    columns.append(["share", *(f"{share:6.1%}" for _, _, share, _ in table.rows)])
+
+    def room() -> int:
+        return _ENDLESS if width is None else width - sum(_GAP + max(map(len, column)) for column in columns)
+
+    while room() < _LEAST and len(columns) > 1:
+        columns.pop()  # a narrow terminal: better fewer numbers than cut ones
+    bars = room() >= BAR + _GAP + _ROOM
+    left = room() - (BAR + _GAP) * bars
+    grid = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=True, header_style="dim")
+    for head, *_ in columns:
         grid.add_column(head, justify="right", no_wrap=True)
-    shares = any(share is not None for _, _, share, _ in table.rows)
-    if shares:
-        grid.add_column("share", justify="right", no_wrap=True)
     if bars:
         grid.add_column("", width=BAR, no_wrap=True)
-    numbers = [len(table.heads[i]) for i in range(len(table.heads))]
-    for cells, *_ in table.rows:
-        numbers = [max(a, len(b)) for a, b in zip(numbers, cells, strict=True)]
-    room = None if width is None else width - sum(numbers) - 2 * len(numbers) - 8 * shares - (BAR + 2) * bars
-    grid.add_column(Text(table.title), no_wrap=True, overflow="ignore")
+    grid.add_column(Text(shorten(table.title, left, unicode=unicode)), no_wrap=True, overflow="ignore")
     most = max((value for _, value, _, _ in table.rows), default=0)
-    for cells, value, share, name in table.rows:
-        row: list[RenderableType] = [Text(cell) for cell in cells]
-        if shares:
-            row.append(Text("" if share is None else f"{share:6.1%}"))
-        if bars:
-            row.append(_bar(value, most, unicode=unicode))
-        row.append(Text(shorten(name, room, unicode=unicode), style="bold" if value == most else ""))
+    for i, (_, value, _, name) in enumerate(table.rows, 1):
+        row: list[RenderableType] = [Text(column[i]) for column in columns]
+        row += [_bar(value, most, unicode=unicode)] * bars
+        row.append(Text(shorten(name, left, unicode=unicode), style="bold" if value == most else ""))
         grid.add_row(*row)
-    hidden = table.total - len(table.rows)
-    if hidden > 0:
-        blank = [""] * (len(table.heads) + shares + bars)
-        grid.add_row(*blank, Text(f"and {hidden:,} more", style="dim"))
+    if (hidden := table.total - len(table.rows)) > 0:
+        grid.add_row(*[""] * (len(columns) + bars), Text(f"and {hidden:,} more", style="dim"))
     return grid
 
 
@@ -86,14 +86,11 @@ def _bar(value: float, most: float, *, unicode: bool) -> RenderableType:
     return Bar(max(most, 1), 0, max(value, most / BAR / 8 if value else 0), width=BAR, color="cyan", bgcolor="default")
 
 
-def shorten(name: str, room: int | None, *, unicode: bool) -> str:
-    """The name made printable, its beginning left out where it is wider than the room (at least 12 cells)."""
-    text = printable(name, _NAME_LIMIT)
-    if room is None:
-        return text
+def shorten(name: str, room: int, *, unicode: bool) -> str:
+    """The name made printable, its beginning left out where it is wider than the room (at least 8 cells)."""
     from rich.cells import cell_len, set_cell_size
 
-    room = max(room, 12)
+    text, room = printable(name, _NAME_LIMIT), max(room, 8)
     if cell_len(text) <= room:
         return text
     mark = "\u2026" if unicode else "..."
