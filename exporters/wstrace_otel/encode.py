@@ -27,7 +27,7 @@ _COMMON = "opentelemetry.exporter.otlp.proto.common"
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How items of a signal become bytes: the SDK's encoder, and its exporter to the console."""
+    """How items of a signal become bytes: the SDK's encoder, and its exporter to the console (its names over time)."""
 
     module: str
     function: str
@@ -49,8 +49,10 @@ class Codec:
         """The SDK's exporter that prints to stderr: stdout belongs to the target."""
         import sys
 
-        module, _, name = self.show.partition(":")
-        return getattr(importlib.import_module(module), name)(out=sys.stderr)
+        module, _, known = self.show.partition(":")
+        found = importlib.import_module(module)
+        name = next(name for name in known.split("|") if hasattr(found, name))
+        return getattr(found, name)(out=sys.stderr)
 
 
 def _metrics_data(items: Sequence[Any]) -> Any:
@@ -60,7 +62,9 @@ def _metrics_data(items: Sequence[Any]) -> Any:
 
 
 spans = Codec("trace_encoder", "encode_spans", "opentelemetry.sdk.trace.export:ConsoleSpanExporter")
-logs = Codec("_log_encoder", "encode_logs", "opentelemetry.sdk._logs.export:ConsoleLogExporter")
+logs = Codec(
+    "_log_encoder", "encode_logs", "opentelemetry.sdk._logs.export:ConsoleLogRecordExporter|ConsoleLogExporter"
+)
 metrics = Codec(
     "metrics_encoder", "encode_metrics", "opentelemetry.sdk.metrics.export:ConsoleMetricExporter", _metrics_data
 )

@@ -10,20 +10,18 @@ from typing import Any, ClassVar, Literal
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
-from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, PROCESS_NAME, PROCESS_SEEN
 from wstrace_otel import names, resource
 from wstrace_otel.backend import GlobalBackend, OwnBackend, version
 from wstrace_otel.bulk import payloads
 from wstrace_otel.clock import WallClock
 from wstrace_otel.courier import LOST, Courier, Pace
 from wstrace_otel.embedded import embedded
-from wstrace_otel.events import Events
+from wstrace_otel.lifecycle import Lifecycle
 from wstrace_otel.metrics import KernelCounts, ProcessInstruments, TracerInstruments
 from wstrace_otel.processes import Process, Processes, memory
 from wstrace_otel.profiles import Profiles
 from wstrace_otel.profiles import need as need_profiles
 from wstrace_otel.sampling import Sampler, TokenBucket
-from wstrace_otel.spans import ProcessSpans
 from wstrace_otel.usage import thread_faults
 
 #: seconds that close() may take with the collector down
@@ -31,8 +29,6 @@ CLOSE_SECONDS = 3.0
 REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
 #: seconds between two profiles
 PROFILE_SECONDS = 10.0
-#: seconds after which all faults of a process that ended have come
-SETTLE_SECONDS = 1.0
 #: requests of raw records that may wait, and seconds that a batch waits for room
 BULK_QUEUE, BULK_WAIT = 8, 1.0
 
@@ -89,16 +85,10 @@ class OtelExporter(Exporter):
         self._interval, self._arguments, self._pids = interval_s, arguments, pids
         self._modules, self._limit = modules, processes
         self._sampler = Sampler(TokenBucket(events))
+        self._only_own = mode == "bulk" or profiles
         self._disabled = False
         self._own: OwnBackend | None = None
-        self._loggers: dict[int, Any] = {}
-        self._tracers: dict[int, Any] = {}
-        self._resources: dict[int, Any] = {}
-        self._metered: set[int] = set()
-        self._pending: list[Process] = []
-        self._ending: list[tuple[float, Process]] = []
         self._told: dict[tuple[str, str], int] = {}
-        self._told_pids: set[int] = set()
         self._bulk: Courier | None = None
         self._profile_courier: Courier | None = None
         self._profiled_at = time.monotonic()
@@ -125,16 +115,19 @@ class OtelExporter(Exporter):
         if "profiles" in self._signals:
             need_profiles()
         self._backend = GlobalBackend() if self._global else self._open(context)
-        self._events = Events(self._logger, self._clock)
-        self._spans = ProcessSpans(self._tracer, self._clock, own_ids=not self._global)
+        self._life = Lifecycle(
+            context, self._processes, self._clock, self._backend, own=not self._global, events="logs" in self._signals,
+            spans="traces" in self._signals, meter=self._meter, arguments=self._arguments,
+        )  # fmt: skip
+        self._events = self._life.events
         if self._global:
             embedded.add(self._processes, context.ledger)
         for target in context.targets:
-            process = self._processes.get(target.pid)
-            process.name, process.started_ns = target.name, time.monotonic_ns()
-            self._begin(process, root=True)
+            self._life.target(target)
 
     def _uses_global(self, context: Context) -> bool:
+        if self._providers == "global" and self._only_own:
+            raise UsageError("otel: raw records and profiles need providers=own")
         if self._providers != "auto":
             return self._providers == "global"
         from opentelemetry.metrics import get_meter_provider
@@ -142,7 +135,7 @@ class OtelExporter(Exporter):
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.trace import get_tracer_provider
 
-        if self._to or self._endpoint:
+        if self._to or self._endpoint or self._only_own:
             return False
         metered = isinstance(get_meter_provider(), MeterProvider)
         traced = isinstance(get_tracer_provider(), TracerProvider)
@@ -182,7 +175,8 @@ class OtelExporter(Exporter):
         if stream == "page_fault":
             self._take_faults(batch)
         elif stream == "process":
-            self._take_processes(batch)
+            if not self._disabled:
+                self._life.take(batch)
         elif stream == "mapping":
             self._profiles.add_mappings(batch)
         elif batch.header.get("pid") is not None:
@@ -196,66 +190,24 @@ class OtelExporter(Exporter):
             thread_faults.add(batch.take(batch["pid"] == os.getpid()))
         if self._disabled:
             return
-        self._admit()
+        self._life.admit()
         if "profiles" in self._signals:
             self._profiles.add(batch)
         if self._bulk is not None:
-            for body, n in payloads(batch, self._resource_of, self._clock.offset, self._max_bytes, version()):
+            for body, n in payloads(batch, self._life.resource_of, self._clock.offset, self._max_bytes, version()):
                 self._bulk.put((body, n), wait=BULK_WAIT)
         elif self._events_logged:
             for rows, weights in self._sampler.choose(batch):
                 self._events.faults(rows, weights, self._processes.get)
 
-    def _take_processes(self, batch: Batch) -> None:
-        columns = [batch.columns.get(c) for c in ("ppid", "name", "code")]
-        for row in range(len(batch)):
-            pid, event, now = (int(batch[c][row]) for c in ("pid", "event", "time_ns"))
-            parent, name, code = (int(c[row]) if c is not None else 0 for c in columns)
-            process = self._processes.get(pid)
-            if not process.pid:
-                continue
-            if event in (PROCESS_SEEN, PROCESS_FORK):
-                process.parent, process.started_ns, process.ended_ns = parent, process.started_ns or now, 0
-            main = "tid" not in batch or int(batch["tid"][row]) in (0, pid)
-            if name and (event in (PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC) or (event == PROCESS_NAME and main)):
-                process.name = batch.strings[name]
-            if event == PROCESS_EXIT and main:
-                process.ended_ns, process.code = now, None if code == -1 else code
-            if not self._disabled:
-                self._begin(process, root=pid in self._processes.roots)
-                # a root process ends in close(), when its exit code is known; others after the faults of this drain,
-                # which are still to come
-                if process.ended_ns and event == PROCESS_EXIT and pid not in self._processes.roots:
-                    self._ending.append((time.monotonic(), process))
-
-    # -- processes ---------------------------------------------------------------------------------------------
-
-    def _begin(self, process: Process, *, root: bool) -> None:
-        if process.pid and process.pid not in self._told_pids:
-            self._told_pids.add(process.pid)
-            self._pending.append(process)
-            self._spans.begin(process, root=root)
-
-    def _admit(self) -> None:
-        """Gives processes seen since their resource: by now an exec has named them."""
-        pending, self._pending = self._pending, []
-        for process in pending:
-            if self._events_logged or self._mode == "bulk":
-                self._events.started(process)
-        if "metrics" in self._signals and not self._global and self._own is not None:
-            for process in self._processes:
-                if process.pid not in self._metered:
-                    self._metered.add(process.pid)
-                    self._meter(process)
-
-    def _meter(self, process: Process) -> None:
+    def _meter(self, process: Process, others: int) -> None:
+        """Registers a process's metrics; others have theirs already."""
         own = self._own
-        assert own is not None
-        if own.metrics.scraped and len(self._metered) > 1:
-            return  # one provider for all: its instruments read every process
+        if own is None or "metrics" not in self._signals or (own.metrics.scraped and others):
+            return  # scraped, one provider serves all, and its instruments read every process
         live = bool(self._context.targets)
         ProcessInstruments(
-            own.meter(self._resource_of(process.pid)),
+            own.meter(self._life.resource_of(process.pid)),
             (lambda: self._processes) if own.metrics.scraped else (lambda: [process]),
             kernel=self._kernel,
             memory_of=lambda p: memory(p.pid) if live and p.pid and not p.ended_ns else None,
@@ -264,37 +216,6 @@ class OtelExporter(Exporter):
 
     def _label(self, process: Process) -> dict[str, Any]:
         return {names.PROCESS_PID: process.pid, names.PROCESS_NAME: resource.clean(process.name) or names.OTHER}
-
-    def _end(self, process: Process) -> None:
-        if process.pid not in self._told_pids:
-            return
-        self._admit()
-        if process.ended_ns and (self._events_logged or self._mode == "bulk"):
-            self._events.exited(process)
-        if "traces" in self._signals and process.pid != os.getpid():
-            self._spans.end(process, time.monotonic_ns())
-        self._told_pids.discard(process.pid)
-
-    def _resource_of(self, pid: int) -> Any:
-        process = self._processes.get(pid)
-        found = self._resources.get(process.pid)
-        if found is None:
-            command = list(self._context.facts.get("command") or ())
-            root = process.pid in self._processes.roots or not command
-            started = self._clock.wall(process.started_ns) if process.started_ns else 0
-            found = resource.of_process(process, started, command, arguments=self._arguments and root)
-            self._resources[process.pid] = found
-        return found
-
-    def _logger(self, process: Process) -> Any:
-        if process.pid not in self._loggers:
-            self._loggers[process.pid] = self._backend.logger(self._resource_of(process.pid))
-        return self._loggers[process.pid]
-
-    def _tracer(self, process: Process) -> Any:
-        if process.pid not in self._tracers:
-            self._tracers[process.pid] = self._backend.tracer(self._resource_of(process.pid))
-        return self._tracers[process.pid]
 
     def _counted(self) -> tuple[int, int]:
         """(minor, major) by the kernel: what the source counted, else what the system accounts to the targets."""
@@ -313,16 +234,14 @@ class OtelExporter(Exporter):
         """New processes get their metrics, losses are told, profiles are sent."""
         if self._disabled:
             return
-        self._admit()
-        while self._ending and time.monotonic() - self._ending[0][0] > SETTLE_SECONDS:
-            self._end(self._ending.pop(0)[1])
+        self._life.settle()
         self._tell_losses()
         if self._profile_courier is not None and time.monotonic() - self._profiled_at >= PROFILE_SECONDS:
             self._send_profiles()
 
     def _send_profiles(self) -> None:
         self._profiled_at = time.monotonic()
-        body, n = self._profiles.take(self._resource_of, self._context.strings, self._clock.wall)
+        body, n = self._profiles.take(self._life.resource_of, self._context.strings, self._clock.wall)
         if n and self._profile_courier is not None:
             self._profile_courier.put((body, n))
         self._context.ledger.add(LOST, self._profiles.overflowed, "otel.profiles")
@@ -355,17 +274,11 @@ class OtelExporter(Exporter):
         if self._disabled:
             return
         until = time.monotonic() + CLOSE_SECONDS
-        now = time.monotonic_ns()
-        facts = self._context.facts
-        for process in self._processes:
-            if process.pid in self._processes.roots and facts.get("exit_code") is not None:
-                process.code, process.ended_ns = int(facts["exit_code"]), process.ended_ns or now
-            self._end(process)
+        self._life.end_all()
         if self._events_logged:
             for rows, weights in self._sampler.rest():
                 self._events.faults(rows, weights, self._processes.get)
         self._tell_losses()
-        self._admit()
         if self._profile_courier is not None:
             self._send_profiles()
         self._kernel.now()
@@ -376,6 +289,11 @@ class OtelExporter(Exporter):
         if self._own is not None and self._own.lost:
             raise OutputError(f"{self._own.lost} records did not arrive ({self.error or 'refused'})", REMEDY)
 
+    def cancel(self) -> None:
+        """Closes the pipelines: nothing was recorded, nothing is sent."""
+        if self._own is not None:
+            self._own.close(time.monotonic())
+
     def abandon(self) -> None:
         """In a forked child: nothing is sent and nothing was counted here."""
         self._disabled = True
@@ -384,8 +302,9 @@ class OtelExporter(Exporter):
     def statistics(self) -> Mapping[str, int | float]:
         """Faults counted, events and process spans made, and every signal's delivered and lost records."""
         found: dict[str, int | float] = {"faults": self.faults}
-        if not self._disabled and hasattr(self, "_events"):
-            found.update(events=self._events.emitted, process_spans=self._spans.ended, **self._backend.statistics())
+        if not self._disabled and hasattr(self, "_life"):
+            found.update(events=self._events.emitted, process_spans=self._life.spans.ended)
+            found.update(self._backend.statistics())
         return found
 
     @property

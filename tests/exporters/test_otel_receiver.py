@@ -15,9 +15,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
+from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT, PROCESS
 from wstrace.session import Session
-from wstrace.testing import ScriptedSource, batch_of
+from wstrace.testing import ExporterContract, ScriptedSource, batch_of
 from wstrace_otel.endpoint import Endpoint
 from wstrace_otel.exporter import OtelExporter
 from wstrace_otel.sender import Sender
@@ -139,7 +140,7 @@ def test_one_resource_a_process_and_other_past_the_bound() -> None:
 
 
 def test_a_launched_target_is_told_of_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wstrace.interfaces import Context, Target
+    from wstrace.interfaces import Target
     from wstrace_otel import wstrace_target_environment
 
     class Demo(Target):
@@ -253,6 +254,23 @@ def test_bulk_records_carry_the_span_that_was_open() -> None:
             )
         assert [s for _, s, _ in found] == ["", f"{2:016x}", f"{2:016x}", f"{1:016x}", ""]
         assert found[1][2] == f"{0xABC:032x}"
+
+
+class TestContract(ExporterContract):
+    def make(self) -> OtelExporter:
+        return OtelExporter(to="console", providers="own", profiles=False)
+
+
+def test_a_session_that_cannot_start_sends_nothing() -> None:
+    class Broken(ScriptedSource):
+        def start(self, context: Context) -> None:
+            raise UsageError("broken")
+
+    with Receiver() as receiver:
+        session = Session(sources=[Broken()], exporters=[otel(receiver)], enrichers=[])
+        with pytest.raises(UsageError):
+            session.start()
+        assert logs(receiver) == spans(receiver) == []
 
 
 # -- receivers that fail -----------------------------------------------------------------------------------------
