@@ -38,7 +38,8 @@ class Delta:
     it does not tell; they hold at most watch_faults that write watch itself caused (the first write to a page that was
     in memory before). new_bytes, gone_bytes: pages in memory after but not before, and the other way. written_bytes:
     of the pages written, None when they were not watched: not_written says why. seconds: of the block.
-    What the snapshots themselves take (some 100 KiB) is in the figures.
+    What the tool itself takes and writes (some 100 KiB, and 1 MiB of pages that Python's own objects lie in) is in the
+    figures of pages, not in those of faults.
     """
 
     def __init__(self, pid: int | None = None, *, written: bool = True) -> None:

@@ -40,6 +40,9 @@ class WriteWatch:
             raise UsageError(f"WriteWatch: nbytes is {nbytes}", "give a positive number")
         return cls._over(half(__package__).allocate(nbytes), nbytes)
 
+    def __init__(self, nbytes: int) -> None:
+        """Nothing: a ctypes array's own would store its arguments in the memory."""
+
     @classmethod
     def watch(cls, existing_buffer: Any) -> Self:
         """The same over memory that is there already (an array, a bytearray, an mmap), which must not move.

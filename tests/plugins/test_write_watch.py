@@ -1,0 +1,313 @@
+"""Write watch against known writes: exactly the pages written, whoever wrote them."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wstrace
+from wstrace.errors import Unavailable, UsageError
+from wstrace_os.pagemap import PAGE
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd")
+PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+
+
+@pytest.fixture(autouse=True)
+def watchable():
+    from wstrace_write_watch import linux
+
+    level = linux.probe()
+    if level.name != "full":
+        pytest.skip(f"no write watch here: {level.why}; {level.remedy}")
+
+
+def offsets(pages) -> list[int]:
+    return [int(page) * PAGE for page in pages]
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.5])
+@pytest.mark.parametrize("mib", [256, pytest.param(1024, marks=pytest.mark.long)])
+def test_exactly_the_pages_written(mib, share):
+    with wstrace.WriteWatch(mib << 20) as watch:
+        memory = np.frombuffer(watch, "u1")
+        random = np.random.default_rng(7)
+        pages = len(memory) // PAGE
+        for _ in range(2):  # first absent pages, then present and protected ones
+            chosen = np.sort(random.choice(pages, int(pages * share), replace=False))
+            memory[chosen * PAGE + random.integers(0, PAGE, len(chosen))] = 1
+            assert np.array_equal(watch.written(reset=False), chosen * PAGE)
+            assert np.array_equal(watch.written(), chosen * PAGE)
+            assert len(watch.written()) == 0
+        del memory
+
+
+def test_every_second_page_as_the_kernels_selftest_has_it():
+    """tools/testing/selftests/mm/pagemap_ioctl.c: more regions than one vector holds."""
+    watch = wstrace.WriteWatch(40_000 * PAGE)
+    memory = np.frombuffer(watch, "u1")
+    memory[:: 2 * PAGE] = 1
+    assert np.array_equal(watch.written(), np.arange(0, 40_000, 2) * PAGE)
+    memory[PAGE :: 2 * PAGE] = 1
+    assert np.array_equal(watch.written(), np.arange(1, 40_000, 2) * PAGE)
+    assert len(watch.written()) == 0
+
+
+def test_reading_is_not_writing():
+    watch = wstrace.WriteWatch(64 * PAGE)
+    memory = np.frombuffer(watch, "u1")
+    assert memory.sum() == 0
+    assert len(watch.written()) == 0
+    memory[5 * PAGE] = 0  # the same value is a write all the same
+    assert watch.written().tolist() == offsets([5])
+
+
+def test_writes_made_by_the_kernel():
+    watch = wstrace.WriteWatch(16 * PAGE)
+    with tempfile.TemporaryFile() as file:
+        file.write(b"x" * 3 * PAGE)
+        file.flush()
+        file.seek(0)
+        whole = memoryview(watch)
+        os.preadv(file.fileno(), [whole[PAGE + 10 : 3 * PAGE], whole[9 * PAGE : 9 * PAGE + 1]], 0)
+    assert watch.written().tolist() == offsets([1, 2, 9])
+
+
+def test_after_a_fork_the_parent_is_watched_and_the_child_refused():
+    watch = wstrace.WriteWatch(16 * PAGE)
+    memory = np.frombuffer(watch, "u1")
+    memory[::PAGE] = 1
+    watch.reset()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            memory[3 * PAGE] = 7
+            watch.written()
+        except Unavailable as refused:
+            os.write(write, str(refused).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    assert b"fork" in os.read(read, 1000)
+    os.close(read)
+    assert len(watch.written()) == 0, "the child's write is the child's"
+    memory[5 * PAGE] = 2  # copied on write, and seen
+    assert watch.written().tolist() == offsets([5])
+
+
+def test_transparent_huge_pages():
+    memory = mmap.mmap(-1, 16 << 20, flags=PRIVATE)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    array = np.frombuffer(memory, "u1")
+    array[::PAGE] = 1
+    watch = wstrace.WriteWatch.watch(memory)
+    assert len(watch.written()) == 0
+    array[::512 * PAGE] = 2
+    array[300 * PAGE + 5] = 2
+    expected = sorted([*range(0, 4096, 512), 300])
+    assert watch.written().tolist() == offsets(expected)
+    watch.close()
+
+
+def test_pages_given_back_count_as_written():
+    """As GetWriteWatch does for decommitted pages; told in the docstring."""
+    memory = mmap.mmap(-1, 8 * PAGE, flags=PRIVATE)
+    memory[:] = b"x" * len(memory)
+    watch = wstrace.WriteWatch.watch(memory)
+    memory.madvise(mmap.MADV_DONTNEED, 2 * PAGE, 3 * PAGE)
+    assert watch.written().tolist() == offsets([2, 3, 4])
+
+
+def test_no_write_is_lost_between_two_looks():
+    """A thread writes all the time; what all looks saw together is what it wrote."""
+    watch = wstrace.WriteWatch(2000 * PAGE)
+    memory = np.frombuffer(watch, "u1")
+    order = np.random.default_rng(3).permutation(2000)
+
+    def write():
+        for page in order.tolist():
+            memory[page * PAGE] += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = []
+    while writer.is_alive():
+        seen.append(watch.written())
+    writer.join()
+    seen.append(watch.written())
+    # a page whose fault is under way at a look may be told at the next one too; none may be missing
+    assert np.array_equal(np.unique(np.concatenate(seen)), np.arange(2000) * PAGE)
+
+
+def test_an_existing_array_that_is_not_aligned():
+    base = np.zeros(20 * PAGE, "u1")
+    skip = -base.ctypes.data % PAGE + 100
+    array = base[skip : skip + 10 * PAGE]
+    watch = wstrace.WriteWatch.watch(array)
+    assert len(watch) == watch.nbytes == 10 * PAGE
+    array[0] = 1  # its page begins 100 bytes before the array
+    array[PAGE] = 1
+    array[-1] = 1
+    assert watch.ranges(reset=False).tolist() == [[0, 2 * PAGE - 100], [10 * PAGE - 100, 10 * PAGE]]
+    assert watch.written().tolist() == [0, PAGE - 100, 10 * PAGE - 100]
+
+
+def test_a_watch_is_a_buffer():
+    watch = wstrace.WriteWatch(3 * PAGE + 17)
+    assert isinstance(watch, wstrace.WriteWatch)
+    assert memoryview(watch).nbytes == 3 * PAGE + 17
+    floats = np.frombuffer(watch, "<f4", count=2 * PAGE // 4)
+    floats[PAGE // 4] = 1.5
+    assert np.asarray(watch)[PAGE : PAGE + 4].tobytes() == np.float32(1.5).tobytes()
+    assert watch.written().tolist() == [PAGE]
+    watch.close()
+    del watch
+    gc.collect()
+    floats[0] = 2.0  # the memory lives as long as the array
+
+
+def test_all_writable_memory_of_the_own_process():
+    old = mmap.mmap(-1, 64 * PAGE, flags=PRIVATE)
+    old[:] = b"x" * len(old)
+    shared = mmap.mmap(-1, 64 * PAGE)
+    shared[:] = b"x" * len(shared)
+    taken = wstrace.WriteWatch(8 * PAGE)
+
+    def inside(runs, memory):
+        start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+        found = []
+        for at, pages in zip(*(column.tolist() for column in runs), strict=True):
+            first = (at - start) // PAGE
+            found += [page for page in range(first, first + pages) if 0 <= page < len(memory) // PAGE]
+        return found
+
+    with wstrace.MemoryWatch() as watch:
+        assert watch.watched_bytes >= 128 * PAGE
+        old[3 * PAGE], shared[7 * PAGE] = 1, 1
+        new = mmap.mmap(-1, 64 * PAGE, flags=PRIVATE)  # mapped while it is watched
+        for page in (1, 5, 6):
+            new[page * PAGE] = 1
+        assert new[20 * PAGE] == 0  # read, not written
+        np.frombuffer(taken, "u1")[4 * PAGE] = 1
+        runs = watch.written()
+        assert (inside(runs, old), inside(runs, shared), inside(runs, new)) == ([3], [7], [1, 5, 6])
+        assert inside(runs, taken) == [], "another watch's memory is left to it"
+        new[40 * PAGE] = 1
+        old[3 * PAGE] = 2
+        runs = watch.written()
+        assert (inside(runs, old), inside(runs, shared), inside(runs, new)) == ([3], [], [40])
+    assert taken.written().tolist() == [4 * PAGE]
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nbytes", [0, -1])
+def test_no_memory(nbytes):
+    with pytest.raises(UsageError):
+        wstrace.WriteWatch(nbytes)
+
+
+@pytest.mark.parametrize("buffer", [b"read-only", bytearray(), np.zeros((4, 4))[:, ::2], 17, memoryview(b"x")])
+def test_what_is_no_writable_buffer(buffer):
+    with pytest.raises(UsageError):
+        wstrace.WriteWatch.watch(buffer)
+
+
+def test_memory_that_is_watched_already():
+    memory = mmap.mmap(-1, 4 * PAGE, flags=PRIVATE)
+    first = wstrace.WriteWatch.watch(memory)
+    with pytest.raises(Unavailable, match="already"):
+        wstrace.WriteWatch.watch(memory)
+    memory[PAGE] = 1
+    assert first.written().tolist() == [PAGE]
+    first.close()
+    assert len(wstrace.WriteWatch.watch(memory).written()) == 0
+
+
+def test_memory_that_may_not_be_written(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4 * PAGE))
+    from wstrace_write_watch.linux import Watcher
+
+    with path.open("rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    watcher = Watcher()
+    start = np.frombuffer(memory, "u1").ctypes.data
+    with pytest.raises(Unavailable, match="cannot watch"):
+        watcher.add(start, start + 4 * PAGE)
+    with pytest.raises(Unavailable, match="not all of it is mapped"):
+        watcher.add(PAGE, 2 * PAGE)
+    watcher.close()
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["unmapped", "mapped anew"])
+def test_memory_that_is_unmapped_while_it_is_watched(anew):
+    from wstrace_write_watch.linux import Watcher
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    start = libc.mmap(None, 4 * PAGE, 3, PRIVATE, -1, 0)
+    watcher = Watcher()
+    watcher.add(start, start + 4 * PAGE)
+    assert libc.munmap(start + PAGE, PAGE) == 0
+    if anew:
+        assert libc.mmap(start + PAGE, PAGE, 3, PRIVATE | 0x100000, -1, 0) == start + PAGE
+    with pytest.raises(Unavailable, match="unmapped or mapped anew"):
+        watcher.written()
+    watcher.close()
+    libc.munmap(start, 4 * PAGE)
+
+
+def test_a_system_without_it_says_so(monkeypatch):
+    from wstrace_write_watch import linux, userfaultfd
+
+    monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
+    monkeypatch.setattr(userfaultfd.ctypes, "get_errno", lambda: 38)
+    monkeypatch.setattr(userfaultfd.os, "open", lambda *_: (_ for _ in ()).throw(OSError(2, "No such file")))
+    level = linux.probe()
+    assert level.name == "none"
+    assert "userfaultfd" in level.why
+    assert "6.7" in level.remedy
+
+
+def test_a_kernel_that_takes_the_calls_and_shows_nothing_is_found_out(monkeypatch):
+    from wstrace_os import pagemap
+    from wstrace_write_watch import linux
+
+    monkeypatch.setattr(pagemap.Pagemap, "scan", lambda *_, **__: np.empty(0, pagemap.REGION))
+    with pytest.raises(Unavailable, match="did not see a write"):
+        linux.Watcher()
+
+
+def test_the_device_serves_where_the_call_is_filtered(monkeypatch):
+    from wstrace_write_watch import linux, userfaultfd
+
+    if not Path("/dev/userfaultfd").exists() or os.geteuid() != 0:
+        pytest.skip("needs /dev/userfaultfd and root")
+    monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
+    linux.Watcher().close()
+
+
+def test_without_privilege():
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give it up; without it every other test here is this one")
+    code = ("import wstrace, numpy, os; import wstrace_write_watch.linux, wstrace_write_watch.write_watch\n"
+            "W = wstrace.WriteWatch; wstrace.MemoryWatch; W(4096)\n"
+            "os.setgid(65534); os.setuid(65534); import ctypes; ctypes.CDLL(None).prctl(4, 1)\n"
+            "w = W(10 * 4096); numpy.frombuffer(w, 'u1')[3 * 4096] = 1; print(w.written())")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[12288]", done.stderr

@@ -1,0 +1,319 @@
+"""The source `write_watch`, the agent that lets another process be watched, and soft-dirty as the way without it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wstrace
+from wstrace import schema
+from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.interfaces import Context
+from wstrace_os.linux import LinuxPlatform
+from wstrace_os.pagemap import PAGE, SOFT_DIRTY
+from wstrace_write_watch import agent_linux, linux, soft_dirty
+from wstrace_write_watch.source import WriteWatchSource
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd")
+PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+TARGET = """
+import ctypes, mmap, sys, wstrace
+m = mmap.mmap(-1, 64 * 4096, flags=34)
+m[:] = b"x" * len(m)
+agent = wstrace.agent({path})
+print(ctypes.addressof(ctypes.c_ubyte.from_buffer(m)), agent.path, flush=True)
+for line in sys.stdin:
+    for page in line.split():
+        m[int(page) * 4096] = 1
+    print(flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def watchable():
+    level = linux.probe()
+    if level.name != "full":
+        pytest.skip(f"no write watch here: {level.why}; {level.remedy}")
+
+
+class Target:
+    """A process with an agent, that writes the pages it is told to."""
+
+    def __init__(self, path: str | None = None, **options) -> None:
+        code = TARGET.format(path=repr(path))
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, **options)  # fmt: skip
+        self.pid = self.process.pid
+        start, _, self.path = self.process.stdout.readline().strip().partition(" ")
+        self.start = int(start)
+
+    def write(self, *pages: int) -> None:
+        self.process.stdin.write(" ".join(map(str, pages)) + "\n")
+        self.process.stdin.flush()
+        self.process.stdout.readline()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def pages(start, number, base: int, count: int = 64) -> list[int]:
+    found = []
+    for at, n in zip(start.tolist(), number.tolist(), strict=True):
+        found += [page for page in range((at - base) // PAGE, (at - base) // PAGE + n) if 0 <= page < count]
+    return found
+
+
+def test_another_process_through_its_agent():
+    with Target() as target:
+        watcher = linux.open_watcher(target.pid)
+        watcher.add_writable()
+        target.write(3, 9)
+        assert pages(*watcher.written(), target.start) == [3, 9]
+        target.write(9, 60)
+        assert pages(*watcher.written(reset=False), target.start) == [9, 60]
+        assert pages(*watcher.written(), target.start) == [9, 60]
+        watcher.close()
+        target.write(1)  # goes on unwatched
+        region = linux.open_watcher(target.pid)
+        region.add(target.start, target.start + 8 * PAGE)
+        target.write(2, 20)
+        assert pages(*region.written(), target.start) == [2]
+        region.close()
+
+
+def test_the_source_in_a_session():
+    class Keep(wstrace.Exporter):
+        name = "keep"
+
+        def __init__(self) -> None:
+            self.batches = []
+
+        def export(self, batch) -> None:
+            self.batches.append(batch)
+
+    keep = Keep()
+    with Target() as target:
+        with wstrace.Session(target.pid, sources=["write_watch:interval=0.1,max_cpu=1"], exporters=[keep]):
+            target.write(5, 6, 7)
+            time.sleep(0.3)
+            target.write(40)
+        name = f"process {target.pid}"
+    written = [b for b in keep.batches if b.schema is schema.WRITTEN_PAGES]
+    assert {b.header["pid"] for b in written} == {target.pid}, name
+    assert [b.header["snap"] for b in written] == list(range(1, len(written) + 1))
+    assert all(b.header["last"] and b.header["pages"] == int(b["pages"].sum()) for b in written)
+    seen = [page for b in written for page in pages(b["start"], b["pages"], target.start)]
+    assert seen == [5, 6, 7, 40]
+    assert len(written) >= 2
+
+
+def test_regions_of_the_own_process_and_mappings_first():
+    memory = mmap.mmap(-1, 8 * PAGE, flags=PRIVATE)
+    start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    source = WriteWatchSource(regions=[f"{start:x}-{start + 4 * PAGE:x}"], interval=0.01)
+    source.start(Context())
+    memory[PAGE], memory[5 * PAGE] = 1, 1
+    time.sleep(0.02)
+    space, written = list(source.drain(0.1))
+    assert (space["event"][0], space["pid"][0]) == (schema.SPACE_REPLACE, os.getpid())
+    assert (written["start"].tolist(), written["pages"].tolist()) == ([start + PAGE], [1])
+    assert len(list(source.stop())) == 2
+    assert list(source.stop()) == []
+
+
+def test_a_process_that_ends_ends_the_source():
+    with Target() as target:
+        source = WriteWatchSource(interval=0.01)
+        source.start(Context(targets=(LinuxPlatform().attach(target.pid),)))
+        target.process.kill()
+        target.process.wait()
+        until = time.monotonic() + 5
+        while not source.finished and time.monotonic() < until:
+            list(source.drain(0.05))
+        assert source.finished
+        assert list(source.stop()) == []
+
+
+def test_without_an_agent_both_ways_are_named():
+    with subprocess.Popen(["sleep", "60"]) as target:
+        try:
+            source = WriteWatchSource()
+            with pytest.raises(Unavailable) as refused:
+                source.start(Context(targets=(LinuxPlatform().attach(target.pid),)))
+            assert "agent" in str(refused.value)
+            if not soft_dirty.has_soft_dirty():
+                assert "soft-dirty" in str(refused.value)
+            assert list(source.stop()) == []
+        finally:
+            target.kill()
+
+
+def test_a_launched_command_is_refused_with_the_way_that_works():
+    target = LinuxPlatform().launch(["/bin/true"])
+    try:
+        with pytest.raises(Unavailable, match="agent"):
+            WriteWatchSource().start(Context(targets=(target,)))
+    finally:
+        target.close()
+
+
+@pytest.mark.parametrize("options", [{"interval": 0.0}, {"max_cpu": 7.0}, {"regions": ["zzz"]}, {"regions": ["9-5"]}])
+def test_options_out_of_range(options):
+    with pytest.raises(UsageError):
+        WriteWatchSource(**options)
+
+
+# -- the agent -----------------------------------------------------------------------------------------------------
+
+
+def test_the_socket_is_the_users_alone(tmp_path):
+    path = tmp_path / "a.sock"
+    agent = wstrace.agent(str(path))
+    assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+    agent.close()
+    agent.close()
+    assert not path.exists()
+    usual = wstrace.agent()
+    folder = Path(usual.path).parent
+    assert (folder.stat().st_mode & 0o077, folder.stat().st_uid) == (0, os.geteuid())
+    usual.close()
+
+
+SERVE = """
+import os, time
+import wstrace_write_watch.agent_linux as agent_linux, wstrace_write_watch.linux
+os.setgid(65534), os.setuid(65534)
+agent_linux.Agent("PATH")
+os.chmod("PATH", 0o777)
+print(flush=True)
+time.sleep(60)
+"""
+ASK = """
+import os, socket
+os.setgid(USER), os.setuid(USER)
+with socket.socket(socket.AF_UNIX) as peer:
+    peer.settimeout(10)
+    peer.connect("PATH")
+    try:
+        peer.sendall(b"wstrace write_watch 1\\n")
+        print(peer.recv(100))
+    except ConnectionError:
+        print(b"")
+"""
+
+
+def test_another_user_is_not_answered():
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be two other users")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = folder + "/x.sock"
+        with subprocess.Popen([sys.executable, "-c", SERVE.replace("PATH", path)], stdout=subprocess.PIPE) as target:
+            try:
+                target.stdout.readline()
+                for user, answer in (("65533", "b''"), ("65534", "b'ok'")):  # the second shows that the test can fail
+                    code = ASK.replace("PATH", path).replace("USER", user)
+                    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+                    assert done.stdout.strip() == answer, done.stderr
+            finally:
+                target.kill()
+
+
+def test_a_socket_that_another_process_holds_is_not_believed(tmp_path):
+    path = tmp_path / "fake.sock"
+    with socket.socket(socket.AF_UNIX) as listener, subprocess.Popen(["sleep", "60"]) as target:
+        listener.bind(str(path))
+        listener.listen()
+        try:
+            with pytest.raises(Unavailable, match=r"is not process \d+'s"):
+                agent_linux.connect(target.pid, str(path))
+        finally:
+            target.kill()
+
+
+def test_a_peer_that_says_nothing_or_nonsense_costs_itself_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent_linux, "_SECONDS", 0.2)
+    path = str(tmp_path / "a.sock")
+    agent = agent_linux.Agent(path)
+    for words in (b"", b"nonsense", b"wstrace write_watch 2\n"):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(5)
+            peer.connect(path)
+            if words:
+                peer.sendall(words)
+            with contextlib.suppress(ConnectionError):
+                assert peer.recv(10) == b""
+    uffd, pagemap = agent_linux.connect(os.getpid(), path)
+    os.close(uffd)
+    os.close(pagemap)
+    agent.close()
+
+
+def test_the_socket_of_a_dead_process_is_taken_over_a_living_ones_not(tmp_path):
+    path = str(tmp_path / "a.sock")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    first = agent_linux.Agent(path)
+    with pytest.raises(Unavailable, match="cannot listen"):
+        agent_linux.Agent(path)
+    first.close()
+    (tmp_path / "b.sock").write_text("a file of the user's")
+    with pytest.raises(Unavailable, match="cannot listen"):
+        agent_linux.Agent(str(tmp_path / "b.sock"))
+    assert (tmp_path / "b.sock").read_text()
+
+
+def test_a_folder_that_others_can_enter_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent_linux.tempfile, "gettempdir", lambda: str(tmp_path))
+    uid = os.geteuid()
+    if Path(f"/run/user/{uid}").is_dir():
+        pytest.skip("this user has a runtime folder, so the other is not used")
+    (tmp_path / f"wstrace-{uid}").mkdir(mode=0o755)
+    with pytest.raises(Unavailable, match="only this user"):
+        agent_linux.default_path(os.getpid(), uid, make=True)
+
+
+def test_nobody_is_there():
+    with pytest.raises(TargetExited):
+        agent_linux.connect(4_000_000)
+
+
+# -- soft-dirty ----------------------------------------------------------------------------------------------------
+
+
+def test_soft_dirty_runs():
+    held, swapped = 1 << 63, 1 << 62
+    entries = np.array([held | SOFT_DIRTY, swapped | SOFT_DIRTY, SOFT_DIRTY, held, held | SOFT_DIRTY], "<u8")
+    start, number = soft_dirty.dirty_runs(entries, 0x7000_0000)
+    assert (start.tolist(), number.tolist()) == ([0x7000_0000, 0x7000_4000], [2, 1])
+    assert [len(column) for column in soft_dirty.dirty_runs(entries[3:4], 0)] == [0, 0]
+
+
+def test_soft_dirty_watches_or_says_that_the_kernel_has_none():
+    if not soft_dirty.has_soft_dirty():
+        with pytest.raises(Unavailable, match="soft-dirty"):
+            soft_dirty.SoftDirtyWatcher(os.getpid())
+        return
+    with Target() as target:
+        watcher = soft_dirty.SoftDirtyWatcher(target.pid)
+        watcher.add_writable()
+        target.write(3, 9)
+        assert pages(*watcher.written(), target.start) == [3, 9]
+        assert pages(*watcher.written(), target.start) == []
+        watcher.close()
