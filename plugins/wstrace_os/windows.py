@@ -52,13 +52,16 @@ class WindowsTarget(Target):
                 self.exit_code = processes.exit_code(winapi, self._handle) if self.launched else 0
             elif left <= 0:
                 return None
+            else:
+                self.usage()  # Wine forgets the peak of a process that has ended
         return self.exit_code
 
     def usage(self) -> Usage:
         """Peak of the working set and CPU time. Windows counts faults of both kinds together: see the ledger."""
         if self._handle:
             counters = processes.counters(winapi, self._handle)
-            peak = counters.peak_working_set if counters is not None else None
+            seen = self._last.peak_resident_bytes
+            peak = max(counters.peak_working_set, seen or 0) if counters is not None else seen
             cpu = sum(processes.times(winapi, self._handle)[2:]) / 1e7
             self._last = Usage(peak_resident_bytes=peak, cpu_seconds=cpu)
         return self._last

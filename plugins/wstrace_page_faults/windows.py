@@ -51,6 +51,7 @@ class PageFaults(Source):
 
     name: ClassVar[str] = "page_faults"
     streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE)
+    default: ClassVar[bool] = True
 
     #: the system's functions, or a stand-in with the same ones
     api: Any = winapi
@@ -167,9 +168,8 @@ class PageFaults(Source):
 
     def _introduce(self, process: _Process, window: tuple[int, int]) -> Iterator[Batch]:
         """A process's first row, and its memory as it is now."""
-        name = self._context.strings.code(processes.name(self.api, process.watch.handle, process.pid))
         event = PROCESS_FORK if process.parent else PROCESS_SEEN
-        yield self._batch(PROCESS, process.row(window[0], event, name=name), window)
+        yield self._batch(PROCESS, process.row(window[0], event), window)
         yield self._batch(ADDRESS_SPACE, process.space.listing(window[0]), window)
 
     def _mark_own(self, columns: dict[str, NDArray[Any]]) -> None:
@@ -260,11 +260,11 @@ class _Process:
     def __init__(self, api: Any, pid: int, context: Context, parent: int) -> None:
         self.pid, self.parent = pid, parent
         self.watch = Watch(api, pid)
+        self.name = context.strings.code(processes.name(api, self.watch.handle, pid))
         self.space = AddressSpace(Memory(api, self.watch.handle), pid, context.strings)
 
-    def row(self, now: int, event: int, *, name: int = 0, code: int = 0) -> dict[str, NDArray[Any]]:
+    def row(self, now: int, event: int, *, code: int = -1) -> dict[str, NDArray[Any]]:
         """A PROCESS row of it."""
-        values = {
-            "time_ns": now, "pid": self.pid, "ppid": self.parent, "tid": 0, "event": event, "name": name, "code": code,
-        }  # fmt: skip
+        whose = {"pid": self.pid, "ppid": self.parent, "tid": self.pid, "name": self.name}
+        values = {"time_ns": now, "event": event, "code": code, **whose}
         return {column.name: np.array([values[column.name]], DTYPES[column.type]) for column in PROCESS.columns}

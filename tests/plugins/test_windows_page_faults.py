@@ -224,7 +224,7 @@ def test_after_the_exit_the_rest_is_drained_and_the_code_told():
     batches = list(source.drain(0.0))
     assert faults(batches)["va"].tolist() == [HEAP]
     rows = [b for b in batches if b.schema.name == "process"]
-    assert [(b["event"][0], b["code"][0]) for b in rows] == [(1, 0), (4, 0xC0000005 - (1 << 32))]
+    assert [(b["event"][0], b["code"][0]) for b in rows] == [(1, -1), (4, 0xC0000005 - (1 << 32))]
     assert source.finished
     assert list(source.stop()) == []
     assert not windows.handles

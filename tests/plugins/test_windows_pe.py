@@ -1,0 +1,214 @@
+"""PE files: the article's own line, hand-made headers, hostile ones, and Wine's DLLs against objdump."""
+
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wstrace_sections.image import Image, ImageError, ImageFile
+from wstrace_sections.pe import SECTION_HEADER, read_image
+from wstrace_sections.resolver import Sections
+
+TEXT, RDATA, DATA = 0x60000020, 0x40000040, 0xC0000040
+#: name, virtual size, RVA, raw size, characteristics; the last one has less in the file than in memory
+CWDLL32 = [
+    (b".text", 0x80100, 0x1000, 0x80200, TEXT),
+    (b".rdata", 0x5000, 0x82000, 0x5000, RDATA),
+    (b".idata", 0x800, 0x88000, 0x800, DATA),
+    (b".data", 0x9000, 0x90000, 0x1000, DATA),
+]
+
+
+def exports(rva, base_names):
+    """An export directory with these (name, target RVA), a forwarder among them."""
+    names = [name for name, _ in base_names]
+    n = len(names)
+    strings, offsets = b"", []
+    for name in names:
+        offsets.append(len(strings))
+        strings += name + b"\0"
+    at = rva + 40
+    text_at = at + 4 * n + 4 * n + 2 * n
+    targets = [target if target >= 0 else text_at for _, target in base_names]  # inside the directory: a forwarder
+    return struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, 0, 1, n, n, at, at + 4 * n, at + 8 * n) + b"".join(
+        [struct.pack(f"<{n}I", *targets), struct.pack(f"<{n}I", *(text_at + o for o in offsets)),
+         struct.pack(f"<{n}H", *range(n)), strings]
+    )  # fmt: skip
+
+
+def pe(sections=CWDLL32, *, base=0x10100000, wide=False, size=0x99000, export=None, raw_at=0x1000):
+    """A PE file as bytes: headers, section table, and an export directory at the start of section 2."""
+    directories = [(0, 0)] * 16
+    body = bytearray()
+    table = b""
+    place = raw_at
+    for number, (name, virtual, rva, raw, characteristics) in enumerate(sections):
+        content = b""
+        if export is not None and number == 1:
+            content = exports(rva, export)
+            directories[0] = (rva, len(content))
+        body += content.ljust(raw, b"\0")
+        table += struct.pack("<8sIIIIIIHHI", name, virtual, rva, raw, place, 0, 0, 0, 0, characteristics)
+        place += raw
+    optional = bytearray(112 if wide else 96)
+    struct.pack_into("<H", optional, 0, 0x20B if wide else 0x10B)
+    struct.pack_into("<Q" if wide else "<I", optional, 24 if wide else 28, base)
+    struct.pack_into("<I", optional, 56, size)
+    struct.pack_into("<I", optional, 108 if wide else 92, 16)
+    optional += b"".join(struct.pack("<II", *d) for d in directories)
+    head = struct.pack("<2s58xI", b"MZ", 0x80).ljust(0x80, b"\0")
+    head += struct.pack("<4sHHIIIHH", b"PE\0\0", 0x14C, len(sections), 0x5F000000, 0, 0, len(optional), 0)
+    return (head + bytes(optional) + table).ljust(raw_at, b"\0") + bytes(body)
+
+
+@pytest.fixture
+def image(tmp_path):
+    def read(content) -> Image:
+        path = tmp_path / "CWDLL32.DLL"
+        path.write_bytes(content)
+        with ImageFile(str(path)) as file:
+            return read_image(file)
+
+    return read
+
+
+def names(image, *rvas):
+    return [str(place) for place in image.places("CWDLL32.DLL", np.array(rvas, "<u8"))]
+
+
+def test_the_articles_delta_line(tmp_path):
+    path = tmp_path / "CWDLL32.DLL"
+    path.write_bytes(pe())
+    va, pc, base = 0x10190275, 0x1017FFAF, 0x10100000
+    page, instruction = Sections().resolve(str(path), np.array([va - base, pc - base], "<u8"))
+    assert f"{va:08X} {pc:08X} {page} via {instruction}" == (
+        "10190275 1017FFAF CWDLL32.DLL!.data(4) via CWDLL32.DLL!.text(1)"
+    )
+    assert (page.address, instruction.address) == (va, pc)  # loaded at its own base
+
+
+def test_a_section_has_the_larger_of_its_two_sizes_and_not_one_byte_more(image):
+    found = image(pe())
+    # .text: 0x80200 in the file, 0x80100 in memory; .data: 0x1000 in the file, 0x9000 in memory
+    assert names(found, 0x1000 + 0x801FF)[0] == "CWDLL32.DLL!.text(1)"
+    assert "!" not in names(found, 0x1000 + 0x80200)[0]  # the article's `rva <= endRVA` gives this byte to .text
+    assert names(found, 0x90000 + 0x8FFF)[0] == "CWDLL32.DLL!.data(4)"
+    assert "!" not in names(found, 0x99000)[0]
+
+
+def test_a_header_page_has_a_module_but_no_section(image):
+    assert names(image(pe()), 0, 0xFFF) == ["CWDLL32.DLL+0x10100000", "CWDLL32.DLL+0x10100fff"]
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["PE32", "PE32+"])
+def test_both_widths(image, wide):
+    base = 0x7FFB_0000_0000 if wide else 0x10100000
+    found = image(pe(wide=wide, base=base))
+    assert names(found, 0x82000) == ["CWDLL32.DLL!.rdata(2)"]
+    assert found.places("x", np.array([0x1000], "<u8"))[0].address == base + 0x1000
+
+
+def test_exports_are_functions_and_forwarders_and_data_are_not(image):
+    found = image(pe(export=[(b"Alpha", 0x2000), (b"Beta", 0x1800), (b"Elsewhere", -1), (b"Table", 0x90010)]))
+    rvas = [0x1000, 0x1800, 0x1FFF, 0x2004, 0x90014]
+    places = found.places("CWDLL32.DLL", np.array(rvas, "<u8"))
+    assert {rva: place.symbol for rva, place in zip(rvas, places, strict=True)} == {
+        0x1000: "CWDLL32.DLL!.text(1)",
+        0x1800: "CWDLL32.DLL!Beta+0x0",
+        0x1FFF: "CWDLL32.DLL!Beta+0x7ff",
+        0x2004: "CWDLL32.DLL!Alpha+0x4",
+        0x90014: "CWDLL32.DLL!.data(4)",
+    }
+    assert not found.complete
+
+
+@pytest.mark.parametrize(("content", "why"), [
+    (b"MZ", "not in a file of 2"),
+    (b"ELF?" * 64, "MZ"),
+    (struct.pack("<2s58xI", b"MZ", 0xFFFFFFF0), "not in a file"),
+    (pe()[:0x80] + b"NE\0\0" + pe()[0x84:], "PE signature"),
+    (pe()[:0x86] + struct.pack("<H", 0xFFFF) + pe()[0x88:], "65535 sections"),
+    (pe()[:0x86] + struct.pack("<H", 0) + pe()[0x88:], "0 sections"),
+    (pe()[:0x94] + struct.pack("<H", 4) + pe()[0x96:], "cut off"),
+    (pe()[:0x98] + struct.pack("<H", 0x107) + pe()[0x9A:], "0x107"),
+    (pe()[:0x180], "not in a file"),
+])  # fmt: skip
+def test_a_file_that_is_not_believed_says_why(image, content, why):
+    with pytest.raises(ImageError, match=why):
+        image(content)
+
+
+@pytest.mark.parametrize("count", [1 << 20, 0xFFFFFFFF])
+def test_an_export_directory_with_impossible_counts_costs_the_names_only(image, count):
+    content = bytearray(pe(export=[(b"Alpha", 0x2000)]))
+    place = 0x1000 + 0x80200
+    struct.pack_into("<II", content, place + 20, count, count)
+    found = image(bytes(content))
+    assert names(found, 0x2000) == ["CWDLL32.DLL!.text(1)"]
+    assert len(found.symbols) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 0x400), st.binary(min_size=1, max_size=8)), min_size=1, max_size=12))
+@settings(max_examples=150, deadline=None)
+def test_random_damage_is_an_error_or_an_image_never_something_else(tmp_path_factory, damage):
+    content = bytearray(pe(export=[(b"Alpha", 0x2000), (b"Beta", 0x1800)]))
+    for at, new in damage:
+        content[at : at + len(new)] = new
+    path = tmp_path_factory.mktemp("pe") / "x.dll"
+    path.write_bytes(content)
+    with ImageFile(str(path)) as file:
+        try:
+            found = read_image(file)
+        except ImageError:
+            return
+    found.places("x.dll", np.arange(0, 0x100000, 0x777, dtype="<u8"))
+
+
+def test_every_length_of_a_cut_file(tmp_path):
+    whole = pe(sections=[(b".text", 0x100, 0x1000, 0x200, TEXT), (b".rdata", 0x200, 0x2000, 0x200, RDATA)],
+               export=[(b"Alpha", 0x1010)], size=0x3000, raw_at=0x400)  # fmt: skip
+    path = tmp_path / "x.dll"
+    for length in range(0, len(whole), 3):
+        path.write_bytes(whole[:length])
+        with ImageFile(str(path)) as file:
+            try:
+                read_image(file).places("x.dll", np.arange(0, 0x3000, 0x100, dtype="<u8"))
+            except ImageError:
+                continue
+
+
+OBJDUMP = shutil.which("x86_64-w64-mingw32-objdump")
+WINE = sorted(map(str, Path("/usr/lib").glob("*/wine/x86_64-windows/*.dll")))
+
+
+@pytest.mark.skipif(not (OBJDUMP and WINE), reason="only on machines with Wine and mingw-w64: tests/wine/run has them")
+@pytest.mark.parametrize("path", WINE[:: max(1, len(WINE) // 6)])
+def test_wines_dlls_as_objdump_reads_them(path):
+    with ImageFile(path) as file:
+        found = read_image(file)
+    out = subprocess.run([OBJDUMP, "-h", "-t", path], capture_output=True, text=True, timeout=60, check=True).stdout
+    listed = re.findall(r"^ +(\d+) (\S+) +([0-9a-f]{8}) +([0-9a-f]{16}) ", out, re.MULTILINE)
+    ours = {n: (int(r["start"]), int(r["number"])) for n, r in zip(found.section_names, found.sections, strict=True)}
+    for number, name, _size, start in listed:
+        assert ours[name] == (int(start, 16), int(number) + 1), name
+    assert len(ours) == len(listed)
+    line = r"^\[.*?\]\(sec +(\d+)\)\(fl 0x00\)\(ty +20\)\(scl +[23]\) \(nx \d\) 0x([0-9a-f]+) (\S+)$"
+    functions = re.findall(line, out, re.MULTILINE)
+    assert bool(functions) == bool(len(found.symbols))
+    starts = {int(r["start"]): found.symbol_name(i) for i, r in enumerate(found.symbols)}
+    text = {int(r["number"]): int(r["start"]) for r in found.sections}
+    by_address: dict[int, set[str]] = {}
+    for section, value, name in functions:
+        by_address.setdefault(text[int(section)] + int(value, 16), set()).add(name)
+    missing = [a for a, names_ in by_address.items() if starts.get(a) not in names_ and "_Z" not in "".join(names_)]
+    assert not missing
+
+
+def test_section_headers_are_40_bytes():
+    assert SECTION_HEADER.itemsize == 40
