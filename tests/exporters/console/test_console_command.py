@@ -1,0 +1,97 @@
+"""The command line as users meet it: what `run` prints is what `report` prints again from the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: touches 1,024 fresh pages
+TARGET = """
+import mmap
+memory = mmap.mmap(-1, 1 << 22, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for start in range(0, len(memory), 4096):
+    memory[start] = 1
+"""
+FULL = Path("/dev/full")
+
+
+def wstrace(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "200"}
+    environment.update(options.pop("environment", {}))
+    return subprocess.run([sys.executable, "-m", "wstrace", *arguments], capture_output=True, text=True, timeout=60,
+                          encoding="utf-8", env=environment, check=False, **options)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What a run printed on stderr, and its file."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("runs a target: only on Linux")
+    path = tmp_path_factory.mktemp("trace") / "out.wst"
+    run = wstrace("run", "-o", str(path), "--", sys.executable, "-c", TARGET)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == ""
+    return run.stderr, path
+
+
+def test_report_says_what_the_live_run_said(traced: tuple[str, Path]) -> None:
+    live, path = traced
+    told, _, last = live.rstrip().rpartition("\n\n")
+    assert last.startswith(f"saved {path}; next: wstrace report {path}")
+    report = wstrace("report", str(path))
+    assert report.returncode == 0, report.stderr
+    assert report.stdout.rstrip() == told
+    assert " faults, " in told.splitlines()[0]
+
+
+def test_the_next_command_works_as_it_is_told(traced: tuple[str, Path]) -> None:
+    words = traced[0].rstrip().rpartition("next: wstrace ")[2].split()
+    assert wstrace(*words).returncode == 0
+
+
+def test_json_counts_every_touched_page(traced: tuple[str, Path]) -> None:
+    found = json.loads(wstrace("report", str(traced[1]), "--json").stdout)
+    if found["facts"]["level"] == "counters":
+        pytest.skip("the kernel refuses perf events here: no fault is recorded one by one")
+    assert found["summary"]["total"] >= 1024
+    lines = wstrace("report", str(traced[1]), "--format", "jsonl").stdout.splitlines()
+    assert len(lines) == found["summary"]["total"]
+    start = found["facts"]["started_ns"]
+    assert all(start <= json.loads(line)["time_ns"] for line in lines)
+
+
+def test_a_reader_that_stops_reading_ends_report_quietly(traced: tuple[str, Path]) -> None:
+    for form in ("summary", "lines", "jsonl"):
+        report = subprocess.Popen([sys.executable, "-m", "wstrace", "report", str(traced[1]), "--format", form],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        assert report.stdout is not None
+        assert report.stderr is not None
+        report.stdout.read(1)
+        report.stdout.close()
+        assert report.stderr.read() == b""
+        assert report.wait(60) == 0
+        report.stderr.close()
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="a full disk is /dev/full, only on Linux")
+def test_a_full_disk_is_one_line(traced: tuple[str, Path]) -> None:
+    with FULL.open("w") as full:
+        report = subprocess.run([sys.executable, "-m", "wstrace", "report", str(traced[1])], stdout=full, text=True,
+                                stderr=subprocess.PIPE, check=False)  # fmt: skip
+    assert (report.returncode, report.stderr) == (123, "wstrace: cannot write to stdout: No space left on device\n")
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text.wst").write_text("this is no trace")
+    for arguments in (["text.wst"], ["missing.wst"], ["text.wst", "--by", "fil"], ["text.wst", "--hard", "--soft"], []):
+        report = wstrace("report", *(str(tmp_path / word) if word.endswith(".wst") else word for word in arguments))
+        assert report.returncode == 125, report.stderr
+        assert report.stderr.startswith("wstrace: ")
+        assert report.stderr.count("\n") == 1
+        assert report.stdout == ""
