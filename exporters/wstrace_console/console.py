@@ -134,12 +134,11 @@ class Console(Exporter):
     def _print(self, batch: Batch) -> None:
         from wstrace_console.lines import json_lines, text_lines
 
-        assert self._output is not None
-        assert self._places is not None
-        for block in (text_lines if self._format == "lines" else json_lines)(batch, self._places):
-            if self._output.broken:
-                return
-            self._output.write(block)
+        output, places = self._output, self._places
+        if output is None or places is None or output.broken:
+            return
+        for block in (text_lines if self._format == "lines" else json_lines)(batch, places):
+            output.write(block)
 
     def tick(self) -> None:
         """Draws the live line again, while there is a terminal."""

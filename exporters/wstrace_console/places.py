@@ -30,7 +30,7 @@ class MappingTable:
     parent's), then the oldest.
     """
 
-    def __init__(self, limit: int = 1 << 18) -> None:
+    def __init__(self, limit: int = 1 << 20) -> None:
         self.limit = limit
         self._rows: dict[str, NDArray[Any]] = {name: np.empty(0, dtype) for name, dtype in _FIELDS.items()}
         self._new: list[dict[str, NDArray[Any]]] = []
