@@ -17,6 +17,7 @@ from wstrace_os import procfs
 from wstrace_page_faults import perf_event as perf
 from wstrace_page_faults.rings import MAJOR, MINOR, SIDE, Rings
 
+REMAP = "remap"  # tracepoints, into the side band's ring
 _SPARE = 64  # descriptors left for everything else
 
 
@@ -25,23 +26,32 @@ class Settings:
     """How events are made.
 
     kernel: faults taken by kernel code too; children: processes that the threads start, too; period: one record in so
-    many faults; on_exec: they begin to count at the thread's next execve().
+    many faults; on_exec: they begin to count at the thread's next execve(); tracepoints: further events for the side
+    band.
     """
 
     kernel: bool = True
     children: bool = True
     period: int = 1
     on_exec: bool = False
+    tracepoints: tuple[NDArray[Any], ...] = ()
 
-    def attributes(self, kind: str, lost: bool) -> NDArray[Any]:
-        """The perf_event_attr of that kind of event."""
+    def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
+        """The perf_event_attr of the events of that kind."""
         bits = ["inherit", "sample_id_all"]
+        common = []
         if not self.children:
-            bits.append("inherit_thread")
+            common.append("inherit_thread")
+        if self.on_exec:
+            common.append("enable_on_exec")
+        if kind == REMAP:
+            made = [one.copy() for one in self.tracepoints]
+            for one in made:
+                one["flags"] |= sum(1 << perf.BITS[bit] for bit in common)
+            return made
+        bits += common
         if not self.kernel:
             bits += ["exclude_kernel", "exclude_hv"]
-        if self.on_exec:
-            bits.append("enable_on_exec")
         fields = {"read_format": perf.PERF_FORMAT_LOST if lost else 0}
         if kind == SIDE:
             bits += ["mmap", "mmap2", "mmap_data", "comm", "comm_exec", "task"]
@@ -52,7 +62,7 @@ class Settings:
             fields["sample_type"] = (
                 perf.PERF_SAMPLE_IP | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_ADDR
             )
-        return perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)
+        return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
 
 
 class Armed:
@@ -60,7 +70,8 @@ class Armed:
 
     def __init__(self, rings: Rings, cpus: Iterable[int]) -> None:
         self._rings, self._cpus = rings, tuple(cpus)
-        self._fds: dict[str, list[int]] = {SIDE: [], MINOR: [], MAJOR: []}
+        self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: []}
+        self._events = 3
         self.threads: set[int] = set()
         self.tells_lost = True
         self._limit: tuple[int, int] | None = None
@@ -72,13 +83,15 @@ class Armed:
             OSError: of perf_event_open, but for a gone thread.
             Unavailable: no more descriptors.
         """
+        self._events = 3 + len(settings.tracepoints)
         for kind, fds in self._fds.items():
-            attributes = settings.attributes(kind, self.tells_lost)
             made: list[int] = []
             try:
-                for cpu in self._cpus:
-                    made.append(self._open(attributes, tid, cpu))
-                    perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(kind, cpu))
+                for attributes in settings.attributes(kind, self.tells_lost):
+                    for cpu in self._cpus:
+                        made.append(self._open(attributes, tid, cpu))
+                        ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
+                        perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
             except ProcessLookupError:
                 _close(made)
                 return False
@@ -127,7 +140,7 @@ class Armed:
         limits: Any = resource
         soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
         have = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
-        need = have + threads * len(self._cpus) * len(self._fds) + _SPARE
+        need = have + threads * len(self._cpus) * self._events + _SPARE
         if soft == limits.RLIM_INFINITY or need <= soft:
             return
         if hard != limits.RLIM_INFINITY and need > hard:
@@ -141,9 +154,9 @@ class Armed:
         limits: Any = resource
         hard = limits.getrlimit(limits.RLIMIT_NOFILE)[1]
         threads = len(self.threads) + more
-        need = threads * len(self._cpus) * len(self._fds)
+        need = threads * len(self._cpus) * self._events
         return Unavailable(
-            f"{threads:,} threads x {len(self._cpus)} CPUs x {len(self._fds)} events need {need:,} file descriptors, "
+            f"{threads:,} threads x {len(self._cpus)} CPUs x {self._events} events need {need:,} file descriptors, "
             f"RLIMIT_NOFILE allows {hard:,}",
             f"ulimit -Hn {need + 1000} (as root), or trace from the start with run: threads then inherit the events",
         )

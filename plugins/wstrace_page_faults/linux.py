@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import select
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,8 +19,10 @@ from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, FAULT_OBSERVER, PAGE_FAULT, PROCESS, RESIDENT_PAGES, Schema
 from wstrace_os import procfs
 from wstrace_page_faults import perf_event as perf
+from wstrace_page_faults import remaps
 from wstrace_page_faults.armed import Armed, Settings
 from wstrace_page_faults.counters import Counters
+from wstrace_page_faults.levels import allowed, not_ours
 from wstrace_page_faults.rings import MAJOR, MINOR, SIDE, Rings
 from wstrace_page_faults.samples import Lane, merge
 from wstrace_page_faults.side_band import SideBand
@@ -68,7 +70,7 @@ class PageFaults(Source):
     def probe(cls) -> Level:
         """full, user or counters: what perf_event_open answers for the calling process."""
         try:
-            return _allowed(0, kernel=True)
+            return allowed(0, kernel=True)
         except OSError as error:
             refused = perf.refusal(error)
             return Level("counters", refused.why, refused.remedy)
@@ -93,6 +95,7 @@ class PageFaults(Source):
             self._asked.kernel and level.name == "full",
             self._asked.children and context.children,
             self._asked.period,
+            tracepoints=tuple(remaps.attributes()),
         )
         if self._asked.period > 1:
             context.facts["sampled"] = self._asked.period
@@ -112,14 +115,14 @@ class PageFaults(Source):
         lowest = Level("full")
         for target in context.targets:
             try:
-                level = _allowed(target.pid, self._asked.kernel)
+                level = allowed(target.pid, self._asked.kernel)
             except ProcessLookupError:
                 raise TargetExited(f"there is no process {target.pid}") from None
             except OSError:
                 own = self.probe()
                 if own.name == "counters":
                     return own
-                raise _not_ours(target.pid) from None
+                raise not_ours(target.pid) from None
             if level.name != "full":
                 lowest = level
         return lowest
@@ -131,6 +134,7 @@ class PageFaults(Source):
             context.strings,
             children=self._settings.children,
             exit_code=lambda pid: getattr(targets.get(pid), "exit_code", None),
+            remaps=self._remaps(context),
         )
         try:
             self._rings = Rings(cpus, self._ring_bytes)
@@ -148,8 +152,12 @@ class PageFaults(Source):
             else:
                 self._attach(target.pid)
 
+    def _remaps(self, context: Context) -> remaps.Remaps | None:
+        ids = [int(one["config"][0]) for one in self._settings.tracepoints]
+        return remaps.Remaps((ids[0], ids[1], ids[2]), context.strings.code("[anon]")) if ids else None
+
     def _arm_launched(self, pid: int) -> None:
-        settings = Settings(self._settings.kernel, self._settings.children, self._settings.period, on_exec=True)
+        settings = replace(self._settings, on_exec=True)
         try:
             if not self._armed.arm(pid, settings):
                 raise TargetExited(f"process {pid} ended before its first instruction")
@@ -180,7 +188,7 @@ class PageFaults(Source):
         if error.errno == errno.EINVAL and not self._settings.children:
             return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
         if error.errno in (errno.EACCES, errno.EPERM):
-            return _not_ours(pid)
+            return not_ours(pid)
         return perf.refusal(error)
 
     # -- drain -----------------------------------------------------------------------------------------------------
@@ -362,28 +370,3 @@ class PageFaults(Source):
             counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._armed.threads),
                        "processes": len(self._side.live), "side_band": self._side.records}  # fmt: skip
         return counts
-
-
-def _allowed(pid: int, kernel: bool) -> Level:
-    """full or user, by opening an event on that process (0 = ourselves). Raises OSError when both are refused."""
-    settings = Settings()
-    why = Level("user", "kernel=no was asked for")
-    if kernel:
-        try:
-            os.close(perf.perf_event_open(settings.attributes(MINOR, lost=False), pid, -1))
-            return Level("full")
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM):
-                raise
-            refused = perf.refusal(error)
-            why = Level("user", f"{refused.why}: faults taken by kernel code are not shown", refused.remedy)
-    os.close(perf.perf_event_open(Settings(kernel=False).attributes(MINOR, lost=False), pid, -1))
-    return why
-
-
-def _not_ours(pid: int) -> Unavailable:
-    owner = procfs.status(pid).get("Uid", "?").split()[0]
-    return Unavailable(
-        f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",  # type: ignore[attr-defined, unused-ignore]
-        "run wstrace as that user or as root",
-    )

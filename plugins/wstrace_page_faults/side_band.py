@@ -34,6 +34,7 @@ from wstrace.schema import (
 )
 from wstrace_os import procfs
 from wstrace_page_faults import perf_event as perf
+from wstrace_page_faults.remaps import Remaps
 
 _HEADER = struct.Struct("<IHH")  # type, misc, size
 _MMAP2 = struct.Struct("<II QQQ II QQ II")  # pid tid, addr len pgoff, maj min, ino generation, prot flags
@@ -72,13 +73,22 @@ class SideBand:
         strings: where names get their codes.
         children: whether processes that the traced ones start are traced.
         exit_code: pid -> its code where we know it, else None.
+        remaps: decodes the tracepoints, where these are allowed.
     """
 
-    def __init__(self, strings: Dictionary, *, children: bool, exit_code: Callable[[int], int | None]) -> None:
+    def __init__(
+        self,
+        strings: Dictionary,
+        *,
+        children: bool,
+        exit_code: Callable[[int], int | None],
+        remaps: Remaps | None = None,
+    ) -> None:
         self.live: dict[int, Live] = {}
         self.lost = self.records = 0
         #: records were lost: the mappings of live processes must be read again
         self.stale = False
+        self._remaps = remaps
         self._strings, self._children, self._exit_code = strings, children, exit_code
         self._records: list[tuple[int, int, int, bytes]] = []
         self._processes: list[tuple[int, ...]] = []
@@ -91,6 +101,7 @@ class SideBand:
             perf.PERF_RECORD_FORK: self._fork,
             perf.PERF_RECORD_EXIT: self._exit,
             perf.PERF_RECORD_LOST: self._lose,
+            perf.PERF_RECORD_SAMPLE: self._syscall,
         }
 
     @property
@@ -111,7 +122,7 @@ class SideBand:
             at += size
             if record == before:
                 continue
-            time_ns = _U64.unpack_from(record, size - 8)[0]
+            time_ns = _U64.unpack_from(record, 16 if kind == perf.PERF_RECORD_SAMPLE else size - 8)[0]
             if kind == perf.PERF_RECORD_LOST:
                 self.lost += _U64.unpack_from(record, 16)[0]
                 self.stale = True
@@ -135,8 +146,15 @@ class SideBand:
         bits = prot & 7 | (MAP_SHARED if flags & 1 else 0) | kind << KIND_SHIFT  # PROT_* = MAP_READ, WRITE, EXECUTE
         if kind not in (KIND_FILE, KIND_SHARED):
             offset = 0  # of memory without a file vm_pgoff is its address
-        self._spaces.append((time_ns, pid, SPACE_MAP, start, start + length & _END, offset, code,
-                             procfs.device(major, minor), ino, bits))  # fmt: skip
+        row = (time_ns, pid, SPACE_MAP, start, start + length & _END, offset, code, procfs.device(major, minor), ino,
+               bits)  # fmt: skip
+        self._spaces.append(row)
+        if self._remaps is not None:
+            self._remaps.mapped(row)
+
+    def _syscall(self, time_ns: int, misc: int, record: bytes) -> None:
+        if self._remaps is not None:
+            self._spaces += self._remaps.rows(time_ns, record)
 
     def _heap_or(self, live: Live, start: int, end: int, code: int, kind: int) -> tuple[int, int]:
         """The first growth of the heap is told as //anon: brk() moves mm->brk after it has told perf (6.x mmap.c)."""
@@ -156,6 +174,7 @@ class SideBand:
         executed = bool(misc & perf.PERF_RECORD_MISC_COMM_EXEC)
         if executed:
             live.image = live.image_end = 0
+            self._forget(pid)
             live.threads = {pid}  # the others are gone, and the one that called it has taken the first one's number
         if tid == pid:
             live.name = name
@@ -174,6 +193,8 @@ class SideBand:
         else:
             image = (parent.image, parent.image_end) if parent else (0, 0)
             self.live[pid] = Live(ppid, name, {tid}, *image)
+            if self._remaps is not None:
+                self._remaps.forked(pid, ppid)
         self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, _UNKNOWN_CODE))
 
     def _exit(self, time_ns: int, misc: int, record: bytes) -> None:
@@ -184,8 +205,13 @@ class SideBand:
             self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXIT, live.name, _UNKNOWN_CODE))
         if not live.threads:
             del self.live[pid]
+            self._forget(pid)
             code = self._code(pid)
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_EXIT, live.name, code))
+
+    def _forget(self, pid: int) -> None:
+        if self._remaps is not None:
+            self._remaps.forget(pid)
 
     def _code(self, pid: int) -> int:
         code = self._exit_code(pid)
@@ -219,6 +245,10 @@ class SideBand:
             columns["time_ns"] = np.full(n, time_ns, "<u8")
             columns["pid"], columns["event"] = np.full(n, pid, "<u4"), event
             self._listings.append((time_ns, columns))
+            if self._remaps is not None:
+                self._forget(pid)
+                for row in zip(*(columns[c.name].tolist() for c in ADDRESS_SPACE.columns), strict=True):
+                    self._remaps.mapped(row)
 
     # -- to the bus ----------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ def test_every_touched_page(trace: Tracer, touch: Path, capfd: pytest.CaptureFix
     assert len(set(inside.pc)) == 1
     traced.assert_balanced()
     traced.assert_ordered()
-    assert traced.usage.minor - len(faults) < 60
+    assert 0 <= traced.usage.minor - len(faults) < 200
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)")
@@ -98,6 +98,53 @@ def test_growth_by_mremap(trace: Tracer) -> None:
     assert len(traced.faults()) > 3_000_000 * 8 // 4096
     assert traced.usage.minor + traced.usage.major - len(traced.faults()) < 100
     traced.assert_balanced()
+
+
+#: run in a mount name space of its own, where tracefs may be mounted: how many faults of a growing list have a mapping
+REMAPS = """
+import sys
+sys.path[:0] = {path!r}
+from wstrace.interfaces import Context
+from wstrace_os.linux import platform
+from wstrace_page_faults.linux import PageFaults
+target = platform().launch([sys.executable, "-S", "-c", "x = []\\nfor i in range(3_000_000): x.append(None)"])
+context, source, batches = Context(targets=(target,)), PageFaults(), []
+source.start(context)
+target.resume()
+while target.wait(0) is None: batches += source.drain(0.1)
+batches += source.stop()
+events = [(int(t), 0, int(e), int(s), int(n)) for b in batches if b.schema.name == "address_space"
+          for t, e, s, n in zip(b["time_ns"], b["event"], b["start"], b["end"])]
+exec_ns = next(int(b["time_ns"][0]) for b in batches if b.schema.name == "process")
+events += [(int(t), 1, 0, int(va), 0) for b in batches if b.schema.name == "page_fault"
+           for t, va in zip(b["time_ns"], b["va"]) if t > exec_ns]
+mapped, known, unknown, unmapped = [], 0, 0, 0
+for _, fault, event, start, end in sorted(events, key=lambda row: row[:2]):
+    if fault:
+        hit = any(s <= start < e for s, e in mapped)
+        known, unknown = known + hit, unknown + (not hit)
+    elif event == 1:
+        mapped.append((start, end))
+    elif event == 2:
+        unmapped += 1
+        mapped = [part for s, e in mapped for part in ((s, min(e, start)), (max(s, end), e)) if part[0] < part[1]]
+print(known, unknown, unmapped)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts tracefs: needs root")
+def test_a_growing_list_has_mappings_where_tracefs_is() -> None:
+    script = REMAPS.format(path=sys.path)
+    mount = "[ -e /sys/kernel/tracing/events ] || mount -t tracefs none /sys/kernel/tracing || exit 77"
+    shell = ["unshare", "-m", "sh", "-c", f'{mount}; exec "$0" -c "$1"', sys.executable, script]
+    run = subprocess.run(shell, capture_output=True, text=True, timeout=100)
+    if run.returncode == 77:
+        pytest.skip(f"no tracefs: {run.stderr}")
+    assert run.returncode == 0, run.stderr
+    known, unknown, unmapped = map(int, run.stdout.split())
+    assert known > 3_000_000 * 8 // 4096
+    assert unknown <= 40  # the dynamic linker's first faults come before its first mapping is told
+    assert unmapped > 30
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a program setuid: needs root")

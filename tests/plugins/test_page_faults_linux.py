@@ -1,0 +1,294 @@
+"""The Linux half without a kernel: golden records, merging, loss, the side band, moved mappings."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
+from wstrace.schema import KINDS
+from wstrace_page_faults import perf_event as perf
+from wstrace_page_faults.armed import Settings
+from wstrace_page_faults.remaps import Remaps
+from wstrace_page_faults.rings import MAJOR, MINOR, SIDE
+from wstrace_page_faults.samples import Lane, merge
+from wstrace_page_faults.side_band import SideBand
+
+
+def sample(time_ns: int, *, va: int = 0x7000, pid: int = 7, tid: int = 8, pc: int = 0x400, misc: int = 2) -> bytes:
+    return struct.pack("<IHHQIIQQ", 9, misc, 40, pc, pid, tid, time_ns, va)
+
+
+def lost(count: int, time_ns: int) -> bytes:
+    return struct.pack("<IHHQQIIQ", 2, 0, 40, 99, count, 7, 8, time_ns)
+
+
+def take(lane: Lane, *rows: bytes, armed: int = 0, now: int = 10**9, doubled: bool = False) -> None:
+    lane.take(np.frombuffer(b"".join(rows), np.uint8), armed, now, doubled=doubled)
+
+
+# -- attributes --------------------------------------------------------------------------------------------------------
+
+
+def test_attributes_are_those_of_the_header() -> None:
+    """Offsets and bits as <linux/perf_event.h> has them, packed by hand."""
+    [minor] = Settings(kernel=False, period=5).attributes(MINOR, lost=True)
+    flags = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 18 | 1 << 25  # disabled inherit exclude_* sample_id_all clockid
+    expected = struct.pack("<IIQQQQQ", 1, 112, 5, 5, 1 | 2 | 4 | 8, 16, flags)
+    assert minor.tobytes()[:48] == expected
+    assert minor.tobytes()[92:96] == struct.pack("<i", 1)
+    [side] = Settings(children=False, on_exec=True).attributes(SIDE, lost=False)
+    flags = sum(1 << bit for bit in (0, 1, 8, 9, 12, 13, 17, 18, 23, 24, 25, 35))
+    assert side.tobytes()[:48] == struct.pack("<IIQQQQQ", 1, 112, 9, 0, 2 | 4, 0, flags)
+    assert Settings().attributes(MAJOR, lost=False)[0]["config"] == 6
+
+
+@pytest.mark.parametrize(
+    ("number", "paranoid", "capabilities", "why"),
+    [
+        (
+            errno.EACCES,
+            3,
+            "0",
+            "kernel.perf_event_paranoid is 3; sudo sysctl kernel.perf_event_paranoid=1, or sudo",
+        ),
+        (errno.EPERM, 4, "0", "kernel.perf_event_paranoid is 4; sudo sysctl"),
+        (errno.EPERM, 4, "4000000000", "a container's seccomp profile; start the container with --cap-add PERFMON"),
+        (errno.EPERM, 1, "0", "seccomp profile"),
+        (errno.ENOSYS, 1, "0", "no page fault events"),
+        (errno.EPERM, None, "0", "no page fault events"),
+        (errno.EIO, 1, "0", "page faults cannot be recorded"),
+    ],
+)
+def test_what_a_refusal_means(monkeypatch: Any, number: int, paranoid: int, capabilities: str, why: str) -> None:
+    monkeypatch.setattr(perf.procfs, "setting", lambda path: paranoid)
+    monkeypatch.setattr(perf.procfs, "status", lambda pid: {"CapEff": capabilities})
+    refused = perf.refusal(OSError(number, os.strerror(number), "perf_event_open"))
+    assert isinstance(refused, Unavailable)
+    assert why in str(refused)
+    assert "\n" not in str(refused)
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_become_columns() -> None:
+    minor, major = Lane(major=False), Lane(major=True)
+    take(minor, sample(10, va=1 << 63, pid=2**32 - 1, tid=3), sample(30, misc=1))
+    take(major, sample(20, va=5, pc=(1 << 64) - 1))
+    columns = merge([(minor.give(99), False), (major.give(99), True)])
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        "time_ns": [10, 20, 30],
+        "pid": [2**32 - 1, 7, 7],
+        "tid": [3, 8, 8],
+        "pc": [0x400, (1 << 64) - 1, 0x400],
+        "va": [1 << 63, 5, 0x7000],
+        "flags": [0, 1, 2],
+    }
+    assert [column.dtype.str for column in columns.values()] == ["<u8", "<u4", "<u4", "<u8", "<u8", "|u1"]
+
+
+def test_nothing_gives_nothing() -> None:
+    lane = Lane(major=False)
+    take(lane)
+    assert all(len(column) == 0 for column in merge([(lane.give(9), False)]).values())
+
+
+def test_loss_is_counted_and_taken_out() -> None:
+    lane = Lane(major=False)
+    take(lane, sample(10), lost(5, 20), sample(30), lost(7, 40))
+    assert (lane.lost, lane.give(99)[:, 3].tolist()) == (12, [10, 30])
+    take(lane, struct.pack("<IHHQQQQ", 77, 0, 40, 1, 2, 3, 4), sample(50), b"torn")
+    assert (lane.malformed, len(lane.give(99))) == (2, 1)
+
+
+def test_foreign_times_are_counted_and_taken_out() -> None:
+    lane = Lane(major=False)
+    take(lane, sample(99), sample(100), sample(1_700_000_000_000_000_000), sample(200), sample(201), armed=100, now=200)
+    assert (lane.foreign, lane.give(10**18)[:, 3].tolist()) == (3, [100, 200])
+
+
+def test_doubles_are_kept_once_over_drains_too() -> None:
+    lane = Lane(major=False)
+    take(lane, sample(10), sample(10), sample(10), sample(10, va=0x8000), sample(11), doubled=True)
+    take(lane, sample(11), sample(12), sample(12), doubled=True)
+    assert (lane.duplicates, lane.give(99)[:, 3].tolist()) == (4, [10, 10, 11, 12])
+    take(lane, sample(13), sample(13))
+    assert len(lane.give(99)) == 2  # nobody was armed twice: the same fault may come again
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 200), max_size=30).map(sorted), min_size=1, max_size=6),
+    st.lists(st.integers(0, 200), max_size=5).map(sorted),
+)
+def test_merging_up_to_watermarks_keeps_all_in_order(rings: list[list[int]], marks: list[int]) -> None:
+    lanes = [Lane(major=bool(i % 2)) for i in range(len(rings))]
+    for number, (lane, times) in enumerate(zip(lanes, rings, strict=True)):
+        take(lane, *(sample(t, tid=number, va=i) for i, t in enumerate(times)))
+    got: list[tuple[int, ...]] = []
+    for mark in [*marks, 1 << 63]:
+        columns = merge([(lane.give(mark), lane.major) for lane in lanes])
+        assert all(t <= mark for t in columns["time_ns"].tolist())
+        got += zip(*(columns[name].tolist() for name in ("time_ns", "tid", "va", "flags")), strict=True)
+    every = [(t, n, i, n % 2) for n, times in enumerate(rings) for i, t in enumerate(times)]
+    assert [row[0] for row in got] == sorted(row[0] for row in every)
+    assert sorted(got) == sorted(every)
+    assert sum(lane.recorded for lane in lanes) == len(every)
+
+
+# -- side band ---------------------------------------------------------------------------------------------------------
+
+
+def record(kind: int, misc: int, body: bytes, time_ns: int, pid: int = 7) -> bytes:
+    body += b"\0" * (-len(body) % 8)
+    return struct.pack("<IHH", kind, misc, 24 + len(body)) + body + struct.pack("<IIQ", pid, pid, time_ns)
+
+
+def comm(name: bytes, time_ns: int, *, pid: int = 7, tid: int | None = None, executed: bool = False) -> bytes:
+    return record(3, executed << 13, struct.pack("<II", pid, pid if tid is None else tid) + name + b"\0", time_ns)
+
+
+def task(kind: int, time_ns: int, pid: int, tid: int, ppid: int) -> bytes:
+    return record(kind, 0, struct.pack("<IIIIQ", pid, ppid, tid, ppid, time_ns), time_ns)
+
+
+def mmap2(start: int, size: int, name: bytes, time_ns: int, *, pid: int = 7, prot: int = 3, flags: int = 2) -> bytes:
+    body = struct.pack("<II QQQ II QQ II", pid, pid, start, size, 0x2000, 8, 1, 42, 0, prot, flags) + name + b"\0"
+    return record(10, 0, body, time_ns)
+
+
+def band(*raw: bytes, watermark: int = 10**9, children: bool = True, remaps: Remaps | None = None) -> tuple[Any, ...]:
+    strings = Dictionary()
+    side = SideBand(strings, children=children, exit_code={7: 3}.get, remaps=remaps)
+    for ring in raw:
+        side.take(ring)
+    rows: dict[str, list[tuple[Any, ...]]] = {"process": [], "address_space": []}
+    for batch in side.give(watermark, "test"):
+        columns = [batch[c.name].tolist() for c in batch.schema.columns]
+        rows[batch.schema.name] += zip(*columns, strict=True)
+    return side, strings, rows["process"], rows["address_space"]
+
+
+def test_life_of_a_process() -> None:
+    side, strings, processes, _ = band(
+        comm(b"sh", 10, executed=True) + task(7, 20, 7, 9, 7) + comm(b"worker", 30, tid=9) + task(7, 40, 11, 11, 7)
+        + task(4, 50, 7, 7, 1) + task(4, 60, 7, 9, 1) + task(4, 70, 11, 11, 7)
+    )  # fmt: skip
+    sh, worker = strings.code("sh"), strings.code("worker")
+    assert processes == [  # time, pid, ppid, tid, event, name, code: the process ends with its last thread
+        (10, 7, 0, 7, 3, sh, -1),
+        (20, 7, 0, 9, 2, sh, -1),
+        (30, 7, 0, 9, 5, worker, -1),
+        (40, 11, 7, 11, 2, sh, -1),
+        (60, 7, 0, 9, 4, sh, -1),
+        (60, 7, 0, 7, 4, sh, 3),
+        (70, 11, 7, 11, 4, sh, -1),
+    ]
+    assert side.live == {}
+
+
+def test_cpus_are_put_in_order_before_they_are_understood() -> None:
+    """A thread may be born on one CPU and end on another, whose ring is read first."""
+    side, _, processes, _ = band(task(4, 50, 7, 9, 1), comm(b"a", 10) + task(7, 20, 7, 9, 7))
+    assert [row[0] for row in processes] == [10, 20, 50]
+    assert side.live[7].threads == {7}
+
+
+def test_held_until_the_watermark() -> None:
+    side, _, processes, spaces = band(comm(b"a", 10) + mmap2(0x1000, 0x1000, b"/x", 20) + comm(b"b", 30), watermark=20)
+    assert (len(processes), len(spaces), side.holds) == (1, 1, True)
+    assert [len(batch) for batch in side.give(30, "test")] == [1]
+    assert not side.holds
+
+
+def test_children_left_out() -> None:
+    _, _, processes, _ = band(comm(b"a", 10) + task(7, 20, 11, 11, 7) + task(7, 30, 7, 8, 7), children=False)
+    assert [(row[1], row[3]) for row in processes] == [(7, 7), (7, 8)]
+
+
+def test_mappings_and_their_kinds() -> None:
+    _, strings, _, spaces = band(
+        comm(b"prog", 1, executed=True) + mmap2(0x400000, 0x1000, b"/bin/prog", 2, prot=5)
+        + mmap2(0x401000, 0x1000, b"//anon", 3)  # .bss
+        + mmap2(0x900000, 0x1000, b"//anon", 4)  # brk() tells of its first growth before it is the heap
+        + mmap2(0x7F0000000000, 0x1000, b"//anon", 5) + mmap2(0x7F0000001000, 0x1000, b"[heap]", 6)
+        + mmap2(0x7F0000002000, 0x1000, b"/memfd:\xff\x1b[31m (deleted)", 7, flags=1)
+        + mmap2(0x7F0000003000, 0x1000, b"//toolong", 8) + mmap2(0x7F0000004000, 0x1000, b"[vdso]", 9)
+    )  # fmt: skip
+    told = [(hex(start), hex(end), offset, strings[file], dev, ino, KINDS[flags >> 8], flags & 15)
+            for _, _, event, start, end, offset, file, dev, ino, flags in spaces]  # fmt: skip
+    assert told == [
+        ("0x400000", "0x401000", 0x2000, "/bin/prog", 0x801, 42, "file", 5),
+        ("0x401000", "0x402000", 0, "[anon]", 0x801, 42, "anon", 3),
+        ("0x900000", "0x901000", 0, "[heap]", 0x801, 42, "heap", 3),
+        ("0x7f0000000000", "0x7f0000001000", 0, "[anon]", 0x801, 42, "anon", 3),
+        ("0x7f0000001000", "0x7f0000002000", 0, "[heap]", 0x801, 42, "heap", 3),
+        ("0x7f0000002000", "0x7f0000003000", 0x2000, "/memfd:\udcff\x1b[31m", 0x801, 42, "shared memory", 11),
+        ("0x7f0000003000", "0x7f0000004000", 0, "", 0x801, 42, "other", 3),
+        ("0x7f0000004000", "0x7f0000005000", 0, "[vdso]", 0x801, 42, "vdso", 3),
+    ]
+
+
+def test_loss_makes_live_processes_unknown() -> None:
+    raw = comm(b"a", 10, executed=True) + record(2, 0, struct.pack("<QQ", 5, 123), 99) + comm(b"b", 100, pid=7)
+    side, _, _, spaces = band(raw)
+    assert (side.lost, side.stale) == (123, True)
+    assert spaces == [(11, 7, 2, 0, (1 << 64) - 1, 0, 0, 0, 0, 0)]  # from the record before on
+
+
+@given(st.binary(max_size=300), st.integers(0, 300))
+def test_torn_and_hostile_records(noise: bytes, cut: int) -> None:
+    good = comm(b"a", 10) + mmap2(0x1000, 0x1000, b"/x", 20) + task(7, 30, 9, 9, 7)
+    band(good[:cut] + noise)
+    band(noise, remaps=Remaps((1, 2, 3), 0))
+
+
+def test_a_double_record_is_taken_once() -> None:
+    _, _, processes, _ = band(comm(b"a", 10) * 2 + comm(b"a", 11))
+    assert len(processes) == 2
+
+
+# -- munmap and mremap -------------------------------------------------------------------------------------------------
+
+
+def syscall(number: int, time_ns: int, *arguments: int, tid: int = 7) -> bytes:
+    raw = struct.pack("<HBBiii", number, 0, 0, tid, 25, 0) + struct.pack(f"<{len(arguments)}Q", *arguments)
+    raw += b"\0" * (-(len(raw) + 4) % 8)
+    body = struct.pack("<IIQI", 7, tid, time_ns, len(raw)) + raw
+    return struct.pack("<IHH", 9, 2, 8 + len(body)) + body
+
+
+MUNMAP, MREMAP, RETURN = 705, 707, 706
+
+
+def moves(*records: bytes) -> list[tuple[Any, ...]]:
+    strings = Dictionary()
+    anon = strings.code("[anon]")
+    start = comm(b"a", 1, executed=True) + mmap2(0x10000, 0x4000, b"/data", 2, flags=1)
+    _, _, _, spaces = band(start, *records, remaps=Remaps((MUNMAP, MREMAP, RETURN), anon))
+    return [(time_ns, event, hex(begin), hex(end), offset, ino) for time_ns, _, event, begin, end, offset, _, _, ino, _
+            in spaces[1:]]  # fmt: skip
+
+
+def test_unmapped_and_moved() -> None:
+    assert moves(syscall(MUNMAP, 10, 0x10000, 1)) == [(10, 2, "0x10000", "0x11000", 0, 0)]
+    call = syscall(MREMAP, 10, 0x11000, 0x1000, 0x3000, 1, 0)
+    assert moves(call) == []
+    assert moves(call, syscall(RETURN, 20, (1 << 64) - 12)) == []
+    # what is moved keeps its file, from its own offset on; entry and return may be in different rings
+    assert moves(syscall(RETURN, 20, 0x90000), call) == [
+        (20, 2, "0x11000", "0x12000", 0, 0),
+        (20, 1, "0x90000", "0x93000", 0x3000, 42),
+    ]
+    kept = syscall(MREMAP, 10, 0x11000, 0x1000, 0x1000, 1 | 4, 0)  # MREMAP_DONTUNMAP
+    assert moves(kept, syscall(RETURN, 20, 0x90000)) == [(20, 1, "0x90000", "0x91000", 0x3000, 42)]
+    unknown = syscall(MREMAP, 10, 0x777000, 0x1000, 0x2000, 1, 0)
+    assert moves(unknown, syscall(RETURN, 20, 0x90000))[1] == (20, 1, "0x90000", "0x92000", 0, 0)
