@@ -96,7 +96,8 @@ def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
         raise OutputError("OTLP over HTTP needs a package that is missing", 'pip install "wstrace[otlp]"') from None
     logging.getLogger("urllib3.connectionpool").addFilter(_not_ours)
     session = requests.Session()
-    session.verify = endpoint.certificate or True
+    # given with each request: requests lets REQUESTS_CA_BUNDLE go before a session's own setting
+    verify: bool | str = endpoint.certificate or True
     if endpoint.client_certificate:
         key = endpoint.client_key
         session.cert = (endpoint.client_certificate, key) if key else endpoint.client_certificate
@@ -110,7 +111,8 @@ def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
         try:
             # redirects are refused: a collector does not send them, and they would carry the headers elsewhere
             with session.post(
-                endpoint.url, data=data, headers=headers, timeout=timeout, allow_redirects=False, stream=True
+                endpoint.url, data=data, headers=headers, timeout=timeout, verify=verify,
+                allow_redirects=False, stream=True,
             ) as answer:
                 body = b"" if answer.is_redirect else answer.raw.read(MAX_ANSWER + 1, decode_content=True)
                 return _judge(endpoint, answer.status_code, body, answer.headers.get("retry-after", ""))

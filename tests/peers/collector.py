@@ -79,22 +79,24 @@ class Collector:
 
     Args:
         directory: where its configuration, its log and what it receives are written.
+        http, grpc: ports; 0 = free ones.
+        tls: a folder with ca.pem, server.pem and server.key: TLS only, and clients show a certificate of that CA.
     """
 
-    def __init__(self, directory: Path, *, http: int = 0, grpc: int = 0) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, *, http: int = 0, grpc: int = 0, tls: Path | None = None) -> None:
+        self.directory, self.tls = directory, tls
         self.http_port, self.grpc_port = http or free_port(), grpc or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def http(self) -> str:
         """OTEL_EXPORTER_OTLP_ENDPOINT for OTLP over HTTP."""
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.http_port}"
 
     @property
     def grpc(self) -> str:
         """OTEL_EXPORTER_OTLP_ENDPOINT for OTLP over gRPC."""
-        return f"http://127.0.0.1:{self.grpc_port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.grpc_port}"
 
     def start(self) -> Collector:
         """Starts it and waits until it takes requests."""
@@ -143,10 +145,14 @@ class Collector:
         pipelines = "".join(
             f"    {name}:\n      receivers: [otlp]\n      exporters: [file/{name}]\n" for name in SIGNALS
         )
+        tls = ""
+        if self.tls:
+            files = {"cert_file": "server.pem", "key_file": "server.key", "client_ca_file": "ca.pem"}
+            tls = "        tls:\n" + "".join(f"          {key}: {self.tls / name}\n" for key, name in files.items())
         return (
             "receivers:\n  otlp:\n    protocols:\n"
-            f"      grpc:\n        endpoint: 127.0.0.1:{self.grpc_port}\n"
-            f"      http:\n        endpoint: 127.0.0.1:{self.http_port}\n"
+            f"      grpc:\n        endpoint: 127.0.0.1:{self.grpc_port}\n{tls}"
+            f"      http:\n        endpoint: 127.0.0.1:{self.http_port}\n{tls}"
             f"exporters:\n{exporters}"
             "service:\n  telemetry:\n    metrics:\n      level: none\n"
             f"  pipelines:\n{pipelines}"

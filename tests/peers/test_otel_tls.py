@@ -1,0 +1,87 @@
+"""Mutual TLS with the OpenTelemetry Collector: certificates as the OTEL_* variables name them, refusals in words."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from collector import Collector, attributes, records
+from conftest import absent
+
+from wstrace.schema import PAGE_FAULT
+from wstrace.session import Session
+from wstrace.testing import ScriptedSource, batch_of
+from wstrace_otel.exporter import OtelExporter
+
+pytestmark = pytest.mark.peers
+
+
+def openssl(*words: str) -> None:
+    subprocess.run(["openssl", *words], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CA, and certificates of it for a server at 127.0.0.1 and for a client."""
+    if shutil.which("openssl") is None:
+        absent("there is no openssl on this machine")
+    folder = tmp_path_factory.mktemp("tls")
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *new, "-subj", "/CN=test CA", "-keyout", f"{folder}/ca.key",
+            "-out", f"{folder}/ca.pem")  # fmt: skip
+    (folder / "san").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    for name in ("server", "client"):
+        openssl("req", *new, "-subj", f"/CN={name}", "-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.csr")
+        signed = ("-CA", f"{folder}/ca.pem", "-CAkey", f"{folder}/ca.key", "-CAcreateserial")
+        openssl("x509", "-req", "-in", f"{folder}/{name}.csr", *signed, "-extfile", f"{folder}/san",
+                "-out", f"{folder}/{name}.pem")  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def secured(collector_binary: Path, tmp_path: Path, certificates: Path) -> Iterator[Collector]:
+    with Collector(tmp_path / "collector", tls=certificates) as running:
+        yield running
+
+
+def run(collector: Collector, protocol: str) -> tuple[Session, OtelExporter]:
+    endpoint = collector.http if protocol == "http" else collector.grpc
+    exporter = OtelExporter(to=protocol, endpoint=endpoint, mode="bulk", providers="own")  # type: ignore[arg-type]
+    batch = batch_of(PAGE_FAULT, time_ns=list(range(300)), pid=9, tid=9, pc=1, va=list(range(300)), flags=0, file="/f")
+    session = Session(sources=[ScriptedSource([batch])], exporters=[exporter], enrichers=[], record=False)
+    session.start()
+    session.wait(5)
+    session.stop()
+    collector.stop()
+    return session, exporter
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_with_its_certificate_everything_arrives(
+    secured: Collector, certificates: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates / "ca.pem"))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(certificates / "client.pem"))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(certificates / "client.key"))
+    session, exporter = run(secured, protocol)
+    assert not exporter.error
+    assert not session.ledger.losses()
+    found = [attributes(r)["wstrace.fault.address"] for _, r in records(secured.received("logs"), "logs")]
+    assert sorted(found) == [f"{va:#018x}" for va in range(300)]
+    assert secured.received("metrics")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("missing", ["trust", "client"])
+def test_without_it_nothing_does_and_all_is_counted(
+    secured: Collector, certificates: Path, protocol: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing != "trust":
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates / "ca.pem"))
+    session, exporter = run(secured, protocol)
+    assert session.ledger.get("lost_otel", "otel.bulk") == 300
+    assert exporter.error
+    assert not secured.received("logs")
