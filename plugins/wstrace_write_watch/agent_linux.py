@@ -64,17 +64,16 @@ class Agent:
         _, uid, _ = credentials(peer)
         if uid not in (0, _uid()) or peer.recv(64) != _ASK:
             return
-        try:
-            uffd = Userfaultfd()
-        except Unavailable as refused:
-            peer.sendall(b"no " + str(refused).encode())
-            return
-        pagemap = pm.Pagemap()
-        try:
-            socket.send_fds(peer, [b"ok"], [uffd.fd, pagemap.fd])  # type: ignore[attr-defined, unused-ignore]
-        finally:
-            uffd.close()  # the tracer's copy is the watch
-            pagemap.close()
+        with contextlib.ExitStack() as opened:  # the tracer's copies are the watch
+            try:
+                uffd = Userfaultfd()
+                opened.callback(uffd.close)
+                pagemap = pm.Pagemap()
+                opened.callback(pagemap.close)
+            except Unavailable as refused:
+                peer.sendall(b"no " + str(refused).encode())
+            else:
+                socket.send_fds(peer, [b"ok"], [uffd.fd, pagemap.fd])  # type: ignore[attr-defined, unused-ignore]
 
     def _forget(self) -> None:
         self._socket.close()

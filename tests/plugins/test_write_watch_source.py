@@ -196,9 +196,10 @@ def test_the_socket_is_the_users_alone(tmp_path):
 
 
 SERVE = """
-import os, time
+import ctypes, os, time
 import wstrace_write_watch.agent_linux as agent_linux, wstrace_write_watch.linux
 os.setgid(65534), os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: else /proc/self is root's after setuid
 agent_linux.Agent("PATH")
 os.chmod("PATH", 0o777)
 print(flush=True)

@@ -1,0 +1,178 @@
+"""`wstrace delta PID`: what a process brings in between two moments, and which instructions did it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.options import parse_duration
+from wstrace.plugins import default_plugins
+from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace.session import Session
+from wstrace.text import plural, printable, size, well_formed
+from wstrace_working_set.delta import Delta
+from wstrace_working_set.places import names
+
+Line = tuple[int, int, int, str, str]
+
+
+@click.command()
+@click.argument("pid", type=int)
+@click.option("--duration", metavar="TIME", help="End after this time, as 10s or 2m; else with Enter.")
+@click.option("--top", type=click.IntRange(0), help="So many lines of addresses at most.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def delta(pid: int, duration: str | None, top: int | None, as_json: bool) -> None:
+    """Show what a process brings into memory from now until Enter or --duration.
+
+    VA is the address that was touched, PC the instruction that did it, each as module!section(n). A page that was
+    brought in more than once by one instruction stands in one line with its count.
+    """
+    if pid == os.getpid():
+        raise UsageError("this is the process of wstrace itself")
+    seconds = _seconds(duration)
+    session, refused = _trace(pid)
+    try:
+        d = Delta(pid, written=False)
+        ended = _wait(pid, seconds, session)
+        with suppress(TargetExited):
+            d.finish()
+    finally:
+        if session is not None:
+            session.stop()
+    faults = np.empty(0) if session is None else _between(session.faults, d)
+    lines = _lines(faults, d)
+    facts = _facts(d, session, faults, ended)
+    if refused:
+        facts["not_traced"] = refused
+    if as_json:
+        lines = lines[:top]
+        rows = [dict(zip(("va", "pc", "count", "at", "via"), line, strict=True)) for line in lines]
+        click.echo(json.dumps({**facts, "faults": _safe(rows), "new": _safe(_changes(d))}, indent=1))
+        return
+    _print(d, facts, lines, top)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--duration: {error}") from None
+
+
+def _trace(pid: int) -> tuple[Session | None, str]:
+    """A running session on its page faults; without the right, why not."""
+    session = Session(pid, sources=["page_faults"], children=False)
+    try:
+        session.start()
+    except TargetExited:
+        raise
+    except Unavailable as refused:
+        return None, str(refused)
+    return session, ""
+
+
+def _wait(pid: int, seconds: float | None, session: Session | None) -> bool:
+    """Until Enter, the time's end, Ctrl-C or the process's end; True when it ended."""
+    if seconds is None:
+        click.echo(f"wstrace: watching process {pid}; Enter ends it", err=True)
+        with suppress(KeyboardInterrupt):
+            sys.stdin.readline()
+        return False
+    with suppress(KeyboardInterrupt):
+        if session is not None:
+            return session.wait(seconds)
+        time.sleep(seconds)
+    return False
+
+
+def _between(faults: NDArray[Any], d: Delta) -> NDArray[Any]:
+    """The faults between the two snapshots; where records carry no time, all of them."""
+    if not len(faults) or "time_ns" not in (faults.dtype.names or ()):
+        return faults
+    last = np.inf if d.after is d.before else d.after.time_ns
+    return faults[(faults["time_ns"] >= d.before.time_ns) & (faults["time_ns"] <= last)]
+
+
+def _lines(faults: NDArray[Any], d: Delta) -> list[Line]:
+    """(va, pc, count, place of va, place of pc), by address: one line for each page and instruction."""
+    if not len(faults):
+        return []
+    page = faults["va"] // np.uint64(d.after.page_size)
+    kernel = (faults["flags"] & FAULT_PC_KERNEL) != 0
+    by = np.where(kernel, 0, faults["pc"])  # which instruction of the kernel it was says nothing of the process
+    order = np.lexsort((by, page))
+    change = np.r_[True, (page[order][1:] != page[order][:-1]) | (by[order][1:] != by[order][:-1])]
+    first, counts = order[change], np.diff(np.flatnonzero(change), append=len(order))
+    va, pc = faults["va"][first], faults["pc"][first]
+    resolver = default_plugins().resolvers.get("sections")
+    addresses, inverse = np.unique(np.concatenate([va, pc]), return_inverse=True)
+    names_ = names(addresses, [d.after, d.before], resolver() if resolver is not None else None)
+    at, via = inverse[: len(va)].tolist(), inverse[len(va) :].tolist()
+    return [
+        (va_, pc_, n, names_[a], "[kernel]" if in_kernel else names_[v])
+        for va_, pc_, n, a, v, in_kernel in zip(
+            va.tolist(), pc.tolist(), counts.tolist(), at, via, kernel[first].tolist(), strict=True
+        )
+    ]
+
+
+def _facts(d: Delta, session: Session | None, faults: NDArray[Any], ended: bool) -> dict[str, Any]:
+    """Its sums; sizes in bytes."""
+    facts: dict[str, Any] = {
+        "pid": d.pid, "name": well_formed(d.before.name), "seconds": d.seconds, "ended": ended,
+        "before": d.before.total_bytes, "after": d.after.total_bytes, "new_bytes": d.new_bytes,
+        "gone_bytes": d.gone_bytes,
+    }  # fmt: skip
+    if session is None:
+        return facts
+    major = int(((faults["flags"] & FAULT_MAJOR) != 0).sum()) if len(faults) else 0
+    losses = {stage: n for stage, _, n in session.ledger.losses()}
+    return {**facts, "minor": len(faults) - major, "major": major, "lost": losses}
+
+
+def _changes(d: Delta) -> list[dict[str, Any]]:
+    """Who has the new pages, as plain values; nothing when the process ended before the second snapshot."""
+    if d.after is d.before:
+        return []
+    return [{"name": change.name, "kind": change.kind, "new": change.new, "gone": change.gone} for change in d.by()]
+
+
+def _safe(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: well_formed(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows]
+
+
+def _print(d: Delta, facts: dict[str, Any], lines: list[Line], top: int | None) -> None:
+    from wstrace_working_set import render
+
+    rows = [[size(c["new"]), size(c["gone"]), c["kind"], printable(c["name"])] for c in _changes(d)]
+    if rows:
+        render.show("", ["new", "gone", "kind", "module"], rows, left=2)
+        render.write("")
+    if lines:
+        shown = lines[:top]
+        cells = [[f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{printable(at)} via {printable(via)}"]
+                 for va, pc, n, at, via in shown]  # fmt: skip
+        render.show("", ["VA", "PC", "", "page via instruction"], cells)
+        if len(shown) < len(lines):
+            render.write(f"and {len(lines) - len(shown):,} lines more")
+        render.write("")
+    words = [f"process {facts['pid']} {printable(facts['name'])}: {d.seconds:.1f} s"]
+    if "minor" in facts:
+        words.append(f"{plural(facts['minor'] + facts['major'], 'fault')}, {facts['major']:,} from disk")
+    words += [f"lost: {n:,} {stage.replace('_', ' ')}" for stage, n in facts.get("lost", {}).items()]
+    if rows or not facts["ended"]:
+        words.append(f"{size(d.new_bytes)} new, {size(d.gone_bytes)} gone, {size(d.after.total_bytes)} resident now")
+    if facts["ended"]:
+        words.append("it has ended")
+    render.write(" · ".join(words))
+    if "not_traced" in facts:
+        click.echo(f"wstrace: its page faults are not told: {printable(facts['not_traced'])}", err=True)
