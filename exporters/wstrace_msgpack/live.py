@@ -1,12 +1,14 @@
 """The writer's tables: which names and mappings a part already has, and which mappings still live.
 
 A part of a rotated trace begins with the live mappings and their names, so that it stands alone. A mapping dies when
-newer ones of its address space cover it, or when the last process that uses the space is gone; one rotation later, as
+newer ones of its address space cover it, or when the last process that uses the space is gone; some seconds later, as
 records may come after the exit.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import DTYPES, MAPPING, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK
 
+#: seconds for which a dead mapping is kept: its last records wait for a watermark and for their frame
+GRACE_SECONDS = 3.0
 #: rows held before those that died are looked for
 PRUNE_ROWS = 65_536
 _STR_COLUMNS = tuple(c.name for c in MAPPING.columns if c.semantic == "str")
@@ -104,7 +108,7 @@ class Mappings:
         self._rows: list[dict[str, NDArray[Any]]] = []
         self._held = 0
         self._prune_at = PRUNE_ROWS
-        self._condemned: frozenset[int] = frozenset()
+        self._dead_since: dict[int, float] = {}  # id -> monotonic seconds
         self.new: list[dict[str, NDArray[Any]]] = []
         self.new_rows = 0
 
@@ -136,14 +140,15 @@ class Mappings:
         self.new_rows = self._held
 
     def prune(self) -> None:
-        """Forgets the rows found dead the last time that still are; finds those that died since."""
+        """Forgets the rows that have been dead for a while; notes those that died since the last time."""
         if not self._rows:
             return
         rows = concatenate(self._rows)
         ids = rows["id"].tolist()
-        dead = self._dead(rows)
-        keep = np.fromiter((not (i in dead and i in self._condemned) for i in ids), bool, len(ids))
-        self._condemned = frozenset(dead)
+        now = time.monotonic()
+        self._dead_since = {i: self._dead_since.get(i, now) for i in self._dead(rows)}
+        until = now - GRACE_SECONDS
+        keep = np.fromiter((self._dead_since.get(i, math.inf) > until for i in ids), bool, len(ids))
         self._rows = [{name: array[keep] for name, array in rows.items()}] if keep.any() else []
         self._held = int(keep.sum())
 

@@ -1,0 +1,202 @@
+"""kill -9 at random moments: nothing that the writer had acknowledged is lost; and the same file is gone on with."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wstrace.interfaces import Context
+from wstrace_msgpack import osfile, synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.format import FRAME_ROWS
+from wstrace_msgpack.reader import open_trace
+
+WRITER = """
+import os, sys
+from wstrace.interfaces import Context
+from wstrace_msgpack import synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+path, rows, resume, begin = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume", int(sys.argv[4])
+context = Context()
+exporter = MsgpackExporter(path=path, resume=resume, fsync="none")
+exporter.start(context)
+exporter.export(synthetic.mappings(context.strings))
+done = 0
+for batch in synthetic.faults(context.strings, 1 << 40, rows=rows, seed=begin + 1, begin=begin):
+    exporter.export(batch)
+    exporter.flush(1)
+    done += len(batch)
+    os.write(1, b"%d\\n" % done)  # acknowledged: flush() has returned
+"""
+
+
+def killed(path: Path, rng: random.Random, rows: int, how: str = "new", begin: int = 2_000_000) -> int:
+    """Runs a writer, kills it at a random moment, gives the rows that it acknowledged."""
+    command = [sys.executable, "-c", WRITER, str(path), str(rows), how, str(begin)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        acknowledged = int(writer.stdout.readline())
+        time.sleep(rng.random() * 0.05)
+        writer.send_signal(signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
+        for line in writer.stdout:
+            if line.endswith(b"\n"):
+                acknowledged = int(line)
+    return acknowledged
+
+
+def check(path: Path, acknowledged: int, rows: int, begin: int = 2_000_000) -> int:
+    """Every acknowledged row is there, as written; gives the rows read."""
+    with open_trace(str(path)) as trace:
+        assert trace.state == "cut"
+        assert trace.damage()["lost_frames"] == 0
+        read = list(trace.batches("page_fault", ["time_ns", "va"], start=begin, end=begin + 2_000_000_000))
+        n = sum(map(len, read))
+        assert n >= acknowledged
+        written = synthetic.faults(trace.strings, n, rows=rows, seed=begin + 1, begin=begin)
+        got = np.concatenate([batch["va"] for batch in read])
+        assert np.array_equal(got, np.concatenate([batch["va"] for batch in written]))
+        return n
+
+
+def test_kill_9_loses_nothing_acknowledged(tmp_path, request):
+    rng = random.Random(5)
+    for i in range(30 if request.config.getoption("--long") else 6):
+        rows = rng.choice((100, 3000, FRAME_ROWS))
+        path = tmp_path / f"{i}.wst"
+        check(path, killed(path, rng, rows), rows)
+
+
+def test_a_killed_trace_is_gone_on_with_and_killed_again(tmp_path):
+    path = tmp_path / "x.wst"
+    rng = random.Random(6)
+    begins = [2_000_000 + i * 10_000_000_000 for i in range(3)]
+    counts = [killed(path, rng, 500, "new" if i == 0 else "resume", begin) for i, begin in enumerate(begins)]
+    with path.open("ab") as file:
+        file.write(b"\x96\xd8\x57 half a frame")
+    read = [check_resumed(path, begin) for begin in begins]
+    assert all(n >= acknowledged for n, acknowledged in zip(read, counts, strict=True))
+    context = Context()
+    exporter = MsgpackExporter(path=str(path), resume=True)
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings, first=5))
+    exporter.close()
+    with open_trace(str(path), scan=True) as trace:
+        assert trace.state == "clean"
+        assert trace.rows["page_fault"] == sum(read)
+        assert [mark["m"] for mark in trace.marks].count("resume") == 3
+        assert trace.damage()["lost_names"] == 0
+        assert len(trace.mappings) == 160
+    with open_trace(str(path)) as trace:  # by its index
+        assert not any(part.scanned for part in trace.parts)
+        assert sum(map(len, trace.batches("page_fault"))) == sum(read)
+
+
+def check_resumed(path: Path, begin: int) -> int:
+    with open_trace(str(path)) as trace:
+        read = list(trace.batches("page_fault", ["time_ns", "va"], start=begin, end=begin + 9_000_000_000))
+        n = sum(map(len, read))
+        written = synthetic.faults(trace.strings, n, rows=500, seed=begin + 1, begin=begin)
+        got = np.concatenate([batch["va"] for batch in read])
+        assert np.array_equal(got, np.concatenate([batch["va"] for batch in written]))
+        return n
+
+
+def finished(path: Path, n: int = 1000, **options: object) -> None:
+    context = Context()
+    exporter = MsgpackExporter(path=str(path), **options)
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings))
+    for batch in synthetic.faults(context.strings, n):
+        exporter.export(batch)
+    exporter.close()
+
+
+def test_an_ended_trace_is_gone_on_with_too(tmp_path):
+    path = tmp_path / "x.wst"
+    for _ in range(3):
+        finished(path, resume=True)
+    with open_trace(str(path)) as trace:
+        assert trace.clean
+        assert trace.rows["page_fault"] == 3000
+        assert sum(map(len, trace.batches("page_fault"))) == 3000
+        files = {trace.strings[c] for b in trace.batches("page_fault") for c in np.unique(b["file"]).tolist()}
+        assert "[lost]" not in files
+
+
+def test_after_another_boot_a_new_part_begins(tmp_path, monkeypatch):
+    path = tmp_path / "x.wst"
+    finished(path, 1000)
+    before = path.read_bytes()
+    monkeypatch.setattr(osfile, "boot_id", lambda: "another boot")
+    finished(path, 500, resume=True)
+    assert path.read_bytes() == before
+    with open_trace(str(path)) as trace:
+        assert [Path(part.path).name for part in trace.parts] == ["x.wst", "x.0001.wst"]
+        assert trace.parts[1].header.prev == trace.parts[0].file_id
+        assert trace.rows["page_fault"] == 1500
+
+
+def test_resume_without_a_file_begins_one(tmp_path):
+    finished(tmp_path / "x.wst", resume=True)
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert trace.clean
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: needs a tmpfs")
+def test_a_full_tmpfs_and_space_again(tmp_path):
+    """A real disk that is full: 2 MiB of tmpfs, filled beside the trace, then freed."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a tmpfs needs root: run as root or in a container with SYS_ADMIN")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        full_and_free(disk)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def full_and_free(disk: Path) -> None:
+    path, ballast = disk / "x.wst", disk / "ballast"
+    context = Context()
+    exporter = MsgpackExporter(path=str(path))
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    ballast.write_bytes(bytes(1_500_000))
+    sent = 0
+    for batch in synthetic.faults(context.strings, 3_000_000, rows=30_000, seed=4):
+        exporter.export(batch)
+        sent += len(batch)
+        if exporter.statistics()["dropped"]:
+            break
+    exporter.tick()
+    with open_trace(str(path), scan=True) as trace:
+        assert trace.damage()["lost_bytes"] == 0
+    ballast.unlink()
+    time.sleep(1.1)
+    for batch in synthetic.faults(context.strings, 5000, seed=5):
+        exporter.export(batch)
+        sent += len(batch)
+    exporter.tick()
+    exporter.flush(1)
+    dropped = exporter.statistics()["dropped"]
+    try:
+        exporter.close()
+    finally:
+        told = exporter.statistics()["dropped"]
+    with open_trace(str(path), scan=True) as trace:
+        assert trace.rows["page_fault"] + told == sent
+        assert dropped > 0
+        assert any(mark["m"] == "lost" for mark in trace.marks)
