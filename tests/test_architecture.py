@@ -19,8 +19,28 @@ CORE_LIBRARIES = {"numpy", "pluggy", "click", "psutil"}
 CORE_FORBIDDEN = {"ctypes", "mmap", "fcntl", "resource", "msvcrt", "winreg", "select"}
 
 #: inside the core, the lower a module the earlier it stands; a module imports only earlier ones
-LAYERS = ["errors", "schema", "text", "ledger", "batch", "interfaces", "options", "hookspecs", "plugins", "config",
-          "filter", "tally", "summary", "recorder", "bus", "session", "testing", "demo", "cli", "__main__"]
+LAYERS = [
+    "errors",
+    "schema",
+    "text",
+    "ledger",
+    "batch",
+    "interfaces",
+    "options",
+    "hookspecs",
+    "plugins",
+    "config",
+    "filter",
+    "tally",
+    "summary",
+    "recorder",
+    "bus",
+    "session",
+    "testing",
+    "demo",
+    "cli",
+    "__main__",
+]
 
 
 def modules(folder: Path) -> list[Path]:
@@ -57,9 +77,13 @@ def test_the_core_imports_no_plugin_no_exporter_and_no_system(path):
 def test_the_core_names_no_system_and_no_exporter(path):
     """In code: identifiers, attributes and string literals. Prose (docstrings, comments) may."""
     tree = ast.parse(path.read_text("utf-8"))
-    prose = {id(node.body[0].value) for node in ast.walk(tree)
-             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body
-             and isinstance(node.body[0], ast.Expr)}
+    prose = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
     words = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
@@ -123,8 +147,12 @@ def test_a_folder_of_packages_is_no_package(folder):
 
 
 def test_no_file_is_past_400_lines():
-    long = {str(path.relative_to(ROOT)): n for folder in (CORE, *PLUGINS, *EXPORTERS) for path in modules(folder)
-            if (n := len(path.read_text("utf-8").splitlines())) > 400}
+    long = {
+        str(path.relative_to(ROOT)): n
+        for folder in (CORE, *PLUGINS, *EXPORTERS)
+        for path in modules(folder)
+        if (n := len(path.read_text("utf-8").splitlines())) > 400
+    }
     assert not long
 
 

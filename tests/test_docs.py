@@ -39,8 +39,13 @@ def test_the_stub_has_the_names_of_the_api():
     from wstrace.plugins import Plugins
 
     stub = (ROOT / "wstrace" / "__init__.pyi").read_text("utf-8")
-    named = {alias.asname for node in ast.walk(ast.parse(stub)) if isinstance(node, ast.ImportFrom | ast.Import)
-             for alias in node.names if alias.asname}
+    named = {
+        alias.asname
+        for node in ast.walk(ast.parse(stub))
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for alias in node.names
+        if alias.asname
+    }
     assert named | {"__version__"} >= set(wstrace.__all__) | set(Plugins().api)
 
 
@@ -54,13 +59,17 @@ def test_every_public_thing_has_a_docstring(path):
 
 
 def test_streams_and_stages_are_told_apart_by_their_words():
-    assert all(column.semantic in {"ns", "addr", "bits", "str", "map", "id", "count"}
-               for schema in STREAMS.values() for column in schema.columns)
+    assert all(
+        column.semantic in {"ns", "addr", "bits", "str", "map", "id", "count"}
+        for schema in STREAMS.values()
+        for column in schema.columns
+    )
     assert all(about for _, about in STAGES.values())
 
 
-@pytest.mark.parametrize("document", sorted(p for p in ROOT.rglob("*.md") if ".venv" not in p.parts),
-                         ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document", sorted(p for p in ROOT.rglob("*.md") if ".venv" not in p.parts), ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_links_between_documents_hold(document):
     for link in re.findall(r"\]\(([^)#\s]+)\)", document.read_text("utf-8")):
         if "://" not in link:

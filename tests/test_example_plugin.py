@@ -16,26 +16,58 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("installed")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", folder,
-                    ROOT / "examples" / "wstrace_example_source"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "--target",
+            folder,
+            ROOT / "examples" / "wstrace_example_source",
+        ],
+        check=True,
+    )
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
 def wstrace(*words, environment, cwd):
-    return subprocess.run([sys.executable, "-m", "wstrace", *words], capture_output=True, text=True, env=environment,
-                          cwd=cwd, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-m", "wstrace", *words], capture_output=True, text=True, env=environment, cwd=cwd, timeout=60
+    )
 
 
 def test_it_is_listed(environment, tmp_path):
-    found = {p["name"]: p for p in json.loads(wstrace("plugins", "--json", environment=environment, cwd=tmp_path).stdout)}
-    assert found["example"] == {"name": "example", "distribution": "wstrace-example-source", "version": "1.0.0",
-                                "state": "loaded", "hooks": ["wstrace_sources"], "error": ""}
+    found = {
+        p["name"]: p for p in json.loads(wstrace("plugins", "--json", environment=environment, cwd=tmp_path).stdout)
+    }
+    assert found["example"] == {
+        "name": "example",
+        "distribution": "wstrace-example-source",
+        "version": "1.0.0",
+        "state": "loaded",
+        "hooks": ["wstrace_sources"],
+        "error": "",
+    }
 
 
 def test_its_rows_are_in_the_file(environment, tmp_path):
     code = "import time\nx = []\nfor i in range(20):\n    x.append(bytearray(1 << 20)); time.sleep(0.01)"
-    done = wstrace("run", "-q", "-s", "resident_size:interval_ms=5", "-o", "x.wst", "-c", code, environment=environment,
-                   cwd=tmp_path)
+    done = wstrace(
+        "run",
+        "-q",
+        "-s",
+        "resident_size:interval_ms=5",
+        "-o",
+        "x.wst",
+        "-c",
+        code,
+        environment=environment,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     info = json.loads(wstrace("info", "x.wst", "--json", environment=environment, cwd=tmp_path).stdout)
     assert "resident_size" in json.dumps(info["rows"])

@@ -143,8 +143,15 @@ class Batch:
 
     def _like(self, columns: Mapping[str, NDArray[Any]], *, lost: int) -> Batch:
         # names is read anew: an enricher may have coined names since, and the dictionary only grows
-        return Batch(self.schema, columns, window=self.window, lost=lost, source=self.source, strings=self.strings,
-                     header=self.header)
+        return Batch(
+            self.schema,
+            columns,
+            window=self.window,
+            lost=lost,
+            source=self.source,
+            strings=self.strings,
+            header=self.header,
+        )
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

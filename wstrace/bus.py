@@ -175,7 +175,7 @@ class Lane(Worker):
         """False when the call raised; too many in a row and the exporter is detached."""
         try:
             call()
-        except Exception as error:  # noqa: BLE001  an exporter never ends its host
+        except Exception as error:
             self._failures += 1
             self.error = str(error) if isinstance(error, WstraceError) else f"{type(error).__name__}: {error}"
             log.debug("exporter %s", self.name, exc_info=True)
@@ -187,15 +187,22 @@ class Lane(Worker):
 
     def statistics(self) -> dict[str, int | float | str]:
         """exported rows, bytes waiting and at most, why it was detached, and the exporter's own counts."""
-        return {"exported": self.exported, "queued_bytes": self.queue.bytes, "peak_bytes": self.queue.peak_bytes,
-                "detached": self.detached, "error": self.error, **self.exporter.statistics()}
+        return {
+            "exported": self.exported,
+            "queued_bytes": self.queue.bytes,
+            "peak_bytes": self.queue.peak_bytes,
+            "detached": self.detached,
+            "error": self.error,
+            **self.exporter.statistics(),
+        }
 
 
 class Bus(Worker):
     """Takes batches from the sources, passes them through the enrichers and offers them to every lane."""
 
-    def __init__(self, enrichers: Sequence[Enricher], lanes: Sequence[Lane], ledger: Ledger,
-                 limit: int = QUEUE_BYTES) -> None:
+    def __init__(
+        self, enrichers: Sequence[Enricher], lanes: Sequence[Lane], ledger: Ledger, limit: int = QUEUE_BYTES
+    ) -> None:
         super().__init__("bus", limit)
         self.enrichers = list(enrichers)
         self.detached: dict[str, str] = {}
@@ -226,7 +233,7 @@ class Bus(Worker):
         """What the queue still held at the deadline is counted; the enrichers give what they held back."""
         self._ledger.add("dropped_bus", self.queue.clear())
         for position, enricher in enumerate(list(self.enrichers)):
-            self._pass_on(self._guard(enricher, enricher.close), self.enrichers[position + 1:])
+            self._pass_on(self._guard(enricher, enricher.close), self.enrichers[position + 1 :])
 
     def finish(self, seconds: float = STOP_SECONDS) -> None:
         """Drains the queue, then every lane, in at most so many seconds each; counts the rest."""
@@ -253,14 +260,15 @@ class Bus(Worker):
     def _enrich(self, enricher: Enricher, batch: Batch) -> list[Batch]:
         return self._guard(enricher, lambda: enricher.enrich(batch), otherwise=[batch])
 
-    def _guard(self, enricher: Enricher, call: Callable[[], Iterable[Batch]],
-               otherwise: Sequence[Batch] = ()) -> list[Batch]:
+    def _guard(
+        self, enricher: Enricher, call: Callable[[], Iterable[Batch]], otherwise: Sequence[Batch] = ()
+    ) -> list[Batch]:
         """What the call gives; an enricher that raises is detached, and the batch goes on without its column."""
         if enricher.name in self.detached:
             return list(otherwise)
         try:
             return list(call())
-        except Exception as error:  # noqa: BLE001  an enricher never ends its host
+        except Exception as error:
             self.detached[enricher.name] = f"{type(error).__name__}: {error}"
             log.error("enricher %s is detached: %s", enricher.name, self.detached[enricher.name], exc_info=True)
             self._ledger.add("failed_enricher", sum(len(b) for b in otherwise), enricher.name)
@@ -272,6 +280,8 @@ class Bus(Worker):
             "published": self.published,
             "queued_bytes": self.queue.bytes,
             "peak_bytes": self.queue.peak_bytes,
-            "enrichers": {e.name: {**e.statistics(), "detached": self.detached.get(e.name, "")} for e in self.enrichers},
+            "enrichers": {
+                e.name: {**e.statistics(), "detached": self.detached.get(e.name, "")} for e in self.enrichers
+            },
             "lanes": {lane.name: lane.statistics() for lane in self.lanes},
         }

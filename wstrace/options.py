@@ -49,7 +49,7 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """`name` or `name:opt=val,opt=val`. Split at the first colon, so `path=C:\\x.wst` works; a comma within a value too.
+    """`name` or `name:opt=val,opt=val`. Split at the first colon, so `path=C:\\x.wst` works; a value may hold a comma.
 
     Raises:
         UsageError: an option without `=`.

@@ -89,7 +89,7 @@ class Plugins:
         if plugin.state == "loaded":
             try:
                 self._register(plugin, entry.load())
-            except Exception as broken:  # noqa: BLE001  a plugin that cannot be imported must not end its host
+            except Exception as broken:
                 plugin.state, plugin.error = "failed", f"{type(broken).__name__}: {broken}"
         return plugin
 
@@ -112,7 +112,7 @@ class Plugins:
             except Unavailable as absent:
                 self._fail(plugin, str(absent), state="unavailable")
                 result = None
-            except Exception as broken:  # noqa: BLE001  one plugin's error must not cost its neighbours
+            except Exception as broken:
                 self._fail(plugin, f"{hook}: {type(broken).__name__}: {broken}")
                 result = None
             if self._trace:
@@ -197,8 +197,10 @@ class Plugins:
             if plugin.name == name and plugin.state == "unavailable":
                 raise Unavailable(plugin.error)
             if plugin.name == name and plugin.state != "loaded":
-                raise UsageError(f"{role} {name!r}: its plugin is {plugin.state} {plugin.error}".rstrip(),
-                                 "wstrace plugins shows all")
+                raise UsageError(
+                    f"{role} {name!r}: its plugin is {plugin.state} {plugin.error}".rstrip(),
+                    "wstrace plugins shows all",
+                )
         raise UsageError(f"there is no {role} {name!r}", nearest(name, known))
 
 

@@ -53,7 +53,7 @@ class Recorder(Exporter):
         return self._batches[0].strings if self._batches else Dictionary()
 
     def faults(self) -> NDArray[Any]:
-        """All page faults kept, as one structured array under the schema's names, shape (n,); absent columns left out."""
+        """All page faults kept: one structured array under the schema's names, shape (n,); absent columns left out."""
         import numpy as np
 
         present = set().union(*(batch.columns for batch in self._batches))

@@ -56,8 +56,20 @@ KINDS = ("other", "file", "anon", "heap", "stack", "vdso", "kernel", "shared mem
 KIND_OTHER, KIND_FILE, KIND_ANON, KIND_HEAP, KIND_STACK, KIND_VDSO, KIND_KERNEL, KIND_SHARED = range(8)
 KIND_SHIFT = 8
 
-(PAGE_READ, PAGE_WRITE, PAGE_EXECUTE, PAGE_COPY_ON_WRITE, PAGE_SHARED, PAGE_FILE, PAGE_EXCLUSIVE, PAGE_HUGE, PAGE_ZERO,
- PAGE_SWAPPED, PAGE_LOCKED, PAGE_GUARD) = (1 << bit for bit in range(12))
+(
+    PAGE_READ,
+    PAGE_WRITE,
+    PAGE_EXECUTE,
+    PAGE_COPY_ON_WRITE,
+    PAGE_SHARED,
+    PAGE_FILE,
+    PAGE_EXCLUSIVE,
+    PAGE_HUGE,
+    PAGE_ZERO,
+    PAGE_SWAPPED,
+    PAGE_LOCKED,
+    PAGE_GUARD,
+) = (1 << bit for bit in range(12))
 
 PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC, PROCESS_EXIT, PROCESS_NAME = 1, 2, 3, 4, 5
 
@@ -65,83 +77,117 @@ SPACE_MAP, SPACE_UNMAP, SPACE_REPLACE = 1, 2, 3
 
 # -- streams -----------------------------------------------------------------------------------------------------
 
-PAGE_FAULT = Schema("page_fault", (
-    Column("time_ns", "u64", "ns", "monotonic clock; absent on Windows, where the batch's window stands for it"),
-    Column("pid", "u32", "id"),
-    Column("tid", "u32", "id"),
-    Column("pc", "u64", "addr", "the faulting instruction"),
-    Column("va", "u64", "addr", "the faulting byte address"),
-    Column("flags", "u8", "bits", "1 major, 2 pc in the kernel, 4 write, 8 execute, 16 = 4 and 8 known, 32 observer"),
-    Column("mapping", "u32", "map", "the mapping of va, 0 = unknown"),
-    Column("pc_mapping", "u32", "map", "the mapping of pc, 0 = unknown"),
-    Column("file", "u32", "str", "path of va's mapping, or [heap], [stack], [anon] ...", derived=True),
-    Column("pc_file", "u32", "str", "path of pc's mapping, or [kernel]", derived=True),
-    Column("kind", "u8", "id", "kind of va's mapping: an index into KINDS", derived=True),
-))
+PAGE_FAULT = Schema(
+    "page_fault",
+    (
+        Column("time_ns", "u64", "ns", "monotonic clock; absent on Windows, where the batch's window stands for it"),
+        Column("pid", "u32", "id"),
+        Column("tid", "u32", "id"),
+        Column("pc", "u64", "addr", "the faulting instruction"),
+        Column("va", "u64", "addr", "the faulting byte address"),
+        Column(
+            "flags", "u8", "bits", "1 major, 2 pc in the kernel, 4 write, 8 execute, 16 = 4 and 8 known, 32 observer"
+        ),
+        Column("mapping", "u32", "map", "the mapping of va, 0 = unknown"),
+        Column("pc_mapping", "u32", "map", "the mapping of pc, 0 = unknown"),
+        Column("file", "u32", "str", "path of va's mapping, or [heap], [stack], [anon] ...", derived=True),
+        Column("pc_file", "u32", "str", "path of pc's mapping, or [kernel]", derived=True),
+        Column("kind", "u8", "id", "kind of va's mapping: an index into KINDS", derived=True),
+    ),
+)
 
-PROCESS = Schema("process", (
-    Column("time_ns", "u64", "ns"),
-    Column("pid", "u32", "id"),
-    Column("ppid", "u32", "id"),
-    Column("tid", "u32", "id"),
-    Column("event", "u8", "id", "1 seen, 2 fork, 3 exec, 4 exit, 5 name"),
-    Column("name", "u32", "str", "the process's or thread's name"),
-    Column("code", "i64", "count", "exit code"),
-), essential=True)
+PROCESS = Schema(
+    "process",
+    (
+        Column("time_ns", "u64", "ns"),
+        Column("pid", "u32", "id"),
+        Column("ppid", "u32", "id"),
+        Column("tid", "u32", "id"),
+        Column("event", "u8", "id", "1 seen, 2 fork, 3 exec, 4 exit, 5 name"),
+        Column("name", "u32", "str", "the process's or thread's name"),
+        Column("code", "i64", "count", "exit code"),
+    ),
+    essential=True,
+)
 
 #: What sources say of address spaces, in time order; the mapped_files enricher consumes it and gives out MAPPING rows.
-ADDRESS_SPACE = Schema("address_space", (
-    Column("time_ns", "u64", "ns"),
-    Column("pid", "u32", "id"),
-    Column("event", "u8", "id", "1 map, 2 unmap, 3 replace: this row starts a full listing of the pid's mappings"),
-    Column("start", "u64", "addr"),
-    Column("end", "u64", "addr", "first byte past it"),
-    Column("offset", "u64", "count", "file offset in bytes"),
-    Column("file", "u32", "str"),
-    Column("dev", "u64", "id"),
-    Column("ino", "u64", "id"),
-    Column("flags", "u16", "bits", "1 read, 2 write, 4 execute, 8 shared; bits 8-11 kind"),
-), essential=True)
+ADDRESS_SPACE = Schema(
+    "address_space",
+    (
+        Column("time_ns", "u64", "ns"),
+        Column("pid", "u32", "id"),
+        Column("event", "u8", "id", "1 map, 2 unmap, 3 replace: this row starts a full listing of the pid's mappings"),
+        Column("start", "u64", "addr"),
+        Column("end", "u64", "addr", "first byte past it"),
+        Column("offset", "u64", "count", "file offset in bytes"),
+        Column("file", "u32", "str"),
+        Column("dev", "u64", "id"),
+        Column("ino", "u64", "id"),
+        Column("flags", "u16", "bits", "1 read, 2 write, 4 execute, 8 shared; bits 8-11 kind"),
+    ),
+    essential=True,
+)
 
-MAPPING = Schema("mapping", (
-    Column("id", "u32", "id"),
-    Column("time_ns", "u64", "ns"),
-    Column("pid", "u32", "id"),
-    Column("start", "u64", "addr"),
-    Column("end", "u64", "addr", "first byte past it"),
-    Column("offset", "u64", "count", "file offset in bytes"),
-    Column("file", "u32", "str"),
-    Column("dev", "u64", "id"),
-    Column("ino", "u64", "id"),
-    Column("build_id", "u32", "str", "hex"),
-    Column("flags", "u16", "bits", "1 read, 2 write, 4 execute, 8 shared; bits 8-11 kind"),
-), essential=True)
+MAPPING = Schema(
+    "mapping",
+    (
+        Column("id", "u32", "id"),
+        Column("time_ns", "u64", "ns"),
+        Column("pid", "u32", "id"),
+        Column("start", "u64", "addr"),
+        Column("end", "u64", "addr", "first byte past it"),
+        Column("offset", "u64", "count", "file offset in bytes"),
+        Column("file", "u32", "str"),
+        Column("dev", "u64", "id"),
+        Column("ino", "u64", "id"),
+        Column("build_id", "u32", "str", "hex"),
+        Column("flags", "u16", "bits", "1 read, 2 write, 4 execute, 8 shared; bits 8-11 kind"),
+    ),
+    essential=True,
+)
 
-RESIDENT_PAGES = Schema("resident", (
-    Column("start", "u64", "addr", "first byte of the run"),
-    Column("pages", "u32", "count"),
-    Column("flags", "u16", "bits", "1 r, 2 w, 4 x, 8 copy-on-write, 16 shared, 32 file, 64 exclusive, 128 huge, "
-                                   "256 zero page, 512 swapped, 1024 locked, 2048 guard"),
-    Column("shares", "u8", "count", "processes that map it, 255 = unknown"),
-    Column("mapping", "u32", "map"),
-    Column("file", "u32", "str", derived=True),
-    Column("kind", "u8", "id", derived=True),
-), snapshot=True)
+RESIDENT_PAGES = Schema(
+    "resident",
+    (
+        Column("start", "u64", "addr", "first byte of the run"),
+        Column("pages", "u32", "count"),
+        Column(
+            "flags",
+            "u16",
+            "bits",
+            "1 r, 2 w, 4 x, 8 copy-on-write, 16 shared, 32 file, 64 exclusive, 128 huge, "
+            "256 zero page, 512 swapped, 1024 locked, 2048 guard",
+        ),
+        Column("shares", "u8", "count", "processes that map it, 255 = unknown"),
+        Column("mapping", "u32", "map"),
+        Column("file", "u32", "str", derived=True),
+        Column("kind", "u8", "id", derived=True),
+    ),
+    snapshot=True,
+)
 
-WRITTEN_PAGES = Schema("written", (
-    Column("start", "u64", "addr"),
-    Column("pages", "u32", "count"),
-    Column("mapping", "u32", "map"),
-    Column("file", "u32", "str", derived=True),
-    Column("kind", "u8", "id", derived=True),
-), snapshot=True)
+WRITTEN_PAGES = Schema(
+    "written",
+    (
+        Column("start", "u64", "addr"),
+        Column("pages", "u32", "count"),
+        Column("mapping", "u32", "map"),
+        Column("file", "u32", "str", derived=True),
+        Column("kind", "u8", "id", derived=True),
+    ),
+    snapshot=True,
+)
 
 #: A mark in time: a user's (`session.mark("warm")`) or a source's. MARK frames in the file.
-MARK = Schema("mark", (
-    Column("time_ns", "u64", "ns"),
-    Column("pid", "u32", "id"),
-    Column("tid", "u32", "id"),
-    Column("text", "u32", "str"),
-), essential=True)
+MARK = Schema(
+    "mark",
+    (
+        Column("time_ns", "u64", "ns"),
+        Column("pid", "u32", "id"),
+        Column("tid", "u32", "id"),
+        Column("text", "u32", "str"),
+    ),
+    essential=True,
+)
 
 STREAMS = {s.name: s for s in (PAGE_FAULT, PROCESS, ADDRESS_SPACE, MAPPING, RESIDENT_PAGES, WRITTEN_PAGES, MARK)}

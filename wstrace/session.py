@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from wstrace.batch import Batch
@@ -79,8 +79,9 @@ class Session:
             self._recorder = Recorder()
             self._exporters.append(self._recorder)
         if enrichers is None:
-            enrichers = [build(cls, self._config.options(cls, Spec(name)), name)
-                         for name, cls in self._plugins.enrichers.items()]
+            enrichers = [
+                build(cls, self._config.options(cls, Spec(name)), name) for name, cls in self._plugins.enrichers.items()
+            ]
         self.context = Context(targets=tuple(targets), children=children, require=require)
         self.context.own_threads = self.own_threads
         self.context.resolvers = {name: cls() for name, cls in self._plugins.resolvers.items()}
@@ -204,12 +205,12 @@ class Session:
             while not self._stopping.is_set() and not source.finished:
                 for batch in source.drain(DRAIN_SECONDS):
                     self._bus.publish(batch)
-        except BaseException as error:  # noqa: BLE001  told by wait() and stop(); what is recorded is kept
+        except BaseException as error:
             self._errors.append(error)
         try:
             for batch in source.stop():
                 self._bus.publish(batch)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             self._errors.append(error)
 
     @property
@@ -278,7 +279,7 @@ class Session:
             target.close()
 
     def _account(self, target: Target) -> None:
-        """What the system itself says of the target, into the facts; several targets add up, the peak is the largest."""
+        """What the system itself says of the target, into the facts; targets add up, the peak is the largest."""
         usage, facts = target.usage(), self.facts
         for key, value in (("usage_minor", usage.minor), ("usage_major", usage.major)):
             if value is not None:
@@ -290,8 +291,12 @@ class Session:
         """Puts a mark of the user's into the trace, at this time and thread."""
         import numpy as np
 
-        values = {"time_ns": time.perf_counter_ns(), "pid": os.getpid(), "tid": threading.get_native_id(),
-                  "text": self.context.strings.code(text)}
+        values = {
+            "time_ns": time.perf_counter_ns(),
+            "pid": os.getpid(),
+            "tid": threading.get_native_id(),
+            "text": self.context.strings.code(text),
+        }
         columns = {c.name: np.array([values[c.name]], DTYPES[c.type]) for c in MARK.columns}
         self._bus.publish(Batch(MARK, columns, strings=self.context.strings, source="user"))
 
@@ -304,8 +309,10 @@ class Session:
     def _abandon(self) -> None:
         """In a forked child: the copied handles are closed; the child's faults stay in the parent's trace."""
         self._state = "abandoned"
-        for part in (*self._sources, *self._exporters):
-            part.abandon()
+        for source in self._sources:
+            source.abandon()
+        for exporter in self._exporters:
+            exporter.abandon()
 
 
 @atexit.register
@@ -322,5 +329,3 @@ def _abandon_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_abandon_all)
-
-

@@ -115,8 +115,15 @@ def rebase(batch: Batch, strings: Dictionary) -> Batch:
     for column in batch.schema.columns:
         if column.semantic == "str" and column.name in columns:
             columns[column.name] = codes[columns[column.name]]
-    return Batch(batch.schema, columns, window=batch.window, lost=batch.lost, source=batch.source, strings=strings,
-                 header=batch.header)
+    return Batch(
+        batch.schema,
+        columns,
+        window=batch.window,
+        lost=batch.lost,
+        source=batch.source,
+        strings=strings,
+        header=batch.header,
+    )
 
 
 class SourceContract:
@@ -141,12 +148,14 @@ class SourceContract:
         return found
 
     def test_it_is_named_and_states_its_streams(self) -> None:
+        """It has a name that `-s` can take, and schemas."""
         source = self.make()
         assert source.name.isidentifier()
         assert source.streams
         assert all(isinstance(stream, Schema) for stream in source.streams)
 
     def test_its_batches_keep_the_schema(self) -> None:
+        """Types, windows and read-only columns are as stated."""
         source = self.make()
         for batch in self.batches(source):
             assert batch.schema in source.streams
@@ -158,6 +167,7 @@ class SourceContract:
             assert batch.lost >= 0
 
     def test_drain_returns_in_time(self) -> None:
+        """drain() keeps its timeout."""
         source = self.make()
         source.start(self.context())
         started = time.monotonic()
@@ -166,6 +176,7 @@ class SourceContract:
         list(source.stop())
 
     def test_statistics_are_numbers(self) -> None:
+        """statistics() can be shown and exported."""
         _assert_numbers(self.make().statistics())
 
 
@@ -181,6 +192,7 @@ class EnricherContract:
         raise NotImplementedError
 
     def test_it_gives_every_row_on_and_only_adds(self) -> None:
+        """No row is lost and no column changed."""
         enricher, batch = self.make(), self.batch()
         enricher.start(Context(strings=batch.strings))
         out = [b for b in enricher.enrich(batch) if b.schema is batch.schema]
@@ -189,6 +201,7 @@ class EnricherContract:
             assert np.array_equal(np.concatenate([b[name] for b in out]), batch[name])
 
     def test_a_column_that_stands_is_left(self) -> None:
+        """A replayed batch keeps what it has."""
         enricher, batch = self.make(), self.batch()
         enricher.start(Context(strings=batch.strings))
         once = next(b for b in enricher.enrich(batch) if b.schema is batch.schema)
@@ -197,6 +210,7 @@ class EnricherContract:
             assert np.array_equal(once[name], twice[name]), name
 
     def test_statistics_are_numbers(self) -> None:
+        """statistics() can be shown and exported."""
         _assert_numbers(self.make().statistics())
 
 
@@ -211,9 +225,12 @@ class ExporterContract:
         """A batch that it takes."""
         from wstrace.schema import PAGE_FAULT
 
-        return batch_of(PAGE_FAULT, time_ns=[1, 2, 3], pid=7, tid=7, pc=[1, 2, 3], va=[4096, 8192, 8192], flags=[0, 1, 0])
+        return batch_of(
+            PAGE_FAULT, time_ns=[1, 2, 3], pid=7, tid=7, pc=[1, 2, 3], va=[4096, 8192, 8192], flags=[0, 1, 0]
+        )
 
     def test_its_life_from_start_to_close(self) -> None:
+        """Every call in its order."""
         exporter, batch = self.make(), self.batch()
         exporter.start(Context(strings=batch.strings))
         exporter.export(batch)
@@ -222,20 +239,28 @@ class ExporterContract:
         exporter.close()
 
     def test_nothing_to_export_is_no_error(self) -> None:
+        """An empty trace is a trace."""
         exporter = self.make()
         exporter.start(Context())
         exporter.flush(1.0)
         exporter.close()
 
     def test_it_takes_batches_on_another_thread(self) -> None:
+        """The lane is not the thread that started it."""
         exporter, batch = self.make(), self.batch()
         exporter.start(Context(strings=batch.strings))
-        thread = threading.Thread(target=lambda: (exporter.export(batch), exporter.close()))
+
+        def lane() -> None:
+            exporter.export(batch)
+            exporter.close()
+
+        thread = threading.Thread(target=lane)
         thread.start()
         thread.join(10)
         assert not thread.is_alive()
 
     def test_statistics_are_numbers(self) -> None:
+        """statistics() can be shown and exported."""
         _assert_numbers(self.make().statistics())
 
 

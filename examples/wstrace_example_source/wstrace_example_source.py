@@ -11,11 +11,14 @@ import psutil
 from wstrace import Batch, Context, Source, hookimpl
 from wstrace.schema import Column, Schema
 
-RESIDENT_SIZE = Schema("resident_size", (
-    Column("time_ns", "u64", "ns", "monotonic clock"),
-    Column("pid", "u32", "id"),
-    Column("bytes", "u64", "count", "resident bytes"),
-))
+RESIDENT_SIZE = Schema(
+    "resident_size",
+    (
+        Column("time_ns", "u64", "ns", "monotonic clock"),
+        Column("pid", "u32", "id"),
+        Column("bytes", "u64", "count", "resident bytes"),
+    ),
+)
 
 
 class ResidentSize(Source):

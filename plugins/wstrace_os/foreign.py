@@ -30,6 +30,7 @@ class Foreign:
         self._function: Any = None
 
     def __call__(self, *args: Any) -> Any:
+        """Calls the function. Raises Unavailable when it is not on this system."""
         if self._function is None:
             self._function = self._open()
         return self._function(*args)

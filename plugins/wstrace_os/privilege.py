@@ -15,7 +15,7 @@ def remedies() -> Mapping[str, str]:
     return {
         "this shell": f"sudo {here} run -- COMMAND            # COMMAND still runs as you",
         "sysctl": (
-            "sudo sysctl kernel.perf_event_paranoid=1       # your own processes, kernel faults too; 2: user faults only\n"
+            "sudo sysctl kernel.perf_event_paranoid=1       # your own processes; 2: user faults only\n"
             "echo kernel.perf_event_paranoid=1 | sudo tee /etc/sysctl.d/60-wstrace.conf   # and after the next boot"
         ),
         "setcap": (

@@ -16,15 +16,24 @@ from wstrace.errors import UsageError
 
 def wstrace(*words, cwd=None, stdin=subprocess.DEVNULL, **environ):
     """Runs it as a user does."""
-    return subprocess.run([sys.executable, "-m", "wstrace", *map(str, words)], capture_output=True, text=True, cwd=cwd,
-                          stdin=stdin, env={**os.environ, **environ}, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-m", "wstrace", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        stdin=stdin,
+        env={**os.environ, **environ},
+        timeout=60,
+    )
 
 
 def test_help_needs_neither_numpy_nor_an_exporter_nor_opentelemetry():
-    code = ("import sys; sys.argv = ['wstrace', '--help']\n"
-            "from wstrace.cli import main\nassert main(['--help']) == 0\n"
-            "heavy = [m for m in sys.modules if m.split('.')[0] in ('numpy', 'opentelemetry', 'rich', 'msgpack')]\n"
-            "assert not heavy, heavy")
+    code = (
+        "import sys; sys.argv = ['wstrace', '--help']\n"
+        "from wstrace.cli import main\nassert main(['--help']) == 0\n"
+        "heavy = [m for m in sys.modules if m.split('.')[0] in ('numpy', 'opentelemetry', 'rich', 'msgpack')]\n"
+        "assert not heavy, heavy"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for word in ("run", "attach", "report", "replay", "info", "plugins", "doctor", "snapshot"):
@@ -36,27 +45,30 @@ def test_version(capsys):
     assert capsys.readouterr().out.startswith("wstrace ")
 
 
-@pytest.mark.parametrize(("words", "code", "text"), [
-    (["rnu"], 125, "did you mean 'run'"),
-    (["run", "--"], 125, "no command to trace"),
-    (["run"], 125, "no command to trace"),
-    (["run", "-m"], 125, "-m needs a value"),
-    (["run", "--durration", "3s", "true"], 125, "--duration"),
-    (["run", "--duration", "soon", "true"], 125, "not a duration"),
-    (["run", "-s", "page_fault", "true"], 125, "did you mean 'page_faults'"),
-    (["run", "-s", "page_faults:ring_byte=3", "true"], 125, "did you mean 'ring_bytes'"),
-    (["run", "-e", "consol", "true"], 125, "did you mean 'console'"),
-    (["run", "-P", "no:nothing", "true"], 125, "no such plugin"),
-    (["run", "-P", "console", "true"], 125, "write -P no:NAME"),
-    (["run", "--config", "/nowhere.toml", "true"], 125, "No such file"),
-    (["run", "/nowhere/at/all"], 127, "/nowhere/at/all"),
-    (["run", "--", "/etc/passwd"], 126, "/etc/passwd"),
-    (["attach"], 125, "no process given"),
-    (["attach", "999999999"], 122, "999999999"),
-    (["attach", "--name", "no such name*"], 122, "no process is named"),
-    (["attach", "one"], 125, "not a valid integer"),
-    (["report", "/nowhere.wst"], 125, "/nowhere.wst"),
-])
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["rnu"], 125, "did you mean 'run'"),
+        (["run", "--"], 125, "no command to trace"),
+        (["run"], 125, "no command to trace"),
+        (["run", "-m"], 125, "-m needs a value"),
+        (["run", "--durration", "3s", "true"], 125, "--duration"),
+        (["run", "--duration", "soon", "true"], 125, "not a duration"),
+        (["run", "-s", "page_fault", "true"], 125, "did you mean 'page_faults'"),
+        (["run", "-s", "page_faults:ring_byte=3", "true"], 125, "did you mean 'ring_bytes'"),
+        (["run", "-e", "consol", "true"], 125, "did you mean 'console'"),
+        (["run", "-P", "no:nothing", "true"], 125, "no such plugin"),
+        (["run", "-P", "console", "true"], 125, "write -P no:NAME"),
+        (["run", "--config", "/nowhere.toml", "true"], 125, "No such file"),
+        (["run", "/nowhere/at/all"], 127, "/nowhere/at/all"),
+        (["run", "--", "/etc/passwd"], 126, "/etc/passwd"),
+        (["attach"], 125, "no process given"),
+        (["attach", "999999999"], 122, "999999999"),
+        (["attach", "--name", "no such name*"], 122, "no process is named"),
+        (["attach", "one"], 125, "not a valid integer"),
+        (["report", "/nowhere.wst"], 125, "/nowhere.wst"),
+    ],
+)
 def test_one_clear_line_and_the_exit_code(words, code, text, tmp_path):
     done = wstrace(*words, cwd=tmp_path)
     assert done.returncode == code, done.stderr
@@ -71,13 +83,16 @@ def test_a_traceback_is_shown_only_for_debugging(tmp_path):
     assert "Traceback" in wstrace("attach", cwd=tmp_path, WSTRACE_DEBUG="1").stderr
 
 
-@pytest.mark.parametrize(("words", "literal", "command"), [
-    (("x", "-m", "y"), False, ["x", "-m", "y"]),
-    (("app.py", "--flag"), False, [sys.executable, "app.py", "--flag"]),
-    (("app.py",), True, ["app.py"]),
-    (("-m", "mod", "-o", "its"), False, [sys.executable, "-m", "mod", "-o", "its"]),
-    (("-c", "pass"), False, [sys.executable, "-c", "pass"]),
-])
+@pytest.mark.parametrize(
+    ("words", "literal", "command"),
+    [
+        (("x", "-m", "y"), False, ["x", "-m", "y"]),
+        (("app.py", "--flag"), False, [sys.executable, "app.py", "--flag"]),
+        (("app.py",), True, ["app.py"]),
+        (("-m", "mod", "-o", "its"), False, [sys.executable, "-m", "mod", "-o", "its"]),
+        (("-c", "pass"), False, [sys.executable, "-c", "pass"]),
+    ],
+)
 def test_what_is_run(words, literal, command):
     assert list(command_of(words, literal=literal)) == command
 
@@ -89,8 +104,10 @@ def test_a_missing_command_is_a_usage_error():
 
 def test_all_after_the_target_belongs_to_it(tmp_path):
     show = "import sys; print(sys.argv[1:])"
-    for words in (["-q", "-c", show, "-o", "its", "--", "-q"],
-                  ["-q", "--duration", "60s", "--", sys.executable, "-c", show, "-o", "its", "--", "-q"]):
+    for words in (
+        ["-q", "-c", show, "-o", "its", "--", "-q"],
+        ["-q", "--duration", "60s", "--", sys.executable, "-c", show, "-o", "its", "--", "-q"],
+    ):
         done = wstrace("run", *words, cwd=tmp_path)
         assert done.stdout == "['-o', 'its', '--', '-q']\n", done.stderr
 
@@ -117,6 +134,8 @@ def test_the_working_directory_is_not_imported_from(tmp_path):
 
 
 def test_head_ends_quietly(tmp_path):
-    done = subprocess.run(f"{sys.executable} -m wstrace plugins | head -n 1", shell=True, capture_output=True, text=True)
+    done = subprocess.run(
+        f"{sys.executable} -m wstrace plugins | head -n 1", shell=True, capture_output=True, text=True
+    )
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal
 
 import pytest
@@ -16,19 +17,31 @@ from wstrace.options import Spec, build, parse_duration, parse_size, parse_spec
 class Thing:
     name = "thing"
 
-    def __init__(self, *, ring_bytes: int = 0, poll_ms: int = 100, rate: float = 1.0, kernel: bool = True,
-                 mode: Literal["fast", "full"] = "fast", keep: int | None = None, path: str = "",
-                 names: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        ring_bytes: int = 0,
+        poll_ms: int = 100,
+        rate: float = 1.0,
+        kernel: bool = True,
+        mode: Literal["fast", "full"] = "fast",
+        keep: int | None = None,
+        path: str = "",
+        names: list[str] | None = None,
+    ) -> None:
         self.given = {k: v for k, v in locals().items() if k != "self"}
 
 
-@pytest.mark.parametrize(("text", "name", "options"), [
-    ("page_faults", "page_faults", {}),
-    ("msgpack:path=C:\\x.wst", "msgpack", {"path": "C:\\x.wst"}),
-    ("msgpack:path=a,b.wst,fsync=frame", "msgpack", {"path": "a,b.wst", "fsync": "frame"}),
-    ("x:endpoint=http://localhost:4318", "x", {"endpoint": "http://localhost:4318"}),
-    ("x:", "x", {}),
-])
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("page_faults", "page_faults", {}),
+        ("msgpack:path=C:\\x.wst", "msgpack", {"path": "C:\\x.wst"}),
+        ("msgpack:path=a,b.wst,fsync=frame", "msgpack", {"path": "a,b.wst", "fsync": "frame"}),
+        ("x:endpoint=http://localhost:4318", "x", {"endpoint": "http://localhost:4318"}),
+        ("x:", "x", {}),
+    ],
+)
 def test_a_spec_is_split_at_the_first_colon(text, name, options):
     assert parse_spec(text) == Spec(name, options)
 
@@ -38,23 +51,39 @@ def test_an_option_without_a_value_is_refused():
         parse_spec("thing:fast")
 
 
-@pytest.mark.parametrize(("key", "text", "value"), [
-    ("ring_bytes", "4MiB", 4 << 20), ("ring_bytes", "64k", 65536), ("ring_bytes", "123", 123),
-    ("poll_ms", "2s", 2000), ("poll_ms", "50", 50), ("rate", "0.5", 0.5), ("rate", "5m", 300.0),
-    ("kernel", "no", False), ("kernel", "ON", True), ("mode", "full", "full"), ("keep", "none", None), ("keep", "3", 3),
-    ("path", "12", "12"), ("names", "a,b", ["a", "b"]),
-])
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("ring_bytes", "4MiB", 4 << 20),
+        ("ring_bytes", "64k", 65536),
+        ("ring_bytes", "123", 123),
+        ("poll_ms", "2s", 2000),
+        ("poll_ms", "50", 50),
+        ("rate", "0.5", 0.5),
+        ("rate", "5m", 300.0),
+        ("kernel", "no", False),
+        ("kernel", "ON", True),
+        ("mode", "full", "full"),
+        ("keep", "none", None),
+        ("keep", "3", 3),
+        ("path", "12", "12"),
+        ("names", "a,b", ["a", "b"]),
+    ],
+)
 def test_values_follow_the_annotation(key, text, value):
     assert build(Thing, {key: text}, "thing").given[key] == value
 
 
-@pytest.mark.parametrize(("key", "text", "message"), [
-    ("ring_byte", "1", "did you mean 'ring_bytes'"),
-    ("mode", "ful", "did you mean 'full'"),
-    ("kernel", "maybe", "neither true nor false"),
-    ("ring_bytes", "many", "not a size"),
-    ("poll_ms", "soon", "not a duration"),
-])
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("ring_byte", "1", "did you mean 'ring_bytes'"),
+        ("mode", "ful", "did you mean 'full'"),
+        ("kernel", "maybe", "neither true nor false"),
+        ("ring_bytes", "many", "not a size"),
+        ("poll_ms", "soon", "not a duration"),
+    ],
+)
 def test_a_wrong_option_names_the_nearest_or_the_reason(key, text, message):
     with pytest.raises(UsageError, match=message):
         build(Thing, {key: text}, "thing")
@@ -76,10 +105,8 @@ def test_a_plain_number_of_bytes_is_itself(n):
 @given(st.text(max_size=20))
 def test_garbage_is_a_value_error_and_nothing_else(text):
     for parse in (parse_size, parse_duration):
-        try:
+        with contextlib.suppress(ValueError):
             assert parse(text) >= 0
-        except ValueError:
-            pass
 
 
 def config(tmp_path, toml="", **environ) -> Config:
@@ -103,11 +130,14 @@ def test_pyproject_is_read_only_when_asked_for(tmp_path, monkeypatch):
     assert Config.load(environ={}, project=False).get("duration") is None
 
 
-@pytest.mark.parametrize(("toml", "message"), [
-    ("exporter = []", "did you mean 'exporters'"),
-    ("[thing]\nringbytes = 1", "did you mean 'ring_bytes'"),
-    ("[things]\nx = 1", "did you mean 'thing'"),
-])
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("exporter = []", "did you mean 'exporters'"),
+        ("[thing]\nringbytes = 1", "did you mean 'ring_bytes'"),
+        ("[things]\nx = 1", "did you mean 'thing'"),
+    ],
+)
 def test_an_unknown_key_names_the_nearest(tmp_path, toml, message):
     with pytest.raises(UsageError, match=message):
         config(tmp_path, toml).check({"thing": Thing})

@@ -38,8 +38,11 @@ def raising():
     raise RuntimeError("this hook is broken")
 
 
-GOOD = Entry("good", module(wstrace_sources=lambda: [ScriptedSource], wstrace_exporters=lambda: [RecordingExporter]),
-             dist="wstrace")
+GOOD = Entry(
+    "good",
+    module(wstrace_sources=lambda: [ScriptedSource], wstrace_exporters=lambda: [RecordingExporter]),
+    dist="wstrace",
+)
 
 
 def plugins(monkeypatch, *entries, **kwargs) -> Plugins:

@@ -16,12 +16,21 @@ from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
 
 
 def faults(n: int, start: int = 0):
-    return batch_of(PAGE_FAULT, time_ns=list(range(start, start + n)), pid=1, tid=1, pc=1,
-                    va=[4096 * i for i in range(start, start + n)], flags=0)
+    return batch_of(
+        PAGE_FAULT,
+        time_ns=list(range(start, start + n)),
+        pid=1,
+        tid=1,
+        pc=1,
+        va=[4096 * i for i in range(start, start + n)],
+        flags=0,
+    )
 
 
 def run(*batches, exporters=(), enrichers=(), **kwargs) -> Session:
-    session = Session(sources=[ScriptedSource(batches)], exporters=exporters, enrichers=enrichers, record=False, **kwargs)
+    session = Session(
+        sources=[ScriptedSource(batches)], exporters=exporters, enrichers=enrichers, record=False, **kwargs
+    )
     with session:
         session.wait(5)
     return session
@@ -60,8 +69,9 @@ def test_an_exporter_that_hangs_costs_a_bounded_stop(where):
     hanging.name = "hanging"
     setattr(hanging, where, lambda *args: release.wait(60))
     good = RecordingExporter()
-    session = Session(sources=[ScriptedSource([faults(4), faults(4)])], exporters=[hanging, good], enrichers=[],
-                      record=False).start()
+    session = Session(
+        sources=[ScriptedSource([faults(4), faults(4)])], exporters=[hanging, good], enrichers=[], record=False
+    ).start()
     session.wait(5)
     started = time.monotonic()
     session.stop(seconds=1.0)

@@ -11,22 +11,29 @@ AS_DARWIN = "import sys; sys.platform = 'darwin'\nimport wstrace\n"
 
 
 def python(code, *words):
-    return subprocess.run([sys.executable, "-c", AS_DARWIN + code, *map(str, words)], capture_output=True, text=True,
-                          timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", AS_DARWIN + code, *map(str, words)], capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.fixture
 def trace(tmp_path):
     path = tmp_path / "x.wst"
-    made = subprocess.run([sys.executable, "-m", "wstrace", "run", "-q", "-o", path, "-c", "pass"],
-                          capture_output=True, text=True, cwd=tmp_path)
+    made = subprocess.run(
+        [sys.executable, "-m", "wstrace", "run", "-q", "-o", path, "-c", "pass"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
     assert made.returncode == 0, made.stderr
     return path
 
 
 def test_capture_says_what_would_work():
-    done = python("try:\n    wstrace.Session().start()\n"
-                  "except wstrace.Unavailable as why:\n    print(why); raise SystemExit(why.exit_code)")
+    done = python(
+        "try:\n    wstrace.Session().start()\n"
+        "except wstrace.Unavailable as why:\n    print(why); raise SystemExit(why.exit_code)"
+    )
     assert done.returncode == 122, done.stderr
     assert "not on darwin" in done.stdout
     assert "report, info, replay" in done.stdout

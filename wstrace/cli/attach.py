@@ -9,6 +9,7 @@ import click
 
 from wstrace.cli.tracing import Trace, Tracing, tracing_options
 from wstrace.errors import TargetExited, UsageError
+from wstrace.interfaces import Target
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,7 +29,7 @@ def attach(options: Tracing, more: tuple[int, ...], names: tuple[str, ...], pids
         raise UsageError("no process given", "write: wstrace attach PID, or --name GLOB")
     trace = Trace(options)
     platform = trace.plugins.platform
-    targets = []
+    targets: list[Target] = []
     try:
         targets.extend(platform.attach(pid) for pid in wanted)
         session = trace.session(targets)
@@ -45,8 +46,11 @@ def _by_name(names: tuple[str, ...]) -> list[int]:
         return []
     import psutil
 
-    found = [process.pid for process in psutil.process_iter(["name"])
-             if process.pid != os.getpid() and any(fnmatch.fnmatch(process.info["name"] or "", g) for g in names)]
+    found = [
+        process.pid
+        for process in psutil.process_iter(["name"])
+        if process.pid != os.getpid() and any(fnmatch.fnmatch(process.info["name"] or "", g) for g in names)
+    ]
     if not found:
         raise TargetExited(f"no process is named {' or '.join(names)}", "wstrace ps shows the names")
     return found

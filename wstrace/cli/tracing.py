@@ -45,7 +45,7 @@ class Tracing:
     config: str | None
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
     """`30s`, `5m`: seconds."""
 
     name = "duration"
@@ -224,9 +224,12 @@ def _signals(session: Session, launched: bool) -> Iterator[Callable[[], bool]]:
         if not launched:
             interrupts += 2
 
-    handlers = {name: (interrupt if name in ("SIGINT", "SIGBREAK") else end)
-                for name in ("SIGINT", "SIGBREAK", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
-    previous = {}
+    handlers = {
+        name: (interrupt if name in ("SIGINT", "SIGBREAK") else end)
+        for name in ("SIGINT", "SIGBREAK", "SIGTERM", "SIGHUP")
+        if hasattr(signal, name)
+    }
+    previous: dict[str, Any] = {}
     for name, handler in handlers.items():
         if signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:  # nohup stays nohup
             previous[name] = signal.signal(getattr(signal, name), handler)
@@ -239,11 +242,12 @@ def _signals(session: Session, launched: bool) -> Iterator[Callable[[], bool]]:
 
 def _from_terminal() -> bool:
     """Whether Ctrl-C on our terminal reaches the target by itself: it shares our foreground process group."""
-    if not hasattr(os, "tcgetpgrp"):
+    ask, group = getattr(os, "tcgetpgrp", None), getattr(os, "getpgrp", None)
+    if ask is None or group is None:
         return True
     for stream in (0, 1, 2):
         try:
-            if os.tcgetpgrp(stream) == os.getpgrp():
+            if ask(stream) == group():
                 return True
         except OSError:
             continue
