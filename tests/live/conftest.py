@@ -133,9 +133,14 @@ def attach() -> Iterator[Callable[..., Trace]]:
 
     def start(pid: int, *, own_threads: Callable[[], frozenset[int]] = frozenset, **options: Any) -> Trace:
         context = Context(targets=(platform().attach(pid),), own_threads=own_threads)
-        made.append(Trace(context, PageFaults(**options)))
-        made[-1].source.start(context)
-        return made[-1]
+        trace = Trace(context, PageFaults(**options))
+        try:
+            trace.source.start(context)
+        except BaseException:
+            context.targets[0].close()
+            raise
+        made.append(trace)
+        return trace
 
     yield start
     for trace in made:
