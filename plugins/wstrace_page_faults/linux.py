@@ -30,6 +30,7 @@ from wstrace_page_faults.side_band import SideBand
 _LATEST_NS = 100_000_000  # a row is in its ring at most so long after its time: seen were 6-8 ms
 _FOREVER = (1 << 64) - 1
 _BATCH_ROWS = 1 << 17
+_PRUNE_SECONDS = 1.0
 _PEAK_SECONDS = (0.001, 0.25)  # between two looks at the target's peak: the first, the longest
 
 
@@ -64,6 +65,7 @@ class PageFaults(Source):
         self._doubled = self._started = False
         self._since = self._watermark = self._late = self._lost_told = 0
         self._peak_due, self._peak_pause = 0.0, _PEAK_SECONDS[0]
+        self._prune_due = 0.0
         self._grown = True
 
     @classmethod
@@ -346,10 +348,12 @@ class PageFaults(Source):
         """True when no traced process is left, where the trace is to wait for all."""
         if self._counters is not None:
             return self._counters.finished
-        return self._started and self._context.wait_children and self._resumed_and_gone()
-
-    def _resumed_and_gone(self) -> bool:
-        return self._side.records > 0 and not self._side.live
+        if not self._started or not self._context.wait_children:
+            return False
+        if time.monotonic() >= self._prune_due:
+            self._prune_due = time.monotonic() + _PRUNE_SECONDS
+            self._side.prune()
+        return not self._side.live
 
     def abandon(self) -> None:
         """In a forked child: the copied descriptors are closed; its faults stay in the parent's trace."""

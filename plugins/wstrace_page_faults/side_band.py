@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
+from wstrace.errors import Unavailable
 from wstrace.schema import (
     ADDRESS_SPACE,
     DTYPES,
@@ -226,6 +227,16 @@ class SideBand:
     def launched(self, pid: int) -> None:
         """A process of ours that has not executed its command yet."""
         self.live[pid] = Live(os.getpid(), 0, {pid})
+
+    def prune(self) -> None:
+        """Forgets processes that are gone: of one that gained privilege by exec the kernel does not tell the end."""
+        for pid in list(self.live):
+            try:
+                gone = procfs.stat(pid).gone
+            except Unavailable:
+                gone = True
+            if gone and not self._records:
+                self.live.pop(pid, None)
 
     def seen(self, pid: int, time_ns: int) -> None:
         """A process that runs already: its name, threads and mappings, as they are now, from that time on.

@@ -334,6 +334,20 @@ def test_refusals(child: Any, attach: Any) -> None:
     target.close()
 
 
+def test_processes_that_end_while_they_are_attached(attach: Any) -> None:
+    before = descriptors()
+    ended = 0
+    for delay in range(30):
+        one = subprocess.Popen(["sleep", f"{delay / 5000}"])
+        try:
+            attach(one.pid).stop()
+        except TargetExited:
+            ended += 1
+        one.wait()
+    assert ended > 0
+    assert descriptors() == before
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
 def test_another_users_process(child: Any) -> None:
     one = child("input()")

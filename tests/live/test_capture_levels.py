@@ -109,6 +109,8 @@ def test_nobody_at_paranoid_2_gets_user_faults(paranoid: object, touch: Path, le
     assert int(told["usage"]) > int(told["faults"])
     assert int(told["lost_kernel"]) == 0
     if told["level"] == "user":
+        assert "/dd'" in told["names"]
+        assert "[stack]" in told["names"]
         assert int(told["counted"]) == int(told["faults"]) > 50
         assert "kernel code" in told["not_visible"]
     refused = traced(NOBODY, ["true"], require="full")

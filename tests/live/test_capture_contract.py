@@ -1,0 +1,31 @@
+"""The contract of every source, kept by page_faults on a process that faults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from wstrace.interfaces import Context, Source
+from wstrace.testing import SourceContract
+from wstrace_os.linux import platform
+from wstrace_page_faults.linux import PageFaults
+
+BUSY = "import time\nwhile True: bytearray(1 << 20); time.sleep(0.001)"
+
+
+class TestPageFaults(SourceContract):
+    @pytest.fixture(autouse=True)
+    def busy(self) -> Iterator[None]:
+        self.child = subprocess.Popen([sys.executable, "-S", "-c", BUSY])
+        yield
+        self.child.kill()
+        self.child.wait()
+
+    def make(self) -> Source:
+        return PageFaults()
+
+    def context(self) -> Context:
+        return Context(targets=(platform().attach(self.child.pid),))
