@@ -10,8 +10,9 @@ from wstrace.schema import STREAMS, Schema
 from wstrace_msgpack import frames, osfile
 from wstrace_msgpack.decoder import Decoder, Selection
 from wstrace_msgpack.format import END, HEADER, LIMITS, MAPPINGS, MARK, STRINGS, FrameError, Limits
-from wstrace_msgpack.rotation import part_path
-from wstrace_msgpack.scan import Damage, Frame, Input, Scanner
+from wstrace_msgpack.frames import unpack_header
+from wstrace_msgpack.rotation import is_trace, part_path
+from wstrace_msgpack.scan import Damage, Frame, Input, Scanner, frame_at
 from wstrace_msgpack.tables import PartLookups, Tables, Whole
 
 
@@ -44,23 +45,25 @@ class Follower:
     def _open(self, path: str) -> None:
         self._input = Input(path)
         self._scanner = Scanner(self._input, self.limits)
+        self._size = -1
         self._tables = Tables(self.limits)
         self._decoder: Decoder | None = None
 
     def batches(self) -> Iterator[Batch]:
         """What has come since the last call: mappings before the rows that refer to them."""
-        grown = self._input.refresh() > self._scanner.end
+        before = self._size
+        self._size = self._input.refresh()
         for frame in self._scanner.frames(growing=True):
             try:
                 yield from self._frame(frame)
             except FrameError:
                 self.damage.bad_frames += 1
-        if not grown and not self.finished and not osfile.is_being_written(self._input.path):
+        if self._size == before and not self.finished and not osfile.is_being_written(self._input.path):
             self.finished = not self._next_part()
 
     def _frame(self, frame: Frame) -> Iterator[Batch]:
         if frame.kind == HEADER:
-            header = frames.unpack_header(frame.body, self.limits)
+            header = unpack_header(frame.body, self.limits)
             if why := header.refused():
                 raise TraceFileError(f"{self._input.path}: {why}", "read it with a newer wstrace")
             self._number = header.part
@@ -96,19 +99,17 @@ class Follower:
         """Opens the part that follows this one, when there is one."""
         before = self._scanner.file_id
         path = part_path(self._path, self._number + 1)
-        try:
-            following = Input(path)
-        except TraceFileError:
+        if not is_trace(path):
             return False
+        following = Input(path)
+        first = frame_at(following, 0, None, self.limits)
+        header = unpack_header(first.body, self.limits) if first is not None and first.kind == HEADER else None
         following.close()
-        for frame in Scanner(Input(path), self.limits).frames():
-            header = frames.unpack_header(frame.body, self.limits) if frame.kind == HEADER else None
-            if header is None or header.prev != before:
-                return False
-            self._input.close()
-            self._open(path)
-            return True
-        return False
+        if header is None or header.prev != before:
+            return False
+        self._input.close()
+        self._open(path)
+        return True
 
     def close(self) -> None:
         """Closes the file."""

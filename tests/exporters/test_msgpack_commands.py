@@ -1,0 +1,219 @@
+"""The commands on trace files: what they print, what they write, how they fail."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wstrace import cli
+from wstrace.interfaces import Context
+from wstrace_msgpack import osfile, synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.reader import open_trace
+
+
+def wstrace(*arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command line."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main([str(argument) for argument in arguments])
+    return code, out.getvalue(), err.getvalue()
+
+
+def write(path: Path, n: int = 5000, **options: object) -> Path:
+    context = Context()
+    exporter = MsgpackExporter(path=str(path), **options)
+    context.facts["command"] = ["made-up", "--flag"]
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings, name="evil\x1b[31m"))
+    for batch in synthetic.faults(context.strings, n, rows=500):
+        exporter.export(batch)
+        exporter.flush(1)
+    context.ledger.add("recorded", n, "page_fault")
+    exporter.close()
+    return path
+
+
+@pytest.fixture
+def trace(tmp_path) -> Path:
+    return write(tmp_path / "x.wst")
+
+
+def test_info_tells_clean_cut_and_damaged(trace):
+    data = trace.read_bytes()
+    code, out, _ = wstrace("info", trace)
+    assert code == 0
+    assert f"{trace}: clean, " in out
+    assert "page_fault: 5,000 rows" in out
+    assert "command: made-up --flag" in out
+    assert "process 4242: evil\\x1b[31m" in out
+    assert "\x1b" not in out
+    trace.write_bytes(data[:-10])
+    _, out, _ = wstrace("info", trace)
+    assert f"{trace}: cut, " in out
+    assert "tail bytes: " in out
+    damaged = bytearray(data)
+    damaged[len(data) // 2] ^= 1
+    trace.write_bytes(bytes(damaged))
+    _, out, _ = wstrace("info", trace)
+    assert f"{trace}: damaged, " in out
+    assert "lost frames: 1" in out
+
+
+def test_info_as_json(trace):
+    code, out, _ = wstrace("info", trace, "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["state"] == "clean"
+    assert told["rows"]["page_fault"] == 5000
+    assert told["ledger"] == {"recorded:page_fault": 5000}
+    assert told["processes"] == {"4242": ["evil\x1b[31m"]}
+    assert json.loads(wstrace("info", trace, "--json", "--quick")[1])["rows"] == told["rows"]
+
+
+@pytest.mark.parametrize("word", ["info", "replay", "recover", "convert", "merge", "query"])
+def test_no_such_file_and_no_trace_are_one_line(tmp_path, word):
+    rest = {
+        "recover": ["-o", tmp_path / "o.wst"], "merge": ["-o", tmp_path / "o.wst"],
+        "convert": ["-o", tmp_path / "o.csv"], "query": ["select 1"],
+    }.get(word, [])  # fmt: skip
+    (tmp_path / "text").write_text("hello")
+    for name, why in (("none", "No such file"), ("text", "is no wstrace trace file")):
+        code, out, err = wstrace(word, tmp_path / name, *rest)
+        assert code == 125
+        assert why in err
+        assert err.count("\n") == 1
+        assert not out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text"]
+
+
+def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):
+    data = bytearray(trace.read_bytes())
+    data[len(data) // 2] ^= 1
+    broken = tmp_path / "broken.wst"
+    broken.write_bytes(data[:-20])
+    code, out, _ = wstrace("recover", broken, "-o", tmp_path / "good.wst")
+    assert code == 0
+    assert "was damaged" in out
+    assert "1 lost frames" in out
+    with open_trace(str(broken)) as old, open_trace(str(tmp_path / "good.wst"), scan=True) as new:
+        assert new.clean
+        assert new.rows["page_fault"] == 4500
+        assert new.header.boot_id == old.header.boot_id
+        assert new.header.command == ["made-up", "--flag"]
+        assert new.begin_ns == old.begin_ns
+        assert new.ledger.get("file_lost_frames") == 1
+        a, b = ([batch["va"].tolist() for batch in one.batches("page_fault")] for one in (old, new))
+        assert [*itertools.chain(*a)] == [*itertools.chain(*b)]
+        names = [{t.strings[int(c)] for batch in t.batches("page_fault") for c in batch["file"]} for t in (old, new)]
+        assert names[0] == names[1]
+    code, _, err = wstrace("recover", broken, "-o", broken, "-f")
+    assert code == 125
+    assert "the damaged file itself" in err
+
+
+def test_merge_of_parts_takes_each_once(tmp_path):
+    path = write(tmp_path / "x.wst", rotate_bytes=6_000)
+    parts = sorted(tmp_path.iterdir())
+    assert len(parts) > 2
+    code, out, _ = wstrace("merge", path, *parts, "-o", tmp_path / "m.wst")
+    assert code == 0
+    assert f"of {len(parts)} files" in out
+    with open_trace(str(path)) as old, open_trace(str(tmp_path / "m.wst")) as new:
+        assert new.rows == {**old.rows, "mapping": 40}
+        assert new.ledger.as_dict() == old.ledger.as_dict()
+        assert new.clean
+
+
+def test_merge_of_hosts_puts_them_on_one_clock(tmp_path, monkeypatch):
+    first = write(tmp_path / "a.wst", 1000)
+    later = 3_600_000_000_000
+    clocks = osfile.clocks
+    monkeypatch.setattr(osfile, "boot_id", lambda: "another")
+    monkeypatch.setattr(osfile, "host", lambda: {"name": "other"})
+    monkeypatch.setattr(osfile, "clocks", lambda: {**clocks(), "realtime": clocks()["realtime"] + later})
+    second = write(tmp_path / "b.wst", 500)
+    code, _, _ = wstrace("merge", first, second, "-o", tmp_path / "m.wst")
+    assert code == 0
+    with open_trace(str(tmp_path / "m.wst")) as trace:
+        assert trace.clean
+        assert trace.rows["page_fault"] == 1500
+        batches = list(trace.batches("page_fault"))
+        hosts = {int(host) for batch in batches for host in batch["host"]}
+        assert hosts == {0, 1}
+        other = next(batch["time_ns"][batch["host"] == 1] for batch in batches if (batch["host"] == 1).any())
+        assert abs(int(other[0]) - 2_000_000 - later) < 10**9
+        assert {name.rpartition("@")[2] for names in trace.process_names().values() for name in names} >= {"other"}
+        assert next(mark["hosts"] for mark in trace.marks if mark["m"] == "hosts")[1] == "other"
+        assert len(trace.mappings) == 80
+
+
+def test_convert_projects_and_cuts_and_refuses(trace, tmp_path):
+    pytest.importorskip("pyarrow")
+    out = tmp_path / "x.csv"
+    code, printed, err = wstrace("convert", trace, "-o", out, "--columns", "tid, file")
+    assert (code, printed) == (0, "")
+    assert "5,000 rows" in err
+    assert out.read_text().splitlines()[0] == '"tid","file"'
+    assert wstrace("convert", trace, "-o", out)[0] == 123
+    code, _, err = wstrace("convert", trace, "-o", out, "-f", "--columns", "tid,fil")
+    assert code == 125
+    assert "did you mean 'file'" in err
+    code, _, err = wstrace("convert", trace, "-o", out, "-f", "--stream", "page_faults")
+    assert "did you mean 'page_fault'" in err
+    code, _, err = wstrace("convert", trace, "-o", tmp_path / "x.xlsx")
+    assert ".parquet" in err
+    assert wstrace("convert", trace, "-o", tmp_path / "none" / "x.csv")[0] == 123
+    assert wstrace("convert", trace, "-o", tmp_path / "p.jsonl", "--stream", "process")[0] == 0
+    assert json.loads((tmp_path / "p.jsonl").read_text().splitlines()[0])["name"] == "evil\x1b[31m"
+
+
+def test_query_prints_tables_csv_and_json_that_are_safe(trace):
+    pytest.importorskip("duckdb")
+    sql = "select name, count(*) as n from process group by name"
+    code, out, _ = wstrace("query", trace, sql)
+    assert code == 0
+    assert out.splitlines() == ["name          n", "evil\\x1b[31m  2"]
+    assert json.loads(wstrace("query", trace, sql, "--format", "json")[1]) == {"name": "evil\x1b[31m", "n": 2}
+    assert wstrace("query", trace, sql, "--format", "csv")[1].splitlines()[0] == "name,n"
+    many = wstrace("query", trace, "select va from page_fault", "--limit", "5")[1].splitlines()
+    assert len(many) == 7
+    assert many[-1] == "... and 4,995 rows more (--limit)"
+
+
+def test_query_reads_no_other_file_and_a_wrong_query_is_one_line(trace, tmp_path):
+    pytest.importorskip("duckdb")
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    code, out, err = wstrace("query", trace, f"select * from read_csv('{tmp_path}/secret.csv')")
+    assert code == 125
+    assert "disabled" in err
+    assert not out
+    code, _, err = wstrace("query", trace, "select nonsense from page_fault")
+    assert code == 125
+    assert err.count("\n") == 1
+
+
+def test_replay_feeds_an_exporter(trace, tmp_path):
+    code, _, err = wstrace("replay", trace, "-e", f"msgpack:path={tmp_path}/y.wst")
+    assert (code, err) == (0, "")
+    with open_trace(str(tmp_path / "y.wst")) as copy:
+        assert copy.clean
+        assert copy.rows["page_fault"] == 5000
+
+
+def test_help_of_every_word_imports_no_numpy():
+    command = [sys.executable, "-X", "importtime", "-m", "wstrace", "--help"]
+    out = subprocess.run(command, capture_output=True, text=True)
+    assert out.returncode == 0
+    for word in ("info", "recover", "convert", "merge", "query", "replay"):
+        assert f"  {word} " in out.stdout
+    assert "numpy" not in out.stderr
+    assert "msgpack.exporter" not in out.stderr

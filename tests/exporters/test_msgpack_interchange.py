@@ -1,0 +1,187 @@
+"""A trace is read by programs that know nothing of wstrace: msgpack-python, Node, DuckDB, pyarrow."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+
+from wstrace.interfaces import Context
+from wstrace.schema import MARK
+from wstrace.testing import batch_of
+from wstrace_msgpack import synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.sql import connect
+from wstrace_msgpack.tabular import write as convert
+
+N = 150_000
+TOP = "select file, count(*) n from page_fault group by file order by n desc, file limit 10"
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> tuple[Path, list]:
+    path = tmp_path_factory.mktemp("interchange") / "x.wst"
+    context = Context()
+    exporter = MsgpackExporter(path=str(path))
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings, name="not utf-8: \udcff, \x1b[31m \u2028"))
+    batches = list(synthetic.faults(context.strings, N))
+    for batch in batches:
+        exporter.export(batch)
+    exporter.export(batch_of(MARK, context.strings, time_ns=[1], pid=1, tid=1, text=["mark"]))
+    exporter.export(synthetic.resident(context.strings))
+    exporter.close()
+    return path, batches
+
+
+def counts(batches: list) -> Counter[str]:
+    """What every other program must count: faults by file, from the batches as they were made."""
+    found: Counter[str] = Counter()
+    for batch in batches:
+        for mapping, n in zip(*np.unique(batch["mapping"], return_counts=True), strict=True):
+            found["[anon]" if (mapping - 1) % 4 == 3 else f"/usr/lib/lib{mapping}.so"] += int(n)
+    return found
+
+
+def top(found: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:10]
+
+
+def test_a_plain_unpacker_reads_every_frame(trace):
+    import zlib
+
+    path, batches = trace
+    data, at, rows, seqs, va = path.read_bytes(), 0, 0, [], []
+    unpacker = msgpack.Unpacker(strict_map_key=False)
+    unpacker.feed(data)
+    for ident, kind, seq, length, crc, body in unpacker:
+        end = unpacker.tell()
+        assert zlib.crc32(data[at + 19 : at + 34] + data[end - length : end]) == crc
+        assert (ident.code, ident.data[:8]) == (0x57, b"\x89WSTF\r\n\x1a")
+        assert end - at == 39 + length
+        seqs.append(seq)
+        if kind == 3 and body["s"] == "page_fault":
+            rows += body["n"]
+            kind_, chain, codec, raw_len, packed = body["c"]["va"]
+            assert (kind_, chain[0][0], codec, raw_len) == ("u64", "delta", "zstd", 8 * body["n"])
+            from wstrace_msgpack.columns import zstd
+
+            differences = np.frombuffer(zstd().decompress(packed), "<u8")
+            va.append(np.cumsum(differences, dtype="<u8") + np.uint64(chain[0][1]))
+        at = end
+    assert at == len(data)
+    assert seqs == list(range(len(seqs)))
+    assert rows == N
+    assert np.array_equal(np.concatenate(va), np.concatenate([batch["va"] for batch in batches]))
+    assert kind == 7
+    assert body["clean"] is True
+
+
+def test_node_reads_every_frame(trace, tmp_path):
+    path, _ = trace
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed: bash tests/install-peers")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "wstrace-tests" / "node"
+    if not (cache / "node_modules" / "@msgpack" / "msgpack").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(cache), "@msgpack/msgpack@3"]
+        installed = subprocess.run(npm, capture_output=True, text=True, timeout=100)
+        if installed.returncode:
+            pytest.skip(f"npm cannot install @msgpack/msgpack here: {installed.stderr.strip()[-200:]}")
+    shutil.copy(Path(__file__).with_name("wstf_reader.mjs"), cache / "wstf_reader.mjs")
+    out = subprocess.run(
+        ["node", str(cache / "wstf_reader.mjs"), str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert out.returncode == 0, out.stderr
+    sums = json.loads(out.stdout)
+    assert sums["rows"] == {"page_fault": N, "process": 2}
+    assert sums["seqs"] == list(range(sums["frames"]))
+    assert sums["ids"] == 1
+    assert sums["end"] == {"frames": sums["frames"], "clean": True, "rows": N}
+    assert "/usr/lib/lib1.so" in sums["names"]
+    assert "bytes" in sums["names"], "a name that is not UTF-8 is bin"
+
+
+def test_duckdb_counts_the_same_in_the_file_and_in_parquet(trace, tmp_path):
+    pytest.importorskip("duckdb")
+    path, batches = trace
+    expected = top(counts(batches))
+    with connect(str(path), TOP) as answer:
+        assert answer.rows == expected
+        assert answer.names == ["file", "n"]
+    from wstrace_msgpack.reader import open_trace
+
+    with open_trace(str(path)) as opened:
+        assert convert(opened.batches("page_fault"), str(tmp_path / "x.parquet")) == N
+    with connect(str(tmp_path / "x.parquet"), TOP) as answer:
+        assert answer.rows == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select count(*) from page_fault", [(N,)]),
+        ("select count(*), count(distinct tid) from page_fault where va is not null", [(N, 2)]),
+        ("select name, count(*) from process group by all", [("not utf-8: \\xff, \x1b[31m \u2028", 2)]),
+        ("select count(*) from page_fault f join mapping m on f.mapping = m.id", [(N,)]),
+        ("select count(*) from page_fault f where f.file = '/no/such'", [(0,)]),
+        ("select sum(pages) from resident", [(sum(range(1, 31)),)]),
+        ("with x as (from page_fault) select count(*), min(kind) from x", [(N, "anon")]),
+        ("select a.n, b.n from (select count(*) n from page_fault) a, (select count(*) n from page_fault) b", [(N, N)]),
+        ("select count(columns(*)) from (select tid from page_fault)", [(N,)]),
+    ],
+)
+def test_queries_over_the_file(trace, sql, expected):
+    pytest.importorskip("duckdb")
+    with connect(str(trace[0]), sql) as answer:
+        assert answer.rows == expected
+
+
+def test_a_query_decodes_only_the_columns_that_it_names(trace):
+    from wstrace_msgpack.reader import open_trace
+    from wstrace_msgpack.sql import named_columns
+
+    with open_trace(str(trace[0])) as opened:
+        assert named_columns(opened, "page_fault", TOP) == ["file"]
+        assert named_columns(opened, "page_fault", "select count(*) from page_fault") == ["flags"]
+        assert named_columns(opened, "page_fault", "select va, f.tid from page_fault f where pid = 3") == [
+            "pid", "tid", "va",
+        ]  # fmt: skip
+        everything = [column.name for column in opened.columns_of("page_fault")]
+        all_of = ("select * from page_fault", "from page_fault", "summarize page_fault", "select f.* from page_fault f")
+        for sql in all_of:
+            assert named_columns(opened, "page_fault", sql) == everything
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "arrow", "parquet"])
+def test_converted_files_hold_every_row_and_names_in_clear(trace, tmp_path, suffix):
+    pyarrow = pytest.importorskip("pyarrow")
+    from wstrace_msgpack.reader import open_trace
+
+    path, batches = trace
+    out = tmp_path / f"x.{suffix}"
+    with open_trace(str(path)) as opened:
+        assert convert(opened.batches("page_fault", ["va", "file", "kind"]), str(out)) == N
+    if suffix == "csv":
+        with out.open(newline="") as file:
+            rows = [(int(row["va"]), row["file"], row["kind"]) for row in csv.DictReader(file)]
+    elif suffix == "jsonl":
+        rows = [tuple(json.loads(line).values()) for line in out.read_text().splitlines()]
+    else:
+        from pyarrow import parquet
+
+        table = parquet.read_table(out) if suffix == "parquet" else pyarrow.ipc.open_file(out).read_all()
+        rows = list(zip(*(table[name].to_pylist() for name in ("va", "file", "kind")), strict=True))
+    assert [va for va, _, _ in rows] == np.concatenate([batch["va"] for batch in batches]).tolist()
+    assert Counter(file for _, file, _ in rows) == counts(batches)
+    assert {kind for _, _, kind in rows} == {"file", "anon"}
+    assert [entry.name for entry in tmp_path.iterdir()] == [out.name], "nothing unfinished is left"

@@ -1,0 +1,383 @@
+"""The reader: windows, projection, parts as one, growing files, replay, Arrow."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wstrace
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import TraceFileError, UsageError
+from wstrace.interfaces import Context, Source
+from wstrace.schema import MARK, PAGE_FAULT
+from wstrace.session import Session
+from wstrace.testing import RecordingExporter, SourceContract, batch_of
+from wstrace_msgpack import columns, frames, synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.follow import Follower
+from wstrace_msgpack.format import EVENTS, INDEX, pack_frame
+from wstrace_msgpack.prefetch import Prefetched
+from wstrace_msgpack.reader import open_trace
+from wstrace_msgpack.replay import Replay
+
+N = 30_000
+
+
+def write(path: Path, n: int = N, rows: int = 1000, seed: int = 1, **options: object) -> list[Batch]:
+    context = Context()
+    exporter = MsgpackExporter(path=str(path), **options)
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings))
+    batches = list(synthetic.faults(context.strings, n, rows=rows, seed=seed))
+    for batch in batches:
+        exporter.export(batch)
+        exporter.flush(1)
+    exporter.export(batch_of(MARK, context.strings, time_ns=[2_500_000], pid=7, tid=8, text=["warm"]))
+    exporter.export(synthetic.resident(context.strings))
+    context.ledger.add("recorded", n, "page_fault")
+    context.ledger.add("lost_kernel", 7, "page_fault")
+    context.facts.update(level="full", peak_resident_bytes=123)
+    exporter.close()
+    return batches
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("reader") / "x.wst"
+
+
+@pytest.fixture(scope="module")
+def written(path) -> list[Batch]:
+    return write(path)
+
+
+def column(batches, name: str) -> np.ndarray:
+    return np.concatenate([batch[name] for batch in batches])
+
+
+def test_it_is_part_of_the_public_api(path, written):
+    with wstrace.open_trace(str(path)) as trace:
+        assert trace.rows["page_fault"] == N
+        assert set(trace.streams) == {"page_fault", "process", "mapping", "resident", "mark"}
+        assert trace.header.clock["name"] in ("CLOCK_MONOTONIC", "QueryPerformanceCounter")
+    with wstrace.open_trace(path) as trace:
+        assert len(trace.parts) == 1
+
+
+def test_any_time_window_is_exact(path, written):
+    times = column(written, "time_ns")
+    rng = np.random.default_rng(2)
+    with open_trace(str(path)) as trace:
+        for _ in range(30):
+            start, end = sorted(int(t) for t in rng.choice(times, 2))
+            expected = times[(times >= start) & (times < end)]
+            for read in (trace.batches("page_fault", ["time_ns"], start, end),
+                         Prefetched(trace.batches("page_fault", ["time_ns"], start, end))):  # fmt: skip
+                got = list(read)
+                assert np.array_equal(column(got, "time_ns") if got else times[:0], expected)
+        assert not list(trace.batches("page_fault", None, 0, 1))
+        assert not list(trace.batches("page_fault", None, 1 << 62, None))
+        assert sum(map(len, trace.batches("page_fault", ["va"], int(times[5000])))) == N - 5000
+
+
+def test_a_window_reads_only_the_frames_that_it_touches(path, written, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(frames, "unpack_rows", lambda *a, _f=frames.unpack_rows, **k: decoded.append(1) or _f(*a, **k))
+    with open_trace(str(path)) as trace:
+        decoded.clear()
+        start = int(written[10]["time_ns"][0])
+        assert len(list(trace.batches("page_fault", ["va"], start, start + 1))) == 1
+    assert len(decoded) <= 2
+
+
+def test_a_column_nobody_asked_for_is_not_decoded(path, written, monkeypatch):
+    seen = []
+    monkeypatch.setattr(columns, "decode", lambda body, n, _f=columns.decode: seen.append(n) or _f(body, n))
+    with open_trace(str(path)) as trace:
+        seen.clear()
+        (first, *_) = trace.batches("page_fault", ["tid", "va"])
+        assert list(first) == ["tid", "va"]
+        n_frames = len(list(trace.batches("page_fault", ["va"])))
+    assert len(seen) == 2 * n_frames + n_frames
+
+
+def test_prefetched_gives_the_same_in_the_same_order(path, written):
+    with open_trace(str(path)) as trace:
+        batches = trace.batches("page_fault")
+        for ahead, plain in zip(Prefetched(batches), batches, strict=True):
+            for name in plain:
+                assert np.array_equal(ahead[name], plain[name])
+        for stopped, _ in zip(Prefetched(batches), range(2), strict=False):
+            assert len(stopped)
+
+
+def test_prefetched_survives_a_frame_that_is_not_where_the_index_says(path, written, tmp_path):
+    data = bytearray(path.read_bytes())
+    with open_trace(str(path)) as trace:
+        events = trace.parts[0].entries[trace.parts[0].entries["kind"] == EVENTS]
+        at = int(events["offset"][20])
+    data[at + 60] ^= 1
+    broken = tmp_path / "x.wst"
+    broken.write_bytes(bytes(data))
+    with open_trace(str(broken)) as trace:
+        assert trace.state == "clean"  # nothing has looked at it yet
+        assert sum(map(len, Prefetched(trace.batches("page_fault", ["va"])))) == N - 1000
+        assert trace.state == "damaged"
+        assert trace.damage()["lost_frames"] == 1
+
+
+def test_several_files_are_read_one_after_the_other(tmp_path):
+    write(tmp_path / "a.wst", 1000, seed=1)
+    write(tmp_path / "b.wst", 500, seed=2)
+    with open_trace([str(tmp_path / "a.wst"), str(tmp_path / "b.wst")]) as trace:
+        assert trace.rows["page_fault"] == 1500
+        assert len(trace.mappings) == 40, "the same mappings in both"
+
+
+def test_ids_that_mean_something_else_in_another_file_are_told_apart(tmp_path):
+    for name, first in (("a", 1), ("b", 2)):  # mapping 2 of b is /usr/lib/lib2.so at another address
+        context = Context()
+        exporter = MsgpackExporter(path=str(tmp_path / f"{name}.wst"))
+        exporter.start(context)
+        context.strings.code("shifts the codes" * first)
+        exporter.export(synthetic.mappings(context.strings, 5, first=first))
+        columns = {"va": np.arange(2, dtype="<u8"), "mapping": np.array([2, 2], "<u4")}
+        exporter.export(Batch(PAGE_FAULT, columns, window=(1, 2), strings=context.strings))
+        exporter.close()
+    with open_trace([str(tmp_path / "a.wst"), str(tmp_path / "b.wst")]) as trace:
+        first, second = trace.batches("page_fault")
+        assert first["mapping"][0] != second["mapping"][0]
+        rows = dict(zip(trace.mappings["id"].tolist(), trace.mappings["start"].tolist(), strict=True))
+        assert rows[int(first["mapping"][0])] == synthetic.FIRST_MAPPING + synthetic.MAPPING_BYTES
+        assert rows[int(second["mapping"][0])] == synthetic.FIRST_MAPPING
+        assert {trace.strings[int(b["file"][0])] for b in (first, second)} == {"/usr/lib/lib2.so"}
+
+
+def test_a_newer_major_is_refused_with_a_clear_error(tmp_path):
+    from wstrace_msgpack.body import packb
+
+    (tmp_path / "x.wst").write_bytes(pack_frame(b"12345678", 0, 0, packb({"v": [2, 0], "id": b"12345678"})))
+    with pytest.raises(TraceFileError, match=r"version 2.*newer wstrace"):
+        open_trace(str(tmp_path / "x.wst"))
+
+
+def test_the_index_goes_on_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr("wstrace_msgpack.sink.INDEX_ENTRIES", 7)
+    batches = write(tmp_path / "x.wst", 3000, rows=50)
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        part = trace.parts[0]
+        assert not part.scanned
+        assert (part.entries["kind"] == INDEX).sum() > 8
+        assert np.array_equal(column(trace.batches("page_fault"), "va"), column(batches, "va"))
+    with open_trace(str(tmp_path / "x.wst"), scan=True) as trace:
+        assert trace.clean
+        assert np.array_equal(column(trace.batches("page_fault"), "va"), column(batches, "va"))
+
+
+def test_a_large_ledger_still_leaves_an_end_that_is_found(tmp_path):
+    context = Context()
+    exporter = MsgpackExporter(path=str(tmp_path / "x.wst"))
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    for i in range(500):
+        context.ledger.set("failed_lane", i, f"exporter_{i}")
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert not trace.parts[0].scanned
+        assert trace.ledger.get("failed_lane") == sum(range(500))
+
+
+# -- replay ----------------------------------------------------------------------------------------------------------
+
+
+class TestReplay(SourceContract):
+    @pytest.fixture(autouse=True)
+    def file(self, path: Path, written: list[Batch]) -> None:
+        self.path = str(path)
+
+    def make(self) -> Source:
+        return Replay(path=[self.path])
+
+
+def replayed(**options: object) -> tuple[RecordingExporter, Session]:
+    exporter = RecordingExporter()
+    with Session(sources=[Replay(**options)], exporters=[exporter], enrichers=[], record=False) as session:
+        assert session.wait(20)
+    return exporter, session
+
+
+def test_a_replay_gives_what_was_recorded(path, written):
+    exporter, session = replayed(path=[str(path)])
+    for name in written[0]:
+        assert np.array_equal(column(exporter.of("page_fault"), name), column(written, name))
+    assert exporter.batches[0].schema.name == "mapping", "mappings come before the rows that refer to them"
+    assert {"file", "pc_file", "kind"} <= set(exporter.of("page_fault")[0])
+    assert session.ledger.get("recorded", "page_fault") == N
+    assert session.ledger.get("lost_kernel", "page_fault") == 7
+    assert session.facts["level"] == "full"
+    assert session.facts["peak_resident_bytes"] == 123
+    assert len(exporter.of("mark")) == len(exporter.of("resident")) == 1
+
+
+def test_a_replay_into_a_file_keeps_clock_host_and_rows(path, written, tmp_path):
+    copy = tmp_path / "copy.wst"
+    exporters = [MsgpackExporter(path=str(copy))]
+    with Session(sources=[Replay(path=[str(path)])], exporters=exporters, record=False) as session:
+        session.wait(20)
+    with open_trace(str(path)) as old, open_trace(str(copy)) as new:
+        assert new.clean
+        assert new.rows == old.rows
+        assert new.begin_ns == old.begin_ns
+        assert old.ledger.as_dict().items() <= new.ledger.as_dict().items()
+        for name in ("boot_id", "clock", "created_ns", "host", "page_size"):
+            assert getattr(new.header, name) == getattr(old.header, name)
+        for stream in ("page_fault", "process", "resident"):
+            assert next(iter(old.batches(stream))).window[0] == next(iter(new.batches(stream))).window[0]
+        files = [[t.strings[c] for c in column(t.batches("page_fault", ["file"]), "file").tolist()] for t in (old, new)]
+        assert files[0] == files[1]
+
+
+def test_a_replay_of_a_window_counts_from_the_beginning(path, written, monkeypatch):
+    monkeypatch.setattr("wstrace_msgpack.reader.TraceFile.begin_ns", 2_000_000)
+    times = column(written, "time_ns")
+    exporter, session = replayed(path=[str(path)], start=0.005, end=0.010)
+    expected = times[(times >= 7_000_000) & (times < 12_000_000)]
+    assert np.array_equal(column(exporter.of("page_fault"), "time_ns"), expected)
+    assert len(exporter.of("process")) == 1, "who the processes are is told whatever the window"
+    assert session.ledger.get("recorded", "page_fault") == len(expected)
+
+
+def test_a_replay_at_speed_takes_its_time(path, written):
+    times = column(written, "time_ns")
+    took = {}
+    for speed in (0.0, 0.1):
+        started = time.monotonic()
+        exporter, _ = replayed(path=[str(path)], speed=speed)
+        took[speed] = time.monotonic() - started
+        assert sum(map(len, exporter.of("page_fault"))) == N
+    assert took[0.1] > float(times[-1] - times[0]) / 1e9 / 0.1 * 0.9
+
+
+def test_replay_options_that_make_no_sense():
+    with pytest.raises(UsageError):
+        Replay(path=["x"], speed=-1.0)
+    with pytest.raises(UsageError):
+        Replay(path=["x"], follow=True, start=1.0)
+    with pytest.raises(TraceFileError):
+        Replay(path=["no such file"]).start(Context())
+
+
+# -- growing files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_growing_file_is_followed_to_its_end(tmp_path):
+    context, seen = Context(), Dictionary()
+    exporter = MsgpackExporter(path=str(tmp_path / "x.wst"))
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings, 20))
+    batches = list(synthetic.faults(context.strings, 3000, rows=500, n_mappings=20))
+    exporter.export(batches[0])
+    exporter.flush(1)
+    follower = Follower(str(tmp_path / "x.wst"), seen)
+    found = list(follower.batches())
+    assert [batch.schema.name for batch in found] == ["mapping", "page_fault"]
+    assert not list(follower.batches())
+    assert not follower.finished
+    exporter.export(synthetic.mappings(context.strings, 20, first=21))
+    for batch in batches[1:]:
+        exporter.export(batch)
+        exporter.flush(1)
+        found += follower.batches()
+    context.ledger.add("recorded", 3000, "page_fault")
+    exporter.close()
+    found += follower.batches()
+    assert follower.finished
+    assert follower.ledger == {"recorded:page_fault": 3000}
+    faults = [batch for batch in found if batch.schema is PAGE_FAULT]
+    assert np.array_equal(column(faults, "va"), column(batches, "va"))
+    assert "[lost]" not in {seen[c] for c in np.unique(column(faults, "file")).tolist()}
+    follower.close()
+
+
+def test_half_a_frame_at_the_end_is_waited_for(path, written, tmp_path):
+    data = path.read_bytes()
+    growing = tmp_path / "x.wst"
+    follower, rows, state = None, 0, 7
+    growing.write_bytes(data[:100])
+    follower = Follower(str(growing), Dictionary())
+    at = 100
+    while at < len(data):
+        state = state * 1103515245 + 12345 & 0x7FFFFFFF
+        at = min(len(data), at + state % 20_000)
+        growing.write_bytes(data[:at])
+        rows += sum(len(batch) for batch in follower.batches() if batch.schema is PAGE_FAULT)
+    assert rows == N
+    assert follower.finished
+    assert follower.damage.bad_frames == 0
+    follower.close()
+
+
+def test_a_file_whose_writer_was_killed_ends_the_following(path, written, tmp_path):
+    cut = tmp_path / "x.wst"
+    cut.write_bytes(path.read_bytes()[:-50])
+    exporter, _ = replayed(path=[str(cut)], follow=True)
+    assert sum(map(len, exporter.of("page_fault"))) == N
+
+
+def test_a_rotated_trace_is_followed_into_its_next_parts(tmp_path):
+    context = Context()
+    exporter = MsgpackExporter(path=str(tmp_path / "x.wst"), rotate_bytes=6000)
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    follower = None
+    rows = 0
+    for batch in synthetic.faults(context.strings, 5000, rows=250):
+        exporter.export(batch)
+        exporter.flush(1)
+        follower = follower or Follower(str(tmp_path / "x.wst"), Dictionary())
+        rows += sum(len(found) for found in follower.batches() if found.schema is PAGE_FAULT)
+    exporter.close()
+    assert exporter.statistics()["parts"] > 3
+    for _ in range(exporter.statistics()["parts"]):
+        rows += sum(len(found) for found in follower.batches() if found.schema is PAGE_FAULT)
+    assert rows == 5000
+    assert follower.finished
+    follower.close()
+
+
+# -- Arrow -----------------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_an_arrow_stream(path, written):
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("arro3.core")
+    with open_trace(str(path)) as trace:
+        table = pyarrow.table(trace.batches("page_fault"))
+        assert table.num_rows == N
+        assert np.array_equal(table["va"].to_numpy(), column(written, "va"))
+        names = set(table["file"].unique().to_pylist())
+        assert "/usr/lib/lib1.so" in names
+        assert "[anon]" in names
+        assert set(table["kind"].unique().to_pylist()) == {"file", "anon"}
+        projected = pyarrow.table(trace.batches("page_fault", ["tid", "pc_file"]))
+        assert projected.column_names == ["tid", "pc_file"]
+        assert pyarrow.table(trace.batches("mapping", ["file", "id"])).num_rows == 40
+        assert pyarrow.table(trace.batches("process"))["name"].to_pylist() == ["made-up"] * 2
+        assert pyarrow.table(trace.batches("written")).num_rows == 0
+
+
+def test_memory_of_reading_is_bounded(tmp_path):
+    import tracemalloc
+
+    path = tmp_path / "x.wst"
+    write(path, 1_000_000, rows=65_536)
+    tracemalloc.start()
+    with open_trace(str(path)) as trace:
+        assert sum(map(len, trace.batches("page_fault"))) == 1_000_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 24 << 20
