@@ -1,1 +1,31 @@
-"""Placeholder until its code lands."""
+"""Mapped files: which file lies at an address, valid at the time of the record that names the address.
+
+A half (`linux`, `windows`) has
+
+* `LISTING_NS`: the least time between two questions about one process;
+* `COMPLETE`: True when a listing holds every mapping of the process, not only those of the addresses asked for;
+* `listing(pid, addresses, strings)`: the mappings of a process now, at least those that cover the addresses (u64), as
+  columns start, end, offset, file, dev, ino, flags of schema.ADDRESS_SPACE, sorted by start; None when it is gone;
+* `mapped_file(address, pid)`: the path behind one address, None where no file lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Enricher
+
+
+@hookimpl
+def wstrace_enrichers() -> Sequence[type[Enricher]]:
+    """The enricher `mapped_files`."""
+    from wstrace_mapped_files.enricher import MappedFiles
+
+    return [MappedFiles]
+
+
+@hookimpl
+def wstrace_api() -> Mapping[str, str]:
+    """`wstrace.mapped_file(address, pid=None)`."""
+    return {"mapped_file": "wstrace_mapped_files.question:mapped_file"}

@@ -1,0 +1,172 @@
+"""MappedFiles: gives every address its mapping and file, and the `mapping` rows that these are codes into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch
+from wstrace.interfaces import Context, Enricher
+from wstrace.schema import ADDRESS_SPACE, DTYPES, MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES
+from wstrace_mapped_files.listings import Listings
+from wstrace_mapped_files.lookup import Found, Rows, by_pid, look_up
+from wstrace_mapped_files.spaces import KERNEL_START, Spaces
+
+#: rows held back before they are applied without a batch of records that needs them
+_MOST_PENDING = 65_536
+
+_SPACE_COLUMNS = ("time_ns", "event", "pid", "start", "end", "offset", "file", "dev", "ino", "flags")
+_PROCESS_COLUMNS = ("time_ns", "event", "pid", "ppid")
+_ROW_COLUMNS = tuple(column for column in MAPPING.columns if column.name != "build_id")
+
+
+class MappedFiles(Enricher):
+    """Tells which file lies at the addresses of page faults and of resident and written pages, at their own time.
+
+    Args:
+        reread: ask a live process for its mappings when an address lies in none that was told (after mremap).
+    """
+
+    name: ClassVar[str] = "mapped_files"
+    #: the half that answers what `reread` asks; None = that of the running system
+    system: Any = None
+
+    def __init__(self, *, reread: bool = True) -> None:
+        self._reread = reread
+        self._pending: list[tuple[Any, ...]] = []
+        self._rows = self._unresolved = 0
+        self.start(Context())
+
+    def start(self, context: Context) -> None:
+        """Begins with no process known."""
+        self._context = context
+        self._spaces = Spaces(context.strings)
+        self._listings = Listings(context.strings, self.system)
+        self._told = {target.pid for target in context.targets}
+
+    def enrich(self, batch: Batch) -> Iterable[Batch]:
+        """Holds address_space rows, reads process rows along, and adds columns to records."""
+        if batch.schema is ADDRESS_SPACE or batch.schema.name == ADDRESS_SPACE.name:
+            self._hold(batch, 1, _SPACE_COLUMNS)
+        elif batch.schema.name == PROCESS.name:
+            self._hold(batch, 0, _PROCESS_COLUMNS)
+            yield batch
+        elif "mapping" in batch or "mapping" not in {column.name for column in batch.schema.columns}:
+            yield batch  # a replay knows better; or nothing of ours
+        else:
+            self._apply()
+            columns = self._page_faults(batch) if batch.schema.name == PAGE_FAULT.name else self._pages(batch)
+            yield from self._mappings(batch)
+            yield batch.with_columns(columns)
+            self._spaces.passed(batch.window[1])
+        if len(self._pending) > _MOST_PENDING:
+            self._apply()
+            self._spaces.passed(batch.window[1])
+            yield from self._mappings(batch)
+
+    def close(self) -> Iterable[Batch]:
+        """The mappings that no record has needed yet."""
+        self._apply()
+        yield from self._mappings(None)
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Addresses looked up and unresolved; mappings, processes, epochs and fragments held; listings asked for."""
+        return {
+            "addresses": self._rows,
+            "unresolved": self._unresolved,
+            **self._spaces.statistics(),
+            "listings": self._listings.asked,
+            "listings_refused": self._listings.refused,
+            "listed": self._listings.added,
+        }
+
+    # -- what sources tell -----------------------------------------------------------------------------------------
+
+    def _hold(self, batch: Batch, order: int, names: tuple[str, ...]) -> None:
+        absent = [0] * len(batch)
+        columns = [batch[name].tolist() if name in batch else absent for name in names]
+        if "time_ns" not in batch:
+            columns[0] = [batch.window[1]] * len(batch)
+        self._pending += zip(columns[0], [order] * len(batch), *columns[1:], strict=True)
+        self._told.update(columns[2])
+
+    def _apply(self) -> None:
+        """All rows that are held, by time; at one time those of processes first."""
+        if not self._pending:
+            return
+        rows, self._pending = self._pending, []
+        rows.sort(key=itemgetter(0, 1))
+        spaces = self._spaces
+        for row in rows:
+            if row[1]:
+                time, _, event, pid, start, end, *rest = row
+                spaces.apply(event, time, pid, start, end, tuple(rest))
+            else:
+                time, _, event, pid, ppid = row
+                spaces.tell(event, time, pid, ppid)
+        spaces.end_listing()
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def _page_faults(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        times = np.ascontiguousarray(batch["time_ns"]) if "time_ns" in batch else batch.window[1]
+        groups = by_pid(np.ascontiguousarray(batch["pid"]) if "pid" in batch else np.zeros(len(batch), "<u4"))
+        columns: dict[str, NDArray[Any]] = {}
+        if "va" in batch:
+            found = self._found(groups, batch["va"], times, "va")
+            columns = {"mapping": found.id, "file": found.file, "kind": found.kind}
+        if "pc" in batch:
+            found = self._found(groups, batch["pc"], times, "pc")
+            columns |= {"pc_mapping": found.id, "pc_file": found.file}
+        return columns
+
+    def _pages(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        time = int(batch.header.get("t", batch.window[1]))
+        groups: list[tuple[int, Rows]] = [(int(batch.header.get("pid", 0)), slice(None))] if len(batch) else []
+        found = self._found(groups, batch["start"], time, batch.schema.name)
+        return {"mapping": found.id, "file": found.file, "kind": found.kind}
+
+    def _found(
+        self, groups: list[tuple[int, Rows]], column: NDArray[Any], times: NDArray[Any] | int, who: str
+    ) -> Found:
+        addresses = np.ascontiguousarray(column, "<u8")
+        found = look_up(self._spaces, groups, addresses, times)
+        if len(found.missing) and self._reread:
+            found = self._ask(groups, addresses, times, found)
+        self._rows += len(addresses)
+        self._unresolved += len(found.missing)
+        self._context.ledger.add("unresolved", len(found.missing), who)
+        return found
+
+    def _ask(
+        self, groups: list[tuple[int, Rows]], addresses: NDArray[Any], times: NDArray[Any] | int, found: Found
+    ) -> Found:
+        """Asks the live processes about the rows that are missing, and looks those up again."""
+        missing = np.zeros(len(addresses), bool)
+        missing[found.missing] = True
+        still = [found.missing[:0]]
+        for pid, rows in groups:
+            own = np.flatnonzero(missing) if isinstance(rows, slice) else rows[missing[rows]]
+            if not len(own):
+                continue
+            when = times[own] if isinstance(times, np.ndarray) else times
+            if pid not in self._told or not self._listings.fill(self._spaces, pid, addresses[own], when):
+                still.append(own)
+                continue
+            again = look_up(self._spaces, [(pid, slice(None))], addresses[own], when)
+            found.id[own], found.file[own], found.kind[own] = again.id, again.file, again.kind
+            still.append(own[again.missing])
+        return found._replace(missing=np.concatenate(still))
+
+    def _mappings(self, batch: Batch | None) -> Iterator[Batch]:
+        rows = self._spaces.taken()
+        if rows:
+            columns = zip(*rows, strict=True)
+            arrays = {c.name: np.array(v, DTYPES[c.type]) for c, v in zip(_ROW_COLUMNS, columns, strict=True)}
+            window = (int(arrays["time_ns"].min()), int(arrays["time_ns"].max()))
+            strings = self._context.strings
+            yield Batch(MAPPING, arrays, window=window, source=batch.source if batch else self.name, strings=strings)

@@ -1,0 +1,93 @@
+"""Listings: asks the system what lies at addresses that no row has told of (mremap, lost rows), not too often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
+from wstrace_mapped_files.epoch import Epoch
+from wstrace_mapped_files.spaces import KERNEL_START, Spaces
+from wstrace_os import half
+
+_COLUMNS = ("start", "end", "offset", "file", "dev", "ino", "flags")
+#: reading the mappings of a process takes at most this part of the time
+_SHARE = 20
+
+
+class Listings:
+    """Asks for the mappings of processes that live, for addresses that nothing covers in their newest image.
+
+    Args:
+        strings: the session's names.
+        system: the half that answers; None = that of the running system.
+    """
+
+    def __init__(self, strings: Dictionary, system: ModuleType | Any = None) -> None:
+        self._strings = strings
+        self._system = system
+        self.asked = self.refused = self.added = 0
+
+    def fill(self, spaces: Spaces, pid: int, addresses: NDArray[Any], times: NDArray[Any] | int) -> bool:
+        """Asks about a process's addresses (u64, shape (n,)) that were missed at those times; True when some are known
+        now. What it finds counts from the first miss on.
+        """
+        process = spaces.process(pid)
+        epoch = process.epochs[-1]
+        when = np.broadcast_to(np.asarray(times, "<u8"), addresses.shape)
+        # covered by now: what lay there at the time of the miss is gone, and no listing tells it
+        table = epoch.table
+        uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right") - 1]
+        wanted = uncovered & (when >= epoch.start) & (addresses < KERNEL_START)
+        now = time.monotonic_ns()
+        if not wanted.any() or epoch.blind or now < process.asked:
+            return False
+        columns = self._listing(pid, addresses[wanted])
+        process.asked = now + max(self._system.LISTING_NS, _SHARE * (time.monotonic_ns() - now))
+        if columns is None or not self._same_image(epoch, columns):
+            self.refused += 1
+            return False
+        return self._add(spaces, epoch, pid, columns, addresses[wanted], when[wanted])
+
+    def _listing(self, pid: int, addresses: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
+        self.asked += 1
+        try:
+            self._system = self._system or half("wstrace_mapped_files")
+            found: Mapping[str, NDArray[Any]] | None = self._system.listing(pid, addresses, self._strings)
+        except Unavailable:
+            return None
+        return found
+
+    def _same_image(self, epoch: Epoch, columns: Mapping[str, NDArray[Any]]) -> bool:
+        """False when the process has executed something else since: then it has no mapping that we know."""
+        if not self._system.COMPLETE or not len(epoch):
+            return True
+        listed = set(zip(columns["start"].tolist(), columns["file"].tolist(), strict=True))
+        return any((f.start, f.mapping.file) in listed for f in epoch.live)
+
+    def _add(
+        self,
+        spaces: Spaces,
+        epoch: Epoch,
+        pid: int,
+        columns: Mapping[str, NDArray[Any]],
+        addresses: NDArray[Any],
+        times: NDArray[Any],
+    ) -> bool:
+        row = np.searchsorted(columns["start"], addresses, side="right") - 1
+        inside = (row >= 0) & (addresses < columns["end"][row])
+        since = np.full(len(columns["start"]), np.iinfo("<u8").max, "<u8")
+        np.minimum.at(since, row[inside], times[inside])
+        nothing = np.zeros(len(since), "<u8")
+        rows = np.unique(row[inside]).tolist()
+        for number in rows:
+            start, end, *rest = (int(columns.get(name, nothing)[number]) for name in _COLUMNS)
+            spaces.map(epoch, int(since[number]), pid, start, end, tuple(rest))
+        self.added += len(rows)
+        return bool(rows)

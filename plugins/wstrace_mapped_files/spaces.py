@@ -1,0 +1,206 @@
+"""Spaces: the address spaces of all processes over time, as `process` and `address_space` rows tell them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from wstrace.batch import Dictionary
+from wstrace.schema import (
+    KIND_ANON,
+    KIND_HEAP,
+    KIND_KERNEL,
+    KIND_SHARED,
+    KIND_SHIFT,
+    KIND_STACK,
+    KIND_VDSO,
+    PROCESS_EXEC,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+    SPACE_REPLACE,
+    SPACE_UNMAP,
+)
+from wstrace_mapped_files.epoch import NEVER, Epoch, Fragment, Mapping
+
+#: kernel addresses of 64-bit Linux and Windows: the upper half
+KERNEL_START, KERNEL_END = 1 << 63, NEVER
+
+_NAMES = {
+    KIND_ANON: "[anon]",
+    KIND_HEAP: "[heap]",
+    KIND_STACK: "[stack]",
+    KIND_VDSO: "[vdso]",
+    KIND_SHARED: "[shared memory]",
+}
+
+
+class Process:
+    """One pid: its epochs by time. `asked` is when its mappings may be asked for again (see Listings)."""
+
+    def __init__(self) -> None:
+        self.epochs: list[Epoch] = []
+        self.ended = NEVER
+        self.asked = 0
+
+    def add(self, epoch: Epoch) -> None:
+        """Puts an epoch in its place by time."""
+        self.epochs.insert(bisect_right([e.start for e in self.epochs], epoch.start), epoch)
+
+    def current(self, time: int) -> Epoch:
+        """The epoch of that time; the first one for a time before all."""
+        if time >= self.epochs[-1].start:
+            return self.epochs[-1]
+        return self.epochs[max(0, bisect_right([e.start for e in self.epochs], time) - 1)]
+
+
+class Spaces:
+    """All processes' address spaces, in bounded memory.
+
+    What ended is kept for keep_ns after the newest record, for records that come late; so is nothing else.
+
+    Args:
+        strings: the session's names.
+        keep_ns: how late a record may be and still be told what lay there.
+    """
+
+    MAX_PROCESSES = 16_384
+    MAX_ENDED = 2048
+
+    def __init__(self, strings: Dictionary, keep_ns: int = 2_000_000_000) -> None:
+        self._keep_ns = keep_ns
+        self._names = {kind: strings.code(name) for kind, name in _NAMES.items()}
+        self._processes: OrderedDict[int, Process] = OrderedDict()
+        self._ended: deque[tuple[int, int]] = deque()
+        self._listing: tuple[int, int, int] | None = None  # pid, time, end of its last row
+        self._horizon = 0
+        self.mappings = 0
+        self.fresh: list[Mapping] = []
+        kernel = Mapping(
+            0, 0, 0, KERNEL_START, KERNEL_END, 0, strings.code("[kernel]"), 0, 0, KIND_KERNEL << KIND_SHIFT
+        )
+        self.kernel = Fragment(KERNEL_START, KERNEL_END, 0, self._new(kernel))
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def process(self, pid: int) -> Process:
+        """The process of that pid; an unknown one begins with nothing mapped."""
+        process = self._processes.get(pid)
+        if process is None:
+            process = self._processes[pid] = Process()
+            process.add(Epoch(0, self.kernel))
+            while len(self._processes) > self.MAX_PROCESSES:  # their exits were lost
+                self._processes.popitem(last=False)
+        return process
+
+    def used(self, pid: int) -> Process:
+        """The process of that pid, marked as used now."""
+        process = self.process(pid)
+        self._processes.move_to_end(pid)
+        return process
+
+    # -- process rows ----------------------------------------------------------------------------------------------
+
+    def tell(self, event: int, time: int, pid: int, ppid: int) -> None:
+        """Applies a process row; others than fork, exec and exit change no address space."""
+        if event == PROCESS_FORK and pid != ppid:
+            self._fork(time, pid, ppid)
+        elif event == PROCESS_EXEC:
+            process = self.process(pid)
+            process.add(process.current(time).since(time))
+            self._ended.append((time, pid))
+        elif event == PROCESS_EXIT and pid in self._processes:
+            self._processes[pid].ended = time
+            self._ended.append((time, pid))
+
+    def _fork(self, time: int, pid: int, ppid: int) -> None:
+        parent = self._processes.get(ppid)
+        epoch = parent.current(time).at(time, time) if parent is not None else Epoch(time, self.kernel)
+        child = self._processes.get(pid)
+        if child is None or child.ended <= time:  # a number may be given again
+            child = self._processes[pid] = Process()
+        else:
+            self._ended.append((time, pid))
+        child.add(epoch)
+
+    # -- address_space rows ----------------------------------------------------------------------------------------
+
+    def apply(self, event: int, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> None:
+        """Applies an address_space row. rest is offset, file, dev, ino, flags."""
+        if self._listing is not None and self._listing[:2] != (pid, time):
+            self.end_listing()
+        epoch = self.process(pid).current(time)
+        if event == SPACE_UNMAP:
+            epoch.put(time, start, end, None)
+            epoch.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; a listing will follow
+            return
+        if event == SPACE_REPLACE and self._listing is None:
+            epoch.begin_listing(time)
+            self._listing = (pid, time, 0)
+        if self._listing is not None:
+            _, _, at = self._listing
+            if start > at:
+                epoch.put(time, at, start, None)
+            self._listing = (pid, time, max(at, end))
+        self.map(epoch, time, pid, start, end, rest)
+
+    def end_listing(self) -> None:
+        """After the last row of a listing nothing more is mapped."""
+        if self._listing is not None:
+            pid, time, at = self._listing
+            self._listing = None
+            self.process(pid).current(time).put(time, at, KERNEL_START, None)
+
+    def map(self, epoch: Epoch, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> None:
+        """From that time on this lies there: a mapping that is known keeps its id, another one gets the next."""
+        if start >= end or start >= KERNEL_START:
+            return
+        offset, file, dev, ino, flags = rest
+        file = file or self._names.get(flags >> KIND_SHIFT & 15, 0)
+        rest = (offset, file, dev, ino, flags)
+        known = epoch.known(start, end, rest)
+        if known is not None:
+            epoch.confirm(known, time)
+            return
+        epoch.put(time, start, end, self._new(Mapping(0, time, pid, start, end, *rest)))
+        if len(epoch.closed) >= 1024 and len(epoch.closed) & (len(epoch.closed) - 1) == 0:
+            epoch.prune(self._horizon)
+
+    def _new(self, mapping: Mapping) -> Mapping:
+        self.mappings += 1
+        mapping = mapping._replace(id=self.mappings)
+        self.fresh.append(mapping)
+        return mapping
+
+    def taken(self) -> Iterable[Mapping]:
+        """The mappings that are new since the last call."""
+        fresh, self.fresh = self.fresh, []
+        return fresh
+
+    # -- forgetting ------------------------------------------------------------------------------------------------
+
+    def passed(self, time: int) -> None:
+        """Records up to that time have come: what ended long before is forgotten."""
+        self._horizon = max(self._horizon, time - self._keep_ns)
+        while self._ended and (self._ended[0][0] < self._horizon or len(self._ended) > self.MAX_ENDED):
+            ended, pid = self._ended.popleft()
+            process = self._processes.get(pid)
+            if process is None:
+                continue
+            if process.ended <= ended:
+                del self._processes[pid]
+                continue
+            after = bisect_right([epoch.start for epoch in process.epochs], ended)
+            del process.epochs[: max(0, after - 1)]
+
+    def statistics(self) -> dict[str, int]:
+        """Processes, their epochs, live fragments and fragments that ended lately; mappings given out."""
+        epochs = [epoch for process in list(self._processes.values()) for epoch in process.epochs]
+        return {
+            "mappings": self.mappings,
+            "processes": len(self._processes),
+            "epochs": len(epochs),
+            "live": sum(len(epoch) for epoch in epochs),
+            "ended": sum(len(epoch.closed) for epoch in epochs),
+        }
