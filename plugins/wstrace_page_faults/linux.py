@@ -352,7 +352,10 @@ class PageFaults(Source):
             return False
         if time.monotonic() >= self._prune_due:
             self._prune_due = time.monotonic() + _PRUNE_SECONDS
-            self._side.prune()
+            gone = self._side.gone()
+            if self._quiet():  # asked for after: the last records of who is gone, its children's births, have been read
+                for pid in gone:
+                    self._side.live.pop(pid, None)
         return not self._side.live
 
     def abandon(self) -> None:

@@ -228,15 +228,17 @@ class SideBand:
         """A process of ours that has not executed its command yet."""
         self.live[pid] = Live(os.getpid(), 0, {pid})
 
-    def prune(self) -> None:
-        """Forgets processes that are gone: of one that gained privilege by exec the kernel does not tell the end."""
-        for pid in list(self.live):
+    def gone(self) -> list[int]:
+        """Those of the live ones that have ended: of one that gained privilege by exec the kernel does not tell it."""
+        found = []
+        for pid in self.live:
             try:
-                gone = procfs.stat(pid).gone
+                ended = procfs.stat(pid).gone
             except Unavailable:
-                gone = True
-            if gone and not self._records:
-                self.live.pop(pid, None)
+                ended = True
+            if ended:
+                found.append(pid)
+        return found
 
     def seen(self, pid: int, time_ns: int) -> None:
         """A process that runs already: its name, threads and mappings, as they are now, from that time on.
