@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Enricher
-from wstrace.schema import ADDRESS_SPACE, DTYPES, MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES
+from wstrace.schema import ADDRESS_SPACE, DTYPES, MAPPING, PAGE_FAULT, PROCESS
 from wstrace_mapped_files.listings import Listings
 from wstrace_mapped_files.lookup import Found, Rows, by_pid, look_up
-from wstrace_mapped_files.spaces import KERNEL_START, Spaces
+from wstrace_mapped_files.spaces import Spaces
 
 #: rows held back before they are applied without a batch of records that needs them
 _MOST_PENDING = 65_536
@@ -46,11 +46,10 @@ class MappedFiles(Enricher):
         self._context = context
         self._spaces = Spaces(context.strings)
         self._listings = Listings(context.strings, self.system)
-        self._told = {target.pid for target in context.targets}
 
     def enrich(self, batch: Batch) -> Iterable[Batch]:
         """Holds address_space rows, reads process rows along, and adds columns to records."""
-        if batch.schema is ADDRESS_SPACE or batch.schema.name == ADDRESS_SPACE.name:
+        if batch.schema.name == ADDRESS_SPACE.name:
             self._hold(batch, 1, _SPACE_COLUMNS)
         elif batch.schema.name == PROCESS.name:
             self._hold(batch, 0, _PROCESS_COLUMNS)
@@ -92,7 +91,6 @@ class MappedFiles(Enricher):
         if "time_ns" not in batch:
             columns[0] = [batch.window[1]] * len(batch)
         self._pending += zip(columns[0], [order] * len(batch), *columns[1:], strict=True)
-        self._told.update(columns[2])
 
     def _apply(self) -> None:
         """All rows that are held, by time; at one time those of processes first."""
@@ -154,7 +152,7 @@ class MappedFiles(Enricher):
             if not len(own):
                 continue
             when = times[own] if isinstance(times, np.ndarray) else times
-            if pid not in self._told or not self._listings.fill(self._spaces, pid, addresses[own], when):
+            if not self._listings.fill(self._spaces, pid, addresses[own], when):
                 still.append(own)
                 continue
             again = look_up(self._spaces, [(pid, slice(None))], addresses[own], when)

@@ -12,6 +12,9 @@ from wstrace.schema import KIND_FILE, KIND_SHARED, KIND_SHIFT
 
 #: a time after every time
 NEVER = 0xFFFF_FFFF_FFFF_FFFF
+#: an exec's first faults come before the rows that tell of its first mappings
+EARLY_NS = 100_000_000
+UNTIL_TOLD = -1
 
 
 class Mapping(NamedTuple):
@@ -73,12 +76,15 @@ class Epoch:
     Args:
         start: time in ns.
         kernel: the fragment of the kernel's addresses, which every image has.
+        early: faults before this time may come before the row of their mapping: they take the first one that comes.
+            0 = none may; UNTIL_TOLD = until the first row.
     """
 
     MAX_CLOSED = 65_536
 
-    def __init__(self, start: int, kernel: Fragment) -> None:
+    def __init__(self, start: int, kernel: Fragment, early: int = 0) -> None:
         self.start = start
+        self.early = early
         self.replaced = 0
         self.newest = 0
         #: rows were lost: what is not told anew is not to be asked for
@@ -117,6 +123,8 @@ class Epoch:
 
     def put(self, time: int, start: int, end: int, mapping: Mapping | None) -> None:
         """From that time on the mapping, or None for nothing, lies at [start, end)."""
+        if self.early == UNTIL_TOLD:
+            self.early = time
         where = self.find(start, end)
         pieces: list[Fragment] = []
         at = start
@@ -171,7 +179,7 @@ class Epoch:
 
     def since(self, time: int) -> Epoch:
         """What came after that time, as an epoch of its own: rows of a new image that were told before its exec."""
-        copy = Epoch(time, self.kernel)
+        copy = Epoch(time, self.kernel, time + EARLY_NS)
         if self.newest > time:
             copy._live = [f for f in self._live if f.birth > time]
             copy._starts = [f.start for f in copy._live]

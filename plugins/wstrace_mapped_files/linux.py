@@ -23,12 +23,12 @@ from wstrace_os.foreign import declare
 LISTING_NS = 100_000_000
 COMPLETE = True
 
-#: size, query_flags, query_addr | vma_start, vma_end, vma_flags, vma_page_size, vma_offset, inode, dev_major, dev_minor,
-#: vma_name_size, build_id_size, vma_name_addr, build_id_addr
+#: size, query_flags, query_addr | vma_start, vma_end, vma_flags, vma_page_size, vma_offset, inode, dev_major,
+#: dev_minor, vma_name_size, build_id_size, vma_name_addr, build_id_addr
 _QUERY = struct.Struct("<9Q4I2Q")
 assert _QUERY.size == 104  # struct procmap_query
 _PROCMAP_QUERY = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17  # _IOWR('f', 17, struct procmap_query)
-_NAME_SIZE_AT, _NAME_BYTES = 80, 4096
+_NAME_BYTES = 4096
 
 _ioctl = declare(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_void_p)
 

@@ -46,7 +46,7 @@ class Listings:
         uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right") - 1]
         wanted = uncovered & (when >= epoch.start) & (addresses < KERNEL_START)
         now = time.monotonic_ns()
-        if not wanted.any() or epoch.blind or now < process.asked:
+        if not wanted.any() or not process.told or epoch.blind or now < process.asked:
             return False
         columns = self._listing(pid, addresses[wanted])
         process.asked = now + max(self._system.LISTING_NS, _SHARE * (time.monotonic_ns() - now))

@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 from wstrace_mapped_files.epoch import Epoch, Fragment
 from wstrace_mapped_files.spaces import Process, Spaces
 
-#: faults of a new image may come before the rows that tell of its first mappings: they belong to those
-EARLY_NS = 100_000_000
-
 #: pids of Linux end here (PID_MAX_LIMIT): below it a table is cheaper than sorting
 _PID_TABLE = 1 << 22
 
@@ -138,6 +135,6 @@ def _earlier(epoch: Epoch, addresses: NDArray[Any], times: NDArray[Any]) -> tupl
         covered[rows[gone]] = True
         fresh = rows[~born]
         later[fresh[later[fresh] < 0]] = number
-    early = (which < 0) & ~covered & (later >= 0) & (times < np.uint64(epoch.start + EARLY_NS))
+    early = (which < 0) & ~covered & (later >= 0) & (times < np.uint64(max(epoch.early, 0)))
     which[early] = later[early]
     return fragments, which

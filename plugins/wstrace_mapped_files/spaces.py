@@ -21,7 +21,7 @@ from wstrace.schema import (
     SPACE_REPLACE,
     SPACE_UNMAP,
 )
-from wstrace_mapped_files.epoch import NEVER, Epoch, Fragment, Mapping
+from wstrace_mapped_files.epoch import NEVER, UNTIL_TOLD, Epoch, Fragment, Mapping
 
 #: kernel addresses of 64-bit Linux and Windows: the upper half
 KERNEL_START, KERNEL_END = 1 << 63, NEVER
@@ -36,11 +36,15 @@ _NAMES = {
 
 
 class Process:
-    """One pid: its epochs by time. `asked` is when its mappings may be asked for again (see Listings)."""
+    """One pid: its epochs by time.
+
+    told: a row was about it, not only records. asked: when its mappings may be asked for again (see Listings).
+    """
 
     def __init__(self) -> None:
         self.epochs: list[Epoch] = []
         self.ended = NEVER
+        self.told = False
         self.asked = 0
 
     def add(self, epoch: Epoch) -> None:
@@ -89,7 +93,7 @@ class Spaces:
         process = self._processes.get(pid)
         if process is None:
             process = self._processes[pid] = Process()
-            process.add(Epoch(0, self.kernel))
+            process.add(Epoch(0, self.kernel, UNTIL_TOLD))
             while len(self._processes) > self.MAX_PROCESSES:  # their exits were lost
                 self._processes.popitem(last=False)
         return process
@@ -113,6 +117,8 @@ class Spaces:
         elif event == PROCESS_EXIT and pid in self._processes:
             self._processes[pid].ended = time
             self._ended.append((time, pid))
+        if event != PROCESS_EXIT:
+            self.process(pid).told = True
 
     def _fork(self, time: int, pid: int, ppid: int) -> None:
         parent = self._processes.get(ppid)
@@ -130,7 +136,9 @@ class Spaces:
         """Applies an address_space row. rest is offset, file, dev, ino, flags."""
         if self._listing is not None and self._listing[:2] != (pid, time):
             self.end_listing()
-        epoch = self.process(pid).current(time)
+        process = self.process(pid)
+        process.told = True
+        epoch = process.current(time)
         if event == SPACE_UNMAP:
             epoch.put(time, start, end, None)
             epoch.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; a listing will follow
