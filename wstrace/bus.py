@@ -26,6 +26,8 @@ ESSENTIAL_ROOM = 4
 ERROR_BUDGET = 3
 #: seconds that a hanging exporter or enricher may cost stop()
 STOP_SECONDS = 5.0
+#: bytes that a queue may hold before a source whose records can wait is asked for more
+PATIENT_BYTES = 4 << 20
 _DRAIN_SHARE = 0.8  # of it: the rest of the queue may be exported; then flush and close
 
 
@@ -217,6 +219,17 @@ class Bus(Worker):
             self._ledger.add("recorded", len(batch), batch.schema.name)
         if not self.queue.put(batch):
             self._ledger.add("dropped_bus", len(batch), batch.schema.name)
+
+    def wait_for_room(self, stopping: threading.Event) -> None:
+        """Waits until every queue is nearly empty, no longer than one that hangs may cost: for a patient source."""
+        held, since = -1, time.monotonic()
+        while not stopping.is_set():
+            waiting = max(worker.queue.bytes for worker in (self, *self.lanes))
+            if waiting != held:
+                held, since = waiting, time.monotonic()
+            if waiting < PATIENT_BYTES or time.monotonic() - since > STOP_SECONDS:
+                return
+            time.sleep(0.002)
 
     def start(self, context: Context) -> None:
         """Starts the enrichers and all threads."""

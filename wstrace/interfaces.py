@@ -127,6 +127,8 @@ class Source(abc.ABC):
     streams: ClassVar[tuple[Schema, ...]]
     #: part of every session that names no sources
     default: ClassVar[bool] = False
+    #: its records can wait (a file's): it is read no faster than the exporters take, so none is dropped
+    patient: ClassVar[bool] = False
 
     @classmethod
     def probe(cls) -> Level:

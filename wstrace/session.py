@@ -204,6 +204,8 @@ class Session:
         try:
             while not self._stopping.is_set() and not source.finished:
                 for batch in source.drain(DRAIN_SECONDS):
+                    if source.patient:
+                        self._bus.wait_for_room(self._stopping)
                     self._bus.publish(batch)
         except BaseException as error:
             self._errors.append(error)

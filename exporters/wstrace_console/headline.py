@@ -88,6 +88,8 @@ def completeness(summary: Summary, facts: Mapping[str, Any], ledger: Ledger, see
     parts.append(f"level {printable(str(facts.get('level', 'full')), NAME_LIMIT)}")
     if summary.last_ns > summary.first_ns:
         parts.append(f"over {duration((summary.last_ns - summary.first_ns) / 1e9)}")
+    if (age := facts.get("snapshot_age_ms")) is not None and summary.resident():
+        parts.append(f"resident pages as of {duration(int(age) / 1e3)} before the end")
     return "; ".join(parts)
 
 

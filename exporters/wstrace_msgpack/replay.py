@@ -34,6 +34,7 @@ class Replay(Source):
     """
 
     name: ClassVar[str] = "replay"
+    patient: ClassVar[bool] = True
     streams: ClassVar[tuple[Schema, ...]] = (MAPPING, PROCESS, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES, MARK)
 
     def __init__(

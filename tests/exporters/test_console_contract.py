@@ -155,3 +155,33 @@ def test_report_of_what_is_no_trace_is_one_error(tmp_path: Path) -> None:
             path.write_bytes(content)
         with pytest.raises(WstraceError):
             run(str(path))
+
+
+class Slow(Console):
+    """Takes a while for every batch."""
+
+    def export(self, batch: Any) -> None:
+        import time
+
+        time.sleep(0.02)
+        super().export(batch)
+
+
+def test_a_slow_reader_of_a_trace_file_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file can wait: with queues of a few batches and a slow exporter every record still arrives."""
+    from wstrace_msgpack.exporter import MsgpackExporter
+
+    n, path = 20_000, tmp_path / "many.wst"
+    times = [[k * n + i + 1 for i in range(n)] for k in range(30)]
+    batches = [batch_of(PAGE_FAULT, time_ns=time, pid=7, tid=7, pc=1, va=4096, flags=0) for time in times]
+    with Session(sources=[ScriptedSource(batches)], exporters=[MsgpackExporter(path=str(path))], **SESSION) as session:
+        session.wait(20)
+    monkeypatch.setattr("wstrace.bus.PATIENT_BYTES", 1 << 20)
+    console = Slow(io.StringIO())
+    session = Session(sources=[f"replay:path={path}"], exporters=[console], **SESSION)
+    for worker in (session._bus, *session.lanes):
+        worker.queue._limit = 4 << 20
+    with session:
+        session.wait(30)
+    assert session.ledger.losses() == []
+    assert console.summary.total == 30 * n

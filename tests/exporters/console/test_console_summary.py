@@ -113,7 +113,7 @@ def test_still_resident_stands_beside_brought(kit: Any) -> None:
         trace.pages([(3000, TORCH), (10, "[heap]"), (700, "/never/faulted.so")]),
         trace.pages([(8, "[heap]")], schema=WRITTEN_PAGES),
     ]
-    trace.context.facts["page_size"] = 4096
+    trace.context.facts.update(page_size=4096, snapshot_age_ms=250)
     kit.golden("resident.txt", kit.printed(trace, batches, by="file"))
     trace = kit.Trace(live=False)
     batches = [*kit.ordinary(trace), trace.pages([(3000, TORCH)])]
