@@ -162,12 +162,8 @@ class Watcher:
         new = self._take_new() if self._everything else []  # after the scan: looking for it writes memory too
         found += new
         self._pending = [] if reset else [*self._pending, *new]
-        rows = np.concatenate(found) if found else np.empty(0, pm.REGION)
-        rows.sort(order="start")
-        first = np.flatnonzero(np.r_[True, rows["start"][1:] > rows["end"][:-1]][: len(rows)])
-        ends = np.maximum.reduceat(rows["end"], first) if len(rows) else rows["end"]
-        start = rows["start"][first]
-        return start, ((ends - start) // np.uint64(pm.PAGE)).astype("<u4")
+        rows = found[0] if len(found) == 1 and len(found[0]) < pm.VEC_LEN else _joined(found)
+        return rows["start"], ((rows["end"] - rows["start"]) // np.uint64(pm.PAGE)).astype("<u4")
 
     def reset(self) -> None:
         """Nothing of what is watched so far counts as written; unlike written() it hardly writes memory itself."""
@@ -233,6 +229,17 @@ class Watcher:
     def _check_maker(self) -> None:
         if os.getpid() != self._maker:
             raise Unavailable("a write watch is not inherited over fork", "make a new one in the child")
+
+
+def _joined(found: list[NDArray[Any]]) -> NDArray[Any]:
+    """REGION rows of several scans as one, sorted, adjacent ones joined."""
+    rows = np.concatenate(found) if found else np.empty(0, pm.REGION)
+    rows = rows[np.argsort(rows["start"], kind="stable")]
+    first = np.flatnonzero(np.r_[True, rows["start"][1:] > rows["end"][:-1]][: len(rows)])
+    joined = rows[first]
+    if len(rows):
+        joined["end"] = np.maximum.reduceat(rows["end"], first)
+    return joined
 
 
 def _inside(address: NDArray[Any], start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:

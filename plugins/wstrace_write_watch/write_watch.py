@@ -94,15 +94,22 @@ class WriteWatch:
         Raises:
             Unavailable: in a forked child, or when the memory was unmapped.
         """
-        ranges = self._pages(reset)
-        counts = (ranges[:, 1] - ranges[:, 0]) // self.page_size
-        firsts = np.repeat(ranges[:, 0] - (np.cumsum(counts) - counts) * self.page_size, counts)
-        offsets: NDArray[np.int64] = np.maximum(firsts + np.arange(len(firsts)) * self.page_size, 0)
+        start, pages = self._watcher.written(reset=reset)
+        offsets: NDArray[np.int64] = start.astype(np.int64) - self._start
+        if len(pages) != (total := int(pages.sum(dtype=np.int64))):  # else each run is a page
+            counts = pages.astype(np.int64)
+            offsets = np.repeat(offsets - (np.cumsum(counts) - counts) * self.page_size, counts)
+            offsets += np.arange(total) * self.page_size
+        offsets[:1] = np.maximum(offsets[:1], 0)
         return offsets
 
     def ranges(self, *, reset: bool = True) -> NDArray[np.int64]:
         """Byte ranges of the written pages, adjacent ones joined: start and stop in the buffer, shape (n, 2)."""
-        return np.clip(self._pages(reset), 0, self.nbytes)
+        start, pages = self._watcher.written(reset=reset)
+        first = start.astype(np.int64) - self._start
+        ranges = np.stack([first, first + pages.astype(np.int64) * self.page_size], axis=1)
+        clipped: NDArray[np.int64] = np.clip(ranges, 0, self.nbytes)
+        return clipped
 
     def reset(self) -> None:
         """Everything counts as not written from now on."""
@@ -124,12 +131,6 @@ class WriteWatch:
 
     def __repr__(self) -> str:
         return f"<WriteWatch {self.nbytes} bytes at {self._start:#x}>"
-
-    def _pages(self, reset: bool) -> NDArray[np.int64]:
-        """Runs of written pages as byte offsets from the buffer's start, not clipped; shape (n, 2)."""
-        start, pages = self._watcher.written(reset=reset)
-        first = start.astype(np.int64) - self._start
-        return np.stack([first, first + pages.astype(np.int64) * self.page_size], axis=1)
 
 
 class MemoryWatch:
