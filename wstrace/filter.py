@@ -80,9 +80,10 @@ class Filter:
     def _time(self, batch: Batch) -> NDArray[np.bool_]:
         times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], np.uint64)
         self.origin_ns = self.origin_ns or int(times.min())
-        keep = times >= self.origin_ns + int(self.start * _NS)
+        # u64 with u64: numpy 1 would compare u64 and int as float64
+        keep: NDArray[np.bool_] = times >= np.uint64(self.origin_ns + int(self.start * _NS))
         if self.end:
-            keep &= times < self.origin_ns + int(self.end * _NS)
+            keep &= times < np.uint64(self.origin_ns + int(self.end * _NS))
         return keep
 
     def _file(self, batch: Batch) -> NDArray[np.bool_]:

@@ -192,9 +192,10 @@ class Console(Exporter):
         output.show(*parts)
 
     def _tell_losses(self, output: Output) -> None:
-        """What was lost, and nothing when nothing was; not into the lines that a program reads."""
-        if self._format == "summary" or self._to == "stderr":
-            output.write("".join(f"{line}\n" for line, _ in headline.losses(self._context.ledger, only_loss=True)))
+        """What was lost, and nothing when nothing was; beside lines that a program reads, on stderr."""
+        if self._format != "summary":
+            output = Output.standard("stderr")
+        output.write("".join(f"{line}\n" for line, _ in headline.losses(self._context.ledger, only_loss=True)))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON takes it: its first lines, facts, ledger, counts; see exporters/README.md."""

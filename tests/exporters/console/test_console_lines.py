@@ -94,6 +94,13 @@ def test_filter_holds_for_lines_too(kit: Any) -> None:
     assert len(kit.printed(trace, kit.lines_of(trace), format="jsonl", file="libc*").splitlines()) == 3
 
 
+def test_loss_is_told_beside_the_lines_not_among_them(kit: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = kit.Trace()
+    trace.context.ledger.add("dropped_bus", 3, "page_fault")
+    assert len(kit.printed(trace, kit.lines_of(trace), format="jsonl").splitlines()) == 5
+    assert "3  records dropped: the bus's queue was full (page_fault)" in capsys.readouterr().err
+
+
 def test_by_section_counts_faults_and_resident_pages(kit: Any) -> None:
     trace = kit.Trace(live=False)
     trace.context.resolvers = {"sections": kit.Sections()}
