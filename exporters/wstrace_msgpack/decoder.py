@@ -114,7 +114,10 @@ class Decoder:
                 array = self._lookups.name(array)
             found[column.name] = array
         found.update(columns)
-        derived = self._lookups.derived(found) if schema.column("mapping") is not None else {}
+        wanted = self.selection.columns
+        derived = {}
+        if schema.column("mapping") is not None and (wanted is None or not DERIVED_FROM.keys().isdisjoint(wanted)):
+            derived = self._lookups.derived(found)
         for name in MAP_COLUMNS:
             if name in found and not self._lookups.identical:
                 found[name] = self._lookups.mapping(found[name])

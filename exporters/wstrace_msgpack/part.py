@@ -34,7 +34,7 @@ ENTRY = np.dtype(
     [("kind", "|u1"), ("offset", "<u8"), ("length", "<u4"), ("n", "<u4"), ("t0", "<u8"), ("t1", "<u8"), ("seq", "<u8")]
 )
 assert ENTRY.itemsize == 41  # ours, not the file's
-_U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
+_U32 = (1 << 32) - 1
 
 
 class Part:
@@ -84,17 +84,17 @@ class Part:
             return None
         try:
             end = frames.unpack_end(frame.body, self.limits)
-            rows: list[list[int]] = []
+            pages: list[NDArray[Any]] = []
             for page in end.pages:
                 index = frame_at(source, page, head.file_id, self.limits)
-                if index is None or index.kind != INDEX or len(rows) > self.limits.frames:
+                if index is None or index.kind != INDEX or sum(len(rows) for rows in pages) > self.limits.frames:
                     return None
-                rows += frames.unpack_index(index.body, self.limits)
-                rows.append([INDEX, page, index.length, 0, 0, 0])
+                pages.append(frames.unpack_index(index.body, self.limits))
+                pages.append(np.array([[INDEX, page, index.length, 0, 0, 0]], "<u8"))
         except FrameError:
             return None
-        rows.append([END, frame.offset, frame.length, 0, 0, 0])
-        entries = _tiled(rows, source.size)
+        pages.append(np.array([[END, frame.offset, frame.length, 0, 0, 0]], "<u8"))
+        entries = _tiled(np.concatenate(pages), source.size)
         if entries is None or len(entries) != end.frames or head.seq != end.frames - 1:
             return None
         self.end, self.file_id = end, head.file_id
@@ -267,12 +267,15 @@ def entry_of(frame: Frame, limits: Limits) -> tuple[int, int, int, int, int, int
     return frame.kind, frame.offset, frame.length, n, t0, t1, frame.seq
 
 
-def _tiled(rows: list[list[int]], size: int) -> NDArray[Any] | None:
+def _tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
     """Entries in the order of the file, when they cover it without a gap: an index cannot hide a frame."""
-    if any(row[0] > 127 or row[1] > size or row[2] > _U32 or row[3] > _U32 or max(row[4:6]) > _U64 for row in rows):
+    if (rows[:, :4] > np.array([127, size, _U32, _U32], "<u8")).any():
         return None
-    rows.sort(key=lambda row: row[1])
-    entries = np.array([(*row, seq) for seq, row in enumerate(rows)], ENTRY)
+    rows = rows[np.argsort(rows[:, 1], kind="stable")]
+    entries = np.zeros(len(rows), ENTRY)
+    for name, column in zip(("kind", "offset", "length", "n", "t0", "t1"), rows.T, strict=True):
+        entries[name] = column
+    entries["seq"] = np.arange(len(rows))
     ends = entries["offset"] + entries["length"]
     if entries["offset"][0] != 0 or ends[-1] != size or not np.array_equal(entries["offset"][1:], ends[:-1]):
         return None

@@ -56,11 +56,11 @@ def _append(parts: Parts, last: Part, out: osfile.OutputFile) -> None:
     for offset in entries["offset"][entries["kind"] == INDEX].tolist():
         frame = frame_at(last.input, offset, last.file_id, last.limits)
         try:
-            listed = frames.unpack_index(frame.body, last.limits) if frame is not None else []
+            listed = frames.unpack_index(frame.body, last.limits)[:, 1].tolist() if frame is not None else []
         except FrameError:
             continue
         pages.append(offset)
-        paged.update(entry[1] for entry in listed)
+        paged.update(listed)
     loose = entries[(entries["kind"] != INDEX) & ~np.isin(entries["offset"], list(paged))]
     seq = int(entries["seq"].max()) + 1
     out.cut(end)

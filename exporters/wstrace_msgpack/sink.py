@@ -12,6 +12,8 @@ from array import array
 from collections import Counter, deque
 from typing import NamedTuple
 
+import numpy as np
+
 from wstrace.errors import OutputError
 from wstrace_msgpack import osfile
 from wstrace_msgpack.body import packb
@@ -26,6 +28,7 @@ from wstrace_msgpack.format import (
     SNAPSHOT,
     pack_frame,
 )
+from wstrace_msgpack.frames import pack_index
 
 RETRY_SECONDS = 1.0
 #: bytes of frames that wait for a disk; tables, marks and processes have this much more room
@@ -165,10 +168,10 @@ class Sink:
                 self.error = error.strerror or str(error)
 
     def _index_page(self) -> None:
-        entries = [list(self._entries[i : i + 6]) for i in range(0, len(self._entries), 6)]
+        entries = np.array(self._entries, "<u8").reshape(-1, 6)
         del self._entries[:]
         at = self.offset
-        if entries and self._write(Waiting(INDEX, packb({"f": entries}), "", len(entries), 0, 0)):
+        if len(entries) and self._write(Waiting(INDEX, pack_index(entries), "", 0, 0, 0)):
             self._pages.append(at)
 
     def restore(self, entries: list[list[int]], pages: list[int], rows: dict[str, int]) -> None:

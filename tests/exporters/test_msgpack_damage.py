@@ -220,7 +220,7 @@ def test_an_index_that_lies_is_not_believed(small, tmp_path):
 
     data, whole, frames = small
     at, length, _ = next(f for f in frames if f[2] == INDEX)
-    entries = unpack_index(data[at + HEAD_BYTES : at + length])
+    entries = unpack_index(data[at + HEAD_BYTES : at + length]).tolist()
     head = unpack_head(data, at)
     lies = {
         "an entry less": entries[:5] + entries[6:],

@@ -284,6 +284,18 @@ def test_names_come_back_and_stand_as_utf_8_or_bytes(names):
         assert stored == name if isinstance(stored, str) else stored.decode("utf-8", "surrogateescape") == name
 
 
+def test_an_index_page_is_plain_msgpack_and_read_in_any_width():
+    entries = np.array([[0, 0, 700, 0, 0, 0], [3, 700, 2**32 - 1, 65_536, 5, 2**64 - 1]], "<u8")
+    packed = frames.pack_index(entries)
+    assert msgpack.unpackb(packed) == {"f": entries.tolist()}
+    assert np.array_equal(frames.unpack_index(packed), entries)
+    narrow = packb({"f": entries.tolist()})
+    assert len(narrow) < len(packed)
+    assert np.array_equal(frames.unpack_index(narrow), entries)
+    with pytest.raises(FrameError):
+        frames.unpack_index(packed[:-1])
+
+
 def test_a_header_comes_back():
     header = frames.Header(
         id=FILE_ID, part=3, prev=b"before..", created_ns=123, boot_id="b", clock={"name": "CLOCK_MONOTONIC"},

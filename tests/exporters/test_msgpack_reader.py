@@ -226,7 +226,7 @@ def test_a_replay_gives_what_was_recorded(path, written):
 def test_a_replay_into_a_file_keeps_clock_host_and_rows(path, written, tmp_path):
     copy = tmp_path / "copy.wst"
     exporters = [MsgpackExporter(path=str(copy))]
-    with Session(sources=[Replay(path=[str(path)])], exporters=exporters, record=False) as session:
+    with Session(sources=[Replay(path=[str(path)])], exporters=exporters, enrichers=[], record=False) as session:
         session.wait(20)
     with open_trace(str(path)) as old, open_trace(str(copy)) as new:
         assert new.clean

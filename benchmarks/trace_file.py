@@ -1,0 +1,351 @@
+"""The trace file against its goals and its peers, on a real capture and on synthetic rows, ratios in one run.
+
+    python benchmarks/trace_file.py                          # all of it: minutes, 2 GB of disk
+    python benchmarks/trace_file.py --rows 300000 --query-rows 2000000 --faults 100000    # a smoke test
+
+Goals: write >= 8M rows/s a core, read to columns >= 8M rows/s, <= 7 B a record, writer memory <= 20 MB, a one-second
+window out of 10M rows <= 10 ms, a scan of 60 MB without footer <= 50 ms, top-10 files over 100M rows <= 2.5 s.
+Peers: perf.data and `perf script`, one msgpack map a record, Parquet and Arrow IPC by pyarrow. Rows a second are of
+the processor time of the one process (what a core does), except for the query, which is wall time on all cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.interfaces import Context
+from wstrace_msgpack import synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.part import Part
+from wstrace_msgpack.reader import open_trace
+from wstrace_msgpack.sql import connect
+
+STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
+TOP = "select file, count(*) n from page_fault group by file order by n desc limit 10"
+#: touches memory as programs do: a heap that grows, files mapped and read in runs and at random, children, threads
+WORKLOAD = """
+import mmap, os, random, sys, threading, glob
+faults = int(sys.argv[1]); rng = random.Random(1)
+files = [p for p in glob.glob(os.path.dirname(os.__file__) + '/**/*.so', recursive=True) + glob.glob('/usr/lib/*/*.so*')
+         if os.path.isfile(p) and os.path.getsize(p) > 1 << 16][:200] or [sys.executable]
+def heap(n):
+    while n > 0:
+        k = min(n, rng.randrange(64, 4096)); n -= k
+        block = mmap.mmap(-1, k * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for i in range(k): block[i * 4096] = 1
+        block.close()
+def mapped(n):
+    while n > 0:
+        with open(rng.choice(files), 'rb') as f: m = mmap.mmap(f.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+        m.madvise(mmap.MADV_RANDOM); pages = len(m) // 4096; k = min(n, 200); n -= k
+        for _ in range(k): m[rng.randrange(pages) * 4096]
+        m.close()
+def part(n):
+    if n > 400_000:
+        for _ in range(2):
+            pid = os.fork()
+            if pid == 0: part(n // 4); os._exit(0)
+            os.waitpid(pid, 0)
+        n //= 2
+    threads = [threading.Thread(target=heap, args=(n // 5,)) for _ in range(4)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    mapped(n // 5)
+part(faults)
+"""
+
+
+def best(measure: Callable[[], float], rounds: int) -> tuple[float, float]:
+    """The best and the median of so many measurements."""
+    values = [measure() for _ in range(rounds)]
+    return min(values), statistics.median(values)
+
+
+def rate(rows: int, seconds: float) -> str:
+    return f"{rows / seconds / 1e6:6.1f} M rows/s"
+
+
+def line(what: str, value: str, goal: str = "") -> None:
+    print(f"  {what:<44}{value:>18}{'   goal ' + goal if goal else ''}", flush=True)
+
+
+class Data:
+    """Faults in memory, and what else a trace of them needs."""
+
+    def __init__(self, batches: list[Batch], first: list[Batch], strings: Dictionary) -> None:
+        self.batches, self.first, self.strings = batches, first, strings
+        self.rows = sum(map(len, batches))
+
+    @classmethod
+    def synthetic(cls, rows: int) -> Data:
+        strings = Dictionary()
+        first = [synthetic.mappings(strings), synthetic.processes(strings)]
+        return cls(list(synthetic.faults(strings, rows)), first, strings)
+
+    @classmethod
+    def captured(cls, path: Path) -> Data:
+        with open_trace(str(path)) as trace:
+            batches = [batch.take(slice(None)) for batch in trace.batches("page_fault", STORED)]
+            return cls(batches, [trace.mappings, trace.processes], trace.strings)
+
+
+def capture(path: Path, faults: int) -> None:
+    """A real capture of at least so many faults."""
+    command = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", str(path), "--",
+               sys.executable, "-c", WORKLOAD, str(int(faults * 1.15))]  # fmt: skip
+    subprocess.run(command, check=True)
+
+
+# -- ours and the peers: write one file, read it back ----------------------------------------------------------------
+
+
+def write_wstf(data: Data, path: Path, layout: str = "wstf") -> None:
+    context = Context(strings=data.strings)
+    exporter = MsgpackExporter(path=str(path), force=True, fsync="none", layout=layout)
+    exporter.start(context)
+    for batch in itertools.chain(data.first, data.batches):
+        exporter.export(batch)
+    exporter.close()
+
+
+def read_wstf(path: Path, columns: tuple[str, ...] | None) -> int:
+    with open_trace(str(path)) as trace:
+        return sum(len(batch) for batch in trace.batches("page_fault", columns))
+
+
+def read_maps(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for record in msgpack.Unpacker(file) if record["stream"] == "page_fault")
+
+
+def table_batches(data: Data) -> Iterator[pa.RecordBatch]:
+    for batch in data.batches:
+        yield pa.record_batch({name: np.ascontiguousarray(batch[name]) for name in STORED})
+
+
+def write_parquet(data: Data, path: Path) -> None:
+    schema = next(table_batches(data)).schema
+    with parquet.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
+        for batch in table_batches(data):
+            writer.write_batch(batch)
+
+
+def read_parquet(path: Path) -> int:
+    return sum(batch.num_rows for batch in parquet.ParquetFile(path).iter_batches(65_536, use_threads=False))
+
+
+def write_arrow(data: Data, path: Path) -> None:
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+    with pa.ipc.new_file(path, next(table_batches(data)).schema, options=options) as writer:
+        for batch in table_batches(data):
+            writer.write_batch(batch)
+
+
+def read_arrow(path: Path) -> int:
+    with pa.ipc.open_file(pa.OSFile(str(path)), options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
+        return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+
+
+FORMATS: dict[str, tuple[Callable[[Data, Path], None], Callable[[Path], int]]] = {
+    "wstf": (write_wstf, lambda path: read_wstf(path, STORED)),
+    "Parquet, zstd 1": (write_parquet, read_parquet),
+    "Arrow IPC, zstd": (write_arrow, read_arrow),
+}
+
+
+def compare(data: Data, folder: Path, rounds: int) -> None:
+    """Every format in turn, A B A B."""
+    write: dict[str, list[float]] = {name: [] for name in FORMATS}
+    read: dict[str, list[float]] = {name: [] for name in FORMATS}
+    size = {}
+    for _ in range(rounds):
+        for name, (writer, reader) in FORMATS.items():
+            path = folder / "compared"
+            began = time.process_time()
+            writer(data, path)
+            write[name].append(time.process_time() - began)
+            size[name] = path.stat().st_size / data.rows
+            began = time.process_time()
+            assert reader(path) == data.rows
+            read[name].append(time.process_time() - began)
+            path.unlink()
+    for name in FORMATS:
+        goals = ("8", "8", "7") if name == "wstf" else ("", "", "")
+        line(f"{name}: write", rate(data.rows, min(write[name])), goals[0])
+        line(f"{name}: read to columns", rate(data.rows, min(read[name])), goals[1])
+        line(f"{name}: size", f"{size[name]:6.2f} B/record", goals[2])
+    part = Data(data.batches[:2], data.first, data.strings)
+    path = folder / "maps"
+    began = time.process_time()
+    write_wstf(part, path, "rows")
+    line("a msgpack map a record: write", rate(part.rows, time.process_time() - began))
+    began = time.process_time()
+    assert read_maps(path) == part.rows
+    line("a msgpack map a record: read", rate(part.rows, time.process_time() - began))
+    line("a msgpack map a record: size", f"{path.stat().st_size / part.rows:6.2f} B/record")
+
+
+def perf(folder: Path, faults: int) -> None:
+    """perf.data of the same workload, and `perf script` over it."""
+    if shutil.which("perf") is None:
+        line("perf.data", "perf is not here")
+        return
+    for options, name in (([], "perf.data"), (["-z"], "perf.data, record -z")):
+        path = folder / "perf.data"
+        record = ["perf", "record", "-q", "-e", "page-faults", "-c", "1", "-d", *options, "-o", str(path), "--",
+                  sys.executable, "-c", WORKLOAD, str(faults)]  # fmt: skip
+        subprocess.run(record, check=True, stderr=subprocess.DEVNULL)
+        began = os.times()
+        out = subprocess.Popen(
+            ["perf", "script", "-F", "time,pid,tid,ip,addr", "-i", str(path)],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert out.stdout is not None
+        rows = 0
+        while block := out.stdout.read(1 << 20):
+            rows += block.count(b"\n")
+        out.wait()
+        ended = os.times()
+        seconds = ended.children_user + ended.children_system - began.children_user - began.children_system
+        line(f"{name}: size", f"{path.stat().st_size / max(rows, 1):6.2f} B/record")
+        line(f"{name}: read by perf script", rate(rows, seconds))
+        path.unlink()
+
+
+# -- the other goals -------------------------------------------------------------------------------------------------
+
+MEMORY = """
+import resource, sys
+from wstrace.interfaces import Context
+from wstrace_msgpack import synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+context = Context()
+first = [synthetic.mappings(context.strings)]
+for batch in synthetic.faults(context.strings, 500_000): pass
+batch = None
+begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+exporter = MsgpackExporter(path=sys.argv[1], force=True)
+exporter.start(context)
+exporter.export(first[0])
+for batch in synthetic.faults(context.strings, int(sys.argv[2])): exporter.export(batch)
+exporter.close()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begin)
+"""
+
+
+def memory(folder: Path, rows: int) -> float:
+    """MB that writing adds to a process's peak."""
+    command = [sys.executable, "-c", MEMORY, str(folder / "m.wst"), str(rows)]
+    return int(subprocess.run(command, capture_output=True, check=True).stdout) * 1024 / 1e6
+
+
+def window(path: Path) -> float:
+    """Seconds to open a trace and read one second out of its middle."""
+    began = time.perf_counter()
+    with open_trace(str(path)) as trace:
+        low, high = trace.span() or (0, 0)
+        middle = (low + high) // 2
+        assert sum(map(len, trace.batches("page_fault", STORED, middle, middle + 1_000_000_000)))
+    return time.perf_counter() - began
+
+
+def scan(path: Path) -> float:
+    """Seconds to find every frame of a file without its end."""
+    began = time.perf_counter()
+    Part(str(path)).close()
+    return time.perf_counter() - began
+
+
+def without_end(path: Path, out: Path, size: int) -> int:
+    """The first bytes of a trace; gives how many."""
+    with path.open("rb") as source, out.open("wb") as cut:
+        data = source.read(size - 100)
+        cut.write(data[:-100])
+    return len(data) - 100
+
+
+def query(path: Path) -> float:
+    """Seconds for the ten files with most faults."""
+    began = time.perf_counter()
+    with connect(str(path), TOP) as answer:
+        assert answer.rows
+    return time.perf_counter() - began
+
+
+def spread(path: Path, rows: int) -> None:
+    """A trace of so many rows at 20,000 a second: a frame a second, as a session cuts them."""
+    context = Context()
+    exporter = MsgpackExporter(path=str(path), force=True, fsync="none")
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    for batch in synthetic.faults(context.strings, rows, rows=20_000, ns=50_000):
+        exporter.export(batch)
+        exporter.flush(1)
+    exporter.close()
+
+
+def large(path: Path, rows: int) -> None:
+    """A trace of so many rows: 10M of them again and again, later and later."""
+    context = Context()
+    exporter = MsgpackExporter(path=str(path), force=True, fsync="none")
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    begin = 2_000_000
+    while rows > 0:
+        for batch in synthetic.faults(context.strings, min(rows, 10_000_000), begin=begin):
+            exporter.export(batch)
+            begin, rows = batch.window[1], rows - len(batch)
+    exporter.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--query-rows", type=int, default=100_000_000)
+    parser.add_argument("--faults", type=int, default=3_000_000, help="of the real capture")
+    parser.add_argument("--capture", type=Path, help="a capture to use instead of making one")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where the files go; default: a temporary one")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.folder) as name:
+        folder = Path(name)
+        captured = asked.capture or folder / "captured.wst"
+        if asked.capture is None:
+            capture(captured, asked.faults)
+        real = Data.captured(captured)
+        print(f"a real capture, {real.rows:,} faults, {asked.rounds} rounds")
+        compare(real, folder, asked.rounds)
+        perf(folder, min(asked.faults, 500_000))
+        del real
+        data = Data.synthetic(asked.rows)
+        print(f"synthetic, {data.rows:,} rows")
+        compare(data, folder, asked.rounds)
+        path = folder / "synthetic.wst"
+        del data
+        line("writer's memory", f"{memory(folder, min(asked.rows, 3_000_000)):.1f} MB", "20")
+        spread(path, asked.rows)
+        line("a second out of them, 20,000 a second", f"{best(lambda: window(path), 5)[0] * 1e3:.1f} ms", "10")
+        large(path, asked.query_rows)
+        size = without_end(path, folder / "cut.wst", 60_000_000)
+        line(f"scan of {size / 1e6:.0f} MB", f"{best(lambda: scan(folder / 'cut.wst'), 5)[0] * 1e3:.1f} ms", "50")
+        line(f"top 10 of {asked.query_rows:,}", f"{best(lambda: query(path), asked.rounds)[0]:.2f} s", "2.5 of 100M")
+
+
+if __name__ == "__main__":
+    main()
