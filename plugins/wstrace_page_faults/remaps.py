@@ -6,6 +6,7 @@ for. Source: /sys/kernel/tracing/events/syscalls/sys_{enter,exit}_*/format, man 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from wstrace.schema import KIND_ANON, KIND_SHIFT, MAP_READ, MAP_WRITE, SPACE_MAP, SPACE_UNMAP
+from wstrace_os.foreign import declare
 from wstrace_page_faults import perf_event as perf
 
-_FOLDERS = ("/sys/kernel/tracing/events/syscalls", "/sys/kernel/debug/tracing/events/syscalls")
+_FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
 _EVENTS = ("sys_enter_munmap", "sys_enter_mremap", "sys_exit_mremap")
 #: of a SAMPLE of type TID|TIME|RAW: pid, tid, time, size; then common_type ... __syscall_nr in 16 bytes, arguments u64
 _SAMPLE = struct.Struct("<IIQI")
@@ -24,6 +26,11 @@ _COMMON_TYPE = struct.Struct("<H")
 _TWO, _FOUR, _ONE = struct.Struct("<QQ"), struct.Struct("<QQQQ"), struct.Struct("<Q")
 _RAW, _ARGUMENTS = 8 + _SAMPLE.size, 8 + _SAMPLE.size + 16
 _MREMAP_DONTUNMAP = 4
+_FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
+_fsopen = declare(
+    None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p,
+    ctypes.c_int64,
+)  # fmt: skip
 _ERRORS = (1 << 64) - 4096  # a value from here on is -errno
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _KEPT = 4096
@@ -34,15 +41,45 @@ Row = tuple[int, ...]  # of ADDRESS_SPACE
 
 def attributes() -> list[NDArray[Any]]:
     """The perf_event_attr of each tracepoint, [] where tracefs or perf does not allow them. Tried on ourselves."""
-    for folder in _FOLDERS:
+    for ids in (_mounted, _detached):
         try:
-            ids = [int(Path(folder, event, "id").read_text()) for event in _EVENTS]
-            attrs = [_attribute(number) for number in ids]
+            attrs = [_attribute(number) for number in ids()]
             os.close(perf.perf_event_open(attrs[0], 0, -1))
         except (OSError, ValueError):
             continue
         return attrs
     return []
+
+
+def _mounted() -> list[int]:
+    folder = next((folder for folder in _FOLDERS if Path(folder).exists()), _FOLDERS[0])
+    return [int(Path(folder, "syscalls", event, "id").read_text()) for event in _EVENTS]
+
+
+def _detached() -> list[int]:
+    """From a tracefs of our own that is mounted nowhere (fsmount(2), Linux 5.2): machines without systemd, as root."""
+    opened = _fsopen(_FSOPEN, ctypes.c_char_p(b"tracefs"), 1, 0, 0, 0)
+    if opened < 0:
+        raise OSError(ctypes.get_errno(), "fsopen")
+    folder = -1
+    try:
+        if _fsopen(_FSCONFIG, opened, _FSCONFIG_CMD_CREATE, 0, 0, 0) == 0:
+            folder = _fsopen(_FSMOUNT, opened, 1, 0, 0, 0)
+        if folder < 0:
+            raise OSError(ctypes.get_errno(), "fsmount")
+        return [_number_in(folder, f"events/syscalls/{event}/id") for event in _EVENTS]
+    finally:
+        os.close(opened)
+        if folder >= 0:
+            os.close(folder)
+
+
+def _number_in(folder: int, path: str) -> int:
+    fd = os.open(path, os.O_RDONLY, dir_fd=folder)
+    try:
+        return int(os.read(fd, 32))
+    finally:
+        os.close(fd)
 
 
 def _attribute(number: int) -> NDArray[Any]:
