@@ -56,7 +56,11 @@ class Fragment(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The live fragments as arrays, by start; row 0 is "unknown" and covers nothing."""
+    """The live fragments as arrays, by start.
+
+    All but `start` have a row 0 before them that is "unknown" and covers nothing, so that
+    `searchsorted(start, address, side="right")` is the row to look at.
+    """
 
     start: NDArray[Any]
     end: NDArray[Any]

@@ -43,7 +43,7 @@ class Listings:
         when = np.broadcast_to(np.asarray(times, "<u8"), addresses.shape)
         # covered by now: what lay there at the time of the miss is gone, and no listing tells it
         table = epoch.table
-        uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right") - 1]
+        uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right")]
         wanted = uncovered & (when >= epoch.start) & (addresses < KERNEL_START)
         now = time.monotonic_ns()
         if not wanted.any() or not process.told or epoch.blind or now < process.asked:

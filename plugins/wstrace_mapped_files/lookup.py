@@ -89,7 +89,6 @@ def _in_epoch(epoch: Epoch, addresses: NDArray[Any], times: Any, rows: Rows, fou
     """Fills in the rows that lie in one epoch; gives those of them (counted within it) that nothing covers."""
     table = epoch.table
     at = np.searchsorted(table.start, addresses, side="right")
-    at -= 1
     missed = addresses >= table.end.take(at)
     if table.newest > (times if not isinstance(times, np.ndarray) else times.min(initial=table.newest)):
         missed |= table.birth.take(at) > times
