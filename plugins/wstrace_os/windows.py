@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wstrace.errors import CannotExecute, CommandNotFound, Unavailable
+from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Platform, Target, Usage
 from wstrace_os import windows_api as winapi
 from wstrace_os import windows_process as processes
@@ -123,6 +123,9 @@ class WindowsPlatform(Platform):
     def attach(self, pid: int) -> Target:
         """A handle on a running process. Raises TargetExited, or Unavailable when access is denied."""
         handle = winapi.open_process(winapi, pid, ATTACH_RIGHTS)
+        if processes.exited(winapi, handle):  # it stays there as long as anybody has a handle
+            winapi.CloseHandle(handle)
+            raise TargetExited(f"process {pid} has ended")
         return WindowsTarget(pid, processes.name(winapi, handle, pid), handle)
 
     def thread_id(self) -> int:

@@ -92,6 +92,7 @@ GetProcessMemoryInfo = declare("psapi.dll", "GetProcessMemoryInfo", c_int32, c_v
 OpenProcess = declare("kernel32.dll", "OpenProcess", c_void_p, c_uint32, c_int32, c_uint32)
 CloseHandle = declare("kernel32.dll", "CloseHandle", c_int32, c_void_p)
 GetCurrentProcess = declare("kernel32.dll", "GetCurrentProcess", c_void_p)
+GetCurrentProcessId = declare("kernel32.dll", "GetCurrentProcessId", c_uint32)
 GetExitCodeProcess = declare("kernel32.dll", "GetExitCodeProcess", c_int32, c_void_p, c_void_p)
 #: four FILETIMEs: created, exited, kernel, user; in 100 ns
 GetProcessTimes = declare("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)

@@ -134,6 +134,10 @@ class FakeWindows:
         self.handles.setdefault(-1, (1, 0xFFFFFFFF))
         return -1
 
+    def GetCurrentProcessId(self) -> int:
+        """We are process 1."""
+        return 1
+
     def WaitForSingleObject(self, handle: int, milliseconds: int) -> int:
         """0 when it has exited, else 258 (WAIT_TIMEOUT) at once."""
         process = self._of(handle, winapi.SYNCHRONIZE)

@@ -80,7 +80,10 @@ class Space:
 
     def __init__(self, pid: int, api: Any = winapi) -> None:
         self.pid, self._api = pid, api
-        self._handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE)
+        if pid == api.GetCurrentProcessId():  # Wine answers for its own process only, and only by this handle
+            self._handle: int = api.GetCurrentProcess()
+        else:
+            self._handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE)
         self.name = processes.name(api, self._handle, pid)
         self._blocks: NDArray[Any] = np.zeros(0, PSAPI_WORKING_SET_BLOCK[api.POINTER])
         self._large = 0
@@ -147,7 +150,8 @@ class Space:
         flags = windows_blocks.flags(first)
         is_file = (mappings["flags"][row] >> KIND_SHIFT) & 15 == KIND_FILE
         flags |= is_file * np.uint16(PAGE_FILE)
-        return {"start": start, "pages": pages, "flags": flags, "shares": windows_blocks.shares(first), "row": row}
+        counts = {"shares": windows_blocks.shares(first)} if shares else {}
+        return {"start": start, "pages": pages, "flags": flags, **counts, "row": row}
 
     def _with_locked(self, blocks: NDArray[Any]) -> NDArray[Any]:
         """The blocks with what QueryWorkingSetEx adds in their reserved bits."""

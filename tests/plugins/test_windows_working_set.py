@@ -128,7 +128,8 @@ def test_runs_with_their_owners(pointer):
     strings = Dictionary()
     with Space(7, windows) as space:
         mappings = space.mappings(strings)
-        runs = space.runs(mappings)
+        assert "shares" not in space.runs(mappings)
+        runs = space.runs(mappings, shares=True)
         assert space.totals().total == 5 * PAGE == int(runs["pages"].sum()) * PAGE
     names = [strings[int(mappings["file"][row])] for row in runs["row"]]
     assert list(zip(runs["start"].tolist(), runs["pages"].tolist(), names, strict=True)) == [

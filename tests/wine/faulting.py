@@ -1,7 +1,7 @@
 """The target's side of the stand-in psapi.dll: a script that states its own page faults, every one known in advance.
 
-    import faulting
-    faulting.fault(pc, va, tid=0, hard=False)
+import faulting
+faulting.fault(pc, va, tid=0, hard=False)
 """
 
 import ctypes
@@ -45,3 +45,8 @@ def fault(pc, va, tid=1, *, hard=False):
 def waiting():
     """Records that nobody has taken yet."""
     return _HEAD.unpack_from(_section)[1]
+
+
+def enabled():
+    """Whether somebody watches."""
+    return bool(_HEAD.unpack_from(_section)[0])

@@ -154,7 +154,7 @@ BOOL WINAPI QueryWorkingSet(HANDLE process, ULONG_PTR *buffer, DWORD size) {
             SIZE_T n = (region.RegionSize - page) / 4096;
             if (n > BLOCK) n = BLOCK;
             for (SIZE_T i = 0; i < n; i++) pages[i].VirtualAddress = (char *)region.BaseAddress + page + i * 4096;
-            if (!K32QueryWorkingSetEx(process, pages, n * sizeof *pages)) continue;
+            if (!K32QueryWorkingSetEx(GetCurrentProcess(), pages, n * sizeof *pages)) continue;
             for (SIZE_T i = 0; i < n; i++) {
                 ULONG_PTR bits = pages[i].VirtualAttributes;
                 if (!(bits & 1)) continue;

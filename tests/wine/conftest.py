@@ -1,0 +1,65 @@
+"""These tests run inside Wine (tests/wine/run): a Windows CPython, mostly with the stand-in psapi.dll."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ON_WINDOWS = sys.platform == "win32"
+
+
+def pytest_ignore_collect(collection_path, config):
+    """On other systems nothing here can be imported; one line says so."""
+    if not ON_WINDOWS and collection_path.name.startswith("test_wine_"):
+        return collection_path.name != "test_wine_here.py"
+    return None
+
+
+@pytest.fixture
+def out(tmp_path):
+    """Where a trace file goes that the Linux side reads afterwards."""
+    folder = os.environ.get("WSTRACE_WINE_OUT")
+    return Path(folder) if folder else tmp_path
+
+
+@pytest.fixture
+def command():
+    """Runs `python -m wstrace ARGUMENTS`: (exit code, stdout, stderr). Pipes: a Unix file kills a Windows Python."""
+
+    def run(*arguments, text=None, timeout=60, **environment):
+        done = subprocess.run(
+            [sys.executable, "-m", "wstrace", *map(str, arguments)], input=text, capture_output=True, timeout=timeout,
+            env={**os.environ, **environment}, stdin=None if text is not None else subprocess.DEVNULL,
+        )  # fmt: skip
+        printed = [stream.decode("utf-8").replace("\r\n", "\n") for stream in (done.stdout, done.stderr)]
+        code = done.returncode - (1 << 32) if done.returncode >= 1 << 31 else done.returncode
+        return code, *printed
+
+    return run
+
+
+@pytest.fixture
+def target():
+    """Starts a script of this folder; gives the process. Its stdin is a pipe that the test closes to end it."""
+    started = []
+
+    def start(script, *arguments):
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / script), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.stdin.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()

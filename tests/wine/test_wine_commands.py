@@ -1,0 +1,104 @@
+"""The words of the command line on Windows: snapshot, empty, delta, report, replay, info ...; and their bad input."""
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+KNOWN = os.path.join(HERE, "known_faults.py")
+
+pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
+
+
+def test_ps_runs(command):
+    code, printed, said = command("ps")  # psutil names no process under Wine, so the list may be empty here
+    assert code == 0, said
+    assert printed.startswith("pid")
+
+
+def test_snapshot_and_empty_of_the_calling_process(capsys, tmp_path):
+    """The stand-in knows the working set of its own process only."""
+    from wstrace.cli import main
+
+    assert main(["snapshot", str(os.getpid())]) == 0
+    printed = capsys.readouterr().out
+    assert "ntdll.dll" in printed
+    assert "Total" in printed
+    assert main(["snapshot", str(os.getpid()), "--json", "--by", "module"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    path = str(tmp_path / "s.wst")
+    assert main(["snapshot", str(os.getpid()), "-o", path]) == 0
+    assert main(["diff", path, path]) == 0
+    assert main(["empty", str(os.getpid()), "--yes"]) == 0  # Wine takes nothing out: all of it stayed
+    assert "stayed" in capsys.readouterr().out
+
+
+def test_delta_of_the_calling_process(capsys):
+    import threading
+
+    import faulting
+
+    from wstrace.cli import main
+
+    def work():
+        until = time.monotonic() + 20
+        while not faulting.enabled() and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        faulting.faults((address + n, 0x40000, 7, False) for n in range(30))
+
+    address = ctypes.cast(ctypes.WinDLL("ntdll").NtClose, ctypes.c_void_p).value
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert main(["delta", str(os.getpid()), "--duration", "2s"]) == 0
+    thread.join()
+    printed = capsys.readouterr().out
+    assert "via" in printed
+    assert "ntdll.dll!.text(1)" in printed
+
+
+def test_files_recorded_here_are_reported_and_replayed_here(command, tmp_path):
+    path = tmp_path / "x.wst"
+    assert command("run", "-q", "-o", path, "--", sys.executable, KNOWN, 2, 100)[0] == 3
+    code, printed, said = command("report", path, "--json")
+    assert code == 0, said
+    assert json.loads(printed)
+    code, printed, _ = command("info", path, "--json")
+    assert code == 0
+    assert "page_fault" in printed
+    code, _, said = command("replay", path, "-e", f"msgpack:path={tmp_path / 'y.wst'}")
+    assert code == 0, said
+    assert "200" in command("report", tmp_path / "y.wst")[1]
+
+
+def test_an_existing_file_is_not_overwritten(command, tmp_path):
+    path = tmp_path / "x.wst"
+    path.write_bytes(b"mine")
+    code, _, said = command("run", "-o", path, "--", sys.executable, "-c", "pass")
+    assert code == 123
+    assert "exists" in said
+    assert path.read_bytes() == b"mine"
+
+
+def test_lines_name_address_instruction_owner_and_module(command):
+    code, printed, said = command("run", "-e", "console:format=lines", "--", sys.executable, KNOWN, 1, 20)
+    assert code == 3, said
+    assert "ntdll.dll" in printed + said
+
+
+def test_output_is_utf8_whatever_the_code_page(command):
+    code, printed, said = command("doctor", PYTHONUTF8="0", PYTHONIOENCODING="cp1252")
+    assert code == 0, said
+    assert "wine" in printed
+
+
+def test_a_batch_file_and_a_missing_command_say_what_to_do(command, tmp_path):
+    script = tmp_path / "tool.cmd"
+    script.write_text("exit /b 3\n")
+    code, _, said = command("run", "--", script)
+    assert code == 126
+    assert "cmd /c" in said

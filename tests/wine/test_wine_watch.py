@@ -1,0 +1,190 @@
+"""The watch calls through the real ctypes ABI: run, attach, API, children; every record and loss known in advance."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import wstrace
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.schema import FAULT_MAJOR
+from wstrace.session import Session
+from wstrace_os import windows_api as winapi
+from wstrace_os.windows import platform
+from wstrace_page_faults.windows_watch import KERNEL_RECORDS, Watch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+KNOWN = os.path.join(HERE, "known_faults.py")
+
+pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
+
+
+def known(ntdll, heap, rounds, count):
+    """What known_faults.py does: (pc, va, tid, hard)."""
+    return [(ntdll + n, heap + i * 4096 + 16 * n, 100 + n, i % 4 == 0) for n in range(rounds) for i in range(count)]
+
+
+def rows(batches):
+    batches = [b for b in batches if b.schema.name == "page_fault" and len(b)]
+    column = {name: np.concatenate([b[name] for b in batches]).tolist() for name in ("pc", "va", "tid", "flags")}
+    return [(pc, va, tid, bool(flags & FAULT_MAJOR)) for pc, va, tid, flags in zip(*column.values(), strict=True)]
+
+
+def test_run_writes_every_record_into_a_file_that_linux_can_read(command, out):
+    code, printed, said = command("run", "-o", out / "wine.wst", "--", sys.executable, KNOWN, 3, 500)
+    assert code == 3, said  # the target's own
+    ntdll, heap = (int(word, 16) for word in printed.split())
+    with wstrace.open_trace(str(out / "wine.wst")) as trace:
+        assert rows(trace.batches("page_fault")) == known(ntdll, heap, 3, 500)
+        assert trace.ledger.get("recorded", "page_fault") == 1500
+    assert "1,500 faults, 375 from disk" in said
+    assert "recorded 1,500 + lost 0 = counted 1,500" in said
+    assert "saved" in said
+
+
+def test_a_run_names_files_and_modules(command):
+    code, _, said = command("run", "--", sys.executable, KNOWN, 1, 100)
+    assert code == 3
+    assert "ntdll.dll" in said  # the module of the instruction, by VirtualQueryEx and GetMappedFileName
+    assert "python.exe" in said
+
+
+def test_loss_is_a_number_and_fails_on_request(command, tmp_path):
+    path = tmp_path / "loss.wst"
+    script = f"import sys; sys.path.insert(0, {HERE!r}); import faulting; " \
+             "faulting.faults((0x7f0000001000, 0x20000 + i * 4096, 5, False) for i in range(1500))"  # fmt: skip
+    code, _, said = command("run", "--fail-on-loss", "-o", path, "--", sys.executable, "-c", script)
+    assert code == 121, said
+    assert "recorded 1,024 + lost 476 = counted 1,500" in said
+    with wstrace.open_trace(str(path)) as trace:
+        assert trace.ledger.get("lost_kernel") == 476
+
+
+def test_attach_takes_what_comes_and_leaves_the_target_running(target, tmp_path):
+    process = target("fault_on_request.py")
+    assert process.stdout.readline().strip() == "ready"
+    words = ["attach", str(process.pid), "--duration", "4s", "-o", str(tmp_path / "attach.wst")]
+    tracer = subprocess.Popen(
+        [sys.executable, "-m", "wstrace", *words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    process.stdin.write("wait 200\n")  # waits until it is watched, then faults
+    process.stdin.flush()
+    assert process.stdout.readline().strip() == "done 200"
+    _, said = (stream.decode() for stream in tracer.communicate(timeout=60))
+    assert tracer.returncode == 0, said
+    assert process.poll() is None
+    assert "stays on until it exits" in said
+    with wstrace.open_trace(str(tmp_path / "attach.wst")) as trace:
+        assert len(rows(trace.batches("page_fault"))) == 200
+
+
+def test_a_session_on_the_calling_process():
+    import faulting
+
+    with Session(sources=["page_faults:poll_ms=1"], pid=os.getpid()) as session:
+        faulting.faults((0x7F0000001000 + n, 0x30000 + 4096 * n, 9, False) for n in range(300))
+    faults = session.faults
+    mine = faults[faults["tid"] == 9]
+    assert sorted(mine["va"].tolist()) == [0x30000 + 4096 * n for n in range(300)]
+    assert not session.ledger.losses()
+
+
+def test_the_raw_watch_keeps_the_contract(target):
+    process = target("fault_on_request.py")
+    process.stdout.readline()
+    watch = Watch(winapi, process.pid)
+    assert not watch.shared
+    with pytest.raises(Unavailable, match="already traced"):
+        Watch(winapi, process.pid)
+    assert len(watch.drain()) == 0
+    process.stdin.write(f"now {KERNEL_RECORDS + 10}\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    changes = watch.drain()
+    assert (len(changes), changes.lost) == (KERNEL_RECORDS, 10)
+    assert watch.counted() == KERNEL_RECORDS + 10
+    watch.close()
+    again = Watch(winapi, process.pid)
+    assert again.shared  # nothing turns a watch off: the next one is told
+    again.close()
+
+
+def test_what_was_recorded_before_the_exit_is_drained_after_it(target):
+    process = target("fault_on_request.py")
+    process.stdout.readline()
+    watch = Watch(winapi, process.pid)
+    process.stdin.write("now 7\n")
+    process.stdin.close()
+    process.wait(20)
+    assert watch.exited()
+    assert len(watch.drain()) == 7
+    watch.close()
+
+
+def test_children_are_followed(command, tmp_path):
+    script = ("import subprocess, sys, time; time.sleep(0.3); "
+              f"subprocess.run([sys.executable, {KNOWN!r}, '2', '50'])")  # fmt: skip
+    code, printed, said = command("run", "-o", tmp_path / "children.wst", "--", sys.executable, "-c", script)
+    assert code == 0, said
+    ntdll, heap = (int(word, 16) for word in printed.split())
+    expected = known(ntdll, heap, 2, 50)
+    with wstrace.open_trace(str(tmp_path / "children.wst")) as trace:
+        found = rows(trace.batches("page_fault"))
+        assert 2 in [event for b in trace.batches("process") for event in b["event"].tolist()]  # the child's row
+    assert set(found) <= set(expected)
+    assert found == expected[len(expected) - len(found) :]  # only its first faults may be missing, before its watch
+
+
+@pytest.mark.parametrize("code", [0, 1, 255, 0xC0000005 - (1 << 32)])
+def test_exit_codes_pass_through(command, code):
+    script = f"import ctypes; ctypes.windll.kernel32.ExitProcess({code & 0xFFFFFFFF})"
+    assert command("run", "-q", "--", sys.executable, "-c", script)[0] == code
+
+
+def test_errors_are_one_line_with_the_exit_code(command):
+    assert command("run", "--", "no-such-command-anywhere")[0] == 127
+    code, _, said = command("attach", "999999")
+    assert code == 122
+    assert said.count("\n") == 1, said
+
+
+def test_a_target_is_suspended_until_it_is_resumed():
+    target = platform().launch([sys.executable, "-c", "raise SystemExit(5)"])
+    assert target.wait(0.3) is None
+    target.resume()
+    assert target.wait(20) == 5
+    usage = target.usage()
+    assert usage.cpu_seconds is not None
+    target.close()
+    assert target.wait(0) == 5
+
+
+def test_a_target_that_never_ran_is_ended_on_close():
+    target = platform().launch([sys.executable, "-c", "pass"])
+    pid = target.pid
+    target.close()
+    with pytest.raises(TargetExited):
+        platform().attach(pid)
+
+
+def test_attach_names_the_process_and_sees_it_end(target):
+    process = target("fault_on_request.py")
+    process.stdout.readline()
+    attached = platform().attach(process.pid)
+    assert attached.name.lower() == "python.exe"
+    assert not attached.launched
+    assert attached.wait(0.1) is None
+    attached.signal(15)
+    assert attached.wait(10) == 0
+    attached.close()
+
+
+def test_doctor_says_what_works_here(command):
+    code, said, _ = command("doctor")
+    assert code == 0
+    for source in ("page_faults", "working_set", "write_watch"):
+        assert any(line.split()[:2] == [source, "full"] for line in said.splitlines()), said
+    assert "wine" in said
