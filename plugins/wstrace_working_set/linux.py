@@ -82,7 +82,7 @@ class Space:
         counter = kpagecount.Counter() if shares else None
         spans = pagemap_runs.Spans(mappings, ~hugetlb, windows)
         try:
-            found = pagemap_runs.read(self._pagemap.read, spans, zero_huge, counter)
+            found = pagemap_runs.read(self._pagemap.entries, spans, zero_huge, counter)
         except EOFError:
             raise self._gone() from None
         if not len(found["start"]):

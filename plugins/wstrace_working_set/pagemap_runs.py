@@ -83,7 +83,7 @@ def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDA
 
 
 def read(
-    fill: Callable[[int, memoryview], int], spans: Spans, special: NDArray[Any] | None, counter: Counter | None
+    fill: Callable[[int, int], bytes], spans: Spans, special: NDArray[Any] | None, counter: Counter | None
 ) -> Columns:
     """Runs of present or swapped pages: start, pages, row, top (masked top byte) and, with a counter, shares.
 
@@ -97,7 +97,6 @@ def read(
     """
     borders = np.empty(0, "<u8") if special is None else np.concatenate([special["start"], special["end"]])
     borders.sort()
-    entries = np.empty(CHUNK, "<u8")
     parts = []
     pages = ((spans.end - spans.start) // np.uint64(PAGE)).astype(np.int64)
     upto, first = np.cumsum(pages), 0
@@ -106,8 +105,7 @@ def read(
         last = max(int(np.searchsorted(upto, base + CHUNK, "right")), first + 1)
         some = slice(first, last)
         offsets = upto[some] - pages[some] - base
-        held = entries[: int(upto[last - 1]) - base]
-        _fill(fill, spans.start[some], spans.end[some], offsets, held)
+        held = _fill(fill, spans.start[some], spans.end[some], offsets, int(upto[last - 1]) - base)
         parts.append(_runs(held, spans.start[some], offsets, spans.row[some], borders, counter))
         first = last
     if not parts:
@@ -116,16 +114,16 @@ def read(
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _fill(fill: Callable[[int, memoryview], int], start: NDArray[Any], end: NDArray[Any], offsets: NDArray[Any],
-          held: NDArray[Any]) -> None:  # fmt: skip
-    """Reads the spans one behind the other; adjacent ones with one call."""
-    apart = np.flatnonzero(start[1:] != end[:-1]) + 1
-    firsts = [0, *apart.tolist()]
-    stops = [*offsets[apart].tolist(), len(held)]
-    view = held.view("u1").data
-    for at, low, stop in zip(start[firsts].tolist(), offsets[firsts].tolist(), stops, strict=True):
-        if fill(at, view[low * 8 : stop * 8]) != (stop - low) * 8:
-            raise EOFError
+def _fill(fill: Callable[[int, int], bytes], start: NDArray[Any], end: NDArray[Any], offsets: NDArray[Any],
+          pages: int) -> NDArray[Any]:  # fmt: skip
+    """The entries of the spans, one behind the other; adjacent spans are read with one call."""
+    first = np.flatnonzero(np.r_[True, start[1:] != end[:-1]])
+    counts = np.diff(offsets[first], append=pages)
+    parts = [fill(at, count) for at, count in zip(start[first].tolist(), counts.tolist(), strict=True)]
+    raw = parts[0] if len(parts) == 1 else b"".join(parts)
+    if len(raw) != pages * 8:
+        raise EOFError
+    return np.frombuffer(raw, "<u8")
 
 
 def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row: NDArray[Any], borders: NDArray[Any],

@@ -68,8 +68,7 @@ class SoftDirtyWatcher:
     abandon = close
 
     def _entries(self, start: int, end: int) -> NDArray[Any]:
-        entries = np.zeros((end - start) // pm.PAGE, "<u8")
-        self._pagemap.read(start, entries.view("u1").data)
+        entries: NDArray[Any] = np.frombuffer(self._pagemap.entries(start, (end - start) // pm.PAGE), "<u8")
         return entries
 
     def _clear(self) -> None:
@@ -86,13 +85,12 @@ def has_soft_dirty() -> bool:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # type: ignore[attr-defined, unused-ignore]
     memory = mmap.mmap(-1, pm.PAGE, flags=flags)  # type: ignore[call-arg, unused-ignore]
     memory[0] = 1
-    entry = np.zeros(1, "<u8")
     pagemap = pm.Pagemap()
     try:
-        pagemap.read(np.frombuffer(memory, "u1").ctypes.data, entry.view("u1").data)
+        entry = int.from_bytes(pagemap.entries(np.frombuffer(memory, "u1").ctypes.data, 1), "little")
     finally:
         pagemap.close()
-    return bool(entry[0] & pm.SOFT_DIRTY)
+    return bool(entry & pm.SOFT_DIRTY)
 
 
 def dirty_runs(entries: NDArray[Any], start: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -40,10 +40,8 @@ class Memory:
         self.mappings = {"start": np.array(start, "<u8"), "end": np.array(end, "<u8"),
                          "flags": np.array([flags for _, flags, _ in layout], "<u2")}  # fmt: skip
 
-    def read(self, start: int, buffer: memoryview) -> int:
-        pages = len(buffer) // 8
-        buffer[:] = np.array([self.entries.get(start + i * PAGE, 0) for i in range(pages)], "<u8").tobytes()
-        return len(buffer)
+    def read(self, start: int, pages: int) -> bytes:
+        return np.array([self.entries.get(start + i * PAGE, 0) for i in range(pages)], "<u8").tobytes()
 
     def windows(self):
         held = [a for a, e in self.entries.items() if e & (PRESENT | SWAPPED)]
@@ -129,7 +127,7 @@ def test_pagemap_that_ends_early_is_said():
     memory = Memory([(0, 1, [PRESENT] * 4)])
     spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
     with pytest.raises(EOFError):
-        pagemap_runs.read(lambda start, buffer: 8, spans, None, None)
+        pagemap_runs.read(lambda start, pages: bytes(8), spans, None, None)
 
 
 ranges = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=8)
