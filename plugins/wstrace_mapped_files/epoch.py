@@ -203,5 +203,5 @@ class Epoch:
             rows.append((k.start, k.end, 0, k.mapping.id, k.mapping.file, k.mapping.kind))
             start, end, birth, ids, file, kind = np.ascontiguousarray(np.array([(0,) * 6, *rows], "<u8").T)
             newest = max(row[2] for row in rows)
-            self._table = Table(start, end, birth, ids.astype("<u4"), file.astype("<u4"), kind.astype("|u1"), newest)
+            self._table = Table(start[1:], end, birth, ids.astype("<u4"), file.astype("<u4"), kind.astype("|u1"), newest)
         return self._table

@@ -107,8 +107,8 @@ class Spaces:
     # -- process rows ----------------------------------------------------------------------------------------------
 
     def tell(self, event: int, time: int, pid: int, ppid: int) -> None:
-        """Applies a process row; others than fork, exec and exit change no address space."""
-        if event == PROCESS_FORK and pid != ppid:
+        """Applies a row of a process, not of a thread; others than fork, exec and exit change no address space."""
+        if event == PROCESS_FORK:
             self._fork(time, pid, ppid)
         elif event == PROCESS_EXEC:
             process = self.process(pid)
