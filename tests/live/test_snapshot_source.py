@@ -342,7 +342,7 @@ sys.stdin.readline()
 
 
 def test_delta_command_on_a_process_that_ends():
-    with subprocess.Popen(["sleep", "0.5"]) as target:
+    with subprocess.Popen(["sleep", "2.5"]) as target:
         facts = json.loads(cli("delta", target.pid, "--duration", "20s", "--json").stdout)
     assert facts["ended"]
     assert facts["seconds"] < 15
