@@ -1,0 +1,361 @@
+"""What lies at an address: a program that says so itself, step by step, against what `wstrace run` recorded of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import wstrace
+from wstrace.schema import KINDS
+
+if sys.platform != "linux":
+    pytest.skip("only on Linux", allow_module_level=True)
+
+#: Touches one page a step and prints: pid, time before and after, address, offset in the file, kind, file. Fixed
+#: addresses, so that each step finds another thing where the one before was, in every process and image.
+PROGRAM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE 4096L
+#define N 64
+static char *const AT = (char *)0x200000000000;
+static int out;
+
+static long now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+
+__attribute__((noinline)) static void told(long before, char *p, long offset, const char *kind, const char *file) {
+    dprintf(out, "%d\t%ld\t%ld\t%lu\t%ld\t%s\t%s\n", getpid(), before, now(), (unsigned long)p, offset, kind, file);
+}
+
+__attribute__((noinline)) static void reads(char *p, long offset, const char *kind, const char *file) {
+    long before = now();
+    (void)*(volatile char *)p;
+    told(before, p, offset, kind, file);
+}
+
+__attribute__((noinline)) static void writes(char *p, long offset, const char *kind, const char *file) {
+    long before = now();
+    *(volatile char *)p = 1;
+    told(before, p, offset, kind, file);
+}
+
+static char *maps(char *at, int fd, long page, int flags) {
+    int prot = fd >= 0 && !(flags & MAP_SHARED) ? PROT_READ : PROT_READ | PROT_WRITE;
+    char *p = mmap(at, N * PAGE, prot, (at ? MAP_FIXED : 0) | flags | (fd < 0 ? MAP_ANONYMOUS : 0), fd, page * PAGE);
+    if (p == MAP_FAILED) { perror("mmap"); exit(9); }
+    madvise(p, N * PAGE, MADV_NOHUGEPAGE);
+    if (fd >= 0) madvise(p, N * PAGE, MADV_RANDOM);
+    return p;
+}
+
+__attribute__((noinline)) static void deep(void) {
+    char room[40 * PAGE];
+    writes(room + 10 * PAGE + 17, 0, "stack", "[stack]");
+}
+
+int main(int argc, char **argv) {
+    char *a = argv[1], *b = argv[2];
+    int fa = open(a, O_RDONLY), fb = open(b, O_RDONLY), again = argc > 5;
+    out = again ? atoi(argv[5]) : open(argv[4], O_WRONLY | O_APPEND | O_CREAT, 0600);
+
+    if (again) {  // the same addresses in another image
+        reads(maps(AT, fb, 4, MAP_PRIVATE) + 9, 4 * PAGE + 9, "file", b);
+        maps(AT + N * PAGE, -1, 0, MAP_PRIVATE);
+        writes(AT + N * PAGE + 1, 0, "anon", "[anon]");
+        return 0;
+    }
+    // one thing after the other at one address: told by MAP_FIXED, or unmapped before
+    reads(maps(AT, fa, 0, MAP_PRIVATE) + 3 * PAGE + 5, 3 * PAGE + 5, "file", a);
+    munmap(AT, N * PAGE);
+    writes(maps(AT, -1, 0, MAP_PRIVATE) + 3 * PAGE, 0, "anon", "[anon]");
+    reads(maps(AT, fb, 2, MAP_PRIVATE) + 3 * PAGE, 5 * PAGE, "file", b);
+    writes(maps(AT, -1, 0, MAP_SHARED) + 3 * PAGE, 3 * PAGE, "shared memory", "[shared memory]");
+    int memfd = memfd_create("truth", 0);
+    if (ftruncate(memfd, N * PAGE)) return 8;
+    writes(maps(AT, memfd, 0, MAP_SHARED) + 3 * PAGE, 3 * PAGE, "shared memory", "/memfd:truth");
+    // a hole in a mapping, and the pieces beside it
+    maps(AT, fa, 0, MAP_PRIVATE);
+    mmap(AT + 8 * PAGE, 4 * PAGE, PROT_READ, MAP_FIXED | MAP_PRIVATE, fb, 32 * PAGE);
+    reads(AT + 7 * PAGE, 7 * PAGE, "file", a);
+    reads(AT + 8 * PAGE, 32 * PAGE, "file", b);
+    reads(AT + 12 * PAGE, 12 * PAGE, "file", a);
+    // mprotect splits it: still the same file at the same offset
+    mprotect(AT + 20 * PAGE, PAGE, PROT_READ | PROT_WRITE);
+    writes(AT + 20 * PAGE + 2, 20 * PAGE + 2, "file", a);
+    // heap and stack
+    char *heap = sbrk(30 * PAGE);
+    writes(heap + 20 * PAGE, 0, "heap", "[heap]");
+    deep();
+    // the kernel writes into a new page
+    char *page = maps(0, -1, 0, MAP_PRIVATE) + 5 * PAGE;
+    long before = now();
+    if (pread(fa, page, 1, 0) != 1) return 7;
+    told(before, page, 0, "anon", "[anon]");
+    // a library opened while it runs
+    void *library = dlopen(argv[3], RTLD_NOW);
+    if (!library) { puts(dlerror()); return 6; }
+    char *constants = dlsym(library, "constants");
+    reads(constants + 40 * PAGE, -1, "file", argv[3]);
+    // a child has what its parent had, and then its own
+    int status;
+    maps(AT, fa, 0, MAP_PRIVATE);
+    if (fork() == 0) {
+        reads(AT + 30 * PAGE, 30 * PAGE, "file", a);
+        reads(maps(AT, fb, 0, MAP_PRIVATE) + 31 * PAGE, 31 * PAGE, "file", b);
+        char number[12];
+        snprintf(number, sizeof number, "%d", out);
+        execl("/proc/self/exe", argv[0], a, b, argv[3], argv[4], number, (char *)0);
+        return 5;
+    }
+    wait(&status);
+    if (status) return 5;
+    reads(AT + 31 * PAGE, 31 * PAGE, "file", a);
+    // moved by mremap(), which only tracefs tells of: memory over a file, then a file elsewhere
+    char *moved = maps(AT + 2 * N * PAGE, -1, 0, MAP_PRIVATE);
+    mremap(moved, N * PAGE, N * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, AT);
+    writes(AT + 33 * PAGE, 0, "anon", "[anon]");
+    maps(moved, fb, 1, MAP_PRIVATE);
+    mremap(moved + 2 * PAGE, 10 * PAGE, 10 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, AT + 40 * PAGE);
+    reads(AT + 44 * PAGE, 7 * PAGE, "file", b);
+    return 0;
+}
+"""
+MOVED = 2  # so many steps, the last ones, come after an mremap()
+
+LIBRARY = "const char constants[64 * 4096] __attribute__((aligned(4096))) = {1};\n"
+
+
+class Said(NamedTuple):
+    pid: int
+    before: int
+    after: int
+    va: int
+    offset: int
+    kind: str
+    file: str
+
+
+@pytest.fixture(scope="module", autouse=True)
+def full_level() -> None:
+    from wstrace_page_faults.linux import PageFaults
+
+    level = PageFaults.probe()
+    if level.name != "full":
+        pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
+
+
+def traced_remaps() -> bool:
+    """True where tracefs may be read."""
+    from wstrace_page_faults import remaps
+
+    return bool(remaps.attributes())
+
+
+def record(folder: Path, command: Sequence[str | Path], *options: str) -> Any:
+    """The trace of a command as `wstrace run` wrote it."""
+    trace = folder / "trace.wst"
+    words = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, *options, "--", *command]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "detached" not in done.stderr, done.stderr
+    return wstrace.open_trace(str(trace))
+
+
+def faults(trace: Any) -> dict[str, np.ndarray]:
+    """The columns of all page faults, one after the other."""
+    batches = list(trace.batches("page_fault"))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def mapping_rows(trace: Any) -> dict[int, tuple[int, int, int]]:
+    """id -> start, end, offset."""
+    columns = trace.mappings
+    rows = zip(*(columns[name].tolist() for name in ("id", "start", "end", "offset")), strict=True)
+    return {number: row for number, *row in rows}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[Said], Path]]:
+    """The traced program: its trace, what it said, and its path."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc (tests/install-peers)")
+    folder = tmp_path_factory.mktemp("truth")
+    (folder / "truth.c").write_text(PROGRAM)
+    (folder / "library.c").write_text(LIBRARY)
+    program, library = folder / "truth", folder / "liblibrary.so"
+    subprocess.run(["gcc", "-O1", "-fno-stack-clash-protection", "-o", program, folder / "truth.c", "-ldl"], check=True)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, folder / "library.c"], check=True)
+    files = [folder / "a file", folder / "b\nfile"]
+    for file in files:
+        file.write_bytes(os.urandom(256 * 4096))
+    with record(folder, [program, *files, library, folder / "said"]) as trace:
+        said = []
+        for line in (folder / "said").read_text().replace("b\nfile", "b\\nfile").splitlines():
+            *numbers, kind, file = line.split("\t")
+            said.append(Said(*map(int, numbers), kind, file.replace("\\n", "\n")))
+        yield trace, said, program
+
+
+def at(columns: dict[str, np.ndarray], said: Said) -> list[int]:
+    """The rows of that process's faults at that address between the two times."""
+    here = (columns["pid"] == said.pid) & (columns["va"] == said.va)
+    here &= (columns["time_ns"] >= said.before) & (columns["time_ns"] <= said.after)
+    return list(np.flatnonzero(here).tolist())
+
+
+def test_every_page_is_what_the_program_says(told: tuple[Any, list[Said], Path]) -> None:
+    """GIVEN a program that maps one thing after the other at one address, in two processes and two images WHEN it
+    touches a page of each THEN each fault has the kind, the file, the offset and the instruction that it says.
+    """
+    trace, said, program = told
+    columns, mappings, strings = faults(trace), mapping_rows(trace), trace.strings
+    assert len(said) == 20
+    assert len({one.pid for one in said}) == 2
+    for one in said if traced_remaps() else said[:-MOVED]:
+        rows = at(columns, one)
+        assert len(rows) == 1, one
+        row = rows[0]
+        start, end, offset = mappings[int(columns["mapping"][row])]
+        assert (KINDS[columns["kind"][row]], strings[columns["file"][row]]) == (one.kind, one.file), one
+        assert start <= one.va < end
+        if one.kind == "file" and one.offset >= 0 or one.kind == "shared memory":
+            assert one.va - start + offset == one.offset, one
+        kernel = bool(columns["flags"][row] & 2)
+        assert strings[columns["pc_file"][row]] == ("[kernel]" if kernel else str(program)), one
+    assert trace.ledger.get("unresolved") == 0
+
+
+def test_the_instruction_is_where_its_own_image_has_it(told: tuple[Any, list[Said], Path]) -> None:
+    """The program's own symbol table (nm) has a function around each of the instructions that it names."""
+    if shutil.which("nm") is None:
+        pytest.skip("needs nm (tests/install-peers)")
+    trace, said, program = told
+    columns, mappings = faults(trace), mapping_rows(trace)
+    lines = subprocess.run(["nm", "-S", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    sized = [line.split() for line in lines if len(line.split()) == 4]
+    spans = {name: (int(start, 16), int(start, 16) + int(size, 16)) for start, size, _, name in sized}
+    inside = {"reads": 0, "writes": 0}
+    for one in said:
+        row = at(columns, one)[0]
+        start, _, offset = mappings[int(columns["pc_mapping"][row])]
+        if not columns["flags"][row] & 2:
+            place = int(columns["pc"][row]) - start + offset  # the text lies at its own file offset: ld's default
+            inside[next(name for name in inside if spans[name][0] <= place < spans[name][1])] += 1
+    assert sum(inside.values()) == len(said) - 1  # all but the one that the kernel touched
+
+
+IMPORT = "import sys; sys.argv = ['x']\nimport numpy"
+
+
+def test_nothing_of_an_import_is_unknown(tmp_path: Path) -> None:
+    with record(tmp_path, [sys.executable, "-c", IMPORT]) as trace:
+        columns = faults(trace)
+        n = len(columns["va"])
+        assert n > 1000
+        unknown = [hex(va) for va in columns["va"][columns["mapping"] == 0].tolist()]
+        assert unknown == []
+        assert int((columns["pc_mapping"] == 0).sum()) == 0
+        assert trace.ledger.get("unresolved") == 0
+        names = {trace.strings[code] for code in np.unique(columns["file"]).tolist()}
+        assert any("numpy" in name and name.endswith(".so") for name in names)
+        assert {"[anon]", "[heap]", "[stack]"} <= names
+
+
+GROW = """
+grown = []
+for i in range(3_000_000):
+    grown.append(i)
+"""
+
+
+def test_a_list_that_grows_is_anonymous_memory(tmp_path: Path) -> None:
+    """realloc() moves it by mremap(), of which perf does not tell: tracefs does."""
+    if not traced_remaps():
+        pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
+    with record(tmp_path, [sys.executable, "-S", "-c", GROW]) as trace:
+        columns = faults(trace)
+        kinds = dict(zip(*np.unique(columns["kind"], return_counts=True), strict=True))
+        assert kinds[KINDS.index("anon")] > 5000
+        assert int((columns["mapping"] == 0).sum()) == 0
+        assert int((columns["pc_mapping"] == 0).sum()) == 0
+
+
+RESIDENT = """
+import json, mmap, os, sys, time
+with open(sys.argv[1], "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+sum(mapped[::4096])
+anon = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+anon[:] = bytes(1 << 20)
+shared = mmap.mmap(-1, 1 << 20)
+shared[:] = bytes(1 << 20)
+time.sleep(0.6)
+with open(sys.argv[2], "w") as said:
+    json.dump(open("/proc/self/smaps").read(), said)
+time.sleep(0.6)
+"""
+
+
+def test_resident_pages_have_the_file_and_kind_that_smaps_has(tmp_path: Path) -> None:
+    """GIVEN `-s working_set` WHEN a process holds a file, anonymous and shared memory THEN each run of resident pages
+    has the file of the line of smaps that it lies in, and the bytes by file are those of smaps' Rss.
+    """
+    file = tmp_path / "mapped"
+    file.write_bytes(os.urandom(1 << 20))
+    command = [sys.executable, "-S", "-c", RESIDENT, file, tmp_path / "said"]
+    with record(tmp_path, command, "-s", "working_set:interval=0.2,max_cpu=1") as trace:
+        expected = _by_file(json.loads((tmp_path / "said").read_text()))
+        snapshots: dict[int, dict[tuple[str, str], int]] = {}
+        for batch in trace.batches("resident"):
+            assert (batch["mapping"] != 0).all()
+            sums = snapshots.setdefault(batch.header["snap"], {})
+            for code, kind, pages, flags in zip(
+                *(batch[name].tolist() for name in ("file", "kind", "pages", "flags")), strict=True
+            ):
+                if not flags & (256 | 512):  # zero pages and swapped ones are not resident
+                    key = trace.strings[code], KINDS[kind]
+                    sums[key] = sums.get(key, 0) + pages * 4
+    assert snapshots
+    settled = [sums for sums in snapshots.values() if sums.get((str(file), "file")) == 1024]
+    assert settled
+    assert settled[-1] == pytest.approx(expected, abs=256)  # KiB: reading smaps and writing `said` touch some
+    for name, kind in ((str(file), "file"), ("[shared memory]", "shared memory")):
+        assert settled[-1][name, kind] == expected[name, kind] == 1024
+
+
+def _by_file(smaps: str) -> dict[tuple[str, str], int]:
+    """(file, kind) -> KiB resident, as smaps names them."""
+    from wstrace_os.procfs import label
+
+    sums: dict[tuple[str, str], int] = {}
+    name = ("", "")
+    for line in smaps.splitlines():
+        words = line.split(None, 5)
+        if "-" in words[0]:
+            path, kind = label(words[5] if len(words) > 5 else "")
+            name = path, KINDS[kind]
+        elif words[0] == "Rss:" and int(words[1]):
+            sums[name] = sums.get(name, 0) + int(words[1])
+    return sums
