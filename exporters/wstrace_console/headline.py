@@ -37,17 +37,18 @@ def answer(summary: Summary, facts: Mapping[str, Any], filter: Filter, seen: int
     if counters(summary, facts):
         if resident := summary.resident():
             parts.append(f"most resident in {name(resident[0][0])}")
-    elif pairs := summary.top("pair", 1):
-        file = summary.top("file", 1)[0].label
-        by = f" (by {name(pairs[0].key[-1])})" if _anonymous(file) and pairs[0].key[0] == file else ""
-        parts.append(f"most in {name(file)}{by}")
+    elif files := summary.top("file", 1):
+        parts.append(f"most in {name(files[0].label)}{_asker(summary, files[0].label)}")
     level = facts.get("level", "full")
     return "; ".join(parts) + (f" [level {printable(str(level), NAME_LIMIT)}]" if level != "full" else "")
 
 
-def _anonymous(file: str) -> bool:
-    """`[heap]`, `[anon]`: who asked for it says more than its name."""
-    return file.startswith("[") and file != UNKNOWN
+def _asker(summary: Summary, file: str) -> str:
+    """Of `[heap]`, `[anon]` ...: who asked for the most of it says more than its name."""
+    if not file.startswith("[") or file == UNKNOWN:
+        return ""
+    pair = next((row.key for row in summary.top("pair", 100) if row.key[0] == file), ())
+    return f" (by {name(pair[1])})" if len(pair) == 2 else ""
 
 
 def counters(summary: Summary, facts: Mapping[str, Any]) -> bool:

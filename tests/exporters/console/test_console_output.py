@@ -260,8 +260,8 @@ def test_no_color_is_respected(kit: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_headline_of_anonymous_memory_names_who_asked_for_it(kit: Any) -> None:
     trace = kit.Trace()
     console = Console(io.StringIO())
-    console.export(trace.faults([(5, "[anon]", LIBC), (4, LIBC, PYTHON)]))
-    assert headline.answer(console.summary, {}, console._filter, 9).endswith("most in [anon] (by libc.so.6)")
+    console.export(trace.faults([(5, "[anon]", LIBC), (4, "[anon]", PYTHON), (6, LIBC, PYTHON)]))
+    assert headline.answer(console.summary, {}, console._filter, 15).endswith("most in [anon] (by libc.so.6)")
     assert KINDS[2] == "anon"
 
 
