@@ -334,7 +334,9 @@ class PageFaults(Source):
         usages = [target.usage() for target in self._context.targets]
         told = sum((usage.minor or 0) + (usage.major or 0) for usage in usages)
         if told > seen and self._settings.kernel:
-            reasons.append(f"{told - seen:,} pages that came without a fault: exec's own, MAP_POPULATE, mlock")
+            launched = all(target.launched for target in self._context.targets)
+            own = "exec's own" if launched else "those that came while it was being attached"
+            reasons.append(f"{told - seen:,} pages that came without a fault: {own}, MAP_POPULATE, mlock")
 
     def _close(self) -> None:
         if self._rings is not None:

@@ -110,9 +110,9 @@ def merge(parts: Sequence[tuple[NDArray[Any], bool]]) -> dict[str, NDArray[Any]]
     elif len(parts) == 1:
         rows, flag = parts[0][0], flags[0]
     else:
-        rows, flag = np.concatenate([rows for rows, _ in parts]), np.concatenate(flags)
+        rows = np.concatenate([rows for rows, _ in parts])
         order = np.argsort(rows[:, _TIME], kind="stable")  # timsort: what it is given is a few sorted runs
-        rows, flag = rows[order], flag[order]
+        rows, flag = rows.take(order, axis=0), np.concatenate(flags).take(order)  # [order] takes five times as long
     ids = np.ascontiguousarray(rows[:, _IDS])
     halves = ids.view("<u4")
     return {
