@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgpack
 import numpy as np
@@ -115,7 +116,7 @@ def capture(path: Path, faults: int) -> None:
 # -- ours and the peers: write one file, read it back ----------------------------------------------------------------
 
 
-def write_wstf(data: Data, path: Path, layout: str = "wstf") -> None:
+def write_wstf(data: Data, path: Path, layout: Literal["wstf", "rows"] = "wstf") -> None:
     context = Context(strings=data.strings)
     exporter = MsgpackExporter(path=str(path), force=True, fsync="none", layout=layout)
     exporter.start(context)

@@ -140,8 +140,6 @@ class MsgpackExporter(Exporter):
         finally:
             self._tell_loss(writer)
             self._statistics = writer.statistics()
-        if not self._taken and writer.created:
-            osfile.remove(self.path)  # the session failed before its target ran: leave nothing behind
 
     def _tell_loss(self, writer: TraceWriter | RowWriter | None = None) -> None:
         writer = writer or self._writer
@@ -149,6 +147,14 @@ class MsgpackExporter(Exporter):
         if dropped > self._told:
             self._context.ledger.add("failed_lane", dropped - self._told, self.name)
             self._told = dropped
+
+    def cancel(self) -> None:
+        """The session could not start: closes the file, and removes it if it is a new one."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+            if writer.created and not self._taken:
+                osfile.remove(self.path)
 
     def abandon(self) -> None:
         """In a forked child: closes the descriptor and writes nothing."""

@@ -487,8 +487,22 @@ def test_standard_output_is_a_trace_but_not_on_a_terminal(tmp_path):
 
 def test_a_session_that_fails_to_start_leaves_no_file(tmp_path):
     exporter, _ = started(tmp_path / "x.wst")
-    exporter.close()
+    exporter.cancel()
     assert not (tmp_path / "x.wst").exists()
+    (tmp_path / "x.wst").write_bytes(b"it was there")
+    exporter, _ = started(tmp_path / "x.wst", resume=True, force=True)
+    exporter.cancel()
+    assert (tmp_path / "x.wst").exists()
+
+
+def test_a_trace_of_nothing_is_a_whole_trace(tmp_path):
+    exporter, _ = started(tmp_path / "x.wst")
+    exporter.tick()
+    exporter.flush(1)
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert trace.clean
+        assert trace.rows == {}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only on systems with fork")

@@ -1,0 +1,59 @@
+"""Writes the seeds of tests/fuzz/corpus: small traces of every kind of frame, and pieces of them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from wstrace.interfaces import Context
+from wstrace.schema import MARK
+from wstrace.testing import batch_of
+from wstrace_msgpack import columns, synthetic
+from wstrace_msgpack.body import packb
+from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.format import EVENTS, HEAD_BYTES, HEADER, pack_frame, unpack_head
+
+CORPUS = Path(__file__).with_name("corpus")
+
+
+def trace(folder: Path) -> bytes:
+    """A trace of 1.5 KiB with every kind of frame."""
+    context = Context()
+    exporter = MsgpackExporter(path=str(folder / "x.wst"), force=True)
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings, 4))
+    exporter.export(synthetic.processes(context.strings, name="p\udcff"))
+    for batch in synthetic.faults(context.strings, 30, n_mappings=4):
+        exporter.export(batch.with_columns({"odd": np.arange(30, dtype="<u2")}))
+    exporter.export(batch_of(MARK, context.strings, time_ns=[9], pid=1, tid=1, text=["mark"]))
+    exporter.export(synthetic.resident(context.strings, 3))
+    context.facts.update(level="full", command=["a"], nested={"list": [1, 2.5, None, True]})
+    context.ledger.add("recorded", 30, "page_fault")
+    exporter.close()
+    return (folder / "x.wst").read_bytes()
+
+
+def main() -> None:
+    CORPUS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        data = trace(Path(folder))
+    seeds = {"whole": data, "cut": data[: len(data) // 2], "no-header": data[unpack_head(data).frame_len :]}
+    at = 0
+    while at < len(data):
+        head = unpack_head(data, at)
+        seeds.setdefault(f"kind-{head.kind}", bytes([head.kind]) + data[at + HEAD_BYTES : at + head.frame_len])
+        at += head.frame_len
+    numbers = np.arange(40, dtype="<u8")
+    codecs = {name: columns.encode(numbers, delta=True, codec=name) for name in ("none", "zlib", "zstd")}
+    codecs["unknown"] = ["f64", [["xor", 1]], "lz4", 320, bytes(4)]
+    header = pack_frame(b"fuzzfuzz", HEADER, 0, packb({"v": [1, 0], "id": b"fuzzfuzz"}))
+    body = packb({"s": "odd", "n": 40, "t": [1, 2], "c": codecs})
+    seeds["codecs"] = header + pack_frame(b"fuzzfuzz", EVENTS, 1, body)
+    for name, seed in seeds.items():
+        (CORPUS / name).write_bytes(seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The fuzzer's corpus is replayed always; with --long it looks for new inputs too (pip install atheris)."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CORPUS = sorted((HERE / "corpus").iterdir())
+
+
+def fuzz_trace():
+    spec = importlib.util.spec_from_file_location("fuzz_trace", HERE / "fuzz_trace.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FUZZ = fuzz_trace()
+
+
+def test_the_corpus_has_every_kind_of_frame():
+    names = {path.name for path in CORPUS}
+    assert names >= {"whole", "cut", "no-header", "codecs", *(f"kind-{kind}" for kind in range(8))}
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
+def test_every_input_of_the_corpus_is_read_or_refused(path):
+    FUZZ.one(path.read_bytes())
+
+
+def test_changed_inputs_of_the_corpus_are_read_or_refused():
+    rng = random.Random(11)
+    seeds = [path.read_bytes() for path in CORPUS]
+    for _ in range(300):
+        data = bytearray(rng.choice(seeds))
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(data) or 1)
+            piece = rng.choice(seeds)
+            begin = rng.randrange(len(piece) or 1)
+            data[at : at + rng.choice((0, 1, 1, 8))] = rng.choice(
+                (bytes([rng.randrange(256)]), piece[begin : begin + 30], b"\xff" * 4, b"")
+            )
+        FUZZ.one(bytes(data))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_ten_thousand_guided_inputs(tmp_path):
+    pytest.importorskip("atheris", reason="atheris is not installed: pip install atheris")
+    shutil.copytree(HERE / "corpus", tmp_path / "corpus")
+    command = [sys.executable, str(HERE / "fuzz_trace.py"), str(tmp_path / "corpus"), "-max_total_time=120",
+               "-runs=10000", f"-artifact_prefix={tmp_path}/"]  # fmt: skip
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr[-3000:]
