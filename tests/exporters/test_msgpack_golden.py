@@ -1,0 +1,74 @@
+"""A trace written once and kept: what stands in the field today must read the same with every later version.
+
+`python tests/exporters/test_msgpack_golden.py` writes a new one, for a new minor version beside the old ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wstrace_msgpack.commands.info import describe
+from wstrace_msgpack.reader import open_trace
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+TRACES = sorted(GOLDEN.glob("wstf*.wst"))
+
+
+def told(path: Path) -> dict:
+    """Everything of a trace as JSON has it: what `info` tells, and a digest of every column with names in clear."""
+    with open_trace(str(path)) as trace:
+        columns: dict[str, str] = {}
+        for stream in (*trace.streams, "mapping"):
+            for column in trace.columns_of(stream):
+                batches = [batch[column.name] for batch in trace.batches(stream, [column.name])]
+                values = np.concatenate(batches).tolist()
+                if column.semantic == "str":
+                    values = [trace.strings[code] for code in values]
+                columns[f"{stream}.{column.name}"] = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+        facts = describe(trace)
+        facts.pop("files")
+        return json.loads(json.dumps({**facts, "columns": dict(sorted(columns.items()))}))
+
+
+def test_there_is_a_golden_trace():
+    assert TRACES
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
+def test_a_kept_trace_reads_as_it_always_did(path):
+    assert told(path) == json.loads(path.with_suffix(".json").read_text("utf-8"))
+
+
+def write(path: Path) -> None:
+    from wstrace.interfaces import Context
+    from wstrace.schema import MARK
+    from wstrace.testing import batch_of
+    from wstrace_msgpack import osfile, synthetic
+    from wstrace_msgpack.exporter import MsgpackExporter
+
+    osfile.host = lambda: {"name": "host", "system": "Linux", "release": "6.1", "machine": "x86_64", "cpus": 2}
+    osfile.boot_id = lambda: "00000000-0000-0000-0000-000000000001"
+    context = Context()
+    context.facts.update(command=["program", "--option"], level="full", pid=synthetic.PID)
+    exporter = MsgpackExporter(path=str(path), force=True)
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings, 20))
+    exporter.export(synthetic.processes(context.strings, name="bytes \udcff"))
+    for batch in synthetic.faults(context.strings, 3000, rows=1000, n_mappings=20):
+        exporter.export(batch)
+        exporter.flush(1)
+    exporter.export(synthetic.resident(context.strings, 10))
+    exporter.export(batch_of(MARK, context.strings, time_ns=[2_500_000], pid=1, tid=2, text=["warm"]))
+    context.ledger.add("recorded", 3000, "page_fault")
+    context.ledger.add("lost_kernel", 5, "page_fault")
+    exporter.close()
+    path.with_suffix(".json").write_text(json.dumps(told(path), indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    write(GOLDEN / "wstf-1.0.wst")
