@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,8 @@ from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
 from wstrace_working_set.working_set import WorkingSet, working_set
 
+_FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between the snapshots of a launched process, doubled each time
+
 
 class WorkingSetSource(Source):
     """Runs of resident pages with their attributes, of the targets and their children.
@@ -22,8 +25,8 @@ class WorkingSetSource(Source):
     interval took before its end; how long before stands in the fact `snapshot_age_ms`.
 
     Args:
-        interval: seconds between two snapshots, 0 = one snapshot; unless given, an attached process is read once and a
-            launched one every second until it ends.
+        interval: seconds between two snapshots, 0 = one snapshot; unless given, an attached process is read at the
+            start and at the end, a launched one after 50 ms, 100 ms, 200 ms ... and then every second.
         keep: all snapshots, or only the last one of each process, given out when the session stops.
         shares: also how many mappings each page has (Linux: /proc/kpagecount, root only).
         max_cpu: at most this part of one CPU; the interval is stretched to hold it.
@@ -46,6 +49,7 @@ class WorkingSetSource(Source):
             raise UsageError(f"working_set: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
         self._interval, self._keep, self._shares, self._max_cpu = interval, keep, shares, max_cpu
         self._due = 0.0
+        self._pause = interval or 0.0
         self._finished = False
         self._held: dict[int, list[Batch]] = {}
         self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
@@ -68,13 +72,13 @@ class WorkingSetSource(Source):
         self._half = half(__package__)
         launched = any(target.launched for target in context.targets)
         if self._interval is None:
-            self._interval = 1.0 if launched else 0.0
+            self._pause = _FIRST_SECONDS if launched else math.inf
         for target in context.targets:
             with self._half.Space(target.pid):
                 pass
         if self._shares:
             working_set(os.getpid(), shares=True)
-        self._due = time.monotonic() + (min(self._interval, 0.05) if launched else 0)
+        self._due = time.monotonic() + (min(self._pause, _FIRST_SECONDS) if launched else 0)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The snapshots that are due; waits for them at most timeout seconds."""
@@ -84,7 +88,7 @@ class WorkingSetSource(Source):
             return
         time.sleep(max(wait, 0))
         yield from self._sample()
-        self._finished = not self._interval
+        self._finished = self._interval == 0
 
     def stop(self) -> Iterable[Batch]:
         """A last snapshot of what still runs, and what was held back."""
@@ -122,7 +126,9 @@ class WorkingSetSource(Source):
             cost += taken.cost_seconds
             yield from self._given(taken)
         self._counts["cpu_seconds"] += cost
-        self._due = time.monotonic() + max(self._interval or 0, cost / self._max_cpu)
+        self._due = time.monotonic() + max(self._pause, cost / self._max_cpu)
+        if self._interval is None:
+            self._pause = self._pause if math.isinf(self._pause) else min(self._pause * 2, _MOST_SECONDS)
 
     def _given(self, taken: WorkingSet) -> Iterable[Batch]:
         self._counts["snapshots"] += 1

@@ -105,7 +105,7 @@ def _reply(watcher: Any, operation: bytes, start: int, end: int) -> bytes:
     elif operation == _REMOVE:
         watcher.remove(start, end)
     elif operation == _ADD_ALL:
-        return struct.pack("<Q", watcher.add_writable())
+        return struct.pack("<Q", watcher.add_allocated())
     elif operation in (_WRITTEN, _PEEK):
         starts, pages = watcher.written(reset=operation == _WRITTEN)
         return b"".join((struct.pack("<Q", len(starts)), starts.astype("<u8"), pages.astype("<u4")))

@@ -1,0 +1,161 @@
+"""The commands snapshot, ps, empty and diff on real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import wstrace
+from wstrace.errors import Unavailable
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
+PAGE = mmap.PAGESIZE
+HOLD = """
+import mmap, sys
+m = mmap.mmap(-1, {mib} << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for i in range(0, len(m), {step}):
+    m[i] = 1
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holding(mib: int, step: int = PAGE):
+    """A process that holds so many MiB, with every step-th byte written."""
+    code = HOLD.format(mib=mib, step=step)
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
+        target.stdout.readline()
+        try:
+            yield target
+        finally:
+            target.kill()
+
+
+def cli(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "wstrace", *map(str, words)], capture_output=True, text=True,
+                          timeout=60)  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_snapshot_command_prints_lines_and_totals():
+    with holding(2, 2 * PAGE) as target:
+        os.kill(target.pid, signal.SIGSTOP)
+        lines = cli("snapshot", target.pid).stdout.splitlines()
+        facts = json.loads(cli("snapshot", target.pid, "--json").stdout)
+        pages = cli("snapshot", target.pid, "--pages").stdout.splitlines()
+        kernel = Path(f"/proc/{target.pid}/statm").read_text().split()
+    body = [line.split() for line in lines[1 : lines.index("")]]
+    assert lines[0].split() == ["address", "KiB", "S/P", "prot", "E", "owner"]
+    assert [int(row[0], 16) for row in body] == sorted(int(row[0], 16) for row in body)
+    assert {row[2] for row in body} == {"S", "P"}
+    assert {row[3] for row in body} == {"RO", "RW", "CW"}
+    resident = [row for row in body if "zero" not in row]
+    assert sum(int(row[1].replace(",", "")) for row in resident) * 1024 == int(kernel[1]) * PAGE == facts["total"]
+    assert facts["private"] + facts["shared"] == facts["total"]
+    assert lines[-1].startswith(f"process {target.pid} ")
+    for word in ("Total", "Private", "Shared", "Page tables"):
+        assert word in lines[-1]
+    flat = [line.split() for line in pages[1 : pages.index("")]]
+    assert {row[1] for row in flat} == {"4"}
+    assert len(flat) == sum(run["pages"] for run in facts["runs"])
+
+
+@pytest.mark.parametrize("by", ["module", "mapping", "kind"])
+def test_snapshot_by(by):
+    with holding(2) as target:
+        os.kill(target.pid, signal.SIGSTOP)
+        text = cli("snapshot", target.pid, "--by", by).stdout
+        facts = json.loads(cli("snapshot", target.pid, "--by", by, "--json").stdout)
+    assert sum(owner["resident"] for owner in facts["owners"]) == facts["total"]
+    assert "[anon]" in text or by == "kind"
+    assert ("█" in text) or ("#" in text)
+
+
+def test_snapshot_to_a_file_and_diff(tmp_path):
+    pytest.importorskip("wstrace_msgpack.reader")
+    first, second = tmp_path / "a.wst", tmp_path / "b.wst"
+    code = ("import mmap, sys\nfor n in (1, 9):\n m = mmap.mmap(-1, n << 20, flags=34)\n"
+            " for i in range(0, n << 20, 4096): m[i] = 1\n print(flush=True); sys.stdin.readline()")  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
+        target.stdout.readline()
+        cli("snapshot", target.pid, "-o", first)
+        target.stdin.write(b"\n")
+        target.stdin.flush()
+        target.stdout.readline()
+        cli("snapshot", target.pid, "-o", second)
+        target.kill()
+    facts = json.loads(cli("diff", first, second, "--json").stdout)
+    anonymous = next(owner for owner in facts["owners"] if owner["name"] == "[anon]")
+    assert 7.5 * (1 << 20) <= anonymous["change"] <= 9.5 * (1 << 20)
+    assert facts["change"] == facts["second"] - facts["first"]
+    lines = cli("diff", first, second, "--by", "kind").stdout.splitlines()
+    assert lines[1].split()[0].startswith("+")
+    assert lines[1].endswith("anon")
+    assert lines[-1].endswith("Total")
+    assert "no whole snapshot" in cli("diff", first, _empty_trace(tmp_path), code=125).stderr
+
+
+def _empty_trace(folder):
+    path = folder / "none.wst"
+    with wstrace.Session(sources=[], exporters=[f"msgpack:path={path}"], record=False):
+        pass
+    return path
+
+
+def test_snapshot_of_nobody():
+    assert "no process" in cli("snapshot", 4_000_000, code=122).stderr
+
+
+def test_ps_lists_this_process():
+    rows = {row["pid"]: row for row in json.loads(cli("ps", "--json").stdout)}
+    mine = rows[os.getpid()]
+    assert mine["resident"] > 1 << 20
+    assert 0 < mine["private"] <= mine["resident"] == mine["private"] + mine["shared"]
+    first = cli("ps", "--top", "3", "--sort", "pid").stdout.splitlines()
+    assert len(first) == 4
+
+
+def test_empty_takes_out_a_file_and_no_data_is_lost(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(8 << 20))
+    os.sync()
+    code = (f"import mmap, sys, hashlib\nf = open({str(path)!r}, 'rb')\nm = mmap.mmap(f.fileno(), 0, prot=1)\n"
+            "a = mmap.mmap(-1, 1 << 20, flags=34); a[:] = b'x' * len(a)\n"
+            "print(hashlib.sha256(m).hexdigest(), flush=True); sys.stdin.readline()\n"
+            "print(hashlib.sha256(m).hexdigest(), a[:] == b'x' * len(a), flush=True)")  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as target:  # fmt: skip
+        before = target.stdout.readline().strip()
+        assert "add --yes" in cli("empty", target.pid, code=125).stderr
+        if os.geteuid() != 0:
+            pytest.skip("needs CAP_SYS_NICE: process_madvise on another process")
+        done = json.loads(cli("empty", target.pid, "--yes", "--json").stdout)
+        assert done["before"] - done["after"] >= 7 << 20
+        assert sum(done["stayed"].values()) == done["after"]
+        assert any("anonymous" in why for why in done["stayed"])
+        answer, _ = target.communicate("\n")
+    assert answer.split() == [before, "True"]
+
+
+def test_empty_refuses_another_users_process_unless_told():
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to start a process of someone else")
+    with subprocess.Popen(["sleep", "60"], user=65534, group=65534) as target:
+        try:
+            time.sleep(0.1)
+            with pytest.raises(Unavailable, match="another user"):
+                wstrace.empty_working_set(target.pid)
+            assert wstrace.empty_working_set(target.pid, others=True).before > 0
+        finally:
+            target.kill()

@@ -1,0 +1,115 @@
+"""wstrace.delta() and `wstrace delta PID`: faults, new pages and written pages of a block or a process."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import wstrace
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
+PAGE = mmap.PAGESIZE
+
+
+def cli(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "wstrace", *map(str, words)], capture_output=True, text=True,
+                          timeout=60)  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_delta_counts_faults_pages_and_writes_of_a_block():
+    old = mmap.mmap(-1, 64 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for i in range(64):
+        old[i * PAGE] = 1
+    with wstrace.delta() as d:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        new = mmap.mmap(-1, 1000 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for i in range(1000):
+            new[i * PAGE] = 1
+        for i in range(16):
+            old[i * PAGE] = 2
+        inside = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert inside <= d.minor_faults <= inside + 200
+    assert inside >= 1000
+    assert d.major_faults == 0
+    assert 1000 * PAGE <= d.new_bytes <= 1000 * PAGE + (2 << 20)
+    if d.written_bytes is None:
+        pytest.skip(f"no write watch here: {d.not_written}")
+    assert 1016 * PAGE <= d.written_bytes <= 1016 * PAGE + (4 << 20)
+    assert d.watch_faults >= 16
+    watched = ctypes.addressof(ctypes.c_ubyte.from_buffer(old))
+    start, end = (np.clip(side.astype(np.int64), watched, watched + 64 * PAGE) for side in d._written)
+    assert int((end - start).sum()) == 16 * PAGE
+    by = {change.name: change for change in d.by()}
+    assert by["[anon]"].new >= 1000 * PAGE
+    assert sum(change.new for change in d.by()) == sum(change.new for change in d.by("kind")) == d.new_bytes
+
+
+def test_delta_tells_a_file_and_its_sections():
+    code = ("import wstrace, json\nwith wstrace.delta(written=False) as d:\n import sqlite3\n"
+            "print(json.dumps([[c.name, c.new] for c in d.by('section')]), d.new_bytes)")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    text, _, total = done.stdout.strip().rpartition(" ")
+    rows = json.loads(text)
+    assert any("sqlite3" in name and "!.text(" in name for name, _ in rows)
+    assert sum(new for _, new in rows) == int(total)
+
+
+def test_delta_says_why_writes_are_not_told():
+    with wstrace.delta(written=False) as d:
+        pass
+    assert d.written_bytes is None
+    assert d.not_written
+
+
+def test_delta_command_tells_pages_and_instructions():
+    """The target touches 50 new pages twice each: given back in between, so that each is brought in twice."""
+    code = """
+import mmap, sys
+m = mmap.mmap(-1, 50 * 4096, flags=34)
+print(flush=True)
+sys.stdin.readline()
+for _ in range(2):
+    for i in range(0, len(m), 4096):
+        m[i] = 1
+    m.madvise(mmap.MADV_DONTNEED) if _ == 0 else None
+print(flush=True)
+sys.stdin.readline()
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as target:
+        target.stdout.readline()
+        delta = subprocess.Popen([sys.executable, "-m", "wstrace", "delta", str(target.pid), "--json"], **pipes,
+                                 stderr=subprocess.PIPE)  # fmt: skip
+        delta.stderr.readline()  # it watches now
+        target.stdin.write("\n")
+        target.stdin.flush()
+        target.stdout.readline()
+        text, _ = delta.communicate("\n", timeout=60)
+        target.kill()
+        target.communicate()
+    facts = json.loads(text)
+    assert not facts["ended"]
+    assert 50 * PAGE <= facts["new_bytes"] < 2 << 20
+    assert sum(change["new"] for change in facts["new"]) == facts["new_bytes"]
+    if "not_traced" in facts:
+        pytest.skip(f"no page faults here: {facts['not_traced']}")
+    twice = [line for line in facts["faults"] if line["count"] == 2 and line["at"] == "[anon]"]
+    assert len(twice) >= 50
+    assert all("!.text(" in line["via"] for line in twice)
+    assert sum(line["count"] for line in facts["faults"]) == facts["minor"] + facts["major"]
+
+
+def test_delta_command_on_a_process_that_ends():
+    with subprocess.Popen(["sleep", "2.5"]) as target:
+        facts = json.loads(cli("delta", target.pid, "--duration", "20s", "--json").stdout)
+    assert facts["ended"]
+    assert facts["seconds"] < 15
