@@ -139,7 +139,17 @@ class Watcher:
             self._ranges.append((start, end))
 
     def add_writable(self) -> int:
-        """Watches all memory that WriteWatch made and that is not yet watched here; gives the bytes added."""
+        """Refuses: Windows cannot watch memory that was there before."""
+        raise Unavailable(
+            "Windows tracks writes only in memory that was allocated for it (MEM_WRITE_WATCH)",
+            "let wstrace.WriteWatch(nbytes) allocate it",
+        )
+
+    def add_allocated(self) -> int:
+        """Watches all memory that WriteWatch made and that is not yet watched here; gives the bytes added.
+
+        Memory that is freed later leaves the watch by itself.
+        """
         added = 0
         with _lock:
             for start, end in list(_allocations.items()):

@@ -112,13 +112,18 @@ def test_memory_lives_as_long_as_it_is_referred_to(windows):
         watcher.written()
 
 
+def test_memory_that_was_there_before_cannot_be_watched(windows):
+    with pytest.raises(Unavailable, match="MEM_WRITE_WATCH"):
+        Watcher(api=windows).add_writable()
+
+
 def test_all_watched_buffers_of_the_process(windows):
     first, start = region(windows, 2)
     watcher = Watcher(api=windows)
-    assert watcher.add_writable() == 2 * PAGE
+    assert watcher.add_allocated() == 2 * PAGE
     second, other = region(windows, 3)
-    assert watcher.add_writable() == 3 * PAGE
-    assert watcher.add_writable() == 0
+    assert watcher.add_allocated() == 3 * PAGE
+    assert watcher.add_allocated() == 0
     first[0] = second[PAGE] = 1
     assert sorted(watcher.written()[0].tolist()) == sorted([start, other + PAGE])
     del second

@@ -1,0 +1,241 @@
+"""Real Windows: what only its kernel can show. Touch N pages: N addresses; and the documents' statements held to it."""
+
+import ctypes
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+if sys.platform != "win32":
+    pytest.skip("only on Windows: the kernel's own watch", allow_module_level=True)
+
+from wstrace_os import windows_process as processes
+from wstrace_os.windows import _wine_version, platform
+
+if _wine_version():
+    pytest.skip("only on Windows itself: Wine's watch is a stub", allow_module_level=True)
+
+import wstrace
+from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace.session import Session
+from wstrace_os import windows_api as winapi
+from wstrace_page_faults.windows_watch import KERNEL_RECORDS, Watch
+from wstrace_working_set.windows import Space
+
+PAGE = 4096
+ALLOCATE = """
+    import ctypes, sys, time
+    k = ctypes.WinDLL("kernel32")
+    k.VirtualAlloc.restype = ctypes.c_void_p
+    k.VirtualAlloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint32]
+    def region(pages):
+        return k.VirtualAlloc(None, pages * 4096, 0x3000, 4)
+    def touch(start, pages, pause=0):
+        for page in range(pages):
+            ctypes.c_char.from_address(start + page * 4096).value = b"x"
+            if pause and page % pause == pause - 1:
+                time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def child():
+    """A Python that runs lines sent to it and answers each with what it prints."""
+    code = (
+        textwrap.dedent(ALLOCATE)
+        + "print('ready', flush=True)\nfor line in sys.stdin:\n    exec(line)\n    print(flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline().strip() == "ready"
+
+    def tell(line):
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    tell.pid, tell.process = process.pid, process
+    yield tell
+    process.stdin.close()
+    process.wait(10)
+    process.stdout.close()
+
+
+def run(tmp_path, script, *options):
+    path = tmp_path / "x.wst"
+    command = [sys.executable, "-m", "wstrace", "run", *options, "-o", str(path), "--"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", textwrap.dedent(script)],
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=120,
+    )  # fmt: skip
+    return done, path
+
+
+def addresses(path):
+    with wstrace.open_trace(str(path)) as trace:
+        return np.concatenate([batch["va"] for batch in trace.batches("page_fault")])
+
+
+def test_n_pages_touched_are_n_addresses(tmp_path):
+    pages = 3000
+    script = ALLOCATE + f"\n    at = region({pages})\n    print(f'{{at:x}}')\n    touch(at, {pages}, pause=200)\n"
+    done, path = run(tmp_path, script)
+    assert done.returncode == 0, done.stderr
+    start = int(done.stdout, 16)
+    found = addresses(path)
+    ours = found[(found >= start) & (found < start + pages * PAGE)]
+    assert sorted(set((ours // PAGE).tolist())) == [start // PAGE + n for n in range(pages)]
+
+
+def test_an_overflow_is_counted(child):
+    watch = Watch(winapi, child.pid)
+    watch.discard()
+    child(f"touch(region({4 * KERNEL_RECORDS}), {4 * KERNEL_RECORDS})")
+    changes = watch.drain()
+    assert len(changes) == KERNEL_RECORDS
+    assert changes.lost >= 3 * KERNEL_RECORDS - 64
+    counted = watch.counted()
+    assert counted == pytest.approx(len(changes) + changes.lost, abs=64)
+    watch.close()
+
+
+def test_soft_faults_of_user_code_are_told_from_the_kernels(child):
+    watch = Watch(winapi, child.pid)
+    watch.discard()
+    start = int(child("at = region(64); print(f'{at:x}', end='')"), 16)
+    child("touch(at, 64)")
+    columns = watch.drain().columns
+    ours = (columns["va"] >= start) & (columns["va"] < start + 64 * PAGE)
+    assert ours.sum() == 64
+    assert not (columns["flags"][ours] & (FAULT_MAJOR | FAULT_PC_KERNEL)).any()
+    assert len(set(columns["tid"][ours].tolist())) == 1
+    watch.close()
+
+
+def test_the_rest_is_drained_after_the_exit(child):
+    watch = Watch(winapi, child.pid)
+    watch.discard()
+    start = int(child("at = region(100); print(f'{at:x}', end='')"), 16)
+    child("touch(at, 100)")
+    child.process.stdin.close()
+    child.process.wait(10)
+    assert watch.exited()
+    found = watch.drain().columns["va"]
+    assert ((found >= start) & (found < start + 100 * PAGE)).sum() == 100
+    watch.close()
+
+
+def test_a_watch_stays_on_and_the_next_one_is_told(child):
+    watch = Watch(winapi, child.pid)
+    assert not watch.shared
+    watch.close()
+    again = Watch(winapi, child.pid)
+    assert again.shared
+    again.close()
+
+
+def test_attach_and_a_session_in_the_own_process(child):
+    with Session(pid=child.pid) as session:
+        start = int(child("at = region(500); print(f'{at:x}', end='')"), 16)
+        child("touch(at, 500, pause=100)")
+        time.sleep(0.2)
+    found = session.faults["va"]
+    assert len(set((found[(found >= start) & (found < start + 500 * PAGE)] // PAGE).tolist())) == 500
+    with Session() as session:
+        buffer = bytearray(4 << 20)
+    assert len(session.faults) > 0
+    del buffer
+
+
+def test_the_total_is_the_working_set_size(child):
+    child("touch(region(2000), 2000)")
+    with Space(child.pid) as space:
+        snapshot = space.runs(space.mappings(wstrace.Dictionary()))
+        total = space.totals().total
+    assert int(snapshot["pages"].sum()) * PAGE == pytest.approx(total, rel=0.02)
+
+
+@pytest.mark.parametrize("way", ["EmptyWorkingSet", "SetProcessWorkingSetSize"])
+def test_emptying_makes_pages_leave(child, way, monkeypatch):
+    if way == "SetProcessWorkingSetSize":
+        monkeypatch.setattr(winapi, "EmptyWorkingSet", lambda handle: 0)
+    child("at = region(5000); touch(at, 5000)")
+    done = wstrace.empty_working_set(child.pid)
+    assert done.left > 4000 * PAGE
+    assert done.after < done.before
+
+
+def test_a_locked_page_is_told_and_stays(child):
+    start = int(
+        child("at = region(8); touch(at, 8); k.VirtualLock(ctypes.c_void_p(at), 4096); print(f'{at:x}', end='')"), 16
+    )
+    with Space(child.pid) as space:
+        found = space.attributes(np.array([start, start + PAGE], "<u8"))
+    assert found.locked.tolist() == [True, False]
+
+
+def test_a_shared_module_has_a_share_count(child):
+    with Space(child.pid) as space:
+        address = ctypes.cast(ctypes.WinDLL("ntdll").NtClose, ctypes.c_void_p).value
+        found = space.attributes(np.array([address], "<u8") & np.uint64(~(PAGE - 1) & (1 << 64) - 1))
+    assert found.shared[0]
+    assert found.shares[0] >= 2
+
+
+def test_write_watch_finds_exactly_the_pages_written_also_by_the_kernel(tmp_path):
+    watch = wstrace.WriteWatch(1000 * PAGE)
+    array = np.frombuffer(watch, "u1")
+    array[:: 100 * PAGE] = 1
+    assert watch.written().tolist() == [n * 100 * PAGE for n in range(10)]
+    (tmp_path / "data").write_bytes(b"x" * 3 * PAGE)
+    with (tmp_path / "data").open("rb", buffering=0) as file:
+        file.readinto(memoryview(watch)[5 * PAGE : 8 * PAGE])
+    assert watch.written().tolist() == [5 * PAGE, 6 * PAGE, 7 * PAGE]
+    watch.close()
+
+
+def test_a_venvs_launcher_is_resolved(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
+    python = tmp_path / "v" / "Scripts" / "python.exe"
+    target = platform().launch([str(python), "-c", "import sys, time; sys.exit(sys.prefix != sys.base_prefix and 7)"])
+    target.resume()
+    assert target.wait(20) == 7  # the venv's prefix, in the process itself
+    assert processes.descendants(winapi, target.pid) == []
+    target.close()
+
+
+def test_children_are_followed(tmp_path):
+    script = """
+        import subprocess, sys, time
+        child = "import time; time.sleep(1); b = bytearray(8 << 20); time.sleep(0.2)"
+        subprocess.run([sys.executable, "-c", child])
+    """
+    done, path = run(tmp_path, script)
+    assert done.returncode == 0, done.stderr
+    with wstrace.open_trace(str(path)) as trace:
+        pids = {pid for batch in trace.batches("page_fault") for pid in np.unique(batch["pid"]).tolist()}
+    assert len(pids) >= 2
+
+
+def test_exit_codes_of_ntstatus_pass_through(tmp_path):
+    done, _ = run(tmp_path, "import ctypes; ctypes.windll.kernel32.ExitProcess(0xC0000005)")
+    assert done.returncode in (0xC0000005, 0xC0000005 - (1 << 32))
+
+
+def test_the_commands_work(child):
+    for words in (["ps"], ["snapshot", str(child.pid)], ["delta", str(child.pid), "--duration", "1s"],
+                  ["empty", str(child.pid), "--yes"], ["doctor"]):  # fmt: skip
+        done = subprocess.run([sys.executable, "-m", "wstrace", *words], stdin=subprocess.DEVNULL, capture_output=True,
+                              timeout=60)  # fmt: skip
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_a_process_of_the_system_is_refused_with_what_to_do():
+    command = [sys.executable, "-m", "wstrace", "attach", "4"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    assert done.returncode == 122
+    assert done.stderr.count(b"\n") == 1
