@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,11 @@ class Settings:
     period: int = 1
     on_exec: bool = False
     tracepoints: tuple[NDArray[Any], ...] = ()
+
+    @property
+    def events(self) -> int:
+        """How many a thread and CPU needs."""
+        return 3 + len(self.tracepoints)
 
     def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
         """The perf_event_attr of the events of that kind."""
@@ -71,7 +76,6 @@ class Armed:
     def __init__(self, rings: Rings, cpus: Iterable[int]) -> None:
         self._rings, self._cpus = rings, tuple(cpus)
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: []}
-        self._events = 3
         self.threads: set[int] = set()
         self.tells_lost = True
         self._limit: tuple[int, int] | None = None
@@ -83,7 +87,6 @@ class Armed:
             OSError: of perf_event_open, but for a gone thread.
             Unavailable: no more descriptors.
         """
-        self._events = 3 + len(settings.tracepoints)
         for kind, fds in self._fds.items():
             made: list[int] = []
             try:
@@ -120,7 +123,7 @@ class Armed:
         """
         gone: set[int] = set()
         while fresh := [t for t in procfs.threads(pid) if t not in self.threads | gone | leave_out()]:
-            self.make_room(len(fresh))
+            settings = self.make_room(len(fresh), settings)
             gone |= {tid for tid in fresh if not self.arm(tid, settings)}
         if procfs.stat(pid).gone:
             raise TargetExited(f"process {pid} ended while it was being attached")
@@ -130,33 +133,45 @@ class Armed:
             return perf.perf_event_open(attributes, tid, cpu)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise self._too_few(1) from None
+                raise self._too_few(1, 3) from None
             raise
 
-    def make_room(self, threads: int) -> None:
-        """Raises our own soft limit of descriptors, for the time of the trace, if so many more threads need it."""
+    def make_room(self, threads: int, settings: Settings) -> Settings:
+        """Raises our own soft limit of descriptors, for the time of the trace, if so many more threads need it.
+
+        The tracepoints are done without where there is no room for them.
+
+        Raises:
+            Unavailable: past the hard limit; with the arithmetic.
+        """
         import resource
 
         limits: Any = resource
         soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
-        have = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
-        need = have + threads * len(self._cpus) * self._events + _SPARE
-        if soft == limits.RLIM_INFINITY or need <= soft:
-            return
-        if hard != limits.RLIM_INFINITY and need > hard:
-            raise self._too_few(threads)
-        self._limit = self._limit or (soft, hard)
-        limits.setrlimit(limits.RLIMIT_NOFILE, (need, hard))
+        if soft == limits.RLIM_INFINITY:
+            return settings
+        room = hard if hard != limits.RLIM_INFINITY else 1 << 30
+        have = _SPARE + len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+        each = threads * len(self._cpus)
+        if have + each * settings.events > room:
+            settings = replace(settings, tracepoints=())
+        need = have + each * settings.events
+        if need > room:
+            raise self._too_few(threads, settings.events)
+        if need > soft:
+            self._limit = self._limit or (soft, hard)
+            limits.setrlimit(limits.RLIMIT_NOFILE, (need, hard))
+        return settings
 
-    def _too_few(self, more: int) -> Unavailable:
+    def _too_few(self, more: int, events: int) -> Unavailable:
         import resource
 
         limits: Any = resource
         hard = limits.getrlimit(limits.RLIMIT_NOFILE)[1]
         threads = len(self.threads) + more
-        need = threads * len(self._cpus) * self._events
+        need = threads * len(self._cpus) * events
         return Unavailable(
-            f"{threads:,} threads x {len(self._cpus)} CPUs x {self._events} events need {need:,} file descriptors, "
+            f"{threads:,} threads x {len(self._cpus)} CPUs x {events} events need {need:,} file descriptors, "
             f"RLIMIT_NOFILE allows {hard:,}",
             f"ulimit -Hn {need + 1000} (as root), or trace from the start with run: threads then inherit the events",
         )
