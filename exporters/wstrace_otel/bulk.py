@@ -1,7 +1,7 @@
 """Every page fault as an OTLP log record, built from columns as the protobuf's own bytes, without the SDK.
 
-Rows whose texts are alike (file, instruction's file, kind, access, type) have records of one length: a template of
-bytes is repeated and the columns are written into it. Integers are varints padded to full width, which every decoder
+Rows with texts (file, instruction's file, kind, access) of one length have records of one length: a template of bytes
+is repeated and the columns are written into it. Integers are varints padded to full width, which every decoder
 takes (protobuf encoding guide: a varint may use more bytes than it needs).
 
 Source: opentelemetry-proto 1.9, logs/v1/logs.proto and common/v1/common.proto.
@@ -105,30 +105,99 @@ def hex64(values: NDArray[Any]) -> NDArray[np.uint8]:
     return found
 
 
-def payloads(
-    batch: Batch,
-    resource_of: Callable[[int], Resource],
-    offset: Callable[[int], int],
-    max_bytes: int,
-    version: str = "",
-) -> Iterator[tuple[bytes, int]]:
-    """(the body of an OTLP logs request, records in it), each at most max_bytes long.
+class Encoder:
+    """Makes requests of batches; keeps the texts that it has encoded.
 
     Args:
-        batch: page faults.
         resource_of: pid -> Resource.
         offset: monotonic ns -> what to add for wall time.
-        max_bytes: of a body, before compression.
+        max_bytes: of a request, before compression.
         version: of the scope.
     """
-    scope = field(1, field(1, names.SCOPE.encode()) + field(2, version.encode()))
-    schema = field(3, names.SCHEMA_URL.encode())
-    for pid in np.unique(batch["pid"]).tolist():
-        rows = batch.take(batch["pid"] == pid) if (batch["pid"] != pid).any() else batch
-        head = field(1, bytes(message(resource_of(pid)).SerializeToString()))
-        room = max_bytes - len(head) - len(scope) - len(schema) - 64
-        for body, n in _cut(_records(rows, offset), room):
-            yield field(1, head + field(2, scope + body + schema)), n
+
+    MAX_TEXTS = 1 << 16
+
+    def __init__(
+        self, resource_of: Callable[[int], Resource], offset: Callable[[int], int], max_bytes: int, version: str = ""
+    ) -> None:
+        self._resource_of, self._offset, self._max_bytes = resource_of, offset, max_bytes
+        self._scope = field(1, field(1, names.SCOPE.encode()) + field(2, version.encode()))
+        self._schema = field(3, names.SCHEMA_URL.encode())
+        self._texts: dict[int, bytes] = {}
+
+    def payloads(self, batch: Batch) -> Iterator[tuple[bytes, int]]:
+        """(the body of an OTLP logs request, records in it) until all of a batch of page faults is told."""
+        for pid in np.unique(batch["pid"]).tolist():
+            rows = batch.take(batch["pid"] == pid) if (batch["pid"] != pid).any() else batch
+            head = field(1, bytes(message(self._resource_of(pid)).SerializeToString()))
+            room = self._max_bytes - len(head) - len(self._scope) - len(self._schema) - 64
+            for body, n in _cut(self._records(rows), room):
+                yield field(1, head + field(2, self._scope + body + self._schema)), n
+
+    def _records(self, batch: Batch) -> Iterator[NDArray[np.uint8]]:
+        """The records of a process, those of one length together, shape (n, length) each."""
+        n = len(batch)
+        zero = np.zeros(n, np.uint8)
+        pc_file, file, kind = (batch.columns.get(name, zero) for name in ("pc_file", "file", "kind"))
+        index, spans = windows.assign(batch)
+        # all that decides the texts, in one number: flags 5 bits, kind 4, span or not 1, two file codes of 21 bits
+        like = (batch["flags"] & _TEXT_FLAGS).astype(np.uint64)
+        like |= kind.astype(np.uint64) << np.uint64(5) | (index >= 0).astype(np.uint64) << np.uint64(9)
+        like |= file.astype(np.uint64) << np.uint64(10) | pc_file.astype(np.uint64) << np.uint64(31)
+        keys, first, text_of = np.unique(like, return_index=True, return_inverse=True)
+        texts = [self._text(batch, key, row) for key, row in zip(keys.tolist(), first.tolist(), strict=True)]
+        # what decides the shape of a record: the length of its texts, its type, and whether it has a span
+        shape = np.array([len(text) for text in texts], np.int64) << 2
+        shape |= (keys & np.uint64(FAULT_MAJOR)).astype(np.int64) << 1
+        shape |= (keys >> np.uint64(9) & np.uint64(1)).astype(np.int64)
+        ids = b"".join(w.trace_id.to_bytes(16, "big") + w.span_id.to_bytes(8, "big") for w in spans)
+        columns = self._columns(batch)
+        places = np.frombuffer(ids, np.uint8).reshape(-1, 24)
+        row_shape = shape[text_of]
+        order = np.argsort(row_shape, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(row_shape[order])) + 1) if n else ():
+            same = np.flatnonzero(shape == row_shape[rows[0]])
+            table = np.frombuffer(b"".join([texts[i] for i in same.tolist()]), np.uint8).reshape(len(same), -1)
+            template = Template()
+            self._fixed(template, rows, columns, major=bool(batch["flags"][rows[0]] & FAULT_MAJOR))
+            template.add(b"", table[np.searchsorted(same, text_of[rows])])
+            if index[rows[0]] >= 0:
+                place = places[index[rows]]
+                template.add(b"\x4a\x10", place[:, :16])
+                template.add(b"\x52\x08", place[:, 16:])
+                template.add(b"\x45\x01\x00\x00\x00")  # sampled
+            yield template.records(len(rows))
+
+    def _columns(self, batch: Batch) -> dict[str, NDArray[np.uint8]]:
+        """What differs from row to row, as bytes of fixed width."""
+        times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[1], np.uint64)
+        found = {"time": fixed64(times.astype(np.int64) + self._offset(batch.window[1]))}
+        found["va"], found["pc"] = hex64(batch["va"]), hex64(batch["pc"])
+        if "tid" in batch:
+            found["tid"] = padded_varint(batch["tid"], 5)
+        return found
+
+    def _fixed(self, template: Template, rows: NDArray[np.intp], columns: dict[str, NDArray[np.uint8]], *,
+               major: bool) -> None:  # fmt: skip
+        # tags that stand for themselves: 0x09 time (fixed64), 0x59 observed time (fixed64), 0x4a trace id, 0x52 span
+        # id, 0x45 flags (fixed32)
+        template.add(b"\x09", columns["time"][rows])
+        template.add(b"\x59" + time.time_ns().to_bytes(8, "little"))
+        template.add(_MAJOR_HEAD if major else _MINOR_HEAD)
+        template.add(_ADDRESS, columns["va"][rows])
+        template.add(_INSTRUCTION, columns["pc"][rows])
+        template.add(_WEIGHT)
+        if "tid" in columns:
+            template.add(_THREAD, columns["tid"][rows])
+
+    def _text(self, batch: Batch, key: int, row: int) -> bytes:
+        """The attributes that are texts, as events.fault_attributes has them; those of a key are alike."""
+        found = self._texts.get(key)
+        if found is None:
+            if len(self._texts) >= self.MAX_TEXTS:
+                self._texts.clear()
+            found = self._texts[key] = _texts(batch, row)
+        return found
 
 
 def _cut(records: Iterator[NDArray[np.uint8]], room: int) -> Iterator[tuple[bytes, int]]:
@@ -151,51 +220,7 @@ def _cut(records: Iterator[NDArray[np.uint8]], room: int) -> Iterator[tuple[byte
         yield b"".join(parts), count
 
 
-def _records(batch: Batch, offset: Callable[[int], int]) -> Iterator[NDArray[np.uint8]]:
-    """The records of a process, those with like texts together, shape (n, length) each."""
-    n = len(batch)
-    zero = np.zeros(n, np.uint8)
-    pc_file, file, kind = (batch.columns.get(name, zero) for name in ("pc_file", "file", "kind"))
-    index, spans = windows.assign(batch)
-    # all that decides the texts, in one number: flags 5 bits, kind 4, span or not 1, and two file codes of 20 bits
-    like = (batch["flags"] & _TEXT_FLAGS).astype(np.uint64)
-    like |= kind.astype(np.uint64) << np.uint64(5) | (index >= 0).astype(np.uint64) << np.uint64(9)
-    like |= file.astype(np.uint64) << np.uint64(10) | pc_file.astype(np.uint64) << np.uint64(31)
-    order = np.argsort(like, kind="stable")
-    cuts = np.flatnonzero(np.diff(like[order])) + 1
-    shift = offset(batch.window[1])
-    times = batch["time_ns"] if "time_ns" in batch else np.full(n, batch.window[1], np.uint64)
-    wall = times.astype(np.int64) + shift
-    observed = b"\x59" + time.time_ns().to_bytes(8, "little")
-    ids = b"".join(w.trace_id.to_bytes(16, "big") + w.span_id.to_bytes(8, "big") for w in spans)
-    places = np.frombuffer(ids, np.uint8).reshape(-1, 24)
-    for rows in np.split(order, cuts) if n else ():
-        one = int(rows[0])
-        template = Template()
-        major = bool(batch["flags"][one] & FAULT_MAJOR)
-        # tags that stand for themselves below: 0x09 time (fixed64), 0x59 observed time (fixed64), 0x4a trace id, 0x52
-        # span id, 0x45 flags (fixed32)
-        template.add(b"\x09", fixed64(wall[rows]))
-        template.add(observed)
-        template.add(bytes((_SEVERITY << 3, 9 if major else 5)) + field(_TEXT, b"INFO" if major else b"DEBUG"))
-        template.add(field(_EVENT, names.EVENT_FAULT.encode()))
-        template.add(text_attribute(names.FAULT_TYPE, names.MAJOR if major else names.MINOR))
-        for name, column in ((names.ADDRESS, "va"), (names.INSTRUCTION, "pc")):
-            template.add(_open_attribute(name, b"\x0a\x120x", 16), hex64(batch[column][rows]))
-        template.add(_open_attribute(names.WEIGHT, b"\x18\x01", 0))
-        if "tid" in batch:
-            template.add(_open_attribute(names.THREAD, b"\x18", 5), padded_varint(batch["tid"][rows], 5))
-        template.add(_texts(batch, one))
-        if index[one] >= 0:
-            place = places[index[rows]]
-            template.add(b"\x4a\x10", place[:, :16])
-            template.add(b"\x52\x08", place[:, 16:])
-            template.add(b"\x45\x01\x00\x00\x00")  # flags, fixed32: sampled
-        yield template.records(len(rows))
-
-
 def _texts(batch: Batch, row: int) -> bytes:
-    """The attributes that are texts, as events.fault_attributes has them."""
     found = b""
     if "file" in batch:
         found += text_attribute(names.FILE_PATH, file_name(batch.strings, int(batch["file"][row])))
@@ -206,3 +231,14 @@ def _texts(batch: Batch, row: int) -> bytes:
     if known := access(int(batch["flags"][row])):
         found += text_attribute(names.ACCESS, known)
     return found
+
+
+def _head(severity: int, text: bytes, kind: str) -> bytes:
+    """Severity, event name and type, which only the type decides."""
+    found = bytes((_SEVERITY << 3, severity)) + field(_TEXT, text) + field(_EVENT, names.EVENT_FAULT.encode())
+    return found + text_attribute(names.FAULT_TYPE, kind)
+
+
+_MINOR_HEAD, _MAJOR_HEAD = _head(5, b"DEBUG", names.MINOR), _head(9, b"INFO", names.MAJOR)
+_ADDRESS, _INSTRUCTION = (_open_attribute(name, b"\x0a\x120x", 16) for name in (names.ADDRESS, names.INSTRUCTION))
+_WEIGHT, _THREAD = _open_attribute(names.WEIGHT, b"\x18\x01", 0), _open_attribute(names.THREAD, b"\x18", 5)

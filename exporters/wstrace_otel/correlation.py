@@ -12,7 +12,6 @@ import collections
 import os
 import threading
 import time
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +19,14 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch
 
 
-@dataclass(slots=True)
 class Window:
     """A span on its thread: monotonic ns from its start to its end (0 = still open)."""
 
-    tid: int
-    start: int
-    trace_id: int
-    span_id: int
-    end: int = 0
+    __slots__ = ("end", "span_id", "start", "tid", "trace_id")
+
+    def __init__(self, tid: int, start: int, trace_id: int, span_id: int) -> None:
+        self.tid, self.start, self.trace_id, self.span_id = tid, start, trace_id, span_id
+        self.end = 0
 
 
 class Windows:
@@ -46,24 +44,26 @@ class Windows:
     def forget(self) -> None:
         """In a forked child, and at first: nothing is open."""
         self.pid = os.getpid()
-        self.refused = 0
         self._threads: dict[int, collections.deque[Window]] = {}
 
-    def open(self, trace_id: int, span_id: int, tid: int = 0) -> Window | None:
-        """Notes a span that starts on this thread; None past the bounds."""
+    def open(self, trace_id: int, span_id: int, tid: int = 0) -> Window:
+        """Notes a span that starts on this thread."""
         window = Window(tid or threading.get_native_id(), time.monotonic_ns(), trace_id, span_id)
-        known = self._threads.get(window.tid)
+        self.of_thread(window.tid).append(window)
+        return window
+
+    def of_thread(self, tid: int) -> collections.deque[Window]:
+        """The windows of a thread, by start: what starts is appended."""
+        known = self._threads.get(tid)
         if known is None:
             if len(self._threads) >= self.THREADS:
                 self._threads.pop(next(iter(self._threads)), None)  # the thread that was seen first is most likely gone
-            known = self._threads[window.tid] = collections.deque(maxlen=self.CLOSED)
-        known.append(window)
-        return window
+            known = self._threads[tid] = collections.deque(maxlen=self.CLOSED)
+        return known
 
-    def close(self, window: Window | None) -> None:
+    def close(self, window: Window) -> None:
         """Notes its end."""
-        if window is not None:
-            window.end = time.monotonic_ns()
+        window.end = time.monotonic_ns()
 
     def find(self, tid: int, time_ns: int) -> Window | None:
         """The innermost span open on that thread at that time."""

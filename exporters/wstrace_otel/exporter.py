@@ -12,7 +12,7 @@ from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace_otel import names, resource
 from wstrace_otel.backend import GlobalBackend, OwnBackend, version
-from wstrace_otel.bulk import payloads
+from wstrace_otel.bulk import Encoder
 from wstrace_otel.clock import WallClock
 from wstrace_otel.courier import LOST, Courier, Pace
 from wstrace_otel.embedded import embedded
@@ -154,7 +154,7 @@ class OtelExporter(Exporter):
         )
         if self._mode == "bulk":
             sender = own.sender("logs")
-            self._max_bytes = sender.max_bytes
+            self._encoder = Encoder(self._resource_of, self._clock.offset, sender.max_bytes, version())
             self._bulk = own.courier("bulk", lambda items: sender.send(items[0][0]), Pace(BULK_QUEUE, 1, 1.0),
                                      weigh=lambda item: item[1])  # fmt: skip
             self._bulk.start()
@@ -194,7 +194,7 @@ class OtelExporter(Exporter):
         if "profiles" in self._signals:
             self._profiles.add(batch)
         if self._bulk is not None:
-            for body, n in payloads(batch, self._life.resource_of, self._clock.offset, self._max_bytes, version()):
+            for body, n in self._encoder.payloads(batch):
                 self._bulk.put((body, n), wait=BULK_WAIT)
         elif self._events_logged:
             for rows, weights in self._sampler.choose(batch):
@@ -216,6 +216,9 @@ class OtelExporter(Exporter):
 
     def _label(self, process: Process) -> dict[str, Any]:
         return {names.PROCESS_PID: process.pid, names.PROCESS_NAME: resource.clean(process.name) or names.OTHER}
+
+    def _resource_of(self, pid: int) -> Any:
+        return self._life.resource_of(pid)
 
     def _counted(self) -> tuple[int, int]:
         """(minor, major) by the kernel: what the source counted, else what the system accounts to the targets."""

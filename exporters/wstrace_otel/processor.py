@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.attributes import BoundedAttributes
@@ -26,6 +26,9 @@ from wstrace_otel.usage import PAGE_SIZE, thread_faults
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import Span
+    from opentelemetry.trace import SpanContext
+
+get_native_id, monotonic_ns, _running_loop = threading.get_native_id, time.monotonic_ns, asyncio._get_running_loop
 
 #: the span began and ended on one thread, and no other span or task was at work on it in between
 EXACT = "exact"
@@ -37,16 +40,15 @@ THREAD_CHANGED = "thread_changed"
 Counter = Callable[[], tuple[int, int]]
 
 
-@dataclass(slots=True)
-class Open:
-    """A span that is open: its thread, what the thread had counted, and how good the difference will be."""
+class Open(Window):
+    """A span that is open: the spans beside it on its thread, how good its counts will be, what the thread had."""
 
-    tid: int
-    minor: int
-    major: int
-    parent: int
-    quality: str
-    window: Window | None
+    __slots__ = ("before", "beside", "parent", "quality")
+
+    def __init__(self, tid: int, context: SpanContext, beside: list[int], parent: int, quality: str) -> None:
+        self.tid, self.trace_id, self.span_id = tid, context.trace_id, context.span_id
+        self.end, self.start = 0, monotonic_ns()
+        self.beside, self.parent, self.quality, self.before = beside, parent, quality, (0, 0)
 
 
 class FaultSpanProcessor(SpanProcessor):
@@ -68,13 +70,14 @@ class FaultSpanProcessor(SpanProcessor):
         self._counter = counter or thread_faults
         self._exact = EXACT if counter is not None or thread_faults.exact else THREAD_WINDOW
         self._max_open = max_open
+        self._on_ending = inner._on_ending  # type: ignore[method-assign]
         self._forget()
         _processors.add(self)
 
     def _forget(self) -> None:
         """In a forked child, and at first: nothing is open."""
         self._open: dict[int, Open] = {}
-        self._threads: dict[int, list[int]] = {}
+        self._here = threading.local()  # .both: ids of the spans open on this thread, and its windows
         self.counted = self.uncounted = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -86,23 +89,26 @@ class FaultSpanProcessor(SpanProcessor):
             self.uncounted += 1
 
     def _begin(self, span: Span) -> None:
-        if not span.is_recording() or len(self._open) >= self._max_open:
+        if len(self._open) >= self._max_open:
             self.uncounted += 1
             return
-        context, tid = span.context, threading.get_native_id()
-        parent = span.parent.span_id if span.parent is not None else 0
-        here = self._threads.setdefault(tid, [])
+        context, above, tid = span.context, span.parent, get_native_id()
+        parent = above.span_id if above is not None else 0
+        try:
+            here, known_windows = self._here.both
+        except AttributeError:
+            here, known_windows = self._here.both = ([], windows.of_thread(tid))
         quality = self._exact
-        if in_event_loop():  # other tasks may run before the span ends
+        if _running_loop() is not None:  # other tasks may run before the span ends
             quality = THREAD_WINDOW
-        for other in here:  # open on this thread: fine for those around this span, not for those beside it
+        for other in here[-64:] if here else ():  # open on this thread: fine for those around this span, not for those beside it
             if other != parent and not self._is_above(other, parent) and (known := self._open.get(other)) is not None:
                 known.quality = quality = THREAD_WINDOW
-        window = windows.open(context.trace_id, context.span_id, tid)
-        entry = Open(tid, 0, 0, parent, quality, window)
-        self._open[context.span_id] = entry
-        here.append(context.span_id)
-        entry.minor, entry.major = self._counter()  # last: what is above counts for nobody
+        entry = Open(tid, context, here, parent, quality)
+        known_windows.append(entry)
+        here.append(entry.span_id)
+        self._open[entry.span_id] = entry
+        entry.before = self._counter()  # last: what is above counts for nobody
 
     def _is_above(self, span_id: int, below: int) -> bool:
         for _ in range(64):
@@ -114,9 +120,6 @@ class FaultSpanProcessor(SpanProcessor):
             below = known.parent
         return False
 
-    def _on_ending(self, span: Span) -> None:
-        self.inner._on_ending(span)
-
     def on_end(self, span: ReadableSpan) -> None:
         """Hands the span on with its counts."""
         try:
@@ -127,19 +130,17 @@ class FaultSpanProcessor(SpanProcessor):
         self.inner.on_end(counted)
 
     def _end(self, span: ReadableSpan) -> ReadableSpan:
-        if span.context is None or (entry := self._open.pop(span.context.span_id, None)) is None:
+        minor, major = self._counter()  # first, for the same reason
+        context = span._context
+        if context is None or (entry := self._open.pop(context.span_id, None)) is None:
             return span
-        minor, major = self._counter()
-        windows.close(entry.window)
-        here = self._threads.get(entry.tid)
-        if here is not None:
-            here.remove(span.context.span_id)
-            if not here:
-                self._threads.pop(entry.tid, None)
+        entry.end = monotonic_ns()
+        entry.beside.remove(context.span_id)
         self.counted += 1
-        if entry.tid != threading.get_native_id():
+        if entry.tid != get_native_id():
             return with_attributes(span, {names.SPAN_QUALITY: THREAD_CHANGED})
-        return with_attributes(span, fault_attributes(minor - entry.minor, major - entry.major, entry.quality))
+        before = entry.before
+        return with_attributes(span, fault_attributes(minor - before[0], major - before[1], entry.quality))
 
     def shutdown(self) -> None:
         """Shuts the inner one down."""
@@ -156,7 +157,7 @@ class FaultSpanProcessor(SpanProcessor):
 
 def in_event_loop() -> bool:
     """Whether an asyncio task is running on this thread."""
-    return asyncio._get_running_loop() is not None
+    return _running_loop() is not None
 
 
 def fault_attributes(minor: int, major: int, quality: str) -> dict[str, Any]:
@@ -171,14 +172,23 @@ def fault_attributes(minor: int, major: int, quality: str) -> dict[str, Any]:
 
 def with_attributes(span: ReadableSpan, attributes: dict[str, Any]) -> ReadableSpan:
     """The same span with further attributes; what its limits dropped stays told."""
-    merged = BoundedAttributes(attributes={**(span.attributes or {}), **attributes}, immutable=False)
-    merged.dropped = span.dropped_attributes
+    fields = span.__dict__
+    given = fields.get("_attributes")
+    if type(given) is BoundedAttributes and not given.dropped:  # nearly always: a third of the time of what follows
+        merged = given.copy()
+        merged.update(attributes)
+        made = ReadableSpan.__new__(ReadableSpan)
+        made.__dict__.update(fields)
+        made._attributes = merged
+        return made
+    bounded = BoundedAttributes(attributes={**(span.attributes or {}), **attributes}, immutable=False)
+    bounded.dropped = span.dropped_attributes
     return ReadableSpan(
         name=span.name,
         context=span.context,
         parent=span.parent,
         resource=span.resource,
-        attributes=merged,
+        attributes=bounded,
         events=span._events,  # the SDK's own bounded lists: they know what they dropped
         links=span._links,
         kind=span.kind,

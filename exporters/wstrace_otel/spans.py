@@ -46,7 +46,8 @@ def span(name: str, **attributes: Any) -> Iterator[Span]:
             yield current
         finally:
             after = thread_faults()
-            windows.close(window)
+            if window is not None:
+                windows.close(window)
             if threading.get_native_id() == tid:
                 current.set_attributes(fault_attributes(after[0] - minor, after[1] - major, quality))
             else:

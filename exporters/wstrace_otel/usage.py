@@ -47,8 +47,7 @@ class ThreadFaults:
     def __call__(self) -> tuple[int, int]:
         """Of the calling thread."""
         if self._read is not None:
-            used = self._read()
-            return used.ru_minflt, used.ru_majflt
+            return self._read()[6:8]  # type: ignore[no-any-return]  # ru_minflt and ru_majflt, cheaper than by name
         return self._recorded.get(threading.get_native_id(), (0, 0))
 
     def add(self, batch: Batch) -> None:

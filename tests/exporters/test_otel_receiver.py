@@ -214,12 +214,12 @@ def test_bulk_bodies_stay_below_the_limit_and_lose_nothing() -> None:
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.sdk.resources import Resource
 
-    from wstrace_otel.bulk import payloads
+    from wstrace_otel.bulk import Encoder
 
     batch = batch_of(PAGE_FAULT, time_ns=list(range(3000)), pid=[1 + i % 3 for i in range(3000)], tid=7, pc=1,
                      va=list(range(3000)), flags=0, file=[f"/f{i % 50}" for i in range(3000)], kind=1)  # fmt: skip
     found = []
-    for body, n in payloads(batch, lambda pid: Resource({"process.pid": pid}), lambda t: 0, 20_000):
+    for body, n in Encoder(lambda pid: Resource({"process.pid": pid}), lambda t: 0, 20_000).payloads(batch):
         assert len(body) <= 20_000
         (about,) = ExportLogsServiceRequest.FromString(body).resource_logs
         (scope,) = about.scope_logs
