@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os import procfs
 from wstrace_page_faults import perf_event as perf
+from wstrace_page_faults.descriptors import Descriptors
 from wstrace_page_faults.rings import MAJOR, MINOR, SIDE, Rings
 
 REMAP = "remap"  # tracepoints, into the side band's ring
-_SPARE = 64  # descriptors left for everything else
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,11 @@ class Settings:
 class Armed:
     """All events of a source."""
 
-    def __init__(self, rings: Rings, cpus: Iterable[int]) -> None:
-        self._rings, self._cpus = rings, tuple(cpus)
+    def __init__(self, rings: Rings, cpus: Iterable[int], descriptors: Descriptors) -> None:
+        self._rings, self._cpus, self._descriptors = rings, tuple(cpus), descriptors
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: []}
         self.threads: set[int] = set()
         self.tells_lost = True
-        self._limit: tuple[int, int] | None = None
 
     def arm(self, tid: int, settings: Settings) -> bool:
         """Events on one thread, the side band first. False when the thread is gone.
@@ -133,46 +132,26 @@ class Armed:
             return perf.perf_event_open(attributes, tid, cpu)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise self._too_few(1, 3) from None
+                raise self._too_few(1) from None
             raise
 
     def make_room(self, threads: int, settings: Settings) -> Settings:
-        """Raises our own soft limit of descriptors, for the time of the trace, if so many more threads need it.
-
-        The tracepoints are done without where there is no room for them.
+        """Room for so many more threads; the tracepoints are done without where they are too many.
 
         Raises:
-            Unavailable: past the hard limit; with the arithmetic.
+            Unavailable: past the hard limit of descriptors; with the arithmetic.
         """
-        import resource
+        for wanted in (settings, replace(settings, tracepoints=())):
+            if self._descriptors.room(threads * len(self._cpus) * wanted.events):
+                return wanted
+        raise self._too_few(threads)
 
-        limits: Any = resource
-        soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
-        if soft == limits.RLIM_INFINITY:
-            return settings
-        room = hard if hard != limits.RLIM_INFINITY else 1 << 30
-        have = _SPARE + len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
-        each = threads * len(self._cpus)
-        if have + each * settings.events > room:
-            settings = replace(settings, tracepoints=())
-        need = have + each * settings.events
-        if need > room:
-            raise self._too_few(threads, settings.events)
-        if need > soft:
-            self._limit = self._limit or (soft, hard)
-            limits.setrlimit(limits.RLIMIT_NOFILE, (need, hard))
-        return settings
-
-    def _too_few(self, more: int, events: int) -> Unavailable:
-        import resource
-
-        limits: Any = resource
-        hard = limits.getrlimit(limits.RLIMIT_NOFILE)[1]
-        threads = len(self.threads) + more
+    def _too_few(self, more: int) -> Unavailable:
+        threads, events = len(self.threads) + more, Settings().events
         need = threads * len(self._cpus) * events
         return Unavailable(
             f"{threads:,} threads x {len(self._cpus)} CPUs x {events} events need {need:,} file descriptors, "
-            f"RLIMIT_NOFILE allows {hard:,}",
+            f"RLIMIT_NOFILE allows {self._descriptors.hard:,}",
             f"ulimit -Hn {need + 1000} (as root), or trace from the start with run: threads then inherit the events",
         )
 
@@ -193,11 +172,7 @@ class Armed:
     def close(self) -> None:
         """Closes the events and gives our own limit of descriptors back."""
         self.abandon()
-        if self._limit is not None:
-            import resource
-
-            limits: Any = resource
-            limits.setrlimit(limits.RLIMIT_NOFILE, self._limit)
+        self._descriptors.restore()
 
     def abandon(self) -> None:
         """In a forked child: closes the copied descriptors."""

@@ -22,6 +22,7 @@ from wstrace_page_faults import perf_event as perf
 from wstrace_page_faults import remaps
 from wstrace_page_faults.armed import Armed, Settings
 from wstrace_page_faults.counters import Counters
+from wstrace_page_faults.descriptors import Descriptors
 from wstrace_page_faults.levels import allowed, not_ours
 from wstrace_page_faults.rings import MAJOR, MINOR, SIDE, Rings
 from wstrace_page_faults.samples import Lane, merge
@@ -138,6 +139,8 @@ class PageFaults(Source):
             exit_code=lambda pid: getattr(targets.get(pid), "exit_code", None),
             remaps=self._remaps(context),
         )
+        descriptors = Descriptors()
+        descriptors.room(3 * len(cpus))
         try:
             self._rings = Rings(cpus, self._ring_bytes)
         except OSError as error:
@@ -146,7 +149,7 @@ class PageFaults(Source):
         self._poll = select.poll()  # type: ignore[attr-defined, unused-ignore]
         for ring in self._rings:
             self._poll.register(ring.fd, 1)  # POLLIN
-        self._armed = Armed(self._rings, cpus)
+        self._armed = Armed(self._rings, cpus, descriptors)
         self._since = self._watermark = time.monotonic_ns()
         for target in context.targets:
             if target.launched:
@@ -159,7 +162,7 @@ class PageFaults(Source):
         return remaps.Remaps((ids[0], ids[1], ids[2]), context.strings.code("[anon]")) if ids else None
 
     def _arm_launched(self, pid: int) -> None:
-        settings = replace(self._settings, on_exec=True)
+        settings = self._armed.make_room(1, replace(self._settings, on_exec=True))
         try:
             if not self._armed.arm(pid, settings):
                 raise TargetExited(f"process {pid} ended before its first instruction")

@@ -264,7 +264,7 @@ print(flush=True); input()
 
 
 def test_forked_child_of_ours_holds_nothing(child: Any, attach: Any) -> None:
-    one = child("print(flush=True); input()")
+    one = child("print(flush=True); input(); b = bytearray(1_000_000); print(flush=True)")
     one.read()
     before = descriptors()
     trace = attach(one.pid)
@@ -281,6 +281,7 @@ def test_forked_child_of_ours_holds_nothing(child: Any, attach: Any) -> None:
     os.close(read)
     os.close(write)
     one.say()
+    one.read()
     trace.stop()
     trace.assert_balanced()
     assert len(trace.faults()) > 0

@@ -1,0 +1,48 @@
+"""Room for the events' descriptors, by raising our own soft limit for the time of a trace (a target keeps its own)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+_SPARE = 64  # left for everything else
+
+
+class Descriptors:
+    """RLIMIT_NOFILE of the calling process."""
+
+    def __init__(self) -> None:
+        self._before: tuple[int, int] | None = None
+
+    @staticmethod
+    def _limits() -> Any:
+        import resource
+
+        return resource
+
+    @property
+    def hard(self) -> int:
+        """The hard limit."""
+        limits = self._limits()
+        hard: int = limits.getrlimit(limits.RLIMIT_NOFILE)[1]
+        return hard if hard != limits.RLIM_INFINITY else 1 << 30
+
+    def room(self, more: int) -> bool:
+        """True when so many more can be opened now; raises the soft limit where that is what it takes."""
+        limits = self._limits()
+        soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
+        need = len(os.listdir("/proc/self/fd")) + more + _SPARE  # noqa: PTH208 - a count
+        if soft == limits.RLIM_INFINITY or need <= soft:
+            return True
+        if need > self.hard:
+            return False
+        self._before = self._before or (soft, hard)
+        limits.setrlimit(limits.RLIMIT_NOFILE, (need, hard))
+        return True
+
+    def restore(self) -> None:
+        """Gives the soft limit back."""
+        if self._before is not None:
+            limits = self._limits()
+            limits.setrlimit(limits.RLIMIT_NOFILE, self._before)
+            self._before = None
