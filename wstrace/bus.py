@@ -250,17 +250,18 @@ class Bus(Worker):
 
     def finish(self, seconds: float = STOP_SECONDS) -> None:
         """Drains the queue, then every lane, in at most so many seconds each; counts the rest."""
-        for workers in ([self], self.lanes):
+        now = time.monotonic()
+        self.stop(now + seconds * _DRAIN_SHARE)
+        self.thread.join(seconds)
+        if self.thread.is_alive():
+            self._ledger.add("dropped_bus", self.queue.clear())
+        for last in (False, True):
             now = time.monotonic()
-            for worker in workers:
-                worker.stop(now + seconds * _DRAIN_SHARE)
-            for worker in workers:
-                if isinstance(worker, Lane):
-                    worker.join(now + seconds)
-                else:
-                    worker.thread.join(seconds)
-                    if worker.thread.is_alive():
-                        self._ledger.add("dropped_bus", self.queue.clear())
+            lanes = [lane for lane in self.lanes if lane.exporter.ends_last is last]
+            for lane in lanes:
+                lane.stop(now + seconds * _DRAIN_SHARE)
+            for lane in lanes:
+                lane.join(now + seconds)
 
     def _pass_on(self, batches: Iterable[Batch], enrichers: Sequence[Enricher]) -> None:
         batches = list(batches)

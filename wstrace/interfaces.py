@@ -212,6 +212,8 @@ class Exporter(abc.ABC):
     default: ClassVar[bool] = False
     #: takes the command line's `-o FILE` as its option `path`, and `-f` as `force`
     takes_output: ClassVar[bool] = False
+    #: ended after the others, because it tells what became of them
+    ends_last: ClassVar[bool] = False
 
     def start(self, context: Context) -> None:
         """Opens the output; raises OutputError when it cannot, which ends the session before the target runs."""

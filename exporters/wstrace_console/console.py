@@ -43,6 +43,7 @@ class Console(Exporter):
 
     name = "console"
     default = True
+    ends_last = True
     streams = frozenset({"page_fault", "process", "mapping", "resident", "written"})
 
     def __init__(

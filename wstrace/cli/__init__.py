@@ -5,6 +5,7 @@ A command is imported when it is used; `--help` imports neither numpy nor any ex
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -111,7 +112,8 @@ def _complain(error: Exception) -> int:
         text, code = f"internal error: {type(error).__name__}: {error}; WSTRACE_DEBUG=1 shows where", INTERNAL
     from wstrace.text import printable
 
-    click.echo(f"wstrace: {printable(text)}", err=True)
+    with contextlib.suppress(OSError):  # stderr itself may be full or gone: the code still tells
+        click.echo(f"wstrace: {printable(text)}", err=True)
     return code
 
 

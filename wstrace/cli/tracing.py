@@ -130,11 +130,12 @@ class Trace:
 
         self._check()
         options, config = self.options, self.config
+        exporters = self._specs("exporter", options.exporters)
         children = options.children if options.children is not None else _truth(config.get("children", True))
         session = Session(
             targets=targets,
             sources=self._specs("source", options.sources),
-            exporters=self._specs("exporter", options.exporters),
+            exporters=exporters,
             children=children,
             require=options.require or config.get("require", ""),
             record=False,
@@ -142,12 +143,10 @@ class Trace:
             config=config,
         )
         session.context.wait_children = options.wait_children
-        if output := self._output():
-            session.facts["saved"] = output
+        for spec in exporters:
+            if self.plugins.exporters[spec.name].takes_output and spec.options.get("path", "-") != "-":
+                session.facts["saved"] = spec.options["path"]
         return session
-
-    def _output(self) -> str | None:
-        return self.options.output or self.config.get("output")
 
     def _specs(self, role: str, asked: Sequence[str]) -> list[Spec]:
         """Defaults, then configured ones, then those of the command line; a later one of the same name replaces."""
@@ -159,7 +158,7 @@ class Trace:
             spec = parse_spec(text)
             self.plugins.class_of(role, spec.name)
             specs[spec.name] = spec
-        if role == "exporter" and (output := self._output()):
+        if role == "exporter" and (output := self.options.output or self.config.get("output")):
             for name, cls in classes.items():
                 if cls.takes_output:
                     given = specs[name].options if name in specs else {}
