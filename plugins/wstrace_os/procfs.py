@@ -10,10 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
@@ -31,6 +28,9 @@ from wstrace.schema import (
     MAP_SHARED,
     MAP_WRITE,
 )
+
+if TYPE_CHECKING:  # launching imports this module first of all, and numpy in the launcher counts in the target's peak
+    from numpy.typing import NDArray
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 #: start-end perms offset major:minor inode [path]
@@ -75,6 +75,8 @@ class Maps(NamedTuple):
 
     def coded(self, strings: Dictionary) -> dict[str, NDArray[Any]]:
         """The columns with `file` as codes of that Dictionary: as ADDRESS_SPACE and MAPPING have them."""
+        import numpy as np
+
         codes = np.array([strings.code(name) for name in self.files], "<u4")
         return {**self.columns, "file": codes[self.columns["file"]]}
 
@@ -128,6 +130,8 @@ def read_maps(pid: int) -> Maps:
 
 def parse_maps(text: bytes) -> Maps:
     """The content of a maps file as columns; a line that is none is left out. 20,000 mappings take about 30 ms."""
+    import numpy as np
+
     rows = _LINE.findall(text)
     starts, ends, permissions, offsets, devices, inodes, names = zip(*rows, strict=True) if rows else ((),) * 7
     files: dict[bytes, int] = {}
@@ -150,6 +154,8 @@ def parse_maps(text: bytes) -> Maps:
 
 def _hex(words: tuple[bytes, ...]) -> NDArray[Any]:
     """Hexadecimal words as u64: one conversion for all of them."""
+    import numpy as np
+
     joined = b"".join(word[-16:].zfill(16) for word in words)
     return np.frombuffer(bytes.fromhex(joined.decode()), ">u8").astype("<u8")
 
