@@ -102,10 +102,10 @@ PROCESS = Schema(
         Column("time_ns", "u64", "ns"),
         Column("pid", "u32", "id"),
         Column("ppid", "u32", "id"),
-        Column("tid", "u32", "id"),
+        Column("tid", "u32", "id", "the thread; the process itself where it is the pid"),
         Column("event", "u8", "id", "1 seen, 2 fork, 3 exec, 4 exit, 5 name"),
         Column("name", "u32", "str", "the process's or thread's name"),
-        Column("code", "i64", "count", "exit code"),
+        Column("code", "i64", "count", "exit code, 128 + N for a signal; -1 = not known"),
     ),
     essential=True,
 )
