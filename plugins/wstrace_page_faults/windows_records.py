@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 
-#: where the kernel's addresses begin, by pointer width. x86 with /LARGEADDRESSAWARE and 3 GB begins later.
-KERNEL_BASE = {8: 1 << 63, 4: 0x8000_0000}
-
 
 class Changes(NamedTuple):
     """One buffer's records: columns pc, va (u64), flags (u8) and, of Ex records, tid (u32); and how many were lost."""
@@ -32,19 +29,22 @@ def decode(records: NDArray[np.void], *, kernel_base: int = 0, xp: bool = False)
 
     Args:
         records: PSAPI_WS_WATCH_INFORMATION or PSAPI_WS_WATCH_INFORMATION_EX of either width, shape (n,).
-        kernel_base: where the kernel's addresses begin, 0 = what is usual for the width.
+        kernel_base: where the kernel's addresses begin, 0 = in the upper half; x86 with 3 GB for programs begins later.
         xp: recorded on Windows XP or Server 2003, whose terminator says 1 for any number of lost records.
     """
-    pc = records["FaultingPc"]
+    pc = records["FaultingPc"].astype("<u8")
     end = int((pc == 0).argmax()) if len(pc) else 0
-    terminated = len(pc) > 0 and pc[end] == 0
+    terminated = len(pc) > 0 and not pc[end]
     if not terminated:
         end = len(pc)
-    pc = pc[:end].astype("<u8")
+    pc = pc[:end]
     va = records["FaultingVa"][:end].astype("<u8")
-    kernel = np.uint64(kernel_base or KERNEL_BASE[records.dtype["FaultingPc"].itemsize])
-    flags = ((va & np.uint64(1)) ^ np.uint64(1)).astype("|u1")
-    flags |= (pc >= kernel).view("|u1") * np.uint8(FAULT_PC_KERNEL)
+    flags = (va.view("|u1")[::8] & 1) ^ 1
+    if kernel_base:
+        flags |= (pc >= np.uint64(kernel_base)).view("|u1") * np.uint8(FAULT_PC_KERNEL)
+    else:  # the kernel has the upper half: the top bit tells
+        top = records.dtype["FaultingPc"].itemsize - 1
+        flags |= (pc.view("|u1")[top::8] >> 7) << 1
     va &= np.uint64(0xFFFF_FFFF_FFFF_FFFE)
     columns: dict[str, NDArray[Any]] = {"pc": pc, "va": va, "flags": flags}
     if "FaultingThreadId" in (records.dtype.names or ()):
@@ -53,4 +53,5 @@ def decode(records: NDArray[np.void], *, kernel_base: int = 0, xp: bool = False)
     return Changes(columns, lost, not (xp and lost == 1))
 
 
-assert FAULT_MAJOR == 1  # the flags column takes bit 0 of FaultingVa, inverted, as it is
+# the flags column takes bit 0 of FaultingVa, inverted, and the top bit of FaultingPc as they are
+assert (FAULT_MAJOR, FAULT_PC_KERNEL) == (1, 2)

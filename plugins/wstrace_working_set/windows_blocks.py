@@ -73,7 +73,7 @@ def addresses(blocks: NDArray[Any], page_size: int) -> NDArray[Any]:
 def in_order(blocks: NDArray[Any]) -> NDArray[Any]:
     """The blocks by address: Windows does not sort them. The address stands in the high bits, so the word sorts."""
     sorted_already = len(blocks) < 2 or bool((blocks[1:] > blocks[:-1]).all())
-    return blocks if sorted_already else np.sort(blocks)
+    return blocks if sorted_already else np.sort(blocks, kind="stable")
 
 
 def runs(blocks: NDArray[Any], page_size: int, starts: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
