@@ -35,6 +35,7 @@ try:
     source.start(context)
 except Unavailable as error:
     print("unavailable", error); target.close(); sys.exit()
+print("ring_bytes", source.statistics().get("ring_bytes", 0))
 target.resume()
 batches = []
 while target.wait(0) is None: batches += source.drain(0.1)
@@ -53,7 +54,9 @@ print("file_runs", max((int((b["flags"] & 32 != 0).sum()) for b in resident), de
 print("names", sorted({{context.strings[c] for b in batches if b.schema.name == "address_space" for c in b["file"]}}))
 print("not_visible", facts["not_visible"])
 """
-NOBODY = "os.setgroups([]); os.setgid(65534); os.setuid(65534)"
+NOBODY = (
+    "resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536)); os.setgroups([]); os.setgid(65534); os.setuid(65534)"
+)
 #: seccomp: errno EPERM for perf_event_open, as Docker's default profile answers
 REFUSED = """
 import ctypes, struct
@@ -92,6 +95,8 @@ def test_nobody_at_paranoid_1_gets_all(paranoid: object, touch: Path) -> None:
     assert (told["probe"], told["level"], told["why"]) == ("full", "full", "")
     assert int(told["faults"]) > 2000
     assert int(told["faults"]) + int(told["lost_kernel"]) == int(told["counted"])
+    # perf_event_mlock_kb (516 KiB a CPU) and RLIMIT_MEMLOCK are all that may be locked: the rings were halved to it
+    assert 65_536 <= int(told["ring_bytes"]) < 16 << 20
 
 
 @needs_root
