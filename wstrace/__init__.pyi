@@ -1,4 +1,3 @@
-from wstrace_mapped_files.question import mapped_file as mapped_file
 
 # what the plugins add, through the hook wstrace_api
 from wstrace.batch import Batch as Batch
@@ -16,6 +15,7 @@ from wstrace.interfaces import Resolver as Resolver
 from wstrace.interfaces import Source as Source
 from wstrace.ledger import Ledger as Ledger
 from wstrace.session import Session as Session
+from wstrace_mapped_files.question import mapped_file as mapped_file
 from wstrace_msgpack.reader import open_trace as open_trace
 from wstrace_otel.spans import span as span
 from wstrace_working_set.delta import delta as delta

@@ -101,7 +101,8 @@ class FaultSpanProcessor(SpanProcessor):
         quality = self._exact
         if _running_loop() is not None:  # other tasks may run before the span ends
             quality = THREAD_WINDOW
-        for other in here[-64:] if here else ():  # open on this thread: fine for those around this span, not for those beside it
+        # those open on this thread are fine around this span, not beside it
+        for other in here[-64:] if here else ():
             if other != parent and not self._is_above(other, parent) and (known := self._open.get(other)) is not None:
                 known.quality = quality = THREAD_WINDOW
         entry = Open(tid, context, here, parent, quality)
@@ -130,12 +131,12 @@ class FaultSpanProcessor(SpanProcessor):
         self.inner.on_end(counted)
 
     def _end(self, span: ReadableSpan) -> ReadableSpan:
-        minor, major = self._counter()  # first, for the same reason
-        context = span._context
+        context = span.context
         if context is None or (entry := self._open.pop(context.span_id, None)) is None:
             return span
         entry.end = monotonic_ns()
         entry.beside.remove(context.span_id)
+        minor, major = self._counter()
         self.counted += 1
         if entry.tid != get_native_id():
             return with_attributes(span, {names.SPAN_QUALITY: THREAD_CHANGED})

@@ -237,6 +237,7 @@ def test_bulk_records_carry_the_span_that_was_open() -> None:
 
     from wstrace_otel.correlation import windows
 
+    windows.forget()
     tid, at = threading.get_native_id(), time.monotonic_ns()
     outer = windows.open(0xABC, 0x1)
     inner = windows.open(0xABC, 0x2)

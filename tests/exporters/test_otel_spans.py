@@ -7,6 +7,7 @@ import mmap
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
@@ -21,6 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import wstrace
 from wstrace.schema import PAGE_FAULT
 from wstrace.testing import batch_of
+from wstrace_otel.correlation import windows
 from wstrace_otel.instrumentor import WstraceInstrumentor
 from wstrace_otel.processor import FaultSpanProcessor
 from wstrace_otel.usage import ThreadFaults
@@ -154,6 +156,8 @@ def test_what_the_limits_dropped_stays_told(exported: InMemorySpanExporter) -> N
 
 
 def test_a_counter_that_raises_costs_nothing_but_the_count(exported: InMemorySpanExporter) -> None:
+    windows.forget()
+
     def broken() -> tuple[int, int]:
         raise OSError("no")
 
@@ -163,6 +167,7 @@ def test_a_counter_that_raises_costs_nothing_but_the_count(exported: InMemorySpa
         pass
     assert of(exported, "s") == {"a": 1}
     assert processor.statistics()["uncounted"] >= 1
+    assert windows.find(threading.get_native_id(), time.monotonic_ns()) is None  # it is not taken for open any more
 
 
 def test_open_spans_are_bounded_and_ended_ones_forgotten(exported: InMemorySpanExporter) -> None:
