@@ -85,8 +85,6 @@ class Decoder:
         try:
             if frame.kind == MARK_FRAME:
                 return self._mark(frames.unpack_mark(frame.body, limits))
-            if stream is not None and frames.peek_rows(frame.body, limits).stream not in (stream, ""):
-                return None
             rows = frames.unpack_rows(frame.body, self._wanted, limits)
         except FrameError:
             self._part.damage.bad_frames += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wstrace.errors import TraceFileError
-from wstrace_msgpack.part import Part
+from wstrace_msgpack.part import Part, first_header
 from wstrace_msgpack.rotation import numbered
 
 
@@ -13,7 +13,7 @@ def parts_of(path: str) -> list[str]:
     """The file itself and the parts that follow it; where `keep` removed the first ones, those that are left.
 
     Raises:
-        TraceFileError: there is no such file, nor parts of it.
+        TraceFileError: a part cannot be read.
     """
     beside = [part for _, part in numbered(path)]
     if not beside:
@@ -24,19 +24,23 @@ def parts_of(path: str) -> list[str]:
 
 
 def _chain(paths: list[str]) -> list[str]:
-    """Those that follow each other by `prev`, from the first on."""
+    """Those that follow each other by `prev`, from the first on. One whose header is lost is not left out."""
     found: list[str] = []
     before: bytes | None = None
     for path in paths:
-        try:
-            part = Part(path)
-        except TraceFileError:
-            if not found:
-                raise
-            continue
-        part.close()
-        if found and part.header.prev != before:
+        header = first_header(path)
+        if found and header is not None and before is not None and header.prev != before:
             continue
         found.append(path)
-        before = part.file_id
+        before = header.id if header is not None else _scanned_id(path)
     return found
+
+
+def _scanned_id(path: str) -> bytes | None:
+    """The file id that a damaged part's frames have, None when it has no good one."""
+    try:
+        part = Part(path)
+    except TraceFileError:
+        return None
+    part.close()
+    return part.file_id

@@ -11,8 +11,9 @@ from wstrace_msgpack import frames, osfile
 from wstrace_msgpack.decoder import Decoder, Selection
 from wstrace_msgpack.format import END, HEADER, LIMITS, MAPPINGS, MARK, STRINGS, FrameError, Limits
 from wstrace_msgpack.frames import unpack_header
+from wstrace_msgpack.part import first_header
 from wstrace_msgpack.rotation import is_trace, part_path
-from wstrace_msgpack.scan import Damage, Frame, Input, Scanner, frame_at
+from wstrace_msgpack.scan import Damage, Frame, Input, Scanner
 from wstrace_msgpack.tables import PartLookups, Tables, Whole
 
 
@@ -101,10 +102,7 @@ class Follower:
         path = part_path(self._path, self._number + 1)
         if not is_trace(path):
             return False
-        following = Input(path)
-        first = frame_at(following, 0, None, self.limits)
-        header = unpack_header(first.body, self.limits) if first is not None and first.kind == HEADER else None
-        following.close()
+        header = first_header(path, self.limits)
         if header is None or header.prev != before:
             return False
         self._input.close()

@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import TraceFileError
+from wstrace.schema import STREAMS
 from wstrace_msgpack import frames
 from wstrace_msgpack.format import (
     END,
     END_BYTES,
     EVENTS,
+    HEAD_BYTES,
     HEADER,
     INDEX,
     LIMITS,
@@ -60,6 +62,7 @@ class Part:
         self.scanned = False
         self.checked_bytes = self.bad_heads = 0  # by the scan
         self._tables: Tables | None = None
+        self._counts: list[Rows] | None = None
         try:
             entries = None if scan else self._by_footer()
             self.entries: NDArray[Any] = self._by_scan() if entries is None else entries
@@ -104,9 +107,14 @@ class Part:
         """The entries of all good frames, each checked."""
         scanner = Scanner(self.input, self.limits)
         rows = []
+        self._counts = counts = []
         self.end = None
         for frame in scanner.frames():
-            rows.append(entry_of(frame, self.limits))
+            peeked = Rows(window=(0, 0))
+            if frame.kind in (EVENTS, SNAPSHOT):
+                peeked = frames.peek_rows(frame.body, self.limits)
+                counts.append(peeked)
+            rows.append((frame.kind, frame.offset, frame.length, peeked.n, *peeked.window, frame.seq))
             if len(rows) > self.limits.frames:
                 raise TraceFileError(f"{self.path} has more than {self.limits.frames:,} frames")
             if frame.kind == END:
@@ -121,7 +129,7 @@ class Part:
             raise TraceFileError(f"{self.path} {why}")
         self.damage, self.file_id, self.scanned = scanner.damage, scanner.file_id, True
         self.checked_bytes, self.bad_heads = scanner.checked_bytes, scanner.bad_heads
-        return np.array([tuple(row) for row in rows], ENTRY)
+        return np.array(rows, ENTRY)
 
     def _header(self) -> frames.Header:
         header = frames.Header(id=self.file_id or b"")
@@ -139,7 +147,13 @@ class Part:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(
-        self, kinds: frozenset[int] | None = None, start: int | None = None, end: int | None = None, *, after: int = -1
+        self,
+        kinds: frozenset[int] | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        stream: str | None = None,
+        after: int = -1,
     ) -> Iterator[Frame]:
         """The frames of those kinds whose window touches [start, end), in the order of the file.
 
@@ -148,6 +162,7 @@ class Part:
         Args:
             kinds: None = all.
             start, end: ns on the records' clock; frames without a window are always given.
+            stream: frames of another known stream are passed over.
             after: only frames behind that offset.
         """
         position, done = 0, after
@@ -155,6 +170,8 @@ class Part:
         while position < len(chosen):
             entry = chosen[position]
             position += 1
+            if self.is_of_another(entry, self.input, stream):
+                continue
             frame = self.frame(entry, self.input)
             if frame is None:
                 if not self.scanned:
@@ -171,6 +188,17 @@ class Part:
         frame = frame_at(source, int(entry["offset"]), self.file_id, self.limits)
         fits = frame is not None and frame.seq == entry["seq"] and frame.kind == entry["kind"]
         return frame if fits else None
+
+    def is_of_another(self, entry: Any, source: Input, stream: str | None) -> bool:
+        """Whether a frame's first bytes name another stream than the one wanted: then the rest need not be read.
+
+        Only the name of a stream of ours is believed before the CRC is checked: no flipped bit makes one of another.
+        """
+        if stream is None or entry["kind"] not in (EVENTS, SNAPSHOT):
+            return False
+        body = source.read(int(entry["offset"]) + HEAD_BYTES, min(int(entry["length"]) - HEAD_BYTES, frames.PEEK_BYTES))
+        found = frames.peek_rows(body, self.limits).stream
+        return found != stream and found in STREAMS
 
     def chosen(self, kinds: frozenset[int] | None, start: int | None, end: int | None, after: int = -1) -> NDArray[Any]:
         """The entries of those kinds behind an offset whose window touches [start, end)."""
@@ -226,10 +254,12 @@ class Part:
         times = self.entries["t0"][np.isin(self.entries["kind"], (EVENTS, SNAPSHOT))]
         return int(times.min()) if len(times) else 0
 
-    def counts(self) -> Iterator[Rows]:
-        """Stream, n, window and lost of every EVENTS and SNAPSHOT frame, without its columns."""
-        for frame in self.read(frozenset((EVENTS, SNAPSHOT))):
-            yield frames.peek_rows(frame.body, self.limits)
+    def counts(self) -> list[Rows]:
+        """Stream, n, window and lost of every EVENTS and SNAPSHOT frame, without its columns. Read once."""
+        if self._counts is None:
+            found = [frames.peek_rows(frame.body, self.limits) for frame in self.read(frozenset((EVENTS, SNAPSHOT)))]
+            self._counts = found if self._counts is None else self._counts  # a scan meanwhile has read them all
+        return self._counts
 
     def rows(self) -> dict[str, int]:
         """stream -> rows: what END says, else what the frames say."""
@@ -258,15 +288,6 @@ class Part:
         self.input.close()
 
 
-def entry_of(frame: Frame, limits: Limits) -> tuple[int, int, int, int, int, int, int]:
-    """What the index would say of a frame, and its seq."""
-    n, t0, t1 = 0, 0, 0
-    if frame.kind in (EVENTS, SNAPSHOT):
-        rows = frames.peek_rows(frame.body, limits)
-        n, (t0, t1) = rows.n, rows.window
-    return frame.kind, frame.offset, frame.length, n, t0, t1, frame.seq
-
-
 def _tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
     """Entries in the order of the file, when they cover it without a gap: an index cannot hide a frame."""
     if (rows[:, :4] > np.array([127, size, _U32, _U32], "<u8")).any():
@@ -280,3 +301,15 @@ def _tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
     if entries["offset"][0] != 0 or ends[-1] != size or not np.array_equal(entries["offset"][1:], ends[:-1]):
         return None
     return entries
+
+
+def first_header(path: str, limits: Limits = LIMITS) -> frames.Header | None:
+    """The header of a file whose first frame is a good one, else None. Raises TraceFileError when it cannot be read."""
+    source = Input(path)
+    try:
+        frame = frame_at(source, 0, None, limits)
+        return frames.unpack_header(frame.body, limits) if frame is not None and frame.kind == HEADER else None
+    except FrameError:
+        return None
+    finally:
+        source.close()

@@ -48,7 +48,10 @@ def _ordered(part: Part, decoder: Decoder, pool: ThreadPoolExecutor) -> Iterator
         if not hasattr(local, "input"):  # an Input of its own: it reads into its own buffer
             local.input = Input(part.path)
             opened.append(local.input)
-        frame = part.frame(entries[position], local.input)
+        entry = entries[position]
+        if part.is_of_another(entry, local.input, selection.stream):
+            return True, None
+        frame = part.frame(entry, local.input)
         return frame is not None, decoder.batch(frame) if frame is not None else None
 
     selection = decoder.selection
@@ -65,7 +68,9 @@ def _ordered(part: Part, decoder: Decoder, pool: ThreadPoolExecutor) -> Iterator
                 for future in waiting:
                     future.cancel()
                 after = int(entries[done - 1]["offset"]) if done else -1
-                for frame in part.read(decoder.kinds, selection.start, selection.end, after=after):
+                for frame in part.read(
+                    decoder.kinds, selection.start, selection.end, stream=selection.stream, after=after
+                ):
                     late = decoder.batch(frame)
                     if late is not None and (len(late) or late.lost):
                         yield late

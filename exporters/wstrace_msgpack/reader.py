@@ -269,7 +269,9 @@ class Batches:
                 yield Batch(MAPPING, chosen, strings=self.trace.strings, source="replay")
             return
         for part, decoder in self.trace.decoders(self.selection):
-            for frame in part.read(decoder.kinds, self.selection.start, self.selection.end):
+            for frame in part.read(
+                decoder.kinds, self.selection.start, self.selection.end, stream=self.selection.stream
+            ):
                 batch = decoder.batch(frame)
                 if batch is not None and (len(batch) or batch.lost):
                     yield batch

@@ -13,6 +13,8 @@ from wstrace_msgpack.format import LOST, FrameError, Limits
 
 #: ids up to which a table is a plain array
 _DENSE = 1 << 22
+#: columns that tell whether two parts speak of one mapping
+_IDENTITY = ("time_ns", "pid", "start", "end", "offset", "file", "flags")
 #: missing ids that are told apart; a hostile file may have four billion
 _MISSING_KEPT = 1 << 16
 
@@ -153,7 +155,12 @@ class Whole:
 
     def add(self, rows: dict[str, NDArray[Any]]) -> NDArray[Any]:
         """Takes a part's mappings, names as codes; gives the whole trace's id of each."""
-        identity = [rows[name].tolist() for name in ("time_ns", "pid", "start", "end", "offset", "file", "flags")]
+        if not self._rows:  # one part, as a rule: its ids stand as they are
+            self._rows.append(rows)
+            return rows["id"]
+        if not self._known:
+            self._learn(self._rows[0])
+        identity = [rows[name].tolist() for name in _IDENTITY]
         ids, new = [], []
         for position, (own, row) in enumerate(zip(rows["id"].tolist(), zip(*identity, strict=True), strict=True)):
             known = self._by_row.get((own, *row))
@@ -170,10 +177,18 @@ class Whole:
         self._rows.append({**{name: array[new] for name, array in rows.items()}, "id": given[new]})
         return given
 
+    def _learn(self, rows: dict[str, NDArray[Any]]) -> None:
+        """Takes note of the first part's mappings, for the parts that follow."""
+        identity = (rows[name].tolist() for name in _IDENTITY)
+        for own, row in zip(rows["id"].tolist(), zip(*identity, strict=True), strict=True):
+            self._known[own] = row
+            self._by_row[own, *row] = own
+            self._next = max(self._next, own + 1)
+
     @property
     def n_rows(self) -> int:
         """Mappings so far."""
-        return len(self._known)
+        return sum(len(rows["id"]) for rows in self._rows)
 
     def batch(self, first: int = 0) -> Batch:
         """The mappings from the first-th on as one batch, in order of ids."""

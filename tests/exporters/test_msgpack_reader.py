@@ -381,3 +381,26 @@ def test_memory_of_reading_is_bounded(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 24 << 20
+
+
+def test_a_part_with_a_lost_header_is_still_one_of_its_trace(tmp_path):
+    batches = write(tmp_path / "x.wst", 5000, rows=250, rotate_bytes=6000)
+    parts = sorted(tmp_path.glob("x.*.wst"))
+    assert len(parts) > 2
+    for part in (tmp_path / "x.wst", parts[1]):
+        data = bytearray(part.read_bytes())
+        data[50] ^= 1
+        part.write_bytes(bytes(data))
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert len(trace.parts) == len(parts) + 1
+        assert np.array_equal(column(trace.batches("page_fault", ["va"]), "va"), column(batches, "va"))
+        assert trace.state == "damaged"
+
+
+def test_frames_of_other_streams_are_not_read_for_one(path, written):
+    with open_trace(str(path)) as trace:
+        part = trace.parts[0]
+        frame, sizes = part.frame, []
+        part.frame = lambda entry, source: sizes.append(int(entry["length"])) or frame(entry, source)
+        assert len(trace.processes) == 2
+        assert len(sizes) == 1
