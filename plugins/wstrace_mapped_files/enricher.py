@@ -44,6 +44,8 @@ class MappedFiles(Enricher):
     def start(self, context: Context) -> None:
         """Begins with no process known."""
         self._context = context
+        #: the processes of a trace that was recorded before are not those of this machine now
+        self._asks = self._reread and bool(context.targets)
         self._spaces = Spaces(context.strings)
         self._listings = Listings(context.strings, self.system)
 
@@ -135,7 +137,7 @@ class MappedFiles(Enricher):
     ) -> Found:
         addresses = np.ascontiguousarray(column, "<u8")
         found = look_up(self._spaces, groups, addresses, times)
-        if len(found.missing) and self._reread:
+        if len(found.missing) and self._asks:
             found = self._ask(groups, addresses, times, found)
         self._rows += len(addresses)
         self._unresolved += len(found.missing)

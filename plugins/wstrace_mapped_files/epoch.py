@@ -12,7 +12,7 @@ from wstrace.schema import KIND_FILE, KIND_SHARED, KIND_SHIFT
 
 #: a time after every time
 NEVER = 0xFFFF_FFFF_FFFF_FFFF
-#: an exec's first faults come before the rows that tell of its first mappings
+#: an image's first faults come before the rows that tell of its first mappings: so long after the first row
 EARLY_NS = 100_000_000
 UNTIL_TOLD = -1
 
@@ -71,6 +71,18 @@ class Table(NamedTuple):
     newest: int
 
 
+class Past(NamedTuple):
+    """Fragments that ended lately, then those that are young, as arrays."""
+
+    start: NDArray[Any]
+    end: NDArray[Any]
+    birth: NDArray[Any]
+    death: NDArray[Any]
+    id: NDArray[Any]
+    file: NDArray[Any]
+    kind: NDArray[Any]
+
+
 class Epoch:
     """The address space of one image. Live fragments never overlap; those that ended lately are kept as `closed`.
 
@@ -81,10 +93,10 @@ class Epoch:
         start: time in ns.
         kernel: the fragment of the kernel's addresses, which every image has.
         early: faults before this time may come before the row of their mapping: they take the first one that comes.
-            0 = none may; UNTIL_TOLD = until the first row.
+            0 = none may; UNTIL_TOLD = until EARLY_NS after the first row.
     """
 
-    MAX_CLOSED = 65_536
+    MAX_CLOSED, LEAST_CLOSED = 65_536, 1024
 
     def __init__(self, start: int, kernel: Fragment, early: int = 0) -> None:
         self.start = start
@@ -95,6 +107,8 @@ class Epoch:
         self.blind = False
         self.kernel = kernel
         self.closed: list[Fragment] = []
+        #: so many that it is time to prune
+        self.full = self.LEAST_CLOSED
         self._starts: list[int] = []
         self._live: list[Fragment] = []
         self._table: Table | None = None
@@ -128,7 +142,7 @@ class Epoch:
     def put(self, time: int, start: int, end: int, mapping: Mapping | None) -> None:
         """From that time on the mapping, or None for nothing, lies at [start, end)."""
         if self.early == UNTIL_TOLD:
-            self.early = time
+            self.early = time + EARLY_NS
         where = self.find(start, end)
         pieces: list[Fragment] = []
         at = start
@@ -183,8 +197,11 @@ class Epoch:
 
     def since(self, time: int) -> Epoch:
         """What came after that time, as an epoch of its own: rows of a new image that were told before its exec."""
-        copy = Epoch(time, self.kernel, time + EARLY_NS)
+        copy = Epoch(time, self.kernel, UNTIL_TOLD)
+        if self.replaced > time:
+            copy.replaced = self.replaced
         if self.newest > time:
+            copy.early = time + EARLY_NS
             copy._live = [f for f in self._live if f.birth > time]
             copy._starts = [f.start for f in copy._live]
             copy.newest = self.newest
@@ -193,6 +210,7 @@ class Epoch:
     def prune(self, horizon: int) -> None:
         """Forgets fragments that ended before that time."""
         self.closed = [f for f in self.closed if f.death >= horizon][-self.MAX_CLOSED :]
+        self.full = max(2 * len(self.closed), self.LEAST_CLOSED)
 
     @property
     def table(self) -> Table:
@@ -202,6 +220,14 @@ class Epoch:
             k = self.kernel
             rows.append((k.start, k.end, 0, k.mapping.id, k.mapping.file, k.mapping.kind))
             start, end, birth, ids, file, kind = np.ascontiguousarray(np.array([(0,) * 6, *rows], "<u8").T)
-            newest = max(row[2] for row in rows)
-            self._table = Table(start[1:], end, birth, ids.astype("<u4"), file.astype("<u4"), kind.astype("|u1"), newest)
+            self._table = Table(
+                start[1:], end, birth, ids.astype("<u4"), file.astype("<u4"), kind.astype("|u1"), int(birth.max())
+            )
         return self._table
+
+    def past(self, time: int) -> Past:
+        """What ended lately, and what has come since that time."""
+        young = [f for f in self._live if f.birth > time]
+        rows = [(*f[:3], f.death, f.mapping.id, f.mapping.file, f.mapping.kind) for f in (*self.closed, *young)]
+        start, end, birth, death, ids, file, kind = np.array(rows, "<u8").reshape(-1, 7).T
+        return Past(start, end, birth, death, ids.astype("<u4"), file.astype("<u4"), kind.astype("|u1"))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
-from wstrace_mapped_files.epoch import Epoch
+from wstrace_mapped_files.epoch import NEVER, Epoch
 from wstrace_mapped_files.spaces import KERNEL_START, Spaces
 from wstrace_os import half
 
@@ -46,11 +46,11 @@ class Listings:
         uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right")]
         wanted = uncovered & (when >= epoch.start) & (addresses < KERNEL_START)
         now = time.monotonic_ns()
-        if not wanted.any() or not process.told or epoch.blind or now < process.asked:
+        if not wanted.any() or not process.told or process.ended != NEVER or epoch.blind or now < process.asked:
             return False
         columns = self._listing(pid, addresses[wanted])
         process.asked = now + max(self._system.LISTING_NS, _SHARE * (time.monotonic_ns() - now))
-        if columns is None or not self._same_image(epoch, columns):
+        if columns is None or not len(columns["start"]) or not self._same_image(epoch, columns):
             self.refused += 1
             return False
         return self._add(spaces, epoch, pid, columns, addresses[wanted], when[wanted])

@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_mapped_files.epoch import Epoch, Fragment
+from wstrace_mapped_files.epoch import Epoch, Past
 from wstrace_mapped_files.spaces import Process, Spaces
 
 #: pids of Linux end here (PID_MAX_LIMIT): below it a table is cheaper than sorting
 _PID_TABLE = 1 << 22
+
+#: at most so many pairs of a fragment and a place in it: a target that maps in steps cannot make the tracer grow
+_MOST_LAYERS = 1 << 22
 
 
 class Found(NamedTuple):
@@ -100,40 +103,44 @@ def _in_epoch(epoch: Epoch, addresses: NDArray[Any], times: Any, rows: Rows, fou
         return np.empty(0, "i8")
     again = np.flatnonzero(missed)
     when = times[again] if isinstance(times, np.ndarray) else np.full(len(again), times, "<u8")
-    fragments, which = _earlier(epoch, addresses[again], when)
+    past = epoch.past(int(when.min()))
+    which = _earlier(past, addresses[again], when, max(epoch.early, 0))
     hit = which >= 0
     if hit.any():
-        target = again[hit] if isinstance(rows, slice) else rows[again[hit]]
-        mappings = np.array([(f.mapping.id, f.mapping.file, f.mapping.kind) for f in fragments], "<u4")[which[hit]]
-        found.id[target], found.file[target], found.kind[target] = mappings.T
+        target, of = again[hit] if isinstance(rows, slice) else rows[again[hit]], which[hit]
+        found.id[target], found.file[target], found.kind[target] = past.id[of], past.file[of], past.kind[of]
     return again[~hit]
 
 
-def _earlier(epoch: Epoch, addresses: NDArray[Any], times: NDArray[Any]) -> tuple[list[Fragment], NDArray[Any]]:
-    """For rows that no live fragment covers: a fragment that did at that time, or early, the first one that came.
+def _earlier(past: Past, addresses: NDArray[Any], times: NDArray[Any], early: int) -> NDArray[Any]:
+    """For each row the number of the fragment that covered it at its time, -1 for none; shape (n,).
 
-    Returns:
-        fragments and, for each row, the number of its fragment or -1, shape (n,).
+    A row before the time `early` where nothing ever lay before takes the first fragment that came.
     """
-    fragments = [*epoch.closed, *(f for f in epoch.live if f.birth > int(times.min()))]
     which = np.full(len(addresses), -1)
-    if not fragments:
-        return fragments, which
-    order = np.argsort(addresses, kind="stable")
-    ordered = addresses[order]
-    first = np.searchsorted(ordered, np.array([f.start for f in fragments], "<u8"))
-    last = np.searchsorted(ordered, np.array([f.end for f in fragments], "<u8"))
-    touched = np.flatnonzero(last > first).tolist()
-    touched.sort(key=lambda number: fragments[number].birth)
-    covered = np.zeros(len(addresses), bool)  # something lay there before: nothing early about that row
-    later = np.full(len(addresses), -1)
-    for number in touched:
-        fragment, rows = fragments[number], order[first[number] : last[number]]
-        born, gone = times[rows] >= fragment.birth, times[rows] >= fragment.death
-        which[rows[born & ~gone]] = number
-        covered[rows[gone]] = True
-        fresh = rows[~born]
-        later[fresh[later[fresh] < 0]] = number
-    early = (which < 0) & ~covered & (later >= 0) & (times < np.uint64(max(epoch.early, 0)))
-    which[early] = later[early]
-    return fragments, which
+    # between two neighbouring ends of fragments the same ones lie; places are those of them that are asked for
+    cuts = np.unique(np.concatenate((past.start, past.end)))
+    places, place = np.unique(np.searchsorted(cuts, addresses, side="right"), return_inverse=True)
+    first = np.searchsorted(places, np.searchsorted(cuts, past.start), side="right")
+    last = np.searchsorted(places, np.searchsorted(cuts, past.end), side="right")
+    layers = last - first
+    layers[np.cumsum(layers[::-1])[::-1] > _MOST_LAYERS] = 0  # the newest are kept
+    if not layers.any():
+        return which
+    number = np.repeat(np.arange(len(layers)), layers)
+    at = np.arange(len(number)) - np.repeat(np.cumsum(layers) - layers, layers) + first[number]
+    births = np.unique(past.birth)
+    rank = np.searchsorted(births, past.birth) + 1
+    key = at * (len(births) + 1) + rank[number]
+    order = np.argsort(key, kind="stable")
+    key, number, at = key[order], number[order], at[order]
+    # the newest one of the place that was born by then
+    asked = place * (len(births) + 1) + np.searchsorted(births, times, side="right")
+    newest = np.searchsorted(key, asked, side="right") - 1
+    before = (newest >= 0) & (at[newest] == place)
+    there = before & (times < past.death[number[newest]])
+    which[there] = number[newest[there]]
+    following = np.minimum(newest + 1, len(key) - 1)
+    late = ~before & (times < np.uint64(early)) & (newest + 1 < len(key)) & (at[following] == place)
+    which[late] = number[following[late]]
+    return which

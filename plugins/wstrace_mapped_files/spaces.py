@@ -124,9 +124,10 @@ class Spaces:
         parent = self._processes.get(ppid)
         epoch = parent.current(time).at(time, time) if parent is not None else Epoch(time, self.kernel)
         child = self._processes.get(pid)
-        if child is None or child.ended <= time:  # a number may be given again
+        if child is None:
             child = self._processes[pid] = Process()
-        else:
+        else:  # the number is given again
+            child.ended, child.asked = NEVER, 0
             self._ended.append((time, pid))
         child.add(epoch)
 
@@ -140,7 +141,7 @@ class Spaces:
         process.told = True
         epoch = process.current(time)
         if event == SPACE_UNMAP:
-            epoch.put(time, start, end, None)
+            self._put(epoch, time, start, end, None)
             epoch.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; a listing will follow
             return
         if event == SPACE_REPLACE and self._listing is None:
@@ -149,7 +150,7 @@ class Spaces:
         if self._listing is not None:
             _, _, at = self._listing
             if start > at:
-                epoch.put(time, at, start, None)
+                self._put(epoch, time, at, start, None)
             self._listing = (pid, time, max(at, end))
         self.map(epoch, time, pid, start, end, rest)
 
@@ -158,7 +159,7 @@ class Spaces:
         if self._listing is not None:
             pid, time, at = self._listing
             self._listing = None
-            self.process(pid).current(time).put(time, at, KERNEL_START, None)
+            self._put(self.process(pid).current(time), time, at, KERNEL_START, None)
 
     def map(self, epoch: Epoch, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> None:
         """From that time on this lies there: a mapping that is known keeps its id, another one gets the next."""
@@ -171,8 +172,11 @@ class Spaces:
         if known is not None:
             epoch.confirm(known, time)
             return
-        epoch.put(time, start, end, self._new(Mapping(0, time, pid, start, end, *rest)))
-        if len(epoch.closed) >= 1024 and len(epoch.closed) & (len(epoch.closed) - 1) == 0:
+        self._put(epoch, time, start, end, self._new(Mapping(0, time, pid, start, end, *rest)))
+
+    def _put(self, epoch: Epoch, time: int, start: int, end: int, mapping: Mapping | None) -> None:
+        epoch.put(time, start, end, mapping)
+        if len(epoch.closed) > epoch.full:
             epoch.prune(self._horizon)
 
     def _new(self, mapping: Mapping) -> Mapping:

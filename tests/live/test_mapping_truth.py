@@ -240,7 +240,7 @@ def test_every_page_is_what_the_program_says(told: tuple[Any, list[Said], Path])
         start, end, offset = mappings[int(columns["mapping"][row])]
         assert (KINDS[columns["kind"][row]], strings[columns["file"][row]]) == (one.kind, one.file), one
         assert start <= one.va < end
-        if one.kind == "file" and one.offset >= 0 or one.kind == "shared memory":
+        if (one.kind == "file" and one.offset >= 0) or one.kind == "shared memory":
             assert one.va - start + offset == one.offset, one
         kernel = bool(columns["flags"][row] & 2)
         assert strings[columns["pc_file"][row]] == ("[kernel]" if kernel else str(program)), one

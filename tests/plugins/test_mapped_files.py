@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Context
+from wstrace.interfaces import Context, Target, Usage
 from wstrace.schema import (
     ADDRESS_SPACE,
     KIND_ANON,
@@ -63,11 +63,29 @@ class Half:
                 "flags": np.full(len(start), FILE, "u2")}  # fmt: skip
 
 
+class FakeTarget(Target):
+    """A target that runs: the system may be asked."""
+
+    pid, name, launched = 7, "x", True
+
+    def resume(self) -> None: ...
+
+    def wait(self, timeout: float) -> int | None:
+        return None
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def signal(self, number: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Told:
     """An enricher that is told rows one by one, and what it gave out."""
 
     def __init__(self, half: Half | None = None) -> None:
-        self.context = Context()
+        self.context = Context(targets=() if half is None else (FakeTarget(),))
         self.enricher = MappedFiles(reread=half is not None)
         self.enricher.system = half
         self.enricher.start(self.context)
@@ -90,10 +108,11 @@ class Told:
         if rows[1:]:
             self.space(SPACE_MAP, time, *rows[1:], pid=pid)
 
-    def process(self, event: int, time: int, pid: int = 7, ppid: int = 1) -> None:
+    def process(self, event: int, time: int, pid: int = 7, ppid: int = 1, tid: int = 0) -> None:
         row = batch_of(
-            PROCESS, self.context.strings, time_ns=time, pid=pid, ppid=ppid, tid=pid, event=event, name="x", code=0
-        )
+            PROCESS, self.context.strings, time_ns=time, pid=pid, ppid=ppid, tid=tid or pid, event=event, name="x",
+            code=0,
+        )  # fmt: skip
         assert self.give(row) == [row]
 
     def fault(self, *faults: tuple[int, int], pid: int = 7) -> list[str]:
@@ -196,7 +215,57 @@ def test_a_number_that_is_given_again_is_another_process() -> None:
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/first"))
     told.process(PROCESS_EXIT, 20)
     told.process(PROCESS_FORK, 30, pid=7, ppid=5)
-    assert told.fault((40, 0x1000)) == [""]
+    assert told.fault((40, 0x1000), (15, 0x1000)) == ["", "/first"]  # records of both may come in one batch
+    told.process(PROCESS_EXIT, 50)
+    told.fault((10 * SECOND, 0x1000), pid=8)
+    assert told.enricher.statistics()["processes"] == 1
+
+
+def test_births_and_ends_of_threads_change_nothing() -> None:
+    told = Told()
+    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
+    told.process(PROCESS_FORK, 20, tid=71, ppid=1)
+    told.process(PROCESS_EXIT, 30, tid=71)
+    told.fault((10 * SECOND, 0x1000), pid=8)
+    assert told.fault((10 * SECOND, 0x1000)) == ["/a"]
+
+
+def test_an_exec_that_is_held_up_before_its_first_mapping() -> None:
+    told = Told()
+    told.process(PROCESS_EXEC, SECOND)
+    told.space(SPACE_MAP, 2 * SECOND, (0x5000, 0x6000, "[stack]"))
+    told.space(SPACE_MAP, 2 * SECOND + 100, (0x1000, 0x2000, "/new"))
+    assert told.fault((2 * SECOND + 50, 0x1000)) == ["/new"]
+
+
+def test_a_place_that_is_mapped_again_and_again_in_one_batch() -> None:
+    """What takes its time is a look-up for each row, not for each mapping that ever lay there."""
+    told = Told()
+    n = 2000
+    rows = [(time, event) for i in range(n) for time, event in ((10 * i, SPACE_MAP), (10 * i + 5, SPACE_UNMAP))]
+    time, event = zip(*rows, strict=True)
+    files = [f"/{t // 10 % 3}" for t in time]
+    told.give(batch_of(ADDRESS_SPACE, told.context.strings, time_ns=time, pid=7, event=event, start=0x10_0000,
+                       end=0x20_0000, offset=0, file=files, dev=1, ino=2, flags=FILE))  # fmt: skip
+    when = np.random.default_rng(1).integers(0, 10 * n, 100_000).tolist()
+    found = told.fault(*((t, 0x10_0000 + t % 256 * 4096) for t in when))
+    assert found == [f"/{t // 10 % 3}" if t % 10 < 5 else "" for t in when]
+
+
+def test_what_ended_long_ago_is_forgotten_however_it_is_told() -> None:
+    """Three pieces end at each step: their number passes every power of two without meeting it."""
+    told = Told()
+    for step in range(1, 30):
+        rows = []
+        for i in range(300):
+            time = step * SECOND + i * 10
+            rows += [(time, SPACE_MAP, start, start + 0x1000) for start in (0x1000, 0x3000, 0x5000)]
+            rows.append((time + 5, SPACE_UNMAP, 0x1000, 0x6000))
+        time, event, start, end = zip(*rows, strict=True)
+        told.give(batch_of(ADDRESS_SPACE, told.context.strings, time_ns=time, pid=7, event=event, start=start, end=end,
+                           offset=0, file="/a", dev=1, ino=2, flags=FILE))  # fmt: skip
+        told.fault((step * SECOND + SECOND // 2, 0x1000))
+    assert told.enricher.statistics()["ended"] < 6000
 
 
 def test_the_kernel_has_a_mapping_of_its_own() -> None:
@@ -258,6 +327,31 @@ def test_an_answer_of_another_image_is_not_believed() -> None:
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     assert told.fault((20, 0x7000)) == [""]
     assert told.enricher.statistics()["listings_refused"] >= 1
+
+
+def test_a_process_that_has_ended_meanwhile_answers_nothing() -> None:
+    """A zombie's maps are an empty file."""
+    half = Half((0x1000, 0x2000, "/a"))
+    told = Told(half)
+    told.process(PROCESS_FORK, 10, pid=8, ppid=99)
+    half.listing = lambda *_: {"start": np.zeros(0, "u8"), "end": np.zeros(0, "u8"), "file": np.zeros(0, "u4")}  # type: ignore[method-assign]
+    assert told.fault((20, 0x1000), pid=8) == [""]
+    assert told.enricher.statistics()["listings_refused"] == 1
+    told.process(PROCESS_EXIT, 30, pid=8)  # and its number may be another's now
+    assert told.fault((20, 0x1000), pid=8) == [""]
+    assert told.enricher.statistics()["listings"] == 1
+
+
+def test_a_trace_without_targets_asks_nothing() -> None:
+    """Its pids are those of another time or machine."""
+    half = Half((0x1000, 0x2000, "/a"))
+    enricher = MappedFiles()
+    enricher.system = half
+    enricher.start(Context())
+    context = Told().context
+    list(enricher.enrich(batch_of(PROCESS, context.strings, time_ns=1, pid=7, ppid=1, tid=7, event=PROCESS_FORK)))
+    list(enricher.enrich(batch_of(PAGE_FAULT, context.strings, time_ns=2, pid=7, tid=7, pc=0, va=0x1000)))
+    assert half.asked == 0
 
 
 def test_nothing_is_asked_about_the_past_or_of_strangers() -> None:
@@ -347,13 +441,13 @@ def test_memory_is_flat_over_many_execs() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        execs(told, 400, 2000)
+        execs(told, 400, 1000)
         gc.collect()
         # all that was held after the first ones is gone: the processes of the last two seconds are held
         assert tracemalloc.get_traced_memory()[0] < 6 << 20
     finally:
         tracemalloc.stop()
-    check(told, 2000)
+    check(told, 1000)
 
 
 @pytest.mark.long
