@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wstrace.errors import Unavailable
 from wstrace.plugins import api_name, default_plugins
 from wstrace.schema import KIND_FILE, KIND_SHIFT, KINDS
-from wstrace_working_set.intervals import cut, overlap, without
+from wstrace_os.intervals import cut, overlap, without
 from wstrace_working_set.working_set import WorkingSet, working_set
 
 Runs = tuple[NDArray[Any], NDArray[Any]]

@@ -24,7 +24,7 @@ from wstrace_working_set import kpagecount, pagemap_runs, pageout, smaps
 from wstrace_working_set.working_set import Totals
 
 Columns = dict[str, NDArray[Any]]
-_USER_END = 1 << 47  # [vsyscall] lies above it and is no memory of the process
+_USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
 descendants = procfs.descendants
 
 

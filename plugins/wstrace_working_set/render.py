@@ -20,7 +20,7 @@ from wstrace.schema import (
     PAGE_ZERO,
 )
 from wstrace.text import encodable, printable
-from wstrace_working_set.intervals import overlap
+from wstrace_os.intervals import overlap
 from wstrace_working_set.working_set import WorkingSet
 
 BAR = 30

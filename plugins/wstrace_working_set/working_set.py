@@ -12,20 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import (
-    ADDRESS_SPACE,
-    KIND_SHIFT,
-    KINDS,
-    PAGE_EXCLUSIVE,
-    PAGE_SWAPPED,
-    PAGE_ZERO,
-    RESIDENT_PAGES,
-    SPACE_MAP,
-    SPACE_REPLACE,
-)
+from wstrace.schema import KIND_SHIFT, KINDS, PAGE_EXCLUSIVE, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
+from wstrace_os import half
+from wstrace_os.snapshots import address_space, parts
 
 By = Literal["module", "mapping", "kind"]
-ROWS_A_PART = 65_536  # a SNAPSHOT frame of a trace file
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,31 +145,11 @@ class WorkingSet:
         return f"{start:08x}-{end:08x} {self.owner(row)}"
 
     def batches(self, snap: int, source: str = "working_set") -> Iterator[Batch]:
-        """What a source publishes: the mappings (address_space), then the runs (resident), 65,536 a batch.
-
-        The header of a resident batch: snap (its number), part (0, 1 ...), last (True on the last part), pid, t
-        (monotonic ns) and pages (of the batch).
-        """
+        """What a source publishes: the mappings (address_space), then the runs (resident): see wstrace_os.snapshots."""
         yield address_space(self.pid, self.time_ns, self.mappings, self.strings, source)
-        n = len(self.runs["start"])
         columns = {name: column for name, column in self.runs.items() if name != "row"}
-        for part, at in enumerate(range(0, max(n, 1), ROWS_A_PART)):
-            some = {name: column[at : at + ROWS_A_PART] for name, column in columns.items()}
-            header = {"snap": snap, "part": part, "last": at + ROWS_A_PART >= n, "pid": self.pid, "t": self.time_ns,
-                      "pages": int(some["pages"].sum(dtype=np.int64))}  # fmt: skip
-            yield Batch(RESIDENT_PAGES, some, window=(self.time_ns, self.time_ns), source=source, strings=self.strings,
-                        header=header)  # fmt: skip
-
-
-def address_space(
-    pid: int, time_ns: int, mappings: dict[str, NDArray[Any]], strings: Dictionary, source: str
-) -> Batch:
-    """A full listing of a process's mappings as a batch: its first row is a `replace`, the others are `map`."""
-    n = len(mappings["start"])
-    event = np.full(n, SPACE_MAP, "u1")
-    event[:1] = SPACE_REPLACE
-    columns = {"time_ns": np.full(n, time_ns, "<u8"), "pid": np.full(n, pid, "<u4"), "event": event, **mappings}
-    return Batch(ADDRESS_SPACE, columns, window=(time_ns, time_ns), source=source, strings=strings)
+        yield from parts(RESIDENT_PAGES, columns, snap=snap, pid=self.pid, time_ns=self.time_ns, strings=self.strings,
+                         source=source)  # fmt: skip
 
 
 def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictionary | None = None) -> WorkingSet:
@@ -193,8 +164,6 @@ def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictio
         TargetExited: the process is gone, or ended or executed another program while it was read.
         Unavailable: it belongs to someone else, or is a kernel thread.
     """
-    from wstrace_os import half
-
     strings = Dictionary() if strings is None else strings
     started = time.thread_time()
     with half("wstrace_working_set").Space(os.getpid() if pid is None else pid) as space:

@@ -29,7 +29,7 @@ from wstrace_write_watch.soft_dirty import SoftDirtyWatcher
 from wstrace_write_watch.userfaultfd import Userfaultfd
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
-_USER_END = 1 << 47
+_USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
 _MS_ASYNC = 1
 _HOLDS = pm.IS_PRESENT | pm.IS_SWAPPED
 _msync = declare(None, "msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -12,9 +12,9 @@ import numpy as np
 from wstrace.batch import Batch
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
-from wstrace.schema import ADDRESS_SPACE, SPACE_MAP, SPACE_REPLACE, WRITTEN_PAGES, Schema
-
-_ROWS_A_PART = 65_536  # a SNAPSHOT frame of a trace file
+from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
+from wstrace_os.intervals import cut
+from wstrace_os.snapshots import address_space, parts
 
 
 class WriteWatchSource(Source):
@@ -116,37 +116,23 @@ class WriteWatchSource(Source):
         if self._ended:
             return
         started = time.thread_time()
-        time_ns = time.perf_counter_ns()
         try:
-            mappings = self._half.mappings(self.pid, self._context.strings)
             start, pages = self._watcher.written()
+            time_ns = time.perf_counter_ns()
+            mappings = self._half.mappings(self.pid, self._context.strings)  # after it: what was found is listed
         except TargetExited:
             self._ended = True
             return
-        yield self._address_space(time_ns, mappings)
-        yield from self._parts(time_ns, start, pages)
-        self._due = time.monotonic() + max(self._interval, (time.thread_time() - started) / self._max_cpu)
-
-    def _address_space(self, time_ns: int, mappings: dict[str, Any]) -> Batch:
-        n = len(mappings["start"])
-        event = np.full(n, SPACE_MAP, "u1")
-        event[:1] = SPACE_REPLACE
-        columns = {"time_ns": np.full(n, time_ns, "<u8"), "pid": np.full(n, self.pid, "<u4"), "event": event}
-        return self._batch(ADDRESS_SPACE, {**columns, **mappings}, time_ns)
-
-    def _parts(self, time_ns: int, start: Any, pages: Any) -> Iterator[Batch]:
-        """The header is that of a resident batch: snap, part, last, pid, t, pages (of the batch)."""
+        yield address_space(self.pid, time_ns, mappings, self._context.strings, self.name)
+        # one scan joins what is adjacent, but a run belongs to one mapping
+        borders = np.union1d(mappings["start"], mappings["end"])
+        low, high, _ = cut(start, start + pages.astype("<u8") * np.uint64(self._watcher.page_size), borders)
+        runs = {"start": low, "pages": ((high - low) // np.uint64(self._watcher.page_size)).astype("<u4")}
         self._snap += 1
         self._pages += int(pages.sum(dtype=np.int64))
-        for part, at in enumerate(range(0, max(len(start), 1), _ROWS_A_PART)):
-            some = {"start": start[at : at + _ROWS_A_PART], "pages": pages[at : at + _ROWS_A_PART]}
-            header = {"snap": self._snap, "part": part, "last": at + _ROWS_A_PART >= len(start), "pid": self.pid,
-                      "t": time_ns, "pages": int(some["pages"].sum(dtype=np.int64))}  # fmt: skip
-            yield self._batch(WRITTEN_PAGES, some, time_ns, header)
-
-    def _batch(self, schema: Schema, columns: dict[str, Any], time_ns: int, header: Any = None) -> Batch:
-        return Batch(schema, columns, window=(time_ns, time_ns), source=self.name, strings=self._context.strings,
-                     header=header)  # fmt: skip
+        yield from parts(WRITTEN_PAGES, runs, snap=self._snap, pid=self.pid, time_ns=time_ns,
+                         strings=self._context.strings, source=self.name)  # fmt: skip
+        self._due = time.monotonic() + max(self._interval, (time.thread_time() - started) / self._max_cpu)
 
 
 def _region(text: str) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import wstrace
+from wstrace.cli import main
 from wstrace.errors import Unavailable
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
@@ -41,19 +42,26 @@ def holding(mib: int, step: int = PAGE):
             target.kill()
 
 
-def cli(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "wstrace", *map(str, words)], capture_output=True, text=True,
-                          timeout=60)  # fmt: skip
-    assert done.returncode == code, done.stderr
-    return done
+@pytest.fixture
+def cli(capsys):
+    """Runs a command line in this process: (standard output, standard error)."""
+
+    def call(*words: object, code: int = 0) -> tuple[str, str]:
+        capsys.readouterr()
+        got = main([str(word) for word in words])
+        text, complaint = capsys.readouterr()
+        assert got == code, complaint
+        return text, complaint
+
+    return call
 
 
-def test_snapshot_command_prints_lines_and_totals():
+def test_snapshot_command_prints_lines_and_totals(cli):
     with holding(2, 2 * PAGE) as target:
         os.kill(target.pid, signal.SIGSTOP)
-        lines = cli("snapshot", target.pid).stdout.splitlines()
-        facts = json.loads(cli("snapshot", target.pid, "--json").stdout)
-        pages = cli("snapshot", target.pid, "--pages").stdout.splitlines()
+        lines = cli("snapshot", target.pid)[0].splitlines()
+        facts = json.loads(cli("snapshot", target.pid, "--json")[0])
+        pages = cli("snapshot", target.pid, "--pages")[0].splitlines()
         kernel = Path(f"/proc/{target.pid}/statm").read_text().split()
     body = [line.split() for line in lines[1 : lines.index("")]]
     assert lines[0].split() == ["address", "KiB", "S/P", "prot", "E", "owner"]
@@ -72,17 +80,17 @@ def test_snapshot_command_prints_lines_and_totals():
 
 
 @pytest.mark.parametrize("by", ["module", "mapping", "kind"])
-def test_snapshot_by(by):
+def test_snapshot_by(by, cli):
     with holding(2) as target:
         os.kill(target.pid, signal.SIGSTOP)
-        text = cli("snapshot", target.pid, "--by", by).stdout
-        facts = json.loads(cli("snapshot", target.pid, "--by", by, "--json").stdout)
+        text = cli("snapshot", target.pid, "--by", by)[0]
+        facts = json.loads(cli("snapshot", target.pid, "--by", by, "--json")[0])
     assert sum(owner["resident"] for owner in facts["owners"]) == facts["total"]
     assert "[anon]" in text or by == "kind"
     assert ("█" in text) or ("#" in text)
 
 
-def test_snapshot_to_a_file_and_diff(tmp_path):
+def test_snapshot_to_a_file_and_diff(tmp_path, cli):
     pytest.importorskip("wstrace_msgpack.reader")
     first, second = tmp_path / "a.wst", tmp_path / "b.wst"
     code = ("import mmap, sys\nfor n in (1, 9):\n m = mmap.mmap(-1, n << 20, flags=34)\n"
@@ -95,15 +103,15 @@ def test_snapshot_to_a_file_and_diff(tmp_path):
         target.stdout.readline()
         cli("snapshot", target.pid, "-o", second)
         target.kill()
-    facts = json.loads(cli("diff", first, second, "--json").stdout)
+    facts = json.loads(cli("diff", first, second, "--json")[0])
     anonymous = next(owner for owner in facts["owners"] if owner["name"] == "[anon]")
     assert 7.5 * (1 << 20) <= anonymous["change"] <= 9.5 * (1 << 20)
     assert facts["change"] == facts["second"] - facts["first"]
-    lines = cli("diff", first, second, "--by", "kind").stdout.splitlines()
+    lines = cli("diff", first, second, "--by", "kind")[0].splitlines()
     assert lines[1].split()[0].startswith("+")
     assert lines[1].endswith("anon")
     assert lines[-1].endswith("Total")
-    assert "no whole snapshot" in cli("diff", first, _empty_trace(tmp_path), code=125).stderr
+    assert "no whole snapshot" in cli("diff", first, _empty_trace(tmp_path), code=125)[1]
 
 
 def _empty_trace(folder):
@@ -113,20 +121,20 @@ def _empty_trace(folder):
     return path
 
 
-def test_snapshot_of_nobody():
-    assert "no process" in cli("snapshot", 4_000_000, code=122).stderr
+def test_snapshot_of_nobody(cli):
+    assert "no process" in cli("snapshot", 4_000_000, code=122)[1]
 
 
-def test_ps_lists_this_process():
-    rows = {row["pid"]: row for row in json.loads(cli("ps", "--json").stdout)}
+def test_ps_lists_this_process(cli):
+    rows = {row["pid"]: row for row in json.loads(cli("ps", "--json")[0])}
     mine = rows[os.getpid()]
     assert mine["resident"] > 1 << 20
     assert 0 < mine["private"] <= mine["resident"] == mine["private"] + mine["shared"]
-    first = cli("ps", "--top", "3", "--sort", "pid").stdout.splitlines()
+    first = cli("ps", "--top", "3", "--sort", "pid")[0].splitlines()
     assert len(first) == 4
 
 
-def test_empty_takes_out_a_file_and_no_data_is_lost(tmp_path):
+def test_empty_takes_out_a_file_and_no_data_is_lost(tmp_path, cli):
     path = tmp_path / "file"
     path.write_bytes(os.urandom(8 << 20))
     os.sync()
@@ -137,10 +145,10 @@ def test_empty_takes_out_a_file_and_no_data_is_lost(tmp_path):
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           text=True) as target:  # fmt: skip
         before = target.stdout.readline().strip()
-        assert "add --yes" in cli("empty", target.pid, code=125).stderr
+        assert "add --yes" in cli("empty", target.pid, code=125)[1]
         if os.geteuid() != 0:
             pytest.skip("needs CAP_SYS_NICE: process_madvise on another process")
-        done = json.loads(cli("empty", target.pid, "--yes", "--json").stdout)
+        done = json.loads(cli("empty", target.pid, "--yes", "--json")[0])
         assert done["before"] - done["after"] >= 7 << 20
         assert sum(done["stayed"].values()) == done["after"]
         assert any("anonymous" in why for why in done["stayed"])

@@ -137,6 +137,17 @@ def test_regions_of_the_own_process_and_mappings_first():
     assert list(source.stop()) == []
 
 
+def test_a_run_belongs_to_one_mapping():
+    memory = mmap.mmap(-1, 8 * PAGE, flags=PRIVATE)
+    start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 4 * PAGE), ctypes.c_size_t(4 * PAGE), 7) == 0
+    source = WriteWatchSource(regions=[f"{start:x}-{start + 8 * PAGE:x}"], interval=0.01)
+    source.start(Context())
+    memory[:] = b"x" * len(memory)
+    _, written = list(source.stop())
+    assert (written["start"].tolist(), written["pages"].tolist()) == ([start, start + 4 * PAGE], [4, 4])
+
+
 def test_a_process_that_ends_ends_the_source():
     with Target() as target:
         source = WriteWatchSource(interval=0.01)

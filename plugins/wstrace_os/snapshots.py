@@ -1,0 +1,46 @@
+"""Batches of a snapshot: the mappings of a process, then runs of its pages in parts of the size of a trace frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import ADDRESS_SPACE, SPACE_MAP, SPACE_REPLACE, Schema
+
+ROWS_A_PART = 65_536
+
+
+def address_space(
+    pid: int, time_ns: int, mappings: Mapping[str, NDArray[Any]], strings: Dictionary, source: str
+) -> Batch:
+    """A full listing of a process's mappings: its first row is a `replace`, the others are `map`.
+
+    Args:
+        mappings: the columns start, end, offset, file, dev, ino, flags of schema.ADDRESS_SPACE, those there are.
+    """
+    n = len(mappings["start"])
+    event = np.full(n, SPACE_MAP, "u1")
+    event[:1] = SPACE_REPLACE
+    columns = {"time_ns": np.full(n, time_ns, "<u8"), "pid": np.full(n, pid, "<u4"), "event": event, **mappings}
+    return Batch(ADDRESS_SPACE, columns, window=(time_ns, time_ns), source=source, strings=strings)
+
+
+def parts(
+    schema: Schema, runs: Mapping[str, NDArray[Any]], *, snap: int, pid: int, time_ns: int, strings: Dictionary,
+    source: str,
+) -> Iterator[Batch]:  # fmt: skip
+    """The runs of one process at one time; of no runs one empty batch.
+
+    The header of each: snap (number of the snapshot), part (0, 1 ...), last (True on the last part), pid, t (time_ns)
+    and pages (of this batch).
+    """
+    n = len(runs["start"])
+    for part, at in enumerate(range(0, max(n, 1), ROWS_A_PART)):
+        some = {name: column[at : at + ROWS_A_PART] for name, column in runs.items()}
+        pages = int(some["pages"].sum(dtype=np.int64))
+        header = {"snap": snap, "part": part, "last": at + ROWS_A_PART >= n, "pid": pid, "t": time_ns, "pages": pages}
+        yield Batch(schema, some, window=(time_ns, time_ns), source=source, strings=strings, header=header)
