@@ -98,6 +98,8 @@ def test_snapshot_to_a_file_and_diff(tmp_path, cli):
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
         target.stdout.readline()
         cli("snapshot", target.pid, "-o", first)
+        cli("snapshot", target.pid, "-o", first, code=123)
+        cli("snapshot", target.pid, "-o", first, "--force")
         target.stdin.write(b"\n")
         target.stdin.flush()
         target.stdout.readline()

@@ -18,14 +18,17 @@ from wstrace_working_set.working_set import By, WorkingSet, working_set
 @click.option("--shares", is_flag=True, help="How many mappings each page has (root).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("-o", "--output", metavar="FILE", help="Write a trace file instead of printing.")
-def snapshot(pid: int, by: By | None, pages: bool, shares: bool, as_json: bool, output: str | None) -> None:
+@click.option("-f", "--force", is_flag=True, help="Overwrite that file.")
+def snapshot(
+    pid: int, by: By | None, pages: bool, shares: bool, as_json: bool, output: str | None, force: bool
+) -> None:
     """Show the resident pages of a process: address, size, shared or private, protection, executable, owner.
 
     Adjacent pages with equal attributes stand in one line. S: another process has the page now; P: none has. RO, RW;
     CW: the next write makes a copy. E: executable.
     """
     if output is not None:
-        _save(pid, output, shares)
+        _save(pid, output, shares=shares, force=force)
         return
     taken = working_set(pid, shares=shares)
     if as_json:
@@ -98,13 +101,13 @@ def _facts(taken: WorkingSet, by: By | None) -> dict[str, Any]:
     return facts
 
 
-def _save(pid: int, output: str, shares: bool) -> None:
+def _save(pid: int, output: str, *, shares: bool, force: bool) -> None:
     """One snapshot of that process alone, as a trace file."""
     from wstrace.options import Spec
     from wstrace.session import Session
 
     source = Spec("working_set", {"interval": 0.0, "shares": shares})
-    exporter = Spec("msgpack", {"path": output})
+    exporter = Spec("msgpack", {"path": output, "force": force})
     session = Session(pid, sources=[source], exporters=[exporter], children=False, record=False)
     with session:
         while not session.wait(0.2) and not session.finished:
