@@ -110,12 +110,12 @@ def test_threads_that_make_threads(child: Any, attach: Any) -> None:
     while (line := swarm.read()) != "end":
         rows.append(tuple(map(int, line.split())))
     trace.stop()
-    assert len({tid for _, tid, _, _ in rows}) > 40
+    assert len({tid for _, tid, _, _ in rows}) > 20
     faults = trace.faults()
     seen = collections.Counter(zip(faults.tid.tolist(), (faults.va & ~np.uint64(4095)).tolist(), strict=True))
     known = pages_of(rows)
     after = pages_of([row for row in rows if row[0] > armed_ns])
-    assert len(after) > 1000
+    assert len(after) > 300
     assert {page: seen[page] for page in known if seen[page] > 1} == {}
     assert {page for page in after if seen[page] != 1} == set()
     trace.assert_balanced()
