@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wstrace.batch import Batch, Dictionary
+from wstrace.errors import Unavailable
 from wstrace.ledger import Ledger
 from wstrace.schema import Schema
 
@@ -262,6 +263,10 @@ class Platform(abc.ABC):
     def remedies(self) -> Mapping[str, str]:
         """Ready lines that lift the privilege here, for `doctor`: where they belong (Docker, systemd ...) -> line."""
         return {}
+
+    def debug_privilege(self) -> None:
+        """Asks for the right to open other users' processes; raises Unavailable where it is not to be had this way."""
+        raise Unavailable(f"{self.name} has no such privilege to switch on", "run wstrace as root instead")
 
     @abc.abstractmethod
     def output_owner(self) -> tuple[int, int] | None:

@@ -150,6 +150,10 @@ class WindowsPlatform(Platform):
             "other users": "wstrace attach PID --debug-privilege   (in an elevated terminal)",
         }
 
+    def debug_privilege(self) -> None:
+        """Switches SeDebugPrivilege on."""
+        processes.enable_debug_privilege()
+
     def output_owner(self) -> tuple[int, int] | None:
         """None: a file belongs to who created it."""
         return None

@@ -46,7 +46,6 @@ class PageFaults(Source):
         poll_ms: the longest time between two looks, in ms; it falls to 1 ms as the kernel's buffer fills.
         kernel: show faults whose instruction is in the kernel.
         children: follow the processes that the target starts.
-        debug_privilege: switch SeDebugPrivilege on, to trace processes of other users (elevated terminals).
     """
 
     name: ClassVar[str] = "page_faults"
@@ -56,12 +55,10 @@ class PageFaults(Source):
     #: the system's functions, or a stand-in with the same ones
     api: Any = winapi
 
-    def __init__(
-        self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True, debug_privilege: bool = False
-    ) -> None:
+    def __init__(self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True) -> None:
         self._slowest = max(poll_ms / 1000, _FASTEST_SECONDS)
         self._pause = _FASTEST_SECONDS
-        self._kernel, self._children, self._debug_privilege = kernel, children, debug_privilege
+        self._kernel, self._children = kernel, children
         self._processes: dict[int, _Process] = {}
         self._ended: set[int] = set()
         self._family_looked = 0.0
@@ -86,8 +83,6 @@ class PageFaults(Source):
             Unavailable: access refused, a 32-bit Python for a 64-bit target, a stub (Wine), or traced already.
         """
         self._context = context
-        if self._debug_privilege:
-            processes.enable_debug_privilege()
         try:
             for target in context.targets:
                 self._add(target.pid, launched=target.launched)

@@ -43,6 +43,7 @@ class Tracing:
     fail_on_loss: bool
     require: str
     config: str | None
+    debug_privilege: bool
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
@@ -73,6 +74,7 @@ _OPTIONS = [
     click.option("--fail-on-loss", is_flag=True, default=None, help="Exit with 121 when anything was lost."),
     click.option("--require", type=click.Choice(["full"]), help="Do not fall back to a lesser level: exit with 122."),
     click.option("--config", metavar="FILE", help="Read options from a TOML file."),
+    click.option("--debug-privilege", is_flag=True, help="Open other users' processes (as administrator)."),
 ]
 
 
@@ -103,6 +105,8 @@ class Trace:
             raise UsageError(f"-P {options.plugin[0]}", "write -P no:NAME")
         self.options = options
         self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
+        if options.debug_privilege:
+            self.plugins.platform.debug_privilege()
         self.config = Config.load(options.config, project=not is_administrator())
         self._left_out = words
 
