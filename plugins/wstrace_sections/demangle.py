@@ -1,7 +1,8 @@
 """Readable names of C++ and Rust symbols.
 
 C++ by `__cxa_demangle` of libstdc++, which numpy has loaded already; where it is not there, names stay as they are.
-Source: Itanium C++ ABI, section 3.4; rustc's legacy mangling is such a name with a hash and escapes of its own.
+Source: Itanium C++ ABI, section 3.4; rustc's legacy mangling is such a name with a hash and escapes of its own;
+its newer one is read by `rust_v0`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import lru_cache
 
 from wstrace.errors import Unavailable
 from wstrace_os.foreign import declare
+from wstrace_sections.rust_v0 import rust_v0
 
 __all__ = ["demangle"]
 
@@ -32,6 +34,11 @@ _RUST_NAMES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(",
 @lru_cache(maxsize=65_536)
 def demangle(name: str) -> str:
     """The name as its programmer wrote it; the name itself when it is not mangled or cannot be read."""
+    if name.startswith("_R"):
+        try:
+            return rust_v0(name[:MAX_LENGTH])
+        except (ValueError, OverflowError):
+            return name
     if not name.startswith(("_Z", "___Z")) or _may_explode(name):
         return name
     readable = _cxx(name)

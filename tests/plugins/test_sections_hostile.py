@@ -155,6 +155,49 @@ def test_names(mangled: str, readable: str) -> None:
     assert demangle(mangled) == readable
 
 
+V0 = [  # the examples of the RFC and of rustc's documentation
+    ("_RNvNtCs1234_7mycrate3foo3bar", "mycrate::foo::bar"),
+    ("_RNCNvC7mycrate3foos_0", "mycrate::foo::{closure#1}"),
+    ("_RNvMC7mycrateNtB2_3Foo3bar", "<mycrate::Foo>::bar"),
+    ("_RNvXC7mycrateNtB2_3FooNtB2_5Trait3bar", "<mycrate::Foo as mycrate::Trait>::bar"),
+    ("_RINvC7mycrate3fooRLb_hQaAsj4_TbE", None),
+    ("_RINvC7mycrate3fooRhQaAsj4_TbEE", "mycrate::foo::<&u8, &mut i8, [i16; 4], (bool,)>"),
+    ("_RINvC7mycrate3fooFUKCPhOaElE", 'mycrate::foo::<unsafe extern "C" fn(*const u8, *mut i8) -> i32>'),
+    ("_RINvC7mycrate3fooDNtB2_5Traitp4ItemhEL_E", "mycrate::foo::<dyn mycrate::Trait<Item = u8>>"),
+    ("_RINvC7mycrate3fooFG_RL0_hEuE", "mycrate::foo::<for<'a> fn(&'a u8)>"),
+    ("_RINvC7mycrate3fooKln7f_Kb1_Kc41_E", "mycrate::foo::<-127, true, 'A'>"),
+    ("_RNqCs4fqI2P2rA04_11utf8_identsu30____7hkackfecea1cbdathfdh9hlq6y", "utf8_idents::საჭმელად_გემრიელი_სადილი"),
+]
+
+
+@pytest.mark.parametrize(("mangled", "readable"), V0)
+def test_rust_names_of_the_second_mangling(mangled: str, readable: str | None) -> None:
+    assert demangle(mangled) == (readable or mangled)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.text("CNMXYIBsu_0123456789avhRQLKFDTASPOEGpn", max_size=60)
+    | st.binary(max_size=40).map(lambda b: b.decode("latin-1"))
+)
+def test_whatever_is_no_rust_name_stays(tail: str) -> None:
+    assert demangle("_R" + tail)
+    assert demangle("_RNvC7mycrate3foo"[: len(tail)] + tail) or not tail
+
+
+def test_a_rust_name_that_repeats_itself_without_end_stays() -> None:
+    # each tuple holds the one before it twice
+    start = "INvC1a1b"
+    name, at = start + "TuuE", len(start)
+    digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    for _ in range(60):
+        target = at - 1
+        back = "B" + (digits[target] if target < 62 else digits[target // 62] + digits[target % 62]) + "_"
+        at = len(name)
+        name += f"T{back}{back}E"
+    assert demangle(f"_R{name}E") == f"_R{name}E"
+
+
 def test_rust_names_as_binutils_reads_them(tmp_path: Path) -> None:
     import subprocess
 
@@ -170,6 +213,7 @@ def test_rust_names_as_binutils_reads_them(tmp_path: Path) -> None:
         )
         for options in ([], ["-C"])
     )
-    pairs = [(a[19:], b[19:]) for a, b in zip(plain, readable, strict=True) if a[19:].startswith("_ZN") and "17h" in a]
-    assert len(pairs) > 20
+    pairs = [(a[19:], b[19:]) for a, b in zip(plain, readable, strict=True) if a[19:].startswith(("_ZN", "_R"))]
+    assert sum(a.startswith("_ZN") for a, _ in pairs) > 20
+    assert sum(a.startswith("_R") for a, _ in pairs) > 20
     assert [demangle(a) for a, _ in pairs] == [b for _, b in pairs]
