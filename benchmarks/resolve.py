@@ -14,6 +14,7 @@ import statistics
 import sys
 import sysconfig
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,13 +38,14 @@ from wstrace_sections.resolver import Sections
 PART = 65_536
 
 
-def milliseconds(runs: int, work: Callable[[], object]) -> str:
+def cost(runs: int, work: Callable[[], object], rows: int) -> str:
     times = []
     for _ in range(runs):
         started = time.perf_counter()
         work()
         times.append((time.perf_counter() - started) * 1e3)
-    return f"{statistics.median(times):8.1f} ms (best {min(times):.1f} of {runs})"
+    median = statistics.median(times)
+    return f"{median:8.1f} ms, {median / rows * 1e6:5.0f} ns a row (best {min(times):.1f} ms of {runs})"
 
 
 def mapped(mappings: int, pids: int) -> tuple[MappedFiles, Context, np.ndarray]:
@@ -89,8 +91,25 @@ def resolving(rows: int, mappings: int, runs: int) -> None:
                     list(enricher.enrich(batch))
 
             kind = "in turn" if local else "random"
-            print(f"va + pc of {rows:,} rows to {mappings} mappings, {pids} pids, {kind:8} {milliseconds(runs, work)}")
+            print(f"va + pc of {rows:,} rows to {mappings} mappings, {pids} pids, {kind:8} {cost(runs, work, rows)}")
+            if pids == 1:
+                few = batches[0].take(slice(0, min(rows, PART)))
+                row_by_row = cost(runs, lambda few=few, starts=starts: by_bisect(few, starts), len(few))  # type: ignore[misc]
+                print(f"    bisect, row by row, of {len(few):,} of them {row_by_row}")
         assert enricher.statistics()["unresolved"] == 0
+
+
+def by_bisect(batch: Batch, starts: np.ndarray) -> None:
+    """What the same would cost as a loop over the rows, with nothing but the look-up itself."""
+    begins = starts.tolist()
+    rows = [(start, start + 0x10_0000, number + 1) for number, start in enumerate(begins)]
+    found = {}
+    for name in ("va", "pc"):
+        ids = []
+        for address in batch[name].tolist():
+            start, end, number = rows[bisect_right(begins, address) - 1]
+            ids.append(number if start <= address < end else 0)
+        found[name] = np.array(ids, "<u4")
 
 
 def symbols(file: str, count: int) -> None:
