@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ from wstrace.text import encodable, printable
 from wstrace_os.intervals import overlap
 from wstrace_working_set.working_set import WorkingSet
 
-BAR = 30
-STRIP = 32
+BAR = 20
+STRIP = 24
 RICH_ROWS = 400  # rich takes a millisecond a row: longer tables are printed as text everywhere
 _STYLES = {"file": "blue", "anon": "yellow", "heap": "red", "stack": "magenta", "shared memory": "cyan"}
 Row = Sequence[str]
@@ -39,22 +40,33 @@ def table(heads: Row, rows: Iterable[Row], *, left: int = 1) -> str:
     return "\n".join(form.format(*row).rstrip() for row in cells)
 
 
-def show(title: str, heads: Row, rows: Sequence[Row], *, left: int = 1) -> None:
-    """Prints a table to standard output. Names in it are printable already."""
+def show(heads: Row, rows: Sequence[Row], *, left: int = 1, kinds: Sequence[str] = ()) -> None:
+    """Prints a table to standard output; on a terminal the last column is cut to its width.
+
+    Args:
+        heads, rows: cells as text, names printable already.
+        left: columns at the end that are aligned to the left.
+        kinds: kind of memory of each row: the colour of its last but one cell, the bar.
+    """
     if not sys.stdout.isatty() or len(rows) > RICH_ROWS:
-        write(f"{title}\n{table(heads, rows, left=left)}" if title else table(heads, rows, left=left))
+        write(table(heads, rows, left=left))
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for i, head in enumerate(heads):
-        right = i < len(heads) - left
-        grid.add_column(head, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        grid.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
-    Console(markup=False, highlight=False).print(grid)
+    console = Console(markup=False, highlight=False)
+    width = [max(map(len, column)) for column in zip(*[list(heads), *(list(row) for row in rows)], strict=True)]
+    room = max(console.width - sum(width[:-1]) - 2 * (len(width) - 1), 16)
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for i, head in enumerate(heads[:-1]):
+        grid.add_column(head, justify="right" if i < len(heads) - left else "left", no_wrap=True, min_width=width[i])
+    grid.add_column(heads[-1], no_wrap=True)
+    for row, kind in zip_longest(rows, kinds[: len(rows)], fillvalue=""):
+        cells = [Text(cell) for cell in row[:-1]]
+        cells[-1].stylize(_STYLES.get(str(kind), ""))
+        grid.add_row(*cells, Text(printable(row[-1], room)))
+    console.print(grid)
 
 
 def write(text: str) -> None:
@@ -71,7 +83,7 @@ def blocks() -> str:
 
 
 def bar(part: int, whole: int) -> str:
-    """How much of the whole, as a bar of at most 30 cells."""
+    """How much of the whole, as a bar of at most 20 cells."""
     return blocks()[-1] * (max(round(BAR * part / whole), 1 if part else 0) if whole else 0)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -169,3 +170,44 @@ def test_empty_refuses_another_users_process_unless_told():
             assert wstrace.empty_working_set(target.pid, others=True).before > 0
         finally:
             target.kill()
+
+
+def on_a_terminal(*words: str, answer: bytes = b"", columns: int = 80) -> tuple[int, str]:
+    """(exit code, what it showed) of a command that stands on a terminal of its own."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(TERM="xterm-256color", COLUMNS=str(columns))
+        os.execv(sys.executable, [sys.executable, "-m", "wstrace", *words])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: it has ended
+        while chunk := os.read(terminal, 65_536):
+            shown += chunk
+            if answer and b"?" in shown:
+                os.write(terminal, answer)
+                answer = b""
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+def test_empty_asks_and_a_no_leaves_the_process_alone():
+    with holding(1) as target:
+        code, shown = on_a_terminal("empty", str(target.pid), answer=b"n\n")
+        assert f"process {target.pid} (" in shown
+        assert "left memory" not in shown
+        assert code == 130
+
+
+def test_tables_on_a_terminal_keep_their_numbers_and_its_width():
+    with holding(1) as target:
+        _, shown = on_a_terminal("snapshot", str(target.pid), "--by", "mapping", columns=80)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert plain != shown, "it has colours"
+    lines = [line for line in plain.splitlines() if "[" in line]
+    assert max(map(len, plain.splitlines()[:-1])) <= 80
+    assert all(re.match(r" *[\d.]+ (B|[KMG]iB) +[\d.]+ (B|[KMG]iB) ", line) for line in lines)

@@ -155,13 +155,13 @@ def _print(d: Delta, facts: dict[str, Any], lines: list[Line], top: int | None) 
 
     rows = [[size(c["new"]), size(c["gone"]), c["kind"], printable(c["name"])] for c in _changes(d)]
     if rows:
-        render.show("", ["new", "gone", "kind", "module"], rows, left=2)
+        render.show(["new", "gone", "kind", "module"], rows, left=2)
         render.write("")
     if lines:
         shown = lines[:top]
         cells = [[f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{printable(at)} via {printable(via)}"]
                  for va, pc, n, at, via in shown]  # fmt: skip
-        render.show("", ["VA", "PC", "", "page via instruction"], cells)
+        render.show(["VA", "PC", "", "page via instruction"], cells)
         if len(shown) < len(lines):
             render.write(f"and {len(lines) - len(shown):,} lines more")
         render.write("")

@@ -38,7 +38,7 @@ def diff(first: str, second: str, by: str, everything: bool, as_json: bool) -> N
 
     cells = [[_signed(b - a), size(a), size(b), printable(name)] for name, a, b in rows]
     a, b = sum(before.values()), sum(after.values())
-    render.show("", ["change", "first", "second", by], [*cells, [_signed(b - a), size(a), size(b), "Total"]])
+    render.show(["change", "first", "second", by], [*cells, [_signed(b - a), size(a), size(b), "Total"]])
 
 
 def _signed(n_bytes: int) -> str:

@@ -34,7 +34,7 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
     render.write(f"process {done.pid} {printable(done.name)}: {size(done.before)} before, {size(done.after)} after, "
                  f"{size(max(done.left, 0))} left memory{swap}")  # fmt: skip
     stayed = sorted(done.stayed.items(), key=lambda item: -item[1])
-    render.show("", ["stayed", "why"], [[size(n), why] for why, n in stayed])
+    render.show(["stayed", "why"], [[size(n), why] for why, n in stayed])
 
 
 def _ask(pid: int) -> None:

@@ -43,7 +43,7 @@ def ps(sort: str, top: int | None, as_json: bool) -> None:
         [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), printable(p.user, 16), printable(p.name)]
         for p in found
     ]
-    render.show("", ["pid", "working set", "private", "shared", "user", "name"], cells, left=2)
+    render.show(["pid", "working set", "private", "shared", "user", "name"], cells, left=2)
 
 
 def _size(n_bytes: int | None) -> str:

@@ -38,7 +38,7 @@ def snapshot(
 
     if by is None:
         heads = ["address", "KiB", "S/P", "prot", "E", *(["maps"] if shares else []), "", "owner"]
-        render.show("", heads, render.details(taken, pages=pages), left=6 if shares else 5)
+        render.show(heads, render.details(taken, pages=pages), left=6 if shares else 5)
     else:
         _show_owners(taken, by)
     if by != "kind":
@@ -51,17 +51,19 @@ def _show_owners(taken: WorkingSet, by: By) -> None:
     from wstrace_working_set import render
 
     owners = [owner for owner in taken.by(by) if owner.resident or by == "mapping"]
-    most = max((owner.resident for owner in owners), default=0)
-    last = [render.bar(owner.resident, most) for owner in owners]
+    kinds, names = [owner.kind for owner in owners], [printable(owner.name) for owner in owners]
     if by == "mapping":
-        starts = taken.mappings["start"].tolist()
-        strip = dict(zip(starts, render.strips(taken), strict=True))
-        last = [f"[{strip[int(owner.name.partition('-')[0], 16)]}]" for owner in owners]
+        starts = [int(owner.name.partition("-")[0], 16) for owner in owners]
+        strip = dict(zip(taken.mappings["start"].tolist(), render.strips(taken), strict=True))
+        marks = [f"[{strip[start]}]" for start in starts]
+    else:
+        most = max((owner.resident for owner in owners), default=0)
+        marks = [render.bar(owner.resident, most) for owner in owners]
     rows = [
-        [size(owner.resident), size(owner.private), size(owner.shared), size(owner.mapped), mark, printable(owner.name)]
-        for owner, mark in zip(owners, last, strict=True)
+        [size(owner.resident), size(owner.private), size(owner.shared), size(owner.mapped), mark, name]
+        for owner, mark, name in zip(owners, marks, names, strict=True)
     ]
-    render.show("", ["resident", "private", "shared", "mapped", "", by], rows, left=2)
+    render.show(["resident", "private", "shared", "mapped", "", by], rows, left=2, kinds=kinds)
 
 
 def _totals(taken: WorkingSet) -> str:
