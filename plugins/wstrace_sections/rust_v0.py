@@ -1,4 +1,4 @@
-"""Rust's v0 mangling: what rustc has written since 1.90, and its standard library with it.
+"""Rust's v0 mangling: what its standard library is compiled with (1.95), and all code on request.
 
 Source: RFC 2603, "Rust Symbol Mangling (v0)"; https://doc.rust-lang.org/rustc/symbol-mangling/v0.html. Printed as
 binutils prints it: without the crates' hashes and the types of constants.

@@ -245,3 +245,26 @@ def test_base_names() -> None:
     assert module_name("/usr/lib/libc.so.6 (deleted)") == "libc.so.6"
     assert module_name("C:\\Windows\\ntdll.dll") == "ntdll.dll"
     assert module_name("/odd/na\\me.so") == "na\\me.so"
+
+
+def test_a_file_that_only_the_name_space_of_its_process_has(built: Path) -> None:
+    """A container: the path exists in its mount name space alone."""
+    import os
+
+    place = f"/mnt/wstrace-{os.getpid()}"
+    script = f"mount -t tmpfs tmpfs /mnt && cp {built / 'pie'} {place} && echo ready && read line"
+    if not shutil.which("unshare") or os.geteuid():
+        pytest.skip("needs root and unshare (util-linux)")
+    child = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with child:
+        if child.stdout.readline() != "ready\n":
+            pytest.skip("a mount name space is refused here")
+        assert not Path(place).exists()
+        resolver = Sections()
+        (inside,) = resolver.resolve(place, np.array([0x1000], "u8"), pid=child.pid)
+        (outside,) = resolver.resolve(place, np.array([0x1000], "u8"))
+        child.communicate("\n")
+    assert inside.number
+    assert not outside.number
