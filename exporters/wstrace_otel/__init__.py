@@ -1,24 +1,14 @@
 """Exporter `otel`: page faults and working sets in an OpenTelemetry backend, and on the spans of an application.
 
-`wstrace.otel` is this module: FaultSpanProcessor counts the faults of every span, `span` opens one that is counted.
+`wstrace.otel` is `wstrace_otel.otel`: FaultSpanProcessor counts the faults of every span, `span` opens one.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from wstrace.hookspecs import hookimpl
 from wstrace.interfaces import Exporter
-
-if TYPE_CHECKING:
-    from wstrace_otel.processor import FaultSpanProcessor
-    from wstrace_otel.spans import span
-
-__all__ = ["FaultSpanProcessor", "span"]
-
-_LAZY = {"FaultSpanProcessor": "wstrace_otel.processor", "span": "wstrace_otel.spans"}
 
 
 @hookimpl
@@ -32,7 +22,7 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 @hookimpl
 def wstrace_api() -> Mapping[str, str]:
     """`wstrace.span` and `wstrace.otel`."""
-    return {"span": "wstrace_otel.spans:span", "otel": "wstrace_otel"}
+    return {"span": "wstrace_otel.spans:span", "otel": "wstrace_otel.otel"}
 
 
 @hookimpl
@@ -43,9 +33,3 @@ def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:
     from wstrace_otel.propagation import reserve
 
     return reserve()
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'wstrace.otel' has no attribute {name!r}")

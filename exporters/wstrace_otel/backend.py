@@ -14,7 +14,7 @@ from wstrace.ledger import Ledger
 from wstrace_otel import encode, names
 from wstrace_otel.courier import Courier, Pace
 from wstrace_otel.endpoint import Endpoint, exporters
-from wstrace_otel.propagation import Ids
+from wstrace_otel.ids import Ids
 from wstrace_otel.sender import Outcome, Sender
 
 if TYPE_CHECKING:

@@ -13,12 +13,10 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from opentelemetry.context import Context
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import Decision
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+if TYPE_CHECKING:  # reserve() runs before the target is launched, and must not make the launcher larger
+    from opentelemetry.context import Context
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
@@ -64,7 +62,8 @@ def reserve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     global _reserved
     above = parent(environ)
     trace_id = above.trace_id if above else secrets.randbits(128) | 1
-    _reserved = Reservation(TraceParent(trace_id, secrets.randbits(64) | 1, int(_sampled(above, trace_id))), above)
+    flags = int(_sampled(above, trace_id, environ))
+    _reserved = Reservation(TraceParent(trace_id, secrets.randbits(64) | 1, flags), above)
     given = {"TRACEPARENT": str(_reserved.own)}
     if above and environ.get("TRACESTATE"):
         given["TRACESTATE"] = environ["TRACESTATE"]
@@ -73,14 +72,22 @@ def reserve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def context_of(place: TraceParent | None) -> Context:
     """The context in which a span becomes the child of that place; an empty one for none."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
     if place is None:
         return Context()
     above = SpanContext(place.trace_id, place.span_id, is_remote=True, trace_flags=TraceFlags(place.flags))
     return set_span_in_context(NonRecordingSpan(above), Context())
 
 
-def _sampled(above: TraceParent | None, trace_id: int) -> bool:
+def _sampled(above: TraceParent | None, trace_id: int, environ: Mapping[str, str]) -> bool:
     """What OTEL_TRACES_SAMPLER decides; it depends on parent and trace id only, so the span gets the same answer."""
+    if environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() in ("", "parentbased_always_on"):
+        return above is None or bool(above.flags)
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.sampling import Decision
+
     sampler = TracerProvider(shutdown_on_exit=False).sampler
     return sampler.should_sample(context_of(above), trace_id, "").decision is Decision.RECORD_AND_SAMPLE
 
@@ -90,20 +97,3 @@ def take_reserved() -> Reservation | None:
     global _reserved
     taken, _reserved = _reserved, None
     return taken
-
-
-class Ids(IdGenerator):
-    """Random ids, but those of `next` for the next span: how a span gets the ids that were given out before."""
-
-    def __init__(self) -> None:
-        self._random = RandomIdGenerator()
-        self.next: TraceParent | None = None
-
-    def generate_trace_id(self) -> int:
-        """The next trace's id."""
-        return self.next.trace_id if self.next else self._random.generate_trace_id()
-
-    def generate_span_id(self) -> int:
-        """The next span's id; a reserved one only once."""
-        taken, self.next = self.next, None
-        return taken.span_id if taken else self._random.generate_span_id()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from wstrace.text import base_name
 from wstrace_otel import names
 from wstrace_otel.clock import WallClock
+from wstrace_otel.ids import Ids
 from wstrace_otel.processes import Process
-from wstrace_otel.propagation import Ids, TraceParent, context_of, parent, take_reserved
+from wstrace_otel.propagation import TraceParent, context_of, parent, take_reserved
 from wstrace_otel.resource import clean
 
 if TYPE_CHECKING:

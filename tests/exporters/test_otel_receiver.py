@@ -491,3 +491,17 @@ def test_a_full_queue_drops_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
         arrived = len(logs(receiver))
     assert 0 < arrived < 2001
     assert arrived + session.ledger.get("lost_otel", "otel.logs") == 2000
+
+
+@pytest.mark.parametrize(("sampler", "flags"), [("", "01"), ("always_off", "00"), ("parentbased_always_on", "01")])
+def test_a_target_is_told_what_the_sampler_decided(sampler: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wstrace_otel.propagation import TraceParent, reserve, take_reserved
+
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    given = reserve()["TRACEPARENT"]
+    assert given.endswith(f"-{flags}")
+    reserved = take_reserved()
+    assert reserved is not None
+    assert TraceParent.parse(given) == reserved.own
+    for wrong in ("", "00-0-0-01", "ff-" + given[3:], given[:-1], "00-" + "0" * 32 + given[35:]):
+        assert TraceParent.parse(wrong) is None

@@ -27,9 +27,9 @@ from wstrace_otel.instrumentor import WstraceInstrumentor
 from wstrace_otel.processor import FaultSpanProcessor
 from wstrace_otel.usage import ThreadFaults
 
-resource = pytest.importorskip("resource", reason="this system does not count page faults of a thread")
+resource = pytest.importorskip("resource", reason="only on Linux: page faults are counted by thread")
 pytestmark = pytest.mark.skipif(
-    not hasattr(resource, "RUSAGE_THREAD"), reason="this system does not count page faults of a thread"
+    not hasattr(resource, "RUSAGE_THREAD"), reason="only on Linux: page faults are counted by thread"
 )
 MINOR, MAJOR, BYTES, QUALITY = (f"wstrace.faults.{name}" for name in ("minor", "major", "bytes", "quality"))
 PAGE = mmap.PAGESIZE
