@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from wstrace.batch import Batch
-from wstrace.errors import UsageError
+from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace_msgpack import osfile
 from wstrace_msgpack.frames import Header
@@ -108,8 +108,13 @@ class MsgpackExporter(Exporter):
             if not self._taken:
                 self._begin()
             self._taken += 1
-            self._writer.write(batch)
-            self._tell_loss()
+            try:
+                self._writer.write(batch)
+            except OutputError:
+                self._told += len(batch)  # the lane counts this one
+                raise
+            finally:
+                self._tell_loss()
 
     def tick(self) -> None:
         """Writes what has waited for a second."""

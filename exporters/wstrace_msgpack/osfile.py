@@ -102,6 +102,8 @@ class OutputFile:
             if os.isatty(1):
                 raise OutputError("standard output is a terminal, and a trace is binary", "pipe it, or write -o FILE")
             self.fd = os.dup(1)
+            if _msvcrt is not None:  # else every 0A becomes 0D 0A
+                _msvcrt.setmode(self.fd, getattr(os, "O_BINARY", 0))
         else:
             self.fd = self._open(path, force, resume)
         mode = os.fstat(self.fd).st_mode

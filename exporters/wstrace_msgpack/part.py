@@ -196,8 +196,11 @@ class Part:
         """
         if stream is None or entry["kind"] not in (EVENTS, SNAPSHOT):
             return False
-        body = source.read(int(entry["offset"]) + HEAD_BYTES, min(int(entry["length"]) - HEAD_BYTES, frames.PEEK_BYTES))
-        found = frames.peek_rows(body, self.limits).stream
+        data = source.read(int(entry["offset"]), min(int(entry["length"]), frames.PEEK_BYTES))
+        head = unpack_head(data)
+        if head is None or (head.file_id, head.seq, head.kind) != (self.file_id, entry["seq"], entry["kind"]):
+            return False  # not the frame that the index means: who reads it will see
+        found = frames.peek_rows(data[HEAD_BYTES:], self.limits).stream
         return found != stream and found in STREAMS
 
     def chosen(self, kinds: frozenset[int] | None, start: int | None, end: int | None, after: int = -1) -> NDArray[Any]:

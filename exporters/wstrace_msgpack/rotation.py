@@ -82,6 +82,7 @@ class Parts:
         self._force = force
         self._bytes, self._seconds, self._keep, self.sync = rotate_bytes, rotate_seconds, keep, sync
         self._dropped: Counter[str] = Counter()
+        self._rows: Counter[str] = Counter()  # in the parts before; of a part taken up, those that it had count less
         self._finished_bytes = 0
         self._retry_at = 0.0
         self.written: list[str] = []
@@ -121,6 +122,7 @@ class Parts:
     def go_on(self, sink: Sink) -> None:
         """Frames go to that sink from now on."""
         self.sink = sink
+        self._rows.subtract(sink.rows)
         self._began = time.monotonic()
 
     def header(self, prev: bytes | None) -> frames.Header:
@@ -169,6 +171,7 @@ class Parts:
         with contextlib.suppress(OutputError):  # its end did not fit: it reads as cut, its rows are there
             old.end({})
         self._dropped.update(old.dropped)
+        self._rows.update(old.rows)
         self._finished_bytes += old.offset
         while self._keep and len(self.written) > self._keep:
             osfile.remove(self.written.pop(0))
@@ -181,6 +184,10 @@ class Parts:
     def dropped(self) -> Counter[str]:
         """Rows that did not reach the disk, by stream."""
         return self._dropped + self.sink.dropped
+
+    def rows(self, stream: str) -> int:
+        """Rows of a stream written by this writer, in all parts."""
+        return self._rows[stream] + self.sink.rows[stream]
 
     def bytes(self) -> int:
         """Bytes written in all parts."""

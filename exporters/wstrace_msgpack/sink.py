@@ -66,6 +66,7 @@ class Sink:
         self.rows: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()  # all told
         self.error = ""  # why frames wait now
+        self.dead = ""  # why nothing will ever be written again
         self.stalls = self.sync_errors = self.synced_bytes = 0
         self._unmarked: Counter[str] = Counter()  # dropped and not yet told in a mark
         self._sync = sync
@@ -82,6 +83,8 @@ class Sink:
         Raises:
             OutputError: an output that will never take more (a pipe whose reader is gone).
         """
+        if self.dead:
+            raise OutputError(self.dead)
         room = QUEUE_BYTES if kind in (EVENTS, SNAPSHOT) and stream != "process" else QUEUE_BYTES * ESSENTIAL_ROOM
         if self._waiting and self.waiting_bytes + len(body) > room:
             self.drain()
@@ -145,7 +148,8 @@ class Sink:
     def _stall(self, error: OSError, *, torn: bool) -> None:
         self.error = error.strerror or str(error)
         if error.errno not in osfile.PASSING or (torn and not self.out.regular):
-            raise OutputError(f"{self.out.path}: {self.error}") from None
+            self.dead = f"{self.out.path}: {self.error}"
+            raise OutputError(self.dead) from None
         self.stalls += 1
         self._retry_at = time.monotonic() + RETRY_SECONDS
         self._torn = self._torn or torn

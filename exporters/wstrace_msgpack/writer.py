@@ -293,7 +293,9 @@ class TraceWriter:
 
     @property
     def dropped(self) -> int:
-        """Rows that did not reach the disk."""
+        """Rows that did not reach the disk, and never will."""
+        if self._sink.dead:
+            return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name != "mapping")
         return sum(self._parts.dropped().values())
 
     @property

@@ -94,6 +94,7 @@ def rows_in(data: bytes, frames: list[tuple[int, int, int]], hit: set[int]) -> i
     return sum(rows.n for rows in bodies if rows.stream == "page_fault")
 
 
+@pytest.mark.timeout(900)
 def test_every_truncation_keeps_every_whole_frame(small, tmp_path, request):
     """Every length with --long; else those about the edges and in the middle of frames."""
     data, whole, frames = small

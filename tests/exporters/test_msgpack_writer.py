@@ -450,11 +450,16 @@ def test_a_pipe_whose_reader_leaves_is_one_error(tmp_path):
     read, write = os.pipe()
     exporter, context = started(Path(f"/dev/fd/{write}"))
     os.close(write)
+    everything(exporter, context, 1000)
     os.close(read)
+    refused = 70_000
     with pytest.raises(OutputError, match="Broken pipe"):
-        everything(exporter, context, 140_000)
+        everything(exporter, context, 2 * refused, refused)
     with pytest.raises(OutputError, match="Broken pipe"):
         exporter.close()
+    # nothing but the header got through; the lane itself counts the batch that was refused
+    assert exporter.statistics()["dropped"] == 1000 + 2 + 2 + refused
+    assert context.ledger.get("failed_lane") + refused == exporter.statistics()["dropped"]
 
 
 STDOUT = """
