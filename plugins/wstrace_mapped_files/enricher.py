@@ -74,7 +74,8 @@ class MappedFiles(Enricher):
     def close(self) -> Iterable[Batch]:
         """The mappings that no record has needed yet."""
         self._apply()
-        yield from self._mappings(None)
+        if self._rows or self._spaces.mappings > 1:  # a replay has mappings of its own
+            yield from self._mappings(None)
 
     def statistics(self) -> Mapping[str, int | float]:
         """Addresses looked up and unresolved; mappings, processes, epochs and fragments held; listings asked for."""

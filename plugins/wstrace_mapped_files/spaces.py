@@ -118,7 +118,8 @@ class Spaces:
             self._processes[pid].ended = time
             self._ended.append((time, pid))
         if event != PROCESS_EXIT:
-            self.process(pid).told = True
+            process = self.process(pid)
+            process.told, process.ended = True, NEVER
 
     def _fork(self, time: int, pid: int, ppid: int) -> None:
         parent = self._processes.get(ppid)
@@ -127,7 +128,7 @@ class Spaces:
         if child is None:
             child = self._processes[pid] = Process()
         else:  # the number is given again
-            child.ended, child.asked = NEVER, 0
+            child.asked = 0
             self._ended.append((time, pid))
         child.add(epoch)
 

@@ -405,7 +405,7 @@ def test_close_gives_what_no_record_has_needed() -> None:
     assert list(told.enricher.close()) == []
 
 
-def execs(told: Told, first: int, last: int) -> None:
+def execs(told: Told, first: int, last: int, files: int = 7) -> None:
     """Processes that live a millisecond: fork, exec, 30 mappings at places of their own, a fault, exit."""
     start = 0x7F00_0000_0000 + np.arange(30, dtype="u8") * 0x10_0000
     n = len(start)
@@ -416,7 +416,7 @@ def execs(told: Told, first: int, last: int) -> None:
                 "event": np.array([PROCESS_FORK, PROCESS_EXEC, PROCESS_EXIT], "u1")}  # fmt: skip
         space = {"time_ns": np.full(n, now + 10, "u8"), "pid": np.full(n, pid, "u4"), "start": at,
                  "end": at + np.uint64(8192), "event": np.full(n, SPACE_MAP, "u1"),
-                 "file": np.full(n, told.context.strings.code(f"/{number % 7}"), "u4"),
+                 "file": np.full(n, told.context.strings.code(f"/{number % files}"), "u4"),
                  "flags": np.full(n, FILE, "u2")}  # fmt: skip
         fault = {"time_ns": np.array([now + 20], "u8"), "pid": np.array([pid], "u4"), "va": at[:1]}
         for schema, columns in ((PROCESS, rows), (ADDRESS_SPACE, space), (PAGE_FAULT, fault)):
@@ -451,6 +451,7 @@ def test_memory_is_flat_over_many_execs() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_memory_is_flat_over_a_hundred_thousand_execs() -> None:
     if not Path("/proc/self/statm").exists():
         pytest.skip("only on Linux: /proc/self/statm")
@@ -460,6 +461,19 @@ def test_memory_is_flat_over_a_hundred_thousand_execs() -> None:
     execs(told, 2000, 100_000)
     assert resident() - before < 16 << 20
     check(told, 100_000)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_distinct_paths_cost_their_names_and_no_more() -> None:
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("only on Linux: /proc/self/statm")
+    told = Told()
+    execs(told, 0, 2000, files=1 << 30)
+    before = resident()
+    execs(told, 2000, 50_000, files=1 << 30)
+    assert resident() - before < 24 << 20  # 48,000 names, which the trace holds for good: about 250 bytes each
+    check(told, 50_000)
 
 
 def resident() -> int:
