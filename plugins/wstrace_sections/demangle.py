@@ -24,24 +24,31 @@ _cxa_demangle = declare(
 _free = declare(None, "free", None, ctypes.c_void_p)
 
 MAX_LENGTH = 2048
-MAX_OUTPUT = 64 << 20
+MAX_OUTPUT = 4 << 20
+MAX_READABLE = 4096
 _BACK_REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
 _RUST_HASH = re.compile(r"::h[0-9a-f]{16}$")
 _RUST_ESCAPE = re.compile(r"\$(SP|BP|RF|LT|GT|LP|RP|C|u[0-9a-f]{1,6})\$")
 _RUST_NAMES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def demangle(name: str) -> str:
-    """The name as its programmer wrote it; the name itself when it is not mangled or cannot be read."""
+    """The name as its programmer wrote it; the name itself when it is not mangled or cannot be read.
+
+    A readable name of more than MAX_READABLE characters is no help to anyone: it stays mangled too.
+    """
     if name.startswith("_R"):
         try:
-            return rust_v0(name[:MAX_LENGTH])
+            readable = rust_v0(name)
         except (ValueError, OverflowError):
             return name
+        return readable if len(readable) <= MAX_READABLE else name
     if not name.startswith(("_Z", "___Z")) or _may_explode(name):
         return name
     readable = _cxx(name)
+    if len(readable) > MAX_READABLE:
+        return name
     return _rust(readable) if _RUST_HASH.search(readable) else readable
 
 
@@ -49,7 +56,7 @@ def _may_explode(name: str) -> bool:
     """True when the name could come out longer than MAX_OUTPUT characters.
 
     Each back reference repeats what stands before it, so three of them may treble the output: a name of 256 characters
-    became one of 109 MB. Of the 173,559 C++ names of libLLVM 22 this holds back 425.
+    became one of 109 MB. Of the 173,559 C++ names of libLLVM 22 this holds back 658.
     """
     if len(name) > MAX_LENGTH:
         return True

@@ -30,7 +30,7 @@ class _Printer:
     """Reads a name from left to right; each method gives the text of what it has read."""
 
     #: a name may repeat its own parts without end (backref), so what it may cost is bounded
-    MAX_STEPS, MAX_DEPTH, MAX_LENGTH = 20_000, 200, 65_536
+    MAX_STEPS, MAX_DEPTH, MAX_LENGTH = 5_000, 200, 16_384
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0

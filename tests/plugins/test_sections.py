@@ -133,7 +133,7 @@ def test_functions_agree_with_nm(built: Path) -> None:
             else:
                 assert not complete  # libc: the distribution's debug symbols know more names than nm -D
     assert compared > 5000
-    assert held_back < compared / 500
+    assert held_back < compared / 200
 
 
 def test_functions_agree_with_addr2line_inside_of_them(built: Path) -> None:
