@@ -100,7 +100,7 @@ def test_every_truncation_keeps_every_whole_frame(small, tmp_path, request):
     data, whole, frames = small
     path = tmp_path / "cut.wst"
     header = frames[0][1]
-    edges = {at + near for at, length, _ in frames for near in (*range(-12, 50), length // 2)}
+    edges = {at + near for at, length, _ in frames for near in (-2, -1, 0, 1, 3, 11, 19, 20, 38, 39, 40, length // 2)}
     for size in range(len(data)) if request.config.getoption("--long") else sorted(edges & set(range(len(data)))):
         if size < header:
             path.write_bytes(data[:size])
