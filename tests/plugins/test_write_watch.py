@@ -113,7 +113,7 @@ def test_transparent_huge_pages():
     array[::PAGE] = 1
     watch = wstrace.WriteWatch.watch(memory)
     assert len(watch.written()) == 0
-    array[::512 * PAGE] = 2
+    array[:: 512 * PAGE] = 2
     array[300 * PAGE + 5] = 2
     expected = sorted([*range(0, 4096, 512), 300])
     assert watch.written().tolist() == offsets(expected)
