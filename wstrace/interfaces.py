@@ -36,12 +36,16 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the system itself accounts to a target; None where it does not tell. Children that were waited for count."""
+    """What the system itself accounts to a target; None where it does not tell. Children that were waited for count.
+
+    peak_sampled: the peak is the largest that was seen now and then, the true one may be higher.
+    """
 
     minor: int | None = None
     major: int | None = None
     peak_resident_bytes: int | None = None
     cpu_seconds: float | None = None
+    peak_sampled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ class Context:
 
     facts: what the headline needs beside counts; plugins add to it. Known keys: command (list), pid, exit_code, level,
         level_why, level_remedy, sampled (1 in N), not_visible (list of reasons), usage_minor, usage_major,
-        peak_resident_bytes, page_size (bytes), started_ns and ended_ns (monotonic), saved (path).
+        peak_resident_bytes, peak_sampled (the true peak may be higher), page_size (bytes), started_ns and ended_ns
+        (monotonic), saved (path).
     require: "full" = a source must not fall back to a lesser level.
     wait_children: the trace goes on until no traced process is left, not until the target itself ends.
     own_threads: ids of wstrace's own threads, which are not to be armed.

@@ -288,6 +288,8 @@ class Session:
                 facts[key] = facts.get(key, 0) + value
         if usage.peak_resident_bytes is not None:
             facts["peak_resident_bytes"] = max(facts.get("peak_resident_bytes", 0), usage.peak_resident_bytes)
+            if usage.peak_sampled:
+                facts["peak_sampled"] = True
 
     def mark(self, text: str) -> None:
         """Puts a mark of the user's into the trace, at this time and thread."""

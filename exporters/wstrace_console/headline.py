@@ -32,7 +32,7 @@ def answer(summary: Summary, facts: Mapping[str, Any], filter: Filter, seen: int
     """
     parts = []
     if peak := facts.get("peak_resident_bytes"):
-        parts.append(f"peak {size(peak)} resident")
+        parts.append(f"peak {'at least ' if facts.get('peak_sampled') else ''}{size(peak)} resident")
     parts.append(_faults(summary, facts, filter, seen))
     if counters(summary, facts):
         if resident := summary.resident():

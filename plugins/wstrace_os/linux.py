@@ -15,6 +15,7 @@ from wstrace.errors import TargetExited, Unavailable, WstraceError
 from wstrace.interfaces import Platform, Target, Usage
 from wstrace_os import procfs
 from wstrace_os.launcher import Launcher, start, sudo_user
+from wstrace_os.privilege import remedies
 
 #: the modules as this system has them: their POSIX half is not typed where mypy checks for Windows
 _os: Any = os
@@ -99,13 +100,13 @@ class LinuxTarget(Target):
             return None if new is None else max(new - (old or 0), 0)
 
         return Usage(since(now.minor, before.minor), since(now.major, before.major), now.peak_resident_bytes,
-                     since(now.cpu_seconds, before.cpu_seconds))  # fmt: skip
+                     since(now.cpu_seconds, before.cpu_seconds), now.peak_sampled)  # fmt: skip
 
     def _from_rusage(self) -> Usage:
         r = self._rusage
         peak = r.ru_maxrss * 1024
         if peak <= (self._before.peak_resident_bytes or 0) + _LAUNCHER_SLACK:
-            return Usage(r.ru_minflt, r.ru_majflt, self._peak, r.ru_utime + r.ru_stime)
+            return Usage(r.ru_minflt, r.ru_majflt, self._peak, r.ru_utime + r.ru_stime, peak_sampled=True)
         return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime)
 
     def _proc(self) -> Usage:
@@ -195,6 +196,10 @@ class LinuxPlatform(Platform):
             if value is not None:
                 shown[path.replace("/", ".")] = str(value)
         return shown
+
+    def remedies(self) -> Mapping[str, str]:
+        """What gives CAP_PERFMON, or more of perf events without it, where a tracer runs."""
+        return remedies()
 
     def output_owner(self) -> tuple[int, int] | None:
         """(uid, gid) of the user who called sudo, None without sudo."""

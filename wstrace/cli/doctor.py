@@ -74,10 +74,9 @@ def _lines(findings: dict[str, Any]) -> list[str]:
             lines += [f"  {where:<14} {first}", *(f"  {'':<14} {line}" for line in rest)]
     changed = {name: o for name, o in findings["options"].items() if o["origin"] != "default"}
     lines += ["", "Options (value, origin)"]
-    lines += [
-        f"  {name:<28} {option['value']}  ({option['origin']})"
-        for name, option in {**changed, **findings["options"]}.items()
-    ]
+    for name, option in {**changed, **findings["options"]}.items():
+        value = "-" if option["value"] in (None, "") else option["value"]
+        lines.append(f"  {name:<28} {value}  ({option['origin']})")
     for name, error in findings["failed"].items():
         lines += ["", f"Plugin {name} failed: {error}"]
     return lines
