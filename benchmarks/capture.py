@@ -11,6 +11,7 @@ Python; idle attach <= 0.2 % of a CPU; peak memory of the tracer <= 250 MB.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import resource
@@ -49,6 +50,9 @@ int main(int argc, char **argv) {
 """
 
 
+FEW = 1000
+
+
 @dataclass
 class Run:
     """One run of the target, seconds; tracer: of the tracer alone."""
@@ -70,6 +74,12 @@ class Bench:
         (folder / "target.c").write_text(TARGET)
         subprocess.run(["gcc", "-O2", "-o", self.binary, folder / "target.c"], check=True)
         self.command = [str(self.binary), str(faults), str(self.told)]
+
+    def few(self) -> Bench:
+        """The same with next to no faults: what a tracer costs before the first record and after the last."""
+        other = copy.copy(self)
+        other.faults, other.command = FEW, [str(self.binary), str(FEW), str(self.told)]
+        return other
 
     def measure(self, command: list[str]) -> Run:
         """Runs it; the tracer's CPU is that of the whole tree less the target's own."""
@@ -186,6 +196,11 @@ def main() -> None:
         ways: dict[str, Callable[[], Run]] = {"bare": bench.bare, "wstrace": bench.wstrace}
         if shutil.which("perf"):
             ways = {"bare": bench.bare, "perf": bench.perf, "wstrace": bench.wstrace}
+        few = bench.few()
+        runs |= {"perf few": [], "wstrace few": []}
+        ways["wstrace few"] = few.wstrace
+        if "perf" in ways:
+            ways["perf few"] = few.perf
         bench.bare()
         for _ in range(options.pairs):
             for name, way in ways.items():
@@ -205,6 +220,12 @@ def main() -> None:
         print(f"{name:40} {value:12.3f}")
 
 
+def marginal(runs: dict[str, list[Run]], who: str, faults: int) -> float:
+    """CPU of the tracer for one record more, in us: start-up and summary, which do not grow, are taken off."""
+    pairs = zip(runs[who], runs[f"{who} few"], strict=True)
+    return 1e6 * median([many.tracer_cpu - few.tracer_cpu for many, few in pairs]) / (faults - FEW)
+
+
 def summary(runs: dict[str, list[Run]], faults: int) -> dict[str, float]:
     """The figures by name: medians, ratios run by run."""
     pairs = list(zip(runs["bare"], runs["wstrace"], strict=True))
@@ -212,7 +233,8 @@ def summary(runs: dict[str, list[Run]], faults: int) -> dict[str, float]:
     figures = {
         "bare_us_per_fault": 1e6 * median([r.target for r in runs["bare"]]) / faults,
         "slowdown_wstrace": median([w.target / b.target for b, w in pairs]),
-        "tracer_cpu_us_per_record": 1e6 * median([w.tracer_cpu for w in runs["wstrace"]]) / faults,
+        "tracer_cpu_us_per_record": marginal(runs, "wstrace", faults),
+        "tracer_cpu_fixed_seconds": median([w.tracer_cpu for w in runs["wstrace few"]]),
         "lost_records": float(sum(w.lost for w in runs["wstrace"])),
         "records_per_fault": median([w.records / faults for w in runs["wstrace"]]),
         "bytes_per_record": median([w.file_bytes / max(w.records, 1) for w in runs["wstrace"]]),
@@ -222,8 +244,10 @@ def summary(runs: dict[str, list[Run]], faults: int) -> dict[str, float]:
         figures |= {
             "slowdown_perf": median([p.target / b.target for b, p, _ in threes]),
             "slowdown_over_perfs": median([w.target / p.target for _, p, w in threes]),
-            "perf_cpu_us_per_record": 1e6 * median([p.tracer_cpu for _, p, _ in threes]) / faults,
-            "tracer_cpu_over_perfs": median([w.tracer_cpu / p.tracer_cpu for _, p, w in threes]),
+            "perf_cpu_us_per_record": marginal(runs, "perf", faults),
+            "perf_cpu_fixed_seconds": median([p.tracer_cpu for p in runs["perf few"]]),
+            "tracer_cpu_over_perfs": marginal(runs, "wstrace", faults) / marginal(runs, "perf", faults),
+            "tracer_cpu_over_perfs_with_start_up": median([w.tracer_cpu / p.tracer_cpu for _, p, w in threes]),
             "perf_bytes_per_record": median([p.file_bytes / faults for _, p, _ in threes]),
         }
     return figures
