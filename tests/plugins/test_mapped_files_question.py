@@ -51,18 +51,14 @@ def test_every_line_of_maps(way: None) -> None:
         process.kill()
 
 
-def test_a_deleted_file_and_one_with_a_strange_name(way: None, tmp_path: Path) -> None:
-    path = tmp_path / "a b\n\\012 (deleted)x"
+def test_odd_and_deleted_names(way: None, tmp_path: Path) -> None:
+    path = tmp_path / "a b\nc\tü (deleted) x"
     path.write_bytes(bytes(8192))
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 8192, flags=mmap.MAP_PRIVATE) as mapped:
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         address = address_of(mapped)
-        if linux._query(os.getpid(), address) is not None:  # maps writes a newline as \012, and so does a name
-            assert wstrace.mapped_file(address + 5000) == str(path)
+        assert wstrace.mapped_file(address + 5000) == str(path)
         path.unlink()
-        found = wstrace.mapped_file(address)
-        assert found is not None
-        assert found.startswith(str(tmp_path))
-        assert not found.endswith(" (deleted)")
+        assert wstrace.mapped_file(address) == str(path)
 
 
 def test_addresses_without_a_file(way: None) -> None:
