@@ -277,6 +277,19 @@ def test_a_peer_that_says_nothing_or_nonsense_costs_itself_only(tmp_path, monkey
     agent.close()
 
 
+def test_an_agent_that_cannot_says_why(tmp_path, monkeypatch):
+    path = str(tmp_path / "a.sock")
+    agent = agent_linux.Agent(path)
+
+    def refuse() -> None:
+        raise Unavailable("no userfaultfd today")
+
+    monkeypatch.setattr(agent_linux, "Userfaultfd", refuse)
+    with pytest.raises(Unavailable, match="agent: no userfaultfd today"):
+        agent_linux.connect(os.getpid(), path)
+    agent.close()
+
+
 def test_the_socket_of_a_dead_process_is_taken_over_a_living_ones_not(tmp_path):
     path = str(tmp_path / "a.sock")
     with socket.socket(socket.AF_UNIX) as dead:
