@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import wstrace
-from wstrace.schema import KINDS
+from wstrace.schema import KINDS, PROCESS_EXEC
 
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
@@ -404,3 +404,29 @@ def test_what_was_mapped_before_it_was_attached(tmp_path: Path) -> None:
             if recorded.context.strings[code] == str(file):
                 found.add((va - mappings[mapping]) // 4096)
     assert found == {7, 9}
+
+
+def test_a_hundred_forks_and_execs(tmp_path: Path) -> None:
+    """GIVEN a shell that runs another program again and again THEN its children are the shell until their exec and the
+    program from then on, and nothing is unknown.
+    """
+    shell, program = (Path(shutil.which(name) or name).resolve() for name in ("sh", "true"))
+    # in brackets: dash would vfork() for the program alone, and touch no page before it executes it
+    with record(tmp_path, [shell, "-c", f"i=0; while [ $i -lt 100 ]; do (:; {program}); i=$((i+1)); done"]) as trace:
+        columns, processes = faults(trace), trace.processes
+        assert int((columns["mapping"] == 0).sum()) == int((columns["pc_mapping"] == 0).sum()) == 0
+        assert trace.ledger.get("unresolved") == 0
+        executed = processes["event"] == PROCESS_EXEC
+        times = dict(zip(processes["pid"][executed].tolist(), processes["time_ns"][executed].tolist(), strict=True))
+        names = {code: trace.strings[code] for code in np.unique([columns["file"], columns["pc_file"]]).tolist()}
+        seen = {True: set(), False: set()}
+        for pid, time, va, pc in zip(
+            *(columns[name].tolist() for name in ("pid", "time_ns", "file", "pc_file")), strict=True
+        ):
+            if pid in times and pid != trace.facts["pid"]:
+                seen[time >= times[pid]] |= {(pid, names[va]), (pid, names[pc])}
+        of = {
+            when: [{pid for pid, name in seen[when] if name == str(file)} for file in (shell, program)] for when in seen
+        }
+        assert len(of[True][1]) == len(of[False][0]) == 100
+        assert of[True][0] == of[False][1] == set()
