@@ -556,7 +556,6 @@ class Disk:
         self.left -= len(view)
         return self._write(fd, view)
 
-
     def ftruncate(self, fd: int, size: int) -> None:
         self.left += os.fstat(fd).st_size - size
         self._truncate(fd, size)
