@@ -190,6 +190,9 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=10.0, help="seconds of idle attach, 0 = none")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    os.environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # a tracer that is compiled anew at every start is not what we ask for
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), options.faults)
         runs: dict[str, list[Run]] = {"bare": [], "perf": [], "wstrace": []}
@@ -202,6 +205,7 @@ def main() -> None:
         if "perf" in ways:
             ways["perf few"] = few.perf
         bench.bare()
+        few.wstrace()
         for _ in range(options.pairs):
             for name, way in ways.items():
                 runs[name].append(way())
