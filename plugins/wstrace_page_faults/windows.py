@@ -54,6 +54,8 @@ class PageFaults(Source):
 
     #: the system's functions, or a stand-in with the same ones
     api: Any = winapi
+    #: how often it is asked whether a process has ended
+    exits_seconds = 0.02
 
     def __init__(self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True) -> None:
         self._slowest = max(poll_ms / 1000, _FASTEST_SECONDS)
@@ -62,6 +64,7 @@ class PageFaults(Source):
         self._processes: dict[int, _Process] = {}
         self._ended: set[int] = set()
         self._family_looked = 0.0
+        self._exits_looked = 0
         self._drains = self._hidden = 0
         self._started = self._stopped = False
 
@@ -128,8 +131,11 @@ class PageFaults(Source):
                 yield from self._introduce(process, window)
         if self._children and self._context.children:
             yield from self._follow(window)
+        look = self._stopped or window[1] - self._exits_looked >= self.exits_seconds * 1e9
+        self._exits_looked = window[1] if look else self._exits_looked
         for process in list(self._processes.values()):
-            last = process.watch.exited()  # asked before the drain: what it recorded until its end is in that drain
+            # asked before the drain: what it recorded until its end is in that drain
+            last = look and process.watch.exited()
             changes = process.watch.drain()
             fullest = max(fullest, len(changes) + changes.lost)
             yield from self._batches(process, changes, window)

@@ -55,7 +55,7 @@ def machine(**options) -> FakeWindows:
 
 def traced(windows, *pids, launched=True, context=None, **options):
     source = PageFaults(poll_ms=1, **options)
-    source.api = windows
+    source.api, source.exits_seconds = windows, 0
     context = context or Context(targets=tuple(FakeTarget(pid, launched=launched) for pid in pids or (7,)))
     source.start(context)
     return source, context
