@@ -109,7 +109,7 @@ class Data:
 def capture(path: Path, faults: int) -> None:
     """A real capture of at least so many faults."""
     command = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", str(path), "--",
-               sys.executable, "-c", WORKLOAD, str(int(faults * 1.15))]  # fmt: skip
+               sys.executable, "-c", WORKLOAD, str(int(faults * 1.3))]  # fmt: skip
     subprocess.run(command, check=True)
 
 
