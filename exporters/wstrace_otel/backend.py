@@ -198,7 +198,7 @@ class OwnBackend:
         # couriers of records end first: what they lost is then in the last export of the ledger's metrics
         records = [courier for courier in self._couriers if courier.who != "metrics"]
         metrics = [courier for courier in self._couriers if courier.who == "metrics"]
-        share = until - (until - time.monotonic()) / 3 if metrics and records else until
+        share = until - (until - time.monotonic()) / 4 if metrics and records else until
         for couriers, end in ((records, share), (metrics, until)):
             for courier in couriers:
                 courier.stop()

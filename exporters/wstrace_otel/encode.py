@@ -192,8 +192,13 @@ class MetricSet:
 
         try:
             return PrometheusMetricReader(registry=self._registry)
-        except TypeError:  # an exporter without the argument knows but the default registry, with the tracer's own
-            raise OutputError("the Prometheus exporter is too old", 'pip install -U "wstrace[prometheus]"') from None
+        except TypeError:  # an exporter of old knows but the default registry: move what it registered there
+            from prometheus_client import REGISTRY
+
+            reader = PrometheusMetricReader()
+            REGISTRY.unregister(reader._collector)
+            self._registry.register(reader._collector)
+            return reader
 
     def serve(self) -> Callable[[], None]:
         """Opens the port that Prometheus scrapes; gives what closes it.

@@ -94,7 +94,7 @@ class _All(SpanProcessor):
 
     def _on_ending(self, span: Any) -> None:
         for processor in self._processors:
-            processor._on_ending(span)
+            getattr(processor, "_on_ending", lambda span: None)(span)
 
     def on_end(self, span: Any) -> None:
         """To each."""

@@ -70,7 +70,8 @@ class FaultSpanProcessor(SpanProcessor):
         self._counter = counter or thread_faults
         self._exact = EXACT if counter is not None or thread_faults.exact else THREAD_WINDOW
         self._max_open = max_open
-        self._on_ending = inner._on_ending  # type: ignore[method-assign]
+        if hasattr(inner, "_on_ending"):  # SDKs of late have it
+            self._on_ending = inner._on_ending  # type: ignore[method-assign]
         self._forget()
         _processors.add(self)
 

@@ -34,7 +34,9 @@ def need() -> Any:
     try:
         from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
         from opentelemetry.proto.profiles.v1development import profiles_pb2
-    except ImportError:
+
+        profiles_pb2.Stack  # noqa: B018  earlier drafts of the protocol had none, and collectors no longer read them
+    except (ImportError, AttributeError):
         raise OutputError("OTLP profiles need a package that is not installed or too old",
                           'pip install -U "wstrace[otlp]"') from None  # fmt: skip
     return profiles_pb2, profiles_service_pb2

@@ -49,6 +49,7 @@ def run(tmp_path: Path, collector: Collector, protocol: str, *options: str, **en
     if done.returncode == 122:
         pytest.skip(f"page faults cannot be traced here: {done.stderr.strip()[-300:]}")
     assert done.returncode == 5, done.stderr
+    assert "lost_otel" not in done.stderr
     collector.stop()
     return file, done.stdout.split()
 
