@@ -120,9 +120,12 @@ def _earlier(past: Past, addresses: NDArray[Any], times: NDArray[Any], early: in
     which = np.full(len(addresses), -1)
     # between two neighbouring ends of fragments the same ones lie; places are those of them that are asked for
     cuts = np.unique(np.concatenate((past.start, past.end)))
-    places, place = np.unique(np.searchsorted(cuts, addresses, side="right"), return_inverse=True)
-    first = np.searchsorted(places, np.searchsorted(cuts, past.start), side="right")
-    last = np.searchsorted(places, np.searchsorted(cuts, past.end), side="right")
+    between = np.searchsorted(cuts, addresses, side="right")
+    asked = np.zeros(len(cuts) + 1, "i8")
+    asked[between] = 1
+    places = np.cumsum(asked)
+    place = places[between] - 1
+    first, last = places[np.searchsorted(cuts, past.start)], places[np.searchsorted(cuts, past.end)]
     layers = last - first
     layers[np.cumsum(layers[::-1])[::-1] > _MOST_LAYERS] = 0  # the newest are kept
     if not layers.any():
@@ -135,8 +138,8 @@ def _earlier(past: Past, addresses: NDArray[Any], times: NDArray[Any], early: in
     order = np.argsort(key, kind="stable")
     key, number, at = key[order], number[order], at[order]
     # the newest one of the place that was born by then
-    asked = place * (len(births) + 1) + np.searchsorted(births, times, side="right")
-    newest = np.searchsorted(key, asked, side="right") - 1
+    wanted = place * (len(births) + 1) + np.searchsorted(births, times, side="right")
+    newest = np.searchsorted(key, wanted, side="right") - 1
     before = (newest >= 0) & (at[newest] == place)
     there = before & (times < past.death[number[newest]])
     which[there] = number[newest[there]]
