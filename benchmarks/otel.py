@@ -135,7 +135,7 @@ def bulk(quick: bool) -> dict[str, Any]:
 
 
 def span(quick: bool) -> dict[str, Any]:
-    """Started and ended spans with 4 attributes, with and without the processor: interleaved short rounds, the least."""
+    """Started and ended spans with 4 attributes, with and without the processor: short rounds in turn, the least."""
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
     from wstrace_otel.processor import FaultSpanProcessor

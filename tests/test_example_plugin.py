@@ -74,7 +74,8 @@ def test_its_rows_are_in_the_file(environment, tmp_path):
     # and without the plugin installed the file is read all the same: its schema stands in it
     import wstrace as api
 
-    sizes = [int(n) for batch in api.open_trace(tmp_path / "x.wst").batches("resident_size") for n in batch["bytes"]]
+    with api.open_trace(tmp_path / "x.wst") as trace:
+        sizes = [int(n) for batch in trace.batches("resident_size") for n in batch["bytes"]]
     assert len(sizes) >= 5
     assert max(sizes) - min(sizes) > 10 << 20, "it saw the target grow by 20 MiB"
 

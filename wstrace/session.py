@@ -257,7 +257,7 @@ class Session:
         context = self.context
         for target in context.targets:
             self._account(target)
-        context.facts["ended_ns"] = time.perf_counter_ns()
+        context.facts.setdefault("ended_ns", time.perf_counter_ns())  # a replay keeps the recorded one
         if context.strings.overflowed:
             self.ledger.set("names_overflowed", context.strings.overflowed)
         self._bus.finish(seconds)

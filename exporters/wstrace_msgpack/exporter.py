@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
+from wstrace.schema import ADDRESS_SPACE
 from wstrace_msgpack import osfile
 from wstrace_msgpack.frames import Header
 from wstrace_msgpack.replay import ORIGIN
@@ -32,9 +33,6 @@ class MsgpackExporter(Exporter):
 
     name: ClassVar[str] = "msgpack"
     takes_output: ClassVar[bool] = True
-    streams: ClassVar[frozenset[str] | None] = frozenset(
-        ("page_fault", "process", "mapping", "resident", "written", "mark")
-    )
 
     def __init__(
         self,
@@ -104,7 +102,7 @@ class MsgpackExporter(Exporter):
 
     def export(self, batch: Batch) -> None:
         """Takes one batch."""
-        if self._writer is not None:
+        if self._writer is not None and batch.schema is not ADDRESS_SPACE:  # its sense is in the mappings
             if not self._taken:
                 self._begin()
             self._taken += 1

@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace_otel import names, resource
-from wstrace_otel.backend import GlobalBackend, OwnBackend, version
 from wstrace_otel.bulk import Encoder
 from wstrace_otel.clock import WallClock
 from wstrace_otel.courier import LOST, Courier, Pace
-from wstrace_otel.embedded import embedded
-from wstrace_otel.lifecycle import Lifecycle
 from wstrace_otel.metrics import KernelCounts, ProcessInstruments, TracerInstruments
 from wstrace_otel.processes import Process, Processes, memory
 from wstrace_otel.profiles import Profiles
 from wstrace_otel.profiles import need as need_profiles
 from wstrace_otel.sampling import Sampler, TokenBucket
 from wstrace_otel.usage import thread_faults
+
+if TYPE_CHECKING:  # the SDK is imported when the exporter starts: every command line asks for this class
+    from wstrace_otel.backend import OwnBackend
 
 #: seconds that close() may take with the collector down
 CLOSE_SECONDS = 3.0
@@ -98,6 +98,10 @@ class OtelExporter(Exporter):
 
     def start(self, context: Context) -> None:
         """Opens the pipelines. Raises OutputError or UsageError, before the target runs."""
+        from wstrace_otel.backend import GlobalBackend
+        from wstrace_otel.embedded import embedded
+        from wstrace_otel.lifecycle import Lifecycle
+
         self._context = context
         self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
         self._clock = WallClock(context.facts)
@@ -149,6 +153,8 @@ class OtelExporter(Exporter):
         )
 
     def _open(self, context: Context) -> OwnBackend:
+        from wstrace_otel.backend import OwnBackend, version
+
         own = self._own = OwnBackend(
             context.ledger, to=self._to, endpoint=self._endpoint, interval=self._interval, signals=self._signals
         )
@@ -286,6 +292,8 @@ class OtelExporter(Exporter):
             self._send_profiles()
         self._kernel.now()
         if self._global:
+            from wstrace_otel.embedded import embedded
+
             embedded.end(self._processes, self._context.ledger)
         else:
             self._backend.close(until)
