@@ -1,7 +1,7 @@
 """Address -> mapping and offset -> symbol: how fast, and in what memory.
 
-    python benchmarks/resolve.py                 # 1,000,000 faults, 400 mappings, then symbols of libpython
-    python benchmarks/resolve.py --rows 100000 --runs 3 --file /usr/lib/x86_64-linux-gnu/libc.so.6
+    python tests/benchmarks/resolve.py                 # 1,000,000 faults, 400 mappings, then symbols of libpython
+    python tests/benchmarks/resolve.py --rows 100000 --runs 3 --file /usr/lib/x86_64-linux-gnu/libc.so.6
 
 Goals: va and pc of 1M rows to 400 mappings in 110 ms; 100,000 unique symbol look-ups a second after loading; memory
 flat over 100,000 execs of 30 mappings (`--execs 100000`).

@@ -1,7 +1,7 @@
 """The trace file against its goals and its peers, on a real capture and on synthetic rows, ratios in one run.
 
-    python benchmarks/trace_file.py                          # all of it: minutes, 2 GB of disk
-    python benchmarks/trace_file.py --rows 300000 --query-rows 2000000 --faults 100000    # a smoke test
+    python tests/benchmarks/trace_file.py                          # all of it: minutes, 2 GB of disk
+    python tests/benchmarks/trace_file.py --rows 300000 --query-rows 2000000 --faults 100000    # a smoke test
 
 Goals: write >= 8M rows/s a core, read to columns >= 8M rows/s, <= 7 B a record, writer memory <= 20 MB, a one-second
 window out of 10M rows <= 10 ms, a scan of 60 MB without footer <= 50 ms, top-10 files over 100M rows <= 2.5 s.

@@ -1,6 +1,6 @@
 """What a snapshot costs: wstrace.working_set() beside a bare C loop over PAGEMAP_SCAN and beside pmap -XX.
 
-    python benchmarks/snapshot.py [--gib 4] [--pairs 7] [--json]
+    python tests/benchmarks/snapshot.py [--gib 4] [--pairs 7] [--json]
 
 Ratios are medians over pairs of runs, because absolute times are noisy. The C loop asks for the same categories and
 keeps nothing; it does not know which pages are exclusive, nor whose they are. Goals: <= 1.2 x the C loop; <= 0.7 x

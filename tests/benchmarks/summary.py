@@ -1,6 +1,6 @@
 """What the summary costs: ns a fault to count, and ms from the last fault to the printed text.
 
-    python benchmarks/summary.py [--rows 1048576] [--rounds 5]
+    python tests/benchmarks/summary.py [--rows 1048576] [--rounds 5]
 
 Goals: <= 40 ns a fault; <= 500 ms for 1M faults. Rows are views of 40-byte kernel rows, as a source gives them. The two
 measurements are taken in turn, A B A B; the best and the median of the rounds are printed.

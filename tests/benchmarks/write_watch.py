@@ -1,6 +1,6 @@
 """What write watch costs: get and reset by WriteWatch beside the same in C, and beside copy and compare.
 
-    python benchmarks/write_watch.py [--mib 1024] [--pairs 9] [--json]
+    python tests/benchmarks/write_watch.py [--mib 1024] [--pairs 9] [--json]
 
 Ratios are medians over pairs of runs. Goals: get + reset of 1 GiB with 1 % written <= 1.3 x C; >= 20 x faster than to
 keep a copy and compare.

@@ -1,6 +1,6 @@
 """The Windows half's arithmetic, on any system; and, on Windows or under Wine with the stand-in, its idle drain.
 
-    python benchmarks/windows_decode.py
+    python tests/benchmarks/windows_decode.py
 
 Prints records/s of decoding full buffers of GetWsChangesEx (goal >= 20M), ms of decoding a QueryWorkingSet of 1M pages
 to runs (goal <= 50), and CPU and wall time of an idle drain at 1 ms over those of a bare sleep loop, from paired runs

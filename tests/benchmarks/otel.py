@@ -1,7 +1,7 @@
 """What the exporter `otel` costs, and what it keeps when the collector is away.
 
-    python benchmarks/otel.py                    # all; --outage 60 for a whole minute, --quick for a look
-    python benchmarks/otel.py metrics bulk       # some
+    python tests/benchmarks/otel.py                    # all; --outage 60 for a whole minute, --quick for a look
+    python tests/benchmarks/otel.py metrics bulk       # some
 
 metrics   CPU a fault of the aggregating path                                        <= 0.1 us
 bulk      CPU a record of mode=bulk against the SDK's log path at equal content      >= 5 times less
@@ -33,7 +33,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
 
 ROWS = 16_384  # about what a drain gives at 160,000 faults/s
 

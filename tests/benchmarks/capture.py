@@ -1,6 +1,6 @@
 """What tracing costs: a target of 1M page faults bare, under perf record and under wstrace, in paired runs A B C A B C.
 
-    python benchmarks/capture.py [--pairs 5] [--faults 1000000] [--json]
+    python tests/benchmarks/capture.py [--pairs 5] [--faults 1000000] [--json]
 
 Run it as root (or with perf_event_paranoid <= 1) on a quiet machine. Ratios are medians of the runs' own pairs, because
 absolute times are noisy. Goals: slowdown over perf's <= 1.0; tracer CPU per record <= perf's; loss 0; <= 7 bytes per
