@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import errno
 import select
 import time
@@ -339,6 +340,8 @@ class PageFaults(Source):
         if told > seen and self._settings.kernel:
             launched = all(target.launched for target in self._context.targets)
             own = "exec's own" if launched else "those that came while it was being attached"
+            if any(target.pid == os.getpid() for target in self._context.targets):
+                own += ", those of wstrace's own threads"
             reasons.append(f"{told - seen:,} pages that came without a fault: {own}, MAP_POPULATE, mlock")
 
     def _close(self) -> None:
