@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import errno
+import os
 import select
 import time
 from collections.abc import Iterable, Iterator, Mapping
