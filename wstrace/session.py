@@ -228,7 +228,7 @@ class Session:
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout
         for target in self.context.targets if not children else ():
-            while (code := target.wait(min(0.2, max(0.0, until - time.monotonic())))) is None:
+            while (code := target.wait(min(0.5, max(0.0, until - time.monotonic())))) is None:
                 if time.monotonic() >= until or self.finished:
                     return self.finished
             self.facts["exit_code"] = code
