@@ -25,7 +25,7 @@ class Foreign:
         argtypes: Sequence[Any],
         check: Callable[..., Any] | None = None,
     ) -> None:
-        self.library, self.name = library, name
+        self.file, self.name = library, name
         self._restype, self._argtypes, self._check = restype, tuple(argtypes), check
         self._function: Any = None
 
@@ -37,13 +37,13 @@ class Foreign:
 
     def _open(self) -> Any:
         try:
-            if self.library is not None and self.library.endswith(".dll"):
-                library: Any = ctypes.WinDLL(self.library, use_last_error=True)  # type: ignore[attr-defined, unused-ignore]
+            if self.file is not None and self.file.endswith(".dll"):
+                library: Any = ctypes.WinDLL(self.file, use_last_error=True)  # type: ignore[attr-defined, unused-ignore]
             else:
-                library = ctypes.CDLL(self.library, use_errno=True)
+                library = ctypes.CDLL(self.file, use_errno=True)
             function = getattr(library, self.name)
         except (OSError, AttributeError) as missing:
-            where = self.library or "the C library"
+            where = self.file or "the C library"
             raise Unavailable(f"{self.name} of {where} is not on this system ({missing})") from None
         function.restype, function.argtypes = self._restype, self._argtypes
         if self._check is not None:
