@@ -1,0 +1,191 @@
+"""Where a trace can be written: files, locks, pipes, standard output; what must never be left behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from wstrace.batch import Batch
+from wstrace.errors import OutputError, UsageError
+from wstrace.interfaces import Context
+from wstrace_msgpack import synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.reader import open_trace
+
+
+def started(path: Path, **options: object) -> tuple[MsgpackExporter, Context]:
+    context = Context()
+    exporter = MsgpackExporter(path=str(path), **options)
+    exporter.start(context)
+    return exporter, context
+
+
+def everything(exporter: MsgpackExporter, context: Context, n: int = 10_000, rows: int = 1000) -> list[Batch]:
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings))
+    batches = list(synthetic.faults(context.strings, n, rows=rows))
+    for batch in batches:
+        exporter.export(batch)
+    return batches
+
+
+def test_an_existing_file_is_overwritten_with_force_only(tmp_path):
+    path = tmp_path / "x.wst"
+    path.write_bytes(b"precious")
+    with pytest.raises(OutputError, match="-f"):
+        started(path)
+    assert path.read_bytes() == b"precious"
+    started(path, force=True)[0].close()
+    assert path.read_bytes() != b"precious"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="only on systems with modes")
+def test_a_new_file_is_its_owners_only_and_not_inherited(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    everything(exporter, context, 10)
+    assert stat.S_IMODE((tmp_path / "x.wst").stat().st_mode) == 0o600
+    assert not os.get_inheritable(exporter._writer._sink.out.fd)
+    exporter.close()
+
+
+def test_two_writers_on_one_file(tmp_path):
+    path = tmp_path / "x.wst"
+    exporter, context = started(path)
+    everything(exporter, context, 1000)
+    exporter.flush(1)
+    before = path.read_bytes()
+    for how in ({"force": True}, {"resume": True}):
+        with pytest.raises(OutputError, match="another wstrace"):
+            started(path, **how)
+    assert path.read_bytes() == before
+    exporter.close()
+    started(path, force=True)[0].close()
+
+
+def test_places_that_cannot_be_written_say_so_and_what_to_do(tmp_path):
+    with pytest.raises(OutputError, match="create its directory"):
+        started(tmp_path / "none" / "x.wst")
+    with pytest.raises(OutputError, match="name a file"):
+        started(tmp_path, force=True)
+    with pytest.raises(UsageError, match="level"):
+        MsgpackExporter(path="x", level=99)
+    with pytest.raises(UsageError, match="parts"):
+        MsgpackExporter(path="x", layout="rows", keep=3)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="only on systems with users")
+def test_a_read_only_directory(tmp_path):
+    folder = tmp_path / "ro"
+    folder.mkdir()
+    folder.chmod(0o500)
+    code = f"""
+import os
+from wstrace.interfaces import Context
+from wstrace.errors import OutputError
+from wstrace_msgpack.exporter import MsgpackExporter
+os.getuid() == 0 and os.setuid(65534)
+try:
+    MsgpackExporter(path={str(folder / "x.wst")!r}).start(Context())
+except OutputError as error:
+    print(error.exit_code, error)
+"""
+    for parent in folder.parents:  # pytest's folders are 0700
+        if parent.owner() == folder.owner() and parent != parent.parent and len(parent.parts) > 2:
+            parent.chmod(parent.stat().st_mode | 0o055)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert out.stdout.startswith("123 cannot write"), out.stderr
+    assert "a directory that you may write to" in out.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="only on systems with named pipes")
+def test_a_fifo_gets_a_whole_trace(tmp_path):
+    fifo, copy = tmp_path / "fifo", tmp_path / "copy.wst"
+    os.mkfifo(fifo)
+    reader = threading.Thread(target=lambda: copy.write_bytes(fifo.read_bytes()))
+    reader.start()
+    exporter, context = started(fifo)
+    everything(exporter, context, 20_000)
+    exporter.close()
+    reader.join(20)
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    with open_trace(str(copy)) as trace:
+        assert trace.clean
+        assert trace.rows["page_fault"] == 20_000
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="only on systems with named pipes")
+def test_a_pipe_whose_reader_leaves_is_one_error(tmp_path):
+    read, write = os.pipe()
+    exporter, context = started(Path(f"/dev/fd/{write}"))
+    os.close(write)
+    everything(exporter, context, 1000)
+    os.close(read)
+    refused = 70_000
+    with pytest.raises(OutputError, match="Broken pipe"):
+        everything(exporter, context, 2 * refused, refused)
+    with pytest.raises(OutputError, match="Broken pipe"):
+        exporter.close()
+    # nothing but the header got through; the lane itself counts the batch that was refused
+    assert exporter.statistics()["dropped"] == 1000 + 2 + 2 + refused
+    assert context.ledger.get("failed_lane") + refused == exporter.statistics()["dropped"]
+
+
+STDOUT = """
+from wstrace.interfaces import Context
+from wstrace_msgpack import synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+context = Context()
+exporter = MsgpackExporter(path="-")
+exporter.start(context)
+exporter.export(synthetic.mappings(context.strings))
+for batch in synthetic.faults(context.strings, 100_000):
+    exporter.export(batch)
+exporter.close()
+"""
+
+
+def test_standard_output_is_a_trace_but_not_on_a_terminal(tmp_path):
+    out = subprocess.run([sys.executable, "-c", STDOUT], capture_output=True, timeout=60)
+    (tmp_path / "x.wst").write_bytes(out.stdout)
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert trace.clean
+        assert trace.rows["page_fault"] == 100_000
+    pty = pytest.importorskip("pty", reason="only on systems with terminals")
+    master, slave = pty.openpty()
+    told = subprocess.run([sys.executable, "-c", STDOUT], stdout=slave, stderr=subprocess.PIPE, timeout=60)
+    os.close(slave)
+    os.close(master)
+    assert b"standard output is a terminal" in told.stderr
+
+
+def test_a_session_that_fails_to_start_leaves_no_file(tmp_path):
+    exporter, _ = started(tmp_path / "x.wst")
+    exporter.cancel()
+    assert not (tmp_path / "x.wst").exists()
+    (tmp_path / "x.wst").write_bytes(b"it was there")
+    exporter, _ = started(tmp_path / "x.wst", resume=True, force=True)
+    exporter.cancel()
+    assert (tmp_path / "x.wst").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only on systems with fork")
+def test_a_forked_child_writes_nothing(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    everything(exporter, context, 1000)
+    pid = os.fork()
+    if pid == 0:
+        exporter.abandon()
+        exporter.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    everything(exporter, context, 1000)
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert trace.clean
+        assert trace.rows["page_fault"] == 2000

@@ -1,0 +1,207 @@
+"""Replay of a recorded trace, and of one that still grows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import TraceFileError, UsageError
+from wstrace.interfaces import Context, Source
+from wstrace.schema import MARK, PAGE_FAULT
+from wstrace.session import Session
+from wstrace.testing import RecordingExporter, SourceContract, batch_of
+from wstrace_msgpack import synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.follow import Follower
+from wstrace_msgpack.reader import open_trace
+from wstrace_msgpack.replay import Replay
+
+N = 30_000
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("replay") / "x.wst"
+
+
+@pytest.fixture(scope="module")
+def written(path) -> list[Batch]:
+    context = Context()
+    exporter = MsgpackExporter(path=str(path))
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings))
+    batches = list(synthetic.faults(context.strings, N, rows=1000))
+    for batch in batches:
+        exporter.export(batch)
+        exporter.flush(1)
+    exporter.export(batch_of(MARK, context.strings, time_ns=[2_500_000], pid=7, tid=8, text=["warm"]))
+    exporter.export(synthetic.resident(context.strings))
+    context.ledger.add("recorded", N, "page_fault")
+    context.ledger.add("lost_kernel", 7, "page_fault")
+    context.facts.update(level="full", peak_resident_bytes=123)
+    exporter.close()
+    return batches
+
+
+def column(batches, name: str) -> np.ndarray:
+    return np.concatenate([batch[name] for batch in batches])
+
+
+class TestReplay(SourceContract):
+    @pytest.fixture(autouse=True)
+    def file(self, path: Path, written: list[Batch]) -> None:
+        self.path = str(path)
+
+    def make(self) -> Source:
+        return Replay(path=[self.path])
+
+
+def replayed(**options: object) -> tuple[RecordingExporter, Session]:
+    exporter = RecordingExporter()
+    with Session(sources=[Replay(**options)], exporters=[exporter], enrichers=[], record=False) as session:
+        assert session.wait(20)
+    return exporter, session
+
+
+def test_a_replay_gives_what_was_recorded(path, written):
+    exporter, session = replayed(path=[str(path)])
+    for name in written[0]:
+        assert np.array_equal(column(exporter.of("page_fault"), name), column(written, name))
+    assert exporter.batches[0].schema.name == "mapping", "mappings come before the rows that refer to them"
+    assert {"file", "pc_file", "kind"} <= set(exporter.of("page_fault")[0])
+    assert session.ledger.get("recorded", "page_fault") == N
+    assert session.ledger.get("lost_kernel", "page_fault") == 7
+    assert session.facts["level"] == "full"
+    assert session.facts["peak_resident_bytes"] == 123
+    assert len(exporter.of("mark")) == len(exporter.of("resident")) == 1
+
+
+def test_a_replay_into_a_file_keeps_clock_host_and_rows(path, written, tmp_path):
+    copy = tmp_path / "copy.wst"
+    exporters = [MsgpackExporter(path=str(copy))]
+    with Session(sources=[Replay(path=[str(path)])], exporters=exporters, enrichers=[], record=False) as session:
+        session.wait(20)
+    with open_trace(str(path)) as old, open_trace(str(copy)) as new:
+        assert new.clean
+        assert new.rows == old.rows
+        assert new.begin_ns == old.begin_ns
+        assert old.ledger.as_dict().items() <= new.ledger.as_dict().items()
+        for name in ("boot_id", "clock", "created_ns", "host", "page_size"):
+            assert getattr(new.header, name) == getattr(old.header, name)
+        for stream in ("page_fault", "process", "resident"):
+            assert next(iter(old.batches(stream))).window[0] == next(iter(new.batches(stream))).window[0]
+        files = [[t.strings[c] for c in column(t.batches("page_fault", ["file"]), "file").tolist()] for t in (old, new)]
+        assert files[0] == files[1]
+
+
+def test_a_replay_of_a_window_counts_from_the_beginning(path, written, monkeypatch):
+    monkeypatch.setattr("wstrace_msgpack.reader.TraceFile.begin_ns", 2_000_000)
+    times = column(written, "time_ns")
+    exporter, session = replayed(path=[str(path)], start=0.005, end=0.010)
+    expected = times[(times >= 7_000_000) & (times < 12_000_000)]
+    assert np.array_equal(column(exporter.of("page_fault"), "time_ns"), expected)
+    assert len(exporter.of("process")) == 1, "who the processes are is told whatever the window"
+    assert session.ledger.get("recorded", "page_fault") == len(expected)
+
+
+def test_a_replay_at_speed_takes_its_time(path, written):
+    times = column(written, "time_ns")
+    took = {}
+    for speed in (0.0, 0.1):
+        started = time.monotonic()
+        exporter, _ = replayed(path=[str(path)], speed=speed)
+        took[speed] = time.monotonic() - started
+        assert sum(map(len, exporter.of("page_fault"))) == N
+    assert took[0.1] > float(times[-1] - times[0]) / 1e9 / 0.1 * 0.9
+
+
+def test_replay_options_that_make_no_sense():
+    with pytest.raises(UsageError):
+        Replay(path=["x"], speed=-1.0)
+    with pytest.raises(UsageError):
+        Replay(path=["x"], follow=True, start=1.0)
+    with pytest.raises(TraceFileError):
+        Replay(path=["no such file"]).start(Context())
+
+
+# -- growing files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_growing_file_is_followed_to_its_end(tmp_path):
+    context, seen = Context(), Dictionary()
+    exporter = MsgpackExporter(path=str(tmp_path / "x.wst"))
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings, 20))
+    batches = list(synthetic.faults(context.strings, 3000, rows=500, n_mappings=20))
+    exporter.export(batches[0])
+    exporter.flush(1)
+    follower = Follower(str(tmp_path / "x.wst"), seen)
+    found = list(follower.batches())
+    assert [batch.schema.name for batch in found] == ["mapping", "page_fault"]
+    assert not list(follower.batches())
+    assert not follower.finished
+    exporter.export(synthetic.mappings(context.strings, 20, first=21))
+    for batch in batches[1:]:
+        exporter.export(batch)
+        exporter.flush(1)
+        found += follower.batches()
+    context.ledger.add("recorded", 3000, "page_fault")
+    exporter.close()
+    found += follower.batches()
+    assert follower.finished
+    assert follower.ledger == {"recorded:page_fault": 3000}
+    faults = [batch for batch in found if batch.schema is PAGE_FAULT]
+    assert np.array_equal(column(faults, "va"), column(batches, "va"))
+    assert "[lost]" not in {seen[c] for c in np.unique(column(faults, "file")).tolist()}
+    follower.close()
+
+
+def test_half_a_frame_at_the_end_is_waited_for(path, written, tmp_path):
+    data = path.read_bytes()
+    growing = tmp_path / "x.wst"
+    follower, rows, state = None, 0, 7
+    growing.write_bytes(data[:100])
+    follower = Follower(str(growing), Dictionary())
+    at = 100
+    while at < len(data):
+        state = state * 1103515245 + 12345 & 0x7FFFFFFF
+        at = min(len(data), at + state % 20_000)
+        growing.write_bytes(data[:at])
+        rows += sum(len(batch) for batch in follower.batches() if batch.schema is PAGE_FAULT)
+    assert rows == N
+    assert follower.finished
+    assert follower.damage.bad_frames == 0
+    follower.close()
+
+
+def test_a_file_whose_writer_was_killed_ends_the_following(path, written, tmp_path):
+    cut = tmp_path / "x.wst"
+    cut.write_bytes(path.read_bytes()[:-50])
+    exporter, _ = replayed(path=[str(cut)], follow=True)
+    assert sum(map(len, exporter.of("page_fault"))) == N
+
+
+def test_a_rotated_trace_is_followed_into_its_next_parts(tmp_path):
+    context = Context()
+    exporter = MsgpackExporter(path=str(tmp_path / "x.wst"), rotate_bytes=6000)
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    follower = None
+    rows = 0
+    for batch in synthetic.faults(context.strings, 5000, rows=250):
+        exporter.export(batch)
+        exporter.flush(1)
+        follower = follower or Follower(str(tmp_path / "x.wst"), Dictionary())
+        rows += sum(len(found) for found in follower.batches() if found.schema is PAGE_FAULT)
+    exporter.close()
+    assert exporter.statistics()["parts"] > 3
+    for _ in range(exporter.statistics()["parts"]):
+        rows += sum(len(found) for found in follower.batches() if found.schema is PAGE_FAULT)
+    assert rows == 5000
+    assert follower.finished
+    follower.close()

@@ -1,0 +1,211 @@
+"""Parts: when a new one begins, and that each stands alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wstrace.batch import Batch
+from wstrace.errors import OutputError
+from wstrace.interfaces import Context
+from wstrace.schema import MAPPING, PROCESS
+from wstrace.testing import batch_of
+from wstrace_msgpack import live, synthetic
+from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.live import Covered, Mappings
+from wstrace_msgpack.reader import open_trace
+
+STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
+
+
+def started(path: Path, **options: object) -> tuple[MsgpackExporter, Context]:
+    context = Context()
+    exporter = MsgpackExporter(path=str(path), **options)
+    exporter.start(context)
+    return exporter, context
+
+
+def everything(exporter: MsgpackExporter, context: Context, n: int = 10_000, rows: int = 1000) -> list[Batch]:
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings))
+    batches = list(synthetic.faults(context.strings, n, rows=rows))
+    for batch in batches:
+        exporter.export(batch)
+    return batches
+
+
+def column(batches, name: str) -> np.ndarray:
+    return np.concatenate([batch[name] for batch in batches])
+
+
+def test_rotation_by_size_gives_parts_that_stand_alone(tmp_path):
+    path = tmp_path / "x.wst"
+    exporter, context = started(path, rotate_bytes=20_000)
+    written = everything(exporter, context, 40_000)
+    for batch in written[:0]:
+        exporter.export(batch)
+    exporter.flush(1)
+    exporter.close()
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names[0] == "x.0001.wst"
+    assert names[-1] == "x.wst"
+    total = 0
+    for name in names:
+        import shutil
+
+        alone = tmp_path / "alone" / name
+        alone.parent.mkdir(exist_ok=True)
+        shutil.copy(tmp_path / name, alone.with_name("one.wst"))
+        with open_trace(str(alone.with_name("one.wst"))) as trace:
+            assert trace.clean
+            assert trace.damage()["lost_names"] == 0
+            files = {trace.strings[c] for b in trace.batches("page_fault") for c in np.unique(b["file"]).tolist()}
+            assert "[lost]" not in files
+            total += trace.rows.get("page_fault", 0)
+    assert total == 40_000
+    with open_trace(str(path)) as trace:
+        assert len(trace.parts) == len(names)
+        for name in STORED:
+            assert np.array_equal(column(trace.batches("page_fault"), name), column(written, name))
+        assert len(trace.mappings) == 40
+
+
+def test_keep_leaves_the_newest_parts_and_the_name_finds_them(tmp_path):
+    path = tmp_path / "x.wst"
+    exporter, context = started(path, rotate_bytes=8_000, keep=2)
+    for _ in range(6):
+        everything(exporter, context, 3000)
+        exporter.flush(1)
+    exporter.close()
+    assert exporter.statistics()["parts"] > 4
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert len(left) == 2
+    assert not path.exists()
+    with open_trace(str(path)) as trace:
+        assert [Path(part.path).name for part in trace.parts] == left
+        assert trace.damage()["lost_names"] == 0
+
+
+def test_rotation_by_age(tmp_path, monkeypatch):
+    exporter, context = started(tmp_path / "x.wst", rotate_seconds=30.0)
+    everything(exporter, context, 100)
+    exporter.tick()
+    assert exporter.statistics()["parts"] == 1
+    monkeypatch.setattr(exporter._writer._parts, "_began", -1e9)
+    exporter.tick()
+    assert exporter.statistics()["parts"] == 2
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert trace.clean
+        assert trace.rows["page_fault"] == 100
+
+
+def test_a_stale_part_of_another_trace_is_not_read_as_one(tmp_path):
+    path = tmp_path / "x.wst"
+    exporter, context = started(tmp_path / "x.0001.wst")
+    everything(exporter, context, 500)
+    exporter.close()
+    with pytest.raises(OutputError, match="force=true"):
+        started(path)
+    other = tmp_path / "y.wst"
+    exporter, context = started(other)
+    everything(exporter, context, 100)
+    exporter.close()
+    other.rename(path)
+    with open_trace(str(path)) as trace:
+        assert trace.rows["page_fault"] == 100
+    exporter, _ = started(path, force=True)
+    exporter.close()
+    assert not (tmp_path / "x.0001.wst").exists()
+
+
+@pytest.fixture
+def no_grace(monkeypatch):
+    monkeypatch.setattr(live, "GRACE_SECONDS", -1.0)
+
+
+def live_after(*batches: Batch) -> set[int]:
+    """The ids of mappings that a new part begins with."""
+    mappings = Mappings()
+    for batch in batches:
+        if batch.schema is MAPPING:
+            mappings.add(batch)
+        else:
+            mappings.spaces.apply(batch)
+    mappings.restart()
+    rows = mappings.take_new()
+    return set(rows["id"].tolist()) if rows else set()
+
+
+def mapping(*rows: tuple[int, int, int, int]) -> Batch:
+    """Rows of (id, pid, start, end)."""
+    ids, pids, starts, ends = (list(column) for column in zip(*rows, strict=True))
+    return batch_of(MAPPING, id=ids, time_ns=1, pid=pids, start=starts, end=ends, offset=0, file=0, flags=1)
+
+
+def process(event: int, pid: int, ppid: int = 1) -> Batch:
+    return batch_of(PROCESS, time_ns=1, pid=pid, tid=pid, ppid=ppid, event=event)
+
+
+FORK, EXEC, EXIT = 2, 3, 4
+
+
+def test_only_live_mappings_are_repeated(no_grace):
+    both = mapping((1, 5, 0, 100), (2, 6, 0, 100))
+    assert live_after(both) == {1, 2}
+    assert live_after(both, process(EXIT, 5)) == {2}
+    assert live_after(both, mapping((3, 5, 0, 100))) == {2, 3}, "overlaid as a whole"
+    assert live_after(both, mapping((3, 5, 0, 60), (4, 5, 50, 200))) == {2, 3, 4}, "overlaid by two"
+    assert live_after(both, mapping((3, 5, 0, 99))) == {1, 2, 3}, "a byte of it is left"
+    assert live_after(both, process(EXEC, 5), mapping((3, 5, 500, 600))) == {2, 3}
+    assert live_after(mapping((0, 0, 1 << 63, (1 << 64) - 1), (1, 0, 5, 6)), process(EXIT, 9)) == {0, 1}, "the kernel's"
+
+
+def test_a_forked_child_keeps_its_parents_mappings_alive(no_grace):
+    parent = mapping((1, 5, 0, 100))
+    assert live_after(parent, process(FORK, 7, 5), process(EXIT, 5)) == {1}
+    assert live_after(parent, process(FORK, 7, 5), mapping((2, 5, 0, 100))) == {1, 2}, "overlaid in the parent only"
+    assert live_after(parent, process(FORK, 7, 5), process(EXIT, 5), process(EXIT, 7)) == set()
+    assert live_after(parent, process(FORK, 7, 5), process(EXIT, 5), process(EXEC, 7)) == set()
+    grandchild = (process(FORK, 7, 5), process(FORK, 8, 7), process(EXIT, 5), process(EXIT, 7))
+    assert live_after(parent, *grandchild) == {1}
+
+
+def test_records_that_come_after_the_exit_still_find_their_mapping(tmp_path):
+    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)  # a part for every frame
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings))  # exits
+    first, second = synthetic.faults(context.strings, 200, rows=100)
+    exporter.export(first)
+    exporter.flush(1)
+    exporter.export(second)
+    exporter.flush(1)
+    exporter.close()
+    assert exporter.statistics()["parts"] > 1
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert sum(len(batch) for batch in trace.batches("page_fault", ["file"])) == 200
+        assert trace.damage()["lost_names"] == 0
+
+
+def test_memory_of_live_mappings_is_flat_over_execs(no_grace):
+    mappings = Mappings()
+    for exec_no in range(2000):  # 50 mappings each
+        mappings.spaces.apply(process(EXEC, 5))
+        base = exec_no * 50
+        mappings.add(mapping(*((base + i + 1, 5, i * 100, i * 100 + 100) for i in range(50))))
+        mappings.take_new()
+    assert mappings._held < 3 * 65_536
+    mappings.prune()
+    assert mappings._held == 50
+
+
+def test_covered_is_the_union_of_intervals():
+    covered, painted = Covered(), np.zeros(200, bool)
+    rng = np.random.default_rng(3)
+    for _ in range(500):
+        start = int(rng.integers(0, 199))
+        end = int(rng.integers(start + 1, 200))
+        assert covered.add(start, end) == (not painted[start:end].all())
+        painted[start:end] = True
