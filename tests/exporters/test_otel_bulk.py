@@ -1,0 +1,100 @@
+"""The bulk mode against a scripted receiver: every record, in bodies below the limit."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from wstrace.schema import PAGE_FAULT
+from wstrace.testing import batch_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
+sys.path.insert(0, str(Path(__file__).parent))
+from otel_scripted import faulted, otel, run, started
+from receiver import Receiver, logs, plain
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [n for n in os.environ if n.startswith("OTEL_")] + ["TRACEPARENT"]:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_bulk_sends_every_record_with_the_content_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=a%20b")
+    batch = faulted(500)
+    with Receiver() as receiver:
+        run(otel(receiver, mode="bulk"), [started(), batch])
+        bulk = {}
+        for _, record in logs(receiver):
+            if record.event_name == "wstrace.page_fault":
+                bulk[record.time_unix_nano] = plain(record.attributes), record.severity_number, record.severity_text
+        assert {h["content-encoding"] for p, h, _ in receiver.seen if p == "/v1/logs"} == {"gzip"}
+        assert {h["x-token"] for _, h, _ in receiver.seen} == {"a b"}
+    with Receiver() as receiver:
+        run(otel(receiver, events=1e9), [started(), batch])
+        sdk = {
+            r.time_unix_nano: (plain(r.attributes), r.severity_number, r.severity_text)
+            for _, r in logs(receiver)
+            if r.event_name == "wstrace.page_fault"
+        }
+    assert len(bulk) == 500
+    # the two runs read the wall clock's offset each for itself
+    assert [v for _, v in sorted(bulk.items())] == [v for _, v in sorted(sdk.items())]
+    assert sorted(v[0]["wstrace.fault.address"] for v in bulk.values()) == [
+        f"{va:#018x}" for va in batch["va"].tolist()
+    ]
+
+
+def test_bulk_bodies_stay_below_the_limit_and_lose_nothing() -> None:
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    from opentelemetry.sdk.resources import Resource
+
+    from wstrace_otel.bulk import Encoder
+
+    batch = batch_of(PAGE_FAULT, time_ns=list(range(3000)), pid=[1 + i % 3 for i in range(3000)], tid=7, pc=1,
+                     va=list(range(3000)), flags=0, file=[f"/f{i % 50}" for i in range(3000)], kind=1)  # fmt: skip
+    found = []
+    for body, n in Encoder(lambda pid: Resource({"process.pid": pid}), lambda t: 0, 20_000).payloads(batch):
+        assert len(body) <= 20_000
+        (about,) = ExportLogsServiceRequest.FromString(body).resource_logs
+        (scope,) = about.scope_logs
+        assert len(scope.log_records) == n
+        assert scope.scope.name == "wstrace"
+        found += [
+            (plain(about.resource.attributes)["process.pid"], r.time_unix_nano, plain(r.attributes)["file.path"])
+            for r in scope.log_records
+        ]
+    assert sorted(found) == sorted((1 + i % 3, i, f"/f{i % 50}") for i in range(3000))
+
+
+def test_bulk_records_carry_the_span_that_was_open() -> None:
+    import os
+
+    from wstrace_otel.correlation import windows
+
+    windows.forget()
+    tid, at = threading.get_native_id(), time.monotonic_ns()
+    outer = windows.open(0xABC, 0x1)
+    inner = windows.open(0xABC, 0x2)
+    windows.close(inner)
+    windows.close(outer)
+    times = [at, inner.start, inner.end, outer.end, outer.end + 10**9]
+    batch = batch_of(PAGE_FAULT, time_ns=times, pid=os.getpid(), tid=tid, pc=1, va=2, flags=0, file="/f", kind=1)
+    for options in ({"mode": "bulk"}, {"events": 1e9}):
+        with Receiver() as receiver:
+            run(otel(receiver, **options), [batch])
+            found = sorted(
+                (r.time_unix_nano, r.span_id.hex(), r.trace_id.hex())
+                for _, r in logs(receiver)
+                if r.event_name == "wstrace.page_fault"
+            )
+        assert [s for _, s, _ in found] == ["", f"{2:016x}", f"{2:016x}", f"{1:016x}", ""]
+        assert found[1][2] == f"{0xABC:032x}"

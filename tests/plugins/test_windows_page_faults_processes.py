@@ -1,0 +1,145 @@
+"""Which processes the watch of Windows takes, from when and until when, on a stand-in machine."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.schema import FAULT_PC_KERNEL
+from wstrace_os.windows_fake import FakeWindows
+
+sys.path.insert(0, str(Path(__file__).parent))
+from windows_machine import EXE, HEAP, faults, machine, traced
+
+
+def test_on_attach_the_first_records_belong_to_the_time_before():
+    windows = machine()
+    process = windows.processes[7]
+    process.watched = True  # another tracer watched it
+    for n in range(40):
+        process.fault(EXE, HEAP + n)
+    source, context = traced(windows, launched=False)
+    process.fault(EXE, HEAP + 4096)
+    assert faults(source.drain(0.0))["va"].tolist() == [HEAP + 4096]
+    list(source.stop())
+    assert context.ledger.get("before_start") == 40
+    assert context.ledger.get("counted") == 1
+    reasons = " ".join(context.facts["not_visible"])
+    assert "watched before" in reasons
+    assert "stays on until it exits" in reasons
+
+
+def test_on_launch_the_first_records_are_kept():
+    windows = machine()
+
+    class Early(FakeWindows):
+        def InitializeProcessForWsWatch(self, handle):
+            done = FakeWindows.InitializeProcessForWsWatch(self, handle)
+            self.processes[7].fault(EXE, HEAP + 8)
+            return done
+
+    windows.__class__ = Early
+    source, context = traced(windows)
+    assert faults(source.drain(0.0))["va"].tolist() == [HEAP + 8]
+    list(source.stop())
+    assert context.ledger.get("before_start") == 0
+    assert context.ledger.get("unaccounted") == 0
+
+
+def test_after_the_exit_the_rest_is_drained_and_the_code_told():
+    windows = machine()
+    source, _ = traced(windows)
+    process = windows.processes[7]
+    process.fault(EXE, HEAP)
+    process.exited, process.exit_code = True, 0xC0000005
+    batches = list(source.drain(0.0))
+    assert faults(batches)["va"].tolist() == [HEAP]
+    rows = [b for b in batches if b.schema.name == "process"]
+    assert [(b["event"][0], b["code"][0]) for b in rows] == [(1, -1), (4, 0xC0000005 - (1 << 32))]
+    assert source.finished
+    assert list(source.stop()) == []
+    assert not windows.handles
+
+
+def test_a_stub_is_told_from_a_watch():
+    windows = machine(stub=True)
+    with pytest.raises(Unavailable, match="stub") as refused:
+        traced(windows)
+    assert refused.value.remedy
+    assert not windows.handles
+
+
+def test_a_second_session_on_a_process_is_refused_and_the_first_goes_on():
+    windows = machine()
+    source, _ = traced(windows)
+    with pytest.raises(Unavailable, match="already traced"):
+        traced(windows)
+    windows.processes[7].fault(EXE, HEAP)
+    assert len(faults(source.drain(0.0))["va"]) == 1
+    list(source.stop())
+    again, _ = traced(windows)
+    list(again.stop())
+
+
+@pytest.mark.parametrize("why", ["denied", "gone"])
+def test_a_process_that_cannot_be_opened(why):
+    windows = machine()
+    if why == "denied":
+        windows.processes[7].denied = True
+        with pytest.raises(Unavailable, match=r"OpenProcess of pid 7 failed with 5 \(ERROR_ACCESS_DENIED\)") as refused:
+            traced(windows)
+        assert "administrator" in refused.value.remedy
+    else:
+        with pytest.raises(TargetExited):
+            traced(windows, 8)
+    source, _ = traced(machine())  # nothing is left behind: the pid can be traced
+    list(source.stop())
+
+
+def test_a_32_bit_tracer_refuses_a_64_bit_process():
+    windows = machine(pointer=4)
+    windows.process(1, wow64=True)  # ourselves, on a 64-bit system
+    with pytest.raises(Unavailable, match="64-bit process and this Python is 32-bit"):
+        traced(windows)
+    windows.processes[7].wow64 = True
+    source, _ = traced(windows)
+    windows.processes[7].fault(0x80400000, HEAP)
+    rows = faults(source.drain(0.0))
+    assert rows["flags"][0] & FAULT_PC_KERNEL
+    assert rows["pc"].dtype == np.dtype("<u8")
+    list(source.stop())
+
+
+def test_children_are_followed_and_their_missed_start_is_a_number():
+    windows = machine()
+    source, context = traced(windows)
+    list(source.drain(0.0))
+    child = windows.process(8, parent=7, name="child.exe", created=200, page_faults=55)
+    windows.process(9, parent=8, name="grandchild.exe", created=300, page_faults=5)
+    windows.process(10, parent=7, created=1)  # older than process 7: its parent was another one of that number
+    windows.process(11, parent=7, created=200, denied=True)
+    source._family_looked = 0.0
+    batches = list(source.drain(0.0))
+    started = [b for b in batches if b.schema.name == "process"]
+    assert [(b["pid"][0], b["ppid"][0], b["event"][0]) for b in started] == [(8, 7, 2), (9, 8, 2)]
+    assert context.strings[int(started[0]["name"][0])] == "child.exe"
+    child.fault(EXE, HEAP)
+    assert faults(source.drain(0.0))["pid"].tolist() == [8]
+    child.exited = True
+    list(source.drain(0.0))
+    assert not source.finished
+    list(source.stop())
+    assert context.ledger.get("before_watch") == 60
+    assert "child 11 is not traced" in " ".join(context.facts["not_visible"])
+    assert not windows.handles
+
+
+def test_no_children_on_request():
+    windows = machine()
+    source, _ = traced(windows, children=False)
+    windows.process(8, parent=7, created=200)
+    list(source.drain(0.0))
+    assert source.statistics()["processes"] == 1
+    list(source.stop())
