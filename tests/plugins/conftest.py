@@ -1,0 +1,89 @@
+"""An enricher `mapped_files` that is told rows one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wstrace.batch import Batch
+from wstrace.interfaces import Context, Target, Usage
+from wstrace.schema import ADDRESS_SPACE, KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT, PROCESS, SPACE_MAP, SPACE_REPLACE
+from wstrace.testing import batch_of
+
+FILE = KIND_FILE << KIND_SHIFT
+
+
+class FakeTarget(Target):
+    """A target that runs: the system may be asked."""
+
+    pid, name, launched = 7, "x", True
+
+    def resume(self) -> None: ...
+
+    def wait(self, timeout: float) -> int | None:
+        return None
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def signal(self, number: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Told:
+    """An enricher that is told rows one by one, and what it gave out."""
+
+    def __init__(self, half: Any = None) -> None:
+        from wstrace_mapped_files.enricher import MappedFiles
+
+        self.context = Context(targets=() if half is None else (FakeTarget(),))
+        self.enricher = MappedFiles(reread=half is not None)
+        self.enricher.system = half
+        self.enricher.start(self.context)
+        self.mappings: list[dict[str, int]] = []
+
+    def give(self, batch: Batch) -> list[Batch]:
+        out = list(self.enricher.enrich(batch))
+        for mapping in (b for b in out if b.schema is MAPPING):
+            self.mappings += [{n: int(mapping[n][row]) for n in mapping} for row in range(len(mapping))]
+        return [b for b in out if b.schema is not MAPPING]
+
+    def space(self, event: int, time: int, *rows: tuple[int, int, str], pid: int = 7, flags: int = FILE) -> None:
+        start, end, files = zip(*rows, strict=True)
+        columns = {"start": start, "end": end, "file": files, "offset": 0, "dev": 1, "ino": 2, "flags": flags}
+        batch = batch_of(ADDRESS_SPACE, self.context.strings, time_ns=time, pid=pid, event=event, **columns)
+        assert self.give(batch) == []
+
+    def listing(self, time: int, *rows: tuple[int, int, str], pid: int = 7) -> None:
+        self.space(SPACE_REPLACE, time, *rows[:1], pid=pid)
+        if rows[1:]:
+            self.space(SPACE_MAP, time, *rows[1:], pid=pid)
+
+    def process(self, event: int, time: int, pid: int = 7, ppid: int = 1, tid: int = 0) -> None:
+        row = batch_of(
+            PROCESS, self.context.strings, time_ns=time, pid=pid, ppid=ppid, tid=tid or pid, event=event, name="x",
+            code=0,
+        )  # fmt: skip
+        assert self.give(row) == [row]
+
+    def fault(self, *faults: tuple[int, int], pid: int = 7) -> list[str]:
+        """The files of faults (time, va)."""
+        time, va = zip(*faults, strict=True)
+        batch = batch_of(PAGE_FAULT, self.context.strings, time_ns=time, pid=pid, tid=pid, pc=va, va=va, flags=0)
+        (out,) = self.give(batch)
+        assert out["mapping"].tolist() == out["pc_mapping"].tolist()
+        assert out["file"].tolist() == out["pc_file"].tolist()
+        assert out["file"].dtype == out["mapping"].dtype == "<u4"
+        return [self.context.strings[code] for code in out["file"].tolist()]
+
+    @property
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.mappings]
+
+
+@pytest.fixture
+def tell() -> type[Told]:
+    """tell() or tell(half): a new Told, which may ask that half, if any."""
+    return Told

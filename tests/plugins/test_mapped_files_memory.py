@@ -1,0 +1,104 @@
+"""The enricher `mapped_files`: its memory is flat over many processes."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wstrace.batch import Batch
+from wstrace.schema import (
+    ADDRESS_SPACE,
+    KIND_FILE,
+    KIND_SHIFT,
+    MAPPING,
+    PAGE_FAULT,
+    PROCESS,
+    PROCESS_EXEC,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+    SPACE_MAP,
+)
+
+FILE = KIND_FILE << KIND_SHIFT
+
+
+def execs(told: Any, first: int, last: int, files: int = 7) -> None:
+    """Processes that live a millisecond: fork, exec, 30 mappings at places of their own, a fault, exit."""
+    start = 0x7F00_0000_0000 + np.arange(30, dtype="u8") * 0x10_0000
+    n = len(start)
+    for number in range(first, last):
+        now, pid, at = (number + 1) * 10_000_000, 100 + number % 30_000, start + np.uint64(number % 5000 * 4096)
+        rows = {"time_ns": np.array([now, now + 1, now + 900_000], "u8"), "pid": np.full(3, pid, "u4"),
+                "ppid": np.ones(3, "u4"),
+                "event": np.array([PROCESS_FORK, PROCESS_EXEC, PROCESS_EXIT], "u1")}  # fmt: skip
+        space = {"time_ns": np.full(n, now + 10, "u8"), "pid": np.full(n, pid, "u4"), "start": at,
+                 "end": at + np.uint64(8192), "event": np.full(n, SPACE_MAP, "u1"),
+                 "file": np.full(n, told.context.strings.code(f"/{number % files}"), "u4"),
+                 "flags": np.full(n, FILE, "u2")}  # fmt: skip
+        fault = {"time_ns": np.array([now + 20], "u8"), "pid": np.array([pid], "u4"), "va": at[:1]}
+        for schema, columns in ((PROCESS, rows), (ADDRESS_SPACE, space), (PAGE_FAULT, fault)):
+            for out in told.enricher.enrich(
+                Batch(schema, columns, window=(now, now + 20), strings=told.context.strings)
+            ):
+                if schema is PAGE_FAULT and out.schema is MAPPING:
+                    assert out["id"][-1] == 30 * (number + 1) + 1
+
+
+def check(told: Any, count: int) -> None:
+    statistics = told.enricher.statistics()
+    assert statistics["mappings"] == 30 * count + 1
+    assert statistics["processes"] < 300
+    assert statistics["live"] + statistics["ended"] < 10_000
+    assert told.context.ledger.get("unresolved") == 0
+
+
+def test_memory_is_flat_over_many_execs(tell: Callable[..., Any]) -> None:
+    told = tell()
+    execs(told, 0, 400)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        execs(told, 400, 1000)
+        gc.collect()
+        # all that was held after the first ones is gone: the processes of the last two seconds are held
+        assert tracemalloc.get_traced_memory()[0] < 6 << 20
+    finally:
+        tracemalloc.stop()
+    check(told, 1000)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_memory_is_flat_over_a_hundred_thousand_execs(tell: Callable[..., Any]) -> None:
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("only on Linux: /proc/self/statm")
+    told = tell()
+    execs(told, 0, 2000)
+    before = resident()
+    execs(told, 2000, 100_000)
+    assert resident() - before < 16 << 20
+    check(told, 100_000)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_distinct_paths_cost_their_names_and_no_more(tell: Callable[..., Any]) -> None:
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("only on Linux: /proc/self/statm")
+    told = tell()
+    execs(told, 0, 2000, files=1 << 30)
+    before = resident()
+    execs(told, 2000, 50_000, files=1 << 30)
+    assert resident() - before < 24 << 20  # 48,000 names, which the trace holds for good: about 250 bytes each
+    check(told, 50_000)
+
+
+def resident() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
