@@ -15,7 +15,6 @@ STAGES: dict[str, tuple[bool, str]] = {
     "late": (False, "records that came after their time's watermark: kept, out of order"),
     "duplicates": (False, "records that two events gave twice: kept once"),
     "before_start": (False, "records of the time before the trace began: left out"),
-    "before_exec": (False, "records of the launcher before the command's first instruction: left out"),
     "before_watch": (False, "faults of a child before it could be watched"),
     "sampled": (False, "one in this many faults was recorded"),
     "dropped_bus": (True, "records dropped: the bus's queue was full"),
