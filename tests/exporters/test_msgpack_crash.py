@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace.interfaces import Context
 from wstrace_msgpack import osfile, synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
 from wstrace_msgpack.format import FRAME_ROWS
 from wstrace_msgpack.reader import open_trace
+
+sys.path.insert(0, str(Path(__file__).parent))
+from msgpack_scripted import everything, started
 
 WRITER = """
 import os, sys
@@ -84,9 +85,7 @@ def test_a_killed_trace_is_gone_on_with_and_killed_again(tmp_path):
         file.write(b"\x96\xd8\x57 half a frame")
     read = [check_resumed(path, begin) for begin in begins]
     assert all(n >= acknowledged for n, acknowledged in zip(read, counts, strict=True))
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), resume=True)
-    exporter.start(context)
+    exporter, context = started(path, resume=True)
     exporter.export(synthetic.mappings(context.strings, first=5))
     exporter.close()
     with open_trace(str(path), scan=True) as trace:
@@ -111,13 +110,8 @@ def check_resumed(path: Path, begin: int) -> int:
 
 
 def finished(path: Path, n: int = 1000, **options: object) -> None:
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), **options)
-    exporter.start(context)
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))
-    for batch in synthetic.faults(context.strings, n):
-        exporter.export(batch)
+    exporter, context = started(path, **options)
+    everything(exporter, context, n)
     exporter.close()
 
 
@@ -170,9 +164,7 @@ def test_a_full_tmpfs_and_space_again(tmp_path):
 
 def full_and_free(disk: Path) -> None:
     path, ballast = disk / "x.wst", disk / "ballast"
-    context = Context()
-    exporter = MsgpackExporter(path=str(path))
-    exporter.start(context)
+    exporter, context = started(path)
     exporter.export(synthetic.mappings(context.strings))
     ballast.write_bytes(bytes(1_500_000))
     sent = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -11,21 +12,18 @@ import numpy as np
 import pytest
 
 from wstrace.errors import TraceFileError
-from wstrace.interfaces import Context
 from wstrace_msgpack import synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
 from wstrace_msgpack.format import EVENTS, HEAD_BYTES, HEADER, MAPPINGS, STRINGS, SYNC, pack_frame, unpack_head
 from wstrace_msgpack.part import Part
 from wstrace_msgpack.reader import TraceFile, open_trace
 
-STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
+sys.path.insert(0, str(Path(__file__).parent))
+from msgpack_scripted import STORED, started
 
 
 def write(path: Path, n: int = 400, rows: int = 50, **options: object) -> Path:
     """A small trace of n faults, a frame every `rows`."""
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), **options)
-    exporter.start(context)
+    exporter, context = started(path, **options)
     exporter.export(synthetic.mappings(context.strings, 12))
     exporter.export(synthetic.processes(context.strings))
     for batch in synthetic.faults(context.strings, n, rows=rows, n_mappings=12):

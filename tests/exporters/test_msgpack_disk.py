@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from wstrace.batch import Batch
 from wstrace.errors import OutputError
-from wstrace.interfaces import Context
-from wstrace_msgpack import osfile, sink, synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack import osfile, sink
 from wstrace_msgpack.reader import open_trace
 
-
-def started(path: Path, **options: object) -> tuple[MsgpackExporter, Context]:
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), **options)
-    exporter.start(context)
-    return exporter, context
-
-
-def everything(exporter: MsgpackExporter, context: Context, n: int = 10_000, rows: int = 1000) -> list[Batch]:
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))
-    batches = list(synthetic.faults(context.strings, n, rows=rows))
-    for batch in batches:
-        exporter.export(batch)
-    return batches
+sys.path.insert(0, str(Path(__file__).parent))
+from msgpack_scripted import everything, started
 
 
 class Disk:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,13 +15,14 @@ import msgpack
 import numpy as np
 import pytest
 
-from wstrace.interfaces import Context
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
 from wstrace_msgpack import synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
 from wstrace_msgpack.sql import connect
 from wstrace_msgpack.tabular import write as convert
+
+sys.path.insert(0, str(Path(__file__).parent))
+from msgpack_scripted import started
 
 N = 150_000
 TOP = "select file, count(*) n from page_fault group by file order by n desc, file limit 10"
@@ -29,9 +31,7 @@ TOP = "select file, count(*) n from page_fault group by file order by n desc, fi
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> tuple[Path, list]:
     path = tmp_path_factory.mktemp("interchange") / "x.wst"
-    context = Context()
-    exporter = MsgpackExporter(path=str(path))
-    exporter.start(context)
+    exporter, context = started(path)
     exporter.export(synthetic.mappings(context.strings))
     exporter.export(synthetic.processes(context.strings, name="not utf-8: \udcff, \x1b[31m \u2028"))
     batches = list(synthetic.faults(context.strings, N))

@@ -11,28 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
-from wstrace.interfaces import Context
-from wstrace_msgpack import synthetic
 from wstrace_msgpack.exporter import MsgpackExporter
 from wstrace_msgpack.reader import open_trace
 
-
-def started(path: Path, **options: object) -> tuple[MsgpackExporter, Context]:
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), **options)
-    exporter.start(context)
-    return exporter, context
-
-
-def everything(exporter: MsgpackExporter, context: Context, n: int = 10_000, rows: int = 1000) -> list[Batch]:
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))
-    batches = list(synthetic.faults(context.strings, n, rows=rows))
-    for batch in batches:
-        exporter.export(batch)
-    return batches
+sys.path.insert(0, str(Path(__file__).parent))
+from msgpack_scripted import everything, started
 
 
 def test_an_existing_file_is_overwritten_with_force_only(tmp_path):
@@ -107,7 +91,7 @@ except OutputError as error:
 def test_a_fifo_gets_a_whole_trace(tmp_path):
     fifo, copy = tmp_path / "fifo", tmp_path / "copy.wst"
     os.mkfifo(fifo)
-    reader = threading.Thread(target=lambda: copy.write_bytes(fifo.read_bytes()))
+    reader = threading.Thread(target=lambda: copy.write_bytes(fifo.read_bytes()), daemon=True)
     reader.start()
     exporter, context = started(fifo)
     everything(exporter, context, 20_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,35 +11,16 @@ import pytest
 import wstrace
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
-from wstrace.interfaces import Context
-from wstrace.schema import MARK, PAGE_FAULT
-from wstrace.testing import batch_of
+from wstrace.schema import PAGE_FAULT
 from wstrace_msgpack import columns, frames, synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
 from wstrace_msgpack.format import EVENTS, INDEX, pack_frame
 from wstrace_msgpack.prefetch import Prefetched
 from wstrace_msgpack.reader import open_trace
 
+sys.path.insert(0, str(Path(__file__).parent))
+from msgpack_scripted import column, recorded, started
+
 N = 30_000
-
-
-def write(path: Path, n: int = N, rows: int = 1000, seed: int = 1, **options: object) -> list[Batch]:
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), **options)
-    exporter.start(context)
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))
-    batches = list(synthetic.faults(context.strings, n, rows=rows, seed=seed))
-    for batch in batches:
-        exporter.export(batch)
-        exporter.flush(1)
-    exporter.export(batch_of(MARK, context.strings, time_ns=[2_500_000], pid=7, tid=8, text=["warm"]))
-    exporter.export(synthetic.resident(context.strings))
-    context.ledger.add("recorded", n, "page_fault")
-    context.ledger.add("lost_kernel", 7, "page_fault")
-    context.facts.update(level="full", peak_resident_bytes=123)
-    exporter.close()
-    return batches
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +30,7 @@ def path(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(path) -> list[Batch]:
-    return write(path)
-
-
-def column(batches, name: str) -> np.ndarray:
-    return np.concatenate([batch[name] for batch in batches])
+    return recorded(path, N)
 
 
 def test_it_is_part_of_the_public_api(path, written):
@@ -127,8 +105,8 @@ def test_prefetched_survives_a_frame_that_is_not_where_the_index_says(path, writ
 
 
 def test_several_files_are_read_one_after_the_other(tmp_path):
-    write(tmp_path / "a.wst", 1000, seed=1)
-    write(tmp_path / "b.wst", 500, seed=2)
+    recorded(tmp_path / "a.wst", 1000, seed=1)
+    recorded(tmp_path / "b.wst", 500, seed=2)
     with open_trace([str(tmp_path / "a.wst"), str(tmp_path / "b.wst")]) as trace:
         assert trace.rows["page_fault"] == 1500
         assert len(trace.mappings) == 40, "the same mappings in both"
@@ -136,9 +114,7 @@ def test_several_files_are_read_one_after_the_other(tmp_path):
 
 def test_ids_that_mean_something_else_in_another_file_are_told_apart(tmp_path):
     for name, first in (("a", 1), ("b", 2)):  # mapping 2 of b is /usr/lib/lib2.so at another address
-        context = Context()
-        exporter = MsgpackExporter(path=str(tmp_path / f"{name}.wst"))
-        exporter.start(context)
+        exporter, context = started(tmp_path / f"{name}.wst")
         context.strings.code("shifts the codes" * first)
         exporter.export(synthetic.mappings(context.strings, 5, first=first))
         columns = {"va": np.arange(2, dtype="<u8"), "mapping": np.array([2, 2], "<u4")}
@@ -163,7 +139,7 @@ def test_a_newer_major_is_refused_with_a_clear_error(tmp_path):
 
 def test_the_index_goes_on_pages(tmp_path, monkeypatch):
     monkeypatch.setattr("wstrace_msgpack.sink.INDEX_ENTRIES", 7)
-    batches = write(tmp_path / "x.wst", 3000, rows=50)
+    batches = recorded(tmp_path / "x.wst", 3000, rows=50)
     with open_trace(str(tmp_path / "x.wst")) as trace:
         part = trace.parts[0]
         assert not part.scanned
@@ -175,9 +151,7 @@ def test_the_index_goes_on_pages(tmp_path, monkeypatch):
 
 
 def test_a_large_ledger_still_leaves_an_end_that_is_found(tmp_path):
-    context = Context()
-    exporter = MsgpackExporter(path=str(tmp_path / "x.wst"))
-    exporter.start(context)
+    exporter, context = started(tmp_path / "x.wst")
     exporter.export(synthetic.mappings(context.strings))
     for i in range(500):
         context.ledger.set("failed_lane", i, f"exporter_{i}")
@@ -191,7 +165,7 @@ def test_memory_of_reading_is_bounded(tmp_path):
     import tracemalloc
 
     path = tmp_path / "x.wst"
-    write(path, 1_000_000, rows=65_536)
+    recorded(path, 1_000_000, rows=65_536)
     tracemalloc.start()
     with open_trace(str(path)) as trace:
         assert sum(map(len, trace.batches("page_fault"))) == 1_000_000
@@ -201,7 +175,7 @@ def test_memory_of_reading_is_bounded(tmp_path):
 
 
 def test_a_part_with_a_lost_header_is_still_one_of_its_trace(tmp_path):
-    batches = write(tmp_path / "x.wst", 5000, rows=250, rotate_bytes=6000)
+    batches = recorded(tmp_path / "x.wst", 5000, rows=250, rotate_bytes=6000)
     parts = sorted(tmp_path.glob("x.*.wst"))
     assert len(parts) > 2
     for part in (tmp_path / "x.wst", parts[1]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -11,14 +12,17 @@ import pytest
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.interfaces import Context, Source
-from wstrace.schema import MARK, PAGE_FAULT
+from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
-from wstrace.testing import RecordingExporter, SourceContract, batch_of
+from wstrace.testing import RecordingExporter, SourceContract
 from wstrace_msgpack import synthetic
 from wstrace_msgpack.exporter import MsgpackExporter
 from wstrace_msgpack.follow import Follower
 from wstrace_msgpack.reader import open_trace
 from wstrace_msgpack.replay import Replay
+
+sys.path.insert(0, str(Path(__file__).parent))
+from msgpack_scripted import column, recorded, started
 
 N = 30_000
 
@@ -30,26 +34,7 @@ def path(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(path) -> list[Batch]:
-    context = Context()
-    exporter = MsgpackExporter(path=str(path))
-    exporter.start(context)
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))
-    batches = list(synthetic.faults(context.strings, N, rows=1000))
-    for batch in batches:
-        exporter.export(batch)
-        exporter.flush(1)
-    exporter.export(batch_of(MARK, context.strings, time_ns=[2_500_000], pid=7, tid=8, text=["warm"]))
-    exporter.export(synthetic.resident(context.strings))
-    context.ledger.add("recorded", N, "page_fault")
-    context.ledger.add("lost_kernel", 7, "page_fault")
-    context.facts.update(level="full", peak_resident_bytes=123)
-    exporter.close()
-    return batches
-
-
-def column(batches, name: str) -> np.ndarray:
-    return np.concatenate([batch[name] for batch in batches])
+    return recorded(path, N)
 
 
 class TestReplay(SourceContract):
@@ -133,9 +118,8 @@ def test_replay_options_that_make_no_sense():
 
 
 def test_a_growing_file_is_followed_to_its_end(tmp_path):
-    context, seen = Context(), Dictionary()
-    exporter = MsgpackExporter(path=str(tmp_path / "x.wst"))
-    exporter.start(context)
+    exporter, context = started(tmp_path / "x.wst")
+    seen = Dictionary()
     exporter.export(synthetic.mappings(context.strings, 20))
     batches = list(synthetic.faults(context.strings, 3000, rows=500, n_mappings=20))
     exporter.export(batches[0])
@@ -187,9 +171,7 @@ def test_a_file_whose_writer_was_killed_ends_the_following(path, written, tmp_pa
 
 
 def test_a_rotated_trace_is_followed_into_its_next_parts(tmp_path):
-    context = Context()
-    exporter = MsgpackExporter(path=str(tmp_path / "x.wst"), rotate_bytes=6000)
-    exporter.start(context)
+    exporter, context = started(tmp_path / "x.wst", rotate_bytes=6000)
     exporter.export(synthetic.mappings(context.strings))
     follower = None
     rows = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,43 +11,20 @@ import pytest
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError
-from wstrace.interfaces import Context
 from wstrace.schema import MAPPING, PROCESS
 from wstrace.testing import batch_of
 from wstrace_msgpack import live, synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
 from wstrace_msgpack.live import Covered, Mappings
 from wstrace_msgpack.reader import open_trace
 
-STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
-
-
-def started(path: Path, **options: object) -> tuple[MsgpackExporter, Context]:
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), **options)
-    exporter.start(context)
-    return exporter, context
-
-
-def everything(exporter: MsgpackExporter, context: Context, n: int = 10_000, rows: int = 1000) -> list[Batch]:
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))
-    batches = list(synthetic.faults(context.strings, n, rows=rows))
-    for batch in batches:
-        exporter.export(batch)
-    return batches
-
-
-def column(batches, name: str) -> np.ndarray:
-    return np.concatenate([batch[name] for batch in batches])
+sys.path.insert(0, str(Path(__file__).parent))
+from msgpack_scripted import STORED, column, everything, started
 
 
 def test_rotation_by_size_gives_parts_that_stand_alone(tmp_path):
     path = tmp_path / "x.wst"
     exporter, context = started(path, rotate_bytes=20_000)
     written = everything(exporter, context, 40_000)
-    for batch in written[:0]:
-        exporter.export(batch)
     exporter.flush(1)
     exporter.close()
     names = sorted(p.name for p in tmp_path.iterdir())
@@ -53,8 +32,6 @@ def test_rotation_by_size_gives_parts_that_stand_alone(tmp_path):
     assert names[-1] == "x.wst"
     total = 0
     for name in names:
-        import shutil
-
         alone = tmp_path / "alone" / name
         alone.parent.mkdir(exist_ok=True)
         shutil.copy(tmp_path / name, alone.with_name("one.wst"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import msgpack
@@ -10,14 +11,15 @@ import numpy as np
 import pytest
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Context, Exporter
+from wstrace.interfaces import Exporter
 from wstrace.schema import MARK, PAGE_FAULT
 from wstrace.testing import ExporterContract, batch_of
 from wstrace_msgpack import synthetic
 from wstrace_msgpack.exporter import MsgpackExporter
 from wstrace_msgpack.reader import open_trace
 
-STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
+sys.path.insert(0, str(Path(__file__).parent))
+from msgpack_scripted import STORED, column, everything, started
 
 
 class TestMsgpack(ExporterContract):
@@ -36,26 +38,6 @@ class TestMsgpackRows(ExporterContract):
 
     def make(self) -> Exporter:
         return MsgpackExporter(path=str(self.folder / "x.rows"), layout="rows", force=True)
-
-
-def started(path: Path, **options: object) -> tuple[MsgpackExporter, Context]:
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), **options)
-    exporter.start(context)
-    return exporter, context
-
-
-def everything(exporter: MsgpackExporter, context: Context, n: int = 10_000, rows: int = 1000) -> list[Batch]:
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))
-    batches = list(synthetic.faults(context.strings, n, rows=rows))
-    for batch in batches:
-        exporter.export(batch)
-    return batches
-
-
-def column(batches, name: str) -> np.ndarray:
-    return np.concatenate([batch[name] for batch in batches])
 
 
 def test_every_row_comes_back_with_names_ledger_and_facts(tmp_path):
