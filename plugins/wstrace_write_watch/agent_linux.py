@@ -21,7 +21,7 @@ from pathlib import Path
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os import pagemap as pm
 from wstrace_os import procfs
-from wstrace_write_watch.userfaultfd import Userfaultfd
+from wstrace_os.userfaultfd import Userfaultfd
 
 _ASK = b"wstrace write_watch 1\n"
 _SECONDS = 5.0

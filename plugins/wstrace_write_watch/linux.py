@@ -24,9 +24,9 @@ from wstrace.schema import KIND_SHIFT, KIND_VDSO, MAP_SHARED, MAP_WRITE
 from wstrace_os import pagemap as pm
 from wstrace_os import procfs
 from wstrace_os.foreign import declare
+from wstrace_os.userfaultfd import Userfaultfd
 from wstrace_write_watch.agent_linux import Agent, connect
 from wstrace_write_watch.soft_dirty import SoftDirtyWatcher
-from wstrace_write_watch.userfaultfd import Userfaultfd
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
 _USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process

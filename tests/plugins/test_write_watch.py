@@ -273,7 +273,8 @@ def test_memory_that_is_unmapped_while_it_is_watched(anew):
 
 
 def test_a_system_without_it_says_so(monkeypatch):
-    from wstrace_write_watch import linux, userfaultfd
+    from wstrace_os import userfaultfd
+    from wstrace_write_watch import linux
 
     monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
     monkeypatch.setattr(userfaultfd.ctypes, "get_errno", lambda: 38)
@@ -294,7 +295,8 @@ def test_a_kernel_that_takes_the_calls_and_shows_nothing_is_found_out(monkeypatc
 
 
 def test_the_device_serves_where_the_call_is_filtered(monkeypatch):
-    from wstrace_write_watch import linux, userfaultfd
+    from wstrace_os import userfaultfd
+    from wstrace_write_watch import linux
 
     if not Path("/dev/userfaultfd").exists() or os.geteuid() != 0:
         pytest.skip("needs /dev/userfaultfd and root")

@@ -1,7 +1,8 @@
-"""userfaultfd on Linux as write watch uses it: asynchronous write protection (WP_ASYNC, 6.7), resolved in the kernel.
+"""userfaultfd on Linux: asynchronous write protection (WP_ASYNC, 6.7) for write watch, and a page that a read waits at.
 
 UFFD_USER_MODE_ONLY needs no privilege, and writes that the kernel makes (readv) are seen all the same: an asynchronous
-protection fault is never handed to user space.
+protection fault is never handed to user space. To make the kernel itself wait needs CAP_SYS_PTRACE, the setting
+vm.unprivileged_userfaultfd = 1 or access to /dev/userfaultfd.
 
 Source: userfaultfd(2), ioctl_userfaultfd(2), include/uapi/linux/userfaultfd.h.
 """
@@ -21,15 +22,17 @@ from wstrace_os.foreign import declare
 #: the call's number; 282 where the kernel uses the common table (aarch64, riscv64, loongarch64)
 _SYSCALLS = {"x86_64": 323, "ppc64le": 364, "s390x": 355}
 _UFFD_USER_MODE_ONLY = 1
-_FEATURES = 1 << 15 | 1 << 13  # UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_UNPOPULATED
-_MODE_WP = 2  # UFFDIO_REGISTER_MODE_WP
+_WP_FEATURES = 1 << 15 | 1 << 13  # UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_UNPOPULATED
+MODE_MISSING, MODE_WP = 1, 2  # UFFDIO_REGISTER_MODE_*
 _API = np.dtype([("api", "<u8"), ("features", "<u8"), ("ioctls", "<u8")])
 _REGISTER = np.dtype([("start", "<u8"), ("len", "<u8"), ("mode", "<u8"), ("ioctls", "<u8")])
 _RANGE = np.dtype([("start", "<u8"), ("len", "<u8")])
 _WRITEPROTECT = np.dtype([("start", "<u8"), ("len", "<u8"), ("mode", "<u8")])
+_ZEROPAGE = np.dtype([("start", "<u8"), ("len", "<u8"), ("mode", "<u8"), ("zeroed", "<i8")])
 assert (_API.itemsize, _REGISTER.itemsize, _RANGE.itemsize, _WRITEPROTECT.itemsize) == (24, 32, 16, 24)
-_UFFDIO_API, _UFFDIO_REGISTER, _UFFDIO_UNREGISTER, _UFFDIO_WRITEPROTECT = (
-    0xC018AA3F, 0xC020AA00, 0x8010AA01, 0xC018AA06,
+assert _ZEROPAGE.itemsize == 32
+_UFFDIO_API, _UFFDIO_REGISTER, _UFFDIO_UNREGISTER, _UFFDIO_WRITEPROTECT, _UFFDIO_ZEROPAGE = (
+    0xC018AA3F, 0xC020AA00, 0x8010AA01, 0xC018AA06, 0xC020AA04,
 )  # fmt: skip
 _USERFAULTFD_IOC_NEW = 0xAA00
 
@@ -40,16 +43,22 @@ _syscall = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int
 class Userfaultfd:
     """A userfaultfd of the calling process, or one that another process made and handed over.
 
+    Args:
+        fd: the one handed over.
+        mode: MODE_WP = for write protection; MODE_MISSING = absent pages wait, for the kernel too.
+
     Raises:
-        Unavailable: the kernel or the sandbox has none, or none with WP_ASYNC.
+        Unavailable: the kernel or the sandbox has none, or none with WP_ASYNC, or none that the kernel waits at.
     """
 
-    def __init__(self, fd: int | None = None) -> None:
+    def __init__(self, fd: int | None = None, *, mode: int = MODE_WP) -> None:
+        self._mode = mode
         if fd is not None:
             self.fd = fd
             return
-        self.fd = _open()
-        api = np.array([(0xAA, _FEATURES, 0)], _API)
+        protects = mode == MODE_WP
+        self.fd = _open(_UFFD_USER_MODE_ONLY if protects else 0)
+        api = np.array([(0xAA, _WP_FEATURES if protects else 0, 0)], _API)
         if _ioctl(self.fd, _UFFDIO_API, api.ctypes.data) < 0:
             self.close()
             why = "this kernel's userfaultfd has no asynchronous write protection"
@@ -61,11 +70,15 @@ class Userfaultfd:
         Raises:
             OSError: EBUSY = another userfaultfd has them, EINVAL or ENOMEM = not mapped, EPERM = may not be written.
         """
-        self._call(_UFFDIO_REGISTER, np.array([(start, end - start, _MODE_WP, 0)], _REGISTER))
+        self._call(_UFFDIO_REGISTER, np.array([(start, end - start, self._mode, 0)], _REGISTER))
 
     def protect(self, start: int, end: int) -> None:
         """All pages of the range count as not written from now on. Raises OSError."""
         self._call(_UFFDIO_WRITEPROTECT, np.array([(start, end - start, 1)], _WRITEPROTECT))
+
+    def fill(self, start: int, end: int) -> None:
+        """Gives zero pages to absent ones, and lets go on whoever waits there. Raises OSError."""
+        self._call(_UFFDIO_ZEROPAGE, np.array([(start, end - start, 0, 0)], _ZEROPAGE))
 
     def unregister(self, start: int, end: int) -> None:
         """Gives pages up. Raises OSError."""
@@ -84,8 +97,8 @@ class Userfaultfd:
                 raise OSError(number, os.strerror(number))
 
 
-def _open() -> int:
-    flags = os.O_CLOEXEC | os.O_NONBLOCK | _UFFD_USER_MODE_ONLY  # type: ignore[attr-defined, unused-ignore]
+def _open(flag: int) -> int:
+    flags = os.O_CLOEXEC | os.O_NONBLOCK | flag  # type: ignore[attr-defined, unused-ignore]
     machine = os.uname().machine  # type: ignore[attr-defined, unused-ignore]
     fd = int(_syscall(_SYSCALLS.get(machine, 282), flags))
     refused = ctypes.get_errno()
@@ -94,7 +107,11 @@ def _open() -> int:
     try:  # containers that filter the call may still hand the device in
         device = os.open("/dev/userfaultfd", os.O_RDWR | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
     except OSError:
-        remedy = "Linux 6.7 or newer" if refused == errno.ENOSYS else "in a container: pass --device /dev/userfaultfd"
+        remedy = "in a container: pass --device /dev/userfaultfd"
+        if refused == errno.ENOSYS:
+            remedy = "Linux 6.7 or newer"
+        elif not flag:
+            remedy = "run wstrace as root, or: sysctl -w vm.unprivileged_userfaultfd=1"
         raise Unavailable(f"userfaultfd is refused: {os.strerror(refused)}", remedy) from None
     try:
         fd = int(_ioctl(device, _USERFAULTFD_IOC_NEW, flags))
