@@ -10,7 +10,6 @@ pmap -XX; 64 GiB reserved with 1,024 pages <= 5 ms; `wstrace snapshot` of 1 GiB 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shutil
 import statistics
@@ -18,10 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import wstrace
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "live"))
+from held_memory import holding
 
 C_LOOP = r"""
 #include <fcntl.h>
@@ -53,33 +55,6 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
-#: holds memory: bytes, and the step at which it is touched; 4 KiB pages only
-HOLD = """
-import mmap, sys
-size, step = int(sys.argv[1]), int(sys.argv[2])
-m = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
-m.madvise(mmap.MADV_NOHUGEPAGE)
-if step == 4096:
-    block = bytes(1 << 20)
-    for i in range(0, size, 1 << 20):
-        m[i:i + (1 << 20)] = block
-else:
-    for i in range(0, size, step):
-        m[i] = 1
-print(flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def holding(size: int, step: int = 4096) -> Iterator[int]:
-    """The pid of a process that holds so much memory."""
-    command = [sys.executable, "-c", HOLD, str(size), str(step)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
-        assert target.stdout is not None
-        target.stdout.readline()
-        yield target.pid
-        target.kill()
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -96,11 +71,11 @@ def measure(gib: float, pairs: int) -> dict[str, float]:
         source.write_text(C_LOOP)
         subprocess.run(["gcc", "-O2", "-o", str(program), str(source)], check=True)
         found = {}
-        with holding(int(gib * (1 << 30))) as pid:
-            rows, pmap = [], ["pmap", "-XX", str(pid)]
+        with holding(int(gib * (1 << 30))) as target:
+            rows, bare, pmap = [], [program, str(target.pid)], ["pmap", "-XX", str(target.pid)]
             for _ in range(pairs + 1):  # the first warms up
-                loop = float(subprocess.run([program, str(pid)], capture_output=True, text=True, check=True).stdout)
-                ours = seconds(lambda: wstrace.working_set(pid))
+                loop = float(subprocess.run(bare, capture_output=True, text=True, check=True).stdout)
+                ours = seconds(lambda: wstrace.working_set(target.pid))
                 row = [ours, loop]
                 if shutil.which("pmap"):
                     row.append(seconds(lambda: subprocess.run(pmap, capture_output=True, check=True)))
@@ -111,11 +86,11 @@ def measure(gib: float, pairs: int) -> dict[str, float]:
             found["over_c_loop"] = statistics.median(row[0] / row[1] for row in rows)
             if len(rows[0]) == 3:
                 found["over_pmap_XX"] = statistics.median(row[0] / row[2] for row in rows)
-        with holding(64 << 30, 64 << 20) as pid:
-            times = [seconds(lambda: wstrace.working_set(pid)) for _ in range(pairs)]
+        with holding(64 << 30, 64 << 20) as target:
+            times = [seconds(lambda: wstrace.working_set(target.pid)) for _ in range(pairs)]
             found["reserved_64_gib_s"] = statistics.median(times)
-        with holding(1 << 30) as pid:
-            command = [sys.executable, "-m", "wstrace", "snapshot", str(pid)]
+        with holding(1 << 30) as target:
+            command = [sys.executable, "-m", "wstrace", "snapshot", str(target.pid)]
             found["command_1_gib_s"] = statistics.median(
                 seconds(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=True)) for _ in range(3)
             )

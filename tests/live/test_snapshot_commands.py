@@ -19,28 +19,11 @@ import wstrace
 from wstrace.cli import main
 from wstrace.errors import Unavailable
 
+sys.path.insert(0, str(Path(__file__).parent))
+from held_memory import holding
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
-HOLD = """
-import mmap, sys
-m = mmap.mmap(-1, {mib} << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-for i in range(0, len(m), {step}):
-    m[i] = 1
-print(flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def holding(mib: int, step: int = PAGE):
-    """A process that holds so many MiB, with every step-th byte written."""
-    code = HOLD.format(mib=mib, step=step)
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
-        target.stdout.readline()
-        try:
-            yield target
-        finally:
-            target.kill()
 
 
 @pytest.fixture
@@ -58,7 +41,7 @@ def cli(capsys):
 
 
 def test_snapshot_command_prints_lines_and_totals(cli):
-    with holding(2, 2 * PAGE) as target:
+    with holding(2 << 20, 2 * PAGE) as target:
         os.kill(target.pid, signal.SIGSTOP)
         lines = cli("snapshot", target.pid)[0].splitlines()
         facts = json.loads(cli("snapshot", target.pid, "--json")[0])
@@ -82,7 +65,7 @@ def test_snapshot_command_prints_lines_and_totals(cli):
 
 @pytest.mark.parametrize("by", ["module", "mapping", "kind"])
 def test_snapshot_by(by, cli):
-    with holding(2) as target:
+    with holding(2 << 20) as target:
         os.kill(target.pid, signal.SIGSTOP)
         text = cli("snapshot", target.pid, "--by", by)[0]
         facts = json.loads(cli("snapshot", target.pid, "--by", by, "--json")[0])
@@ -196,7 +179,7 @@ def on_a_terminal(*words: str, answer: bytes = b"", columns: int = 80) -> tuple[
 
 
 def test_empty_asks_and_a_no_leaves_the_process_alone():
-    with holding(1) as target:
+    with holding(1 << 20) as target:
         code, shown = on_a_terminal("empty", str(target.pid), answer=b"n\n")
         assert f"process {target.pid} (" in shown
         assert "left memory" not in shown
@@ -204,7 +187,7 @@ def test_empty_asks_and_a_no_leaves_the_process_alone():
 
 
 def test_tables_on_a_terminal_keep_their_numbers_and_its_width():
-    with holding(1) as target:
+    with holding(1 << 20) as target:
         _, shown = on_a_terminal("snapshot", str(target.pid), "--by", "mapping", columns=80)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert plain != shown, "it has colours"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,28 +18,11 @@ from wstrace.interfaces import Context
 from wstrace_os.linux import LinuxPlatform
 from wstrace_working_set.source import WorkingSetSource
 
+sys.path.insert(0, str(Path(__file__).parent))
+from held_memory import holder, holding
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
-HOLD = """
-import mmap, sys
-m = mmap.mmap(-1, {mib} << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-for i in range(0, len(m), {step}):
-    m[i] = 1
-print(flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def holding(mib: int, step: int = PAGE):
-    """A process that holds so many MiB, with every step-th byte written."""
-    code = HOLD.format(mib=mib, step=step)
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
-        target.stdout.readline()
-        try:
-            yield target
-        finally:
-            target.kill()
 
 
 class Keep(wstrace.Exporter):
@@ -55,7 +38,7 @@ class Keep(wstrace.Exporter):
 
 
 def test_a_large_snapshot_comes_in_parts_after_its_mappings():
-    with holding(600, 2 * PAGE) as target:
+    with holding(600 << 20, 2 * PAGE) as target:
         source = WorkingSetSource(interval=0)
         source.start(Context(targets=(LinuxPlatform().attach(target.pid),), children=False))
         batches = list(source.drain(0.1))
@@ -75,7 +58,7 @@ def test_a_large_snapshot_comes_in_parts_after_its_mappings():
 
 def test_every_interval_and_the_tree_with_names_from_the_enricher():
     keep = Keep()
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HOLD.format(mib=4, step=PAGE)!r}])"
+    code = f"import subprocess; subprocess.run({holder(4 << 20)!r})"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         parent.stdout.readline()
         with wstrace.Session(parent.pid, sources=["working_set:interval=0.05,max_cpu=1"], exporters=[keep]):
@@ -109,7 +92,7 @@ def test_keep_last_holds_the_final_snapshot_of_a_launched_command():
 
 
 def test_the_budget_stretches_the_interval():
-    with holding(64) as target:
+    with holding(64 << 20) as target:
         source = WorkingSetSource(interval=0.001, max_cpu=0.01)
         source.start(Context(targets=(LinuxPlatform().attach(target.pid),), children=False))
         until = time.monotonic() + 0.5
@@ -127,7 +110,7 @@ def test_options_out_of_range(options):
 
 
 def test_unless_told_otherwise_an_attached_process_is_read_at_both_ends():
-    with holding(1) as target:
+    with holding(1 << 20) as target:
         source = WorkingSetSource()
         source.start(Context(targets=(LinuxPlatform().attach(target.pid),), children=False))
         first = list(source.drain(0.05))
