@@ -11,7 +11,8 @@ import pytest
 
 from wstrace.cli import main
 from wstrace.cli.run import command_of
-from wstrace.errors import UsageError
+from wstrace.errors import Unavailable, UsageError
+from wstrace.plugins import default_plugins
 
 
 def wstrace(*words, cwd=None, stdin=subprocess.DEVNULL, **environ):
@@ -77,6 +78,18 @@ def test_one_clear_line_and_the_exit_code(words, code, text, tmp_path):
     assert done.stderr.count("\n") == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "words", [["run"], ["attach"], ["snapshot"], ["empty", "--yes"], ["delta", "--duration", "1s"]]
+)
+def test_the_debug_privilege_is_asked_for_before_a_process_is_opened(words, monkeypatch, capsys):
+    def refuse(self):
+        raise Unavailable("no such right", "ask for it")
+
+    monkeypatch.setattr(type(default_plugins().platform), "debug_privilege", refuse)
+    assert main([*words, "--debug-privilege", "999999999"]) == 122
+    assert capsys.readouterr().err == "wstrace: no such right; ask for it\n"
 
 
 def test_a_traceback_is_shown_only_for_debugging(tmp_path):

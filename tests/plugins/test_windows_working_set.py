@@ -247,8 +247,10 @@ def test_emptying_needs_the_right():
     with Space(7, windows) as space:
         windows.processes[7].denied = True
         mappings = space.mappings(Dictionary())
-        with pytest.raises(Unavailable, match="ERROR_ACCESS_DENIED"):
+        with pytest.raises(Unavailable, match=r"ERROR_ACCESS_DENIED.*--debug-privilege"):
             space.empty(mappings, space.runs(mappings))
+    with pytest.raises(Unavailable, match=r"OpenProcess of pid 7 .*--debug-privilege"):
+        Space(7, windows)
 
 
 def test_a_process_that_ends_meanwhile():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -88,3 +89,29 @@ def test_a_batch_file_and_a_missing_command_say_what_to_do(command, tmp_path):
     code, _, said = command("run", "--", script)
     assert code == 126
     assert "cmd /c" in said
+
+
+@pytest.mark.parametrize("words", [["attach", "--duration", "1ms"], ["snapshot"], ["empty", "--yes"]])
+def test_the_debug_privilege_is_switched_on_when_asked(words):
+    """Wine's user is an administrator who holds it; like Windows, Wine leaves it switched off."""
+    script = f"""
+import ctypes, os, sys
+from wstrace.cli import main
+
+def held():
+    token, luid, there = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int32()
+    advapi = ctypes.windll.advapi32
+    advapi.OpenProcessToken(ctypes.c_void_p(-1), 8, ctypes.byref(token))
+    advapi.LookupPrivilegeValueW(None, "SeDebugPrivilege", ctypes.byref(luid))
+    one = (1).to_bytes(4, "little") + bytes(4) + luid.value.to_bytes(8, "little") + bytes(4)  # PRIVILEGE_SET
+    advapi.PrivilegeCheck(token, one, ctypes.byref(there))
+    return there.value
+
+before = held()
+main([*{words!r}, str(os.getpid())])
+without = held()
+code = main([*{words!r}, "--debug-privilege", str(os.getpid())])
+sys.exit(f"{{before}} {{without}} {{code}} {{held()}}")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1] == "0 0 0 1", done.stderr

@@ -315,7 +315,3 @@ def test_no_handle_is_left_open():
     for _ in range(50):
         everything()
     assert handles() <= before + 5
-
-
-def test_the_debug_privilege_is_switched_on_when_asked():
-    processes.enable_debug_privilege()  # Wine's user is an administrator

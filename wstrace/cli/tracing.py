@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wstrace.cli.privilege import debug_privilege
 from wstrace.config import Config
 from wstrace.errors import LossError, OutputError, UsageError
 from wstrace.interfaces import Target
@@ -43,7 +44,6 @@ class Tracing:
     fail_on_loss: bool
     require: str
     config: str | None
-    debug_privilege: bool
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
@@ -74,7 +74,7 @@ _OPTIONS = [
     click.option("--fail-on-loss", is_flag=True, default=None, help="Exit with 121 when anything was lost."),
     click.option("--require", type=click.Choice(["full"]), help="Do not fall back to a lesser level: exit with 122."),
     click.option("--config", metavar="FILE", help="Read options from a TOML file."),
-    click.option("--debug-privilege", is_flag=True, help="Open other users' processes (as administrator)."),
+    debug_privilege,
 ]
 
 
@@ -105,8 +105,6 @@ class Trace:
             raise UsageError(f"-P {options.plugin[0]}", "write -P no:NAME")
         self.options = options
         self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
-        if options.debug_privilege:
-            self.plugins.platform.debug_privilege()
         self.config = Config.load(options.config, project=not is_administrator())
         self._left_out = words
 

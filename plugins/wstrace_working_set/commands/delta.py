@@ -13,6 +13,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.cli.privilege import debug_privilege
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.options import parse_duration
 from wstrace.plugins import default_plugins
@@ -30,6 +31,7 @@ Line = tuple[int, int, int, str, str]
 @click.option("--duration", metavar="TIME", help="End after this time, as 10s or 2m; else with Enter.")
 @click.option("--top", type=click.IntRange(0), help="So many lines of addresses at most.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@debug_privilege
 def delta(pid: int, duration: str | None, top: int | None, as_json: bool) -> None:
     """Show what a process brings into memory from now until Enter or --duration.
 

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from wstrace.cli.privilege import debug_privilege
 from wstrace.errors import UsageError
 from wstrace.text import printable, size, well_formed
 from wstrace_working_set.empty import empty_working_set
@@ -15,6 +16,7 @@ from wstrace_working_set.empty import empty_working_set
 @click.argument("pid", type=int)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@debug_privilege
 def empty(pid: int, yes: bool, as_json: bool) -> None:
     """Take a process's pages out of memory; tell what left, what stayed, and why.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from wstrace.cli.privilege import debug_privilege
 from wstrace.text import printable, size, well_formed
 from wstrace_working_set.working_set import By, WorkingSet, working_set
 
@@ -19,6 +20,7 @@ from wstrace_working_set.working_set import By, WorkingSet, working_set
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("-o", "--output", metavar="FILE", help="Write a trace file instead of printing.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite that file.")
+@debug_privilege
 def snapshot(
     pid: int, by: By | None, pages: bool, shares: bool, as_json: bool, output: str | None, force: bool
 ) -> None:
