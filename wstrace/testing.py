@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.interfaces import Context, Enricher, Exporter, Source
+from wstrace.interfaces import Context, Enricher, Exporter, Source, Target, Usage
 from wstrace.schema import DTYPES, STREAMS, Schema
 
 
@@ -72,6 +72,30 @@ class ScriptedSource(Source):
     def finished(self) -> bool:
         """No batch is left."""
         return not self._batches
+
+
+class ScriptedTarget(Target):
+    """A target that runs on; no process is behind it, so nothing may ask the system about it."""
+
+    def __init__(self, pid: int = 7, name: str = "scripted", *, launched: bool = True) -> None:
+        self.pid, self.name, self.launched = pid, name, launched
+
+    def resume(self) -> None:
+        """Nothing to let run."""
+
+    def wait(self, timeout: float) -> int | None:
+        """It never ends."""
+        return None
+
+    def usage(self) -> Usage:
+        """Nothing is accounted to it."""
+        return Usage()
+
+    def signal(self, number: int) -> None:
+        """No one to send it to."""
+
+    def close(self) -> None:
+        """No handle to give up."""
 
 
 class RecordingExporter(Exporter):

@@ -13,7 +13,7 @@ from wstrace.errors import UsageError
 from wstrace.interfaces import Context
 from wstrace.schema import PROCESS
 from wstrace.session import Session
-from wstrace.testing import ExporterContract, ScriptedSource, batch_of
+from wstrace.testing import ExporterContract, ScriptedSource, ScriptedTarget, batch_of
 from wstrace_otel.exporter import OtelExporter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
@@ -103,19 +103,14 @@ def test_one_resource_a_process_and_other_past_the_bound() -> None:
 
 
 def test_a_launched_target_is_told_of_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wstrace.interfaces import Target
     from wstrace_otel import wstrace_target_environment
-
-    class Demo(Target):
-        pid, name, launched = 4711, "demo", True
-        resume = close = wait = signal = usage = lambda self, *a: None  # type: ignore[assignment]
 
     monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
     assert wstrace_target_environment(["console"]) == {}
     told = wstrace_target_environment(["otel"])["TRACEPARENT"].split("-")
     with Receiver() as receiver:
         exporter = otel(receiver)
-        exporter.start(Context(targets=(Demo(),)))
+        exporter.start(Context(targets=(ScriptedTarget(4711, "demo"),)))
         exporter.export(started(4712, "child"))
         child = batch_of(PROCESS, time_ns=[NOW], pid=[4713], ppid=[4711], tid=[4713], event=[2], name=["kid"], code=[0])
         exporter.export(child)

@@ -15,6 +15,7 @@ import wstrace
 from wstrace import schema
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context
+from wstrace.testing import RecordingExporter
 from wstrace_os.linux import LinuxPlatform
 from wstrace_working_set.source import WorkingSetSource
 
@@ -23,18 +24,6 @@ from held_memory import holder, holding
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
-
-
-class Keep(wstrace.Exporter):
-    """Keeps every batch."""
-
-    name = "keep"
-
-    def __init__(self) -> None:
-        self.batches = []
-
-    def export(self, batch) -> None:
-        self.batches.append(batch)
 
 
 def test_a_large_snapshot_comes_in_parts_after_its_mappings():
@@ -57,14 +46,14 @@ def test_a_large_snapshot_comes_in_parts_after_its_mappings():
 
 
 def test_every_interval_and_the_tree_with_names_from_the_enricher():
-    keep = Keep()
+    keep = RecordingExporter()
     code = f"import subprocess; subprocess.run({holder(4 << 20)!r})"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         parent.stdout.readline()
         with wstrace.Session(parent.pid, sources=["working_set:interval=0.05,max_cpu=1"], exporters=[keep]):
             time.sleep(0.6)
         parent.stdin.close()
-    resident = [b for b in keep.batches if b.schema is schema.RESIDENT_PAGES]
+    resident = keep.of("resident")
     assert len({b.header["pid"] for b in resident}) == 2
     assert len({b.header["snap"] for b in resident}) >= 4
     for batch in resident:
@@ -77,14 +66,14 @@ def test_every_interval_and_the_tree_with_names_from_the_enricher():
 
 def test_keep_last_holds_the_final_snapshot_of_a_launched_command():
     """Nothing holds the target at its exit: the last interval's sample stands for the end."""
-    keep = Keep()
+    keep = RecordingExporter()
     code = "import mmap,time; m=mmap.mmap(-1,20<<20,flags=34)\nfor i in range(0,20<<20,4096): m[i]=1\ntime.sleep(2)"
     target = LinuxPlatform().launch([sys.executable, "-c", code])
     source = WorkingSetSource(interval=0.1, keep="last", max_cpu=1.0)
     session = wstrace.Session(targets=[target], sources=[source], exporters=[keep])
     with session:
         session.wait(30)
-    parts = [b for b in keep.batches if b.schema is schema.RESIDENT_PAGES]
+    parts = keep.of("resident")
     assert len({b.header["snap"] for b in parts}) == 1
     assert sum(b.header["pages"] for b in parts) > 20 * 256
     assert 0 <= session.facts["snapshot_age_ms"] < 10_000

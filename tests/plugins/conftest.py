@@ -7,29 +7,11 @@ from typing import Any
 import pytest
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Context, Target, Usage
+from wstrace.interfaces import Context
 from wstrace.schema import ADDRESS_SPACE, KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT, PROCESS, SPACE_MAP, SPACE_REPLACE
-from wstrace.testing import batch_of
+from wstrace.testing import ScriptedTarget, batch_of
 
 FILE = KIND_FILE << KIND_SHIFT
-
-
-class FakeTarget(Target):
-    """A target that runs: the system may be asked."""
-
-    pid, name, launched = 7, "x", True
-
-    def resume(self) -> None: ...
-
-    def wait(self, timeout: float) -> int | None:
-        return None
-
-    def usage(self) -> Usage:
-        return Usage()
-
-    def signal(self, number: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Told:
@@ -38,7 +20,8 @@ class Told:
     def __init__(self, half: Any = None) -> None:
         from wstrace_mapped_files.enricher import MappedFiles
 
-        self.context = Context(targets=() if half is None else (FakeTarget(),))
+        # a target that runs: the system may be asked
+        self.context = Context(targets=() if half is None else (ScriptedTarget(),))
         self.enricher = MappedFiles(reread=half is not None)
         self.enricher.system = half
         self.enricher.start(self.context)

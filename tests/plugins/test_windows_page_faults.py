@@ -9,12 +9,12 @@ import pytest
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import FAULT_MAJOR, FAULT_OBSERVER
-from wstrace.testing import SourceContract
+from wstrace.testing import ScriptedTarget, SourceContract
 from wstrace_page_faults.windows import PageFaults
 from wstrace_page_faults.windows_watch import KERNEL_RECORDS, Watch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from windows_machine import EXE, HEAP, FakeTarget, faults, machine, traced
+from windows_machine import EXE, HEAP, faults, machine, traced
 
 
 class TestContract(SourceContract):
@@ -25,7 +25,7 @@ class TestContract(SourceContract):
         return source
 
     def context(self):
-        return Context(targets=(FakeTarget(7, launched=True),))
+        return Context(targets=(ScriptedTarget(),))
 
     def batches(self, source, seconds=2.0):
         source.start(self.context())
@@ -155,7 +155,7 @@ def test_kernel_instructions_are_hidden_on_request_and_told():
 
 def test_records_of_our_own_threads_are_marked():
     windows = machine()
-    context = Context(targets=(FakeTarget(7, launched=True),), own_threads=lambda: frozenset({99}))
+    context = Context(targets=(ScriptedTarget(),), own_threads=lambda: frozenset({99}))
     source, _ = traced(windows, context=context)
     windows.processes[7].fault(EXE, HEAP, 99)
     windows.processes[7].fault(EXE, HEAP, 3)
@@ -191,7 +191,7 @@ def test_polling_follows_the_fill():
     windows = machine()
     source = PageFaults(poll_ms=50)
     source.api = windows
-    source.start(Context(targets=(FakeTarget(7, launched=True),)))
+    source.start(Context(targets=(ScriptedTarget(),)))
     for _ in range(20):
         list(source.drain(0.0))
     idle = source.statistics()["pause_seconds"]

@@ -21,6 +21,7 @@ import wstrace
 from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context
+from wstrace.testing import RecordingExporter
 from wstrace_os.linux import LinuxPlatform
 from wstrace_os.pagemap import PAGE, SOFT_DIRTY
 from wstrace_write_watch import agent_linux, linux, soft_dirty
@@ -98,23 +99,14 @@ def test_another_process_through_its_agent():
 
 
 def test_the_source_in_a_session():
-    class Keep(wstrace.Exporter):
-        name = "keep"
-
-        def __init__(self) -> None:
-            self.batches = []
-
-        def export(self, batch) -> None:
-            self.batches.append(batch)
-
-    keep = Keep()
+    keep = RecordingExporter()
     with Target() as target:
         with wstrace.Session(target.pid, sources=["write_watch:interval=0.1,max_cpu=1"], exporters=[keep]):
             target.write(5, 6, 7)
             time.sleep(0.3)
             target.write(40)
         name = f"process {target.pid}"
-    written = [b for b in keep.batches if b.schema is schema.WRITTEN_PAGES]
+    written = keep.of("written")
     assert {b.header["pid"] for b in written} == {target.pid}, name
     assert [b.header["snap"] for b in written] == list(range(1, len(written) + 1))
     assert all(b.header["last"] and b.header["pages"] == int(b["pages"].sum()) for b in written)

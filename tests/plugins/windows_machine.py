@@ -2,30 +2,14 @@
 
 import numpy as np
 
-from wstrace.interfaces import Context, Target, Usage
+from wstrace.interfaces import Context
+from wstrace.testing import ScriptedTarget
 from wstrace_os import windows_api as winapi
 from wstrace_os.windows_fake import FakeAllocation, FakeWindows
 from wstrace_page_faults.windows import PageFaults
 
 EXE, DLL, HEAP = 0x140000000, 0x7FFB10000000, 0x20000000
 DEVICE = "\\Device\\HarddiskVolume3"
-
-
-class FakeTarget(Target):
-    def __init__(self, pid: int, *, launched: bool) -> None:
-        self.pid, self.name, self.launched = pid, "app.exe", launched
-
-    def resume(self) -> None: ...
-
-    def wait(self, timeout: float) -> int | None:
-        return None
-
-    def usage(self) -> Usage:
-        return Usage()
-
-    def signal(self, number: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def machine(**options) -> FakeWindows:
@@ -49,7 +33,7 @@ def machine(**options) -> FakeWindows:
 def traced(windows, *pids, launched=True, context=None, **options):
     source = PageFaults(poll_ms=1, **options)
     source.api, source.exits_seconds = windows, 0
-    context = context or Context(targets=tuple(FakeTarget(pid, launched=launched) for pid in pids or (7,)))
+    context = context or Context(targets=tuple(ScriptedTarget(pid, launched=launched) for pid in pids or (7,)))
     source.start(context)
     return source, context
 

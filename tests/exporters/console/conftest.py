@@ -14,24 +14,22 @@ import pytest
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Place
 from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES
+from wstrace.testing import ScriptedTarget
 from wstrace_console.console import Console
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "console"
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
 
-class Target:
-    """What the exporter reads of a target."""
-
-    def __init__(self, pid: int = 700, *, launched: bool = True) -> None:
-        self.pid, self.launched, self.name = pid, launched, "python3"
+def target(pid: int = 700, *, launched: bool = True) -> ScriptedTarget:
+    return ScriptedTarget(pid, "python3", launched=launched)
 
 
 class Trace:
     """Makes the batches of a small trace, with names as codes of one dictionary."""
 
     def __init__(self, *, live: bool = True) -> None:
-        self.context = Context(targets=(Target(),) if live else ())  # type: ignore[arg-type]
+        self.context = Context(targets=(target(),) if live else ())
         self.code = self.context.strings.code
 
     def faults(self, rows: list[tuple[int, str, str]], *, pid: int = 700, tid: int = 700, major: bool = False,

@@ -196,7 +196,7 @@ def test_live_only_on_a_terminal_that_the_target_does_not_share(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("wstrace_console.live.REDRAW_SECONDS", 0.0)
     trace, output = kit.Trace(), stream()
-    trace.context.targets = (kit.Target(os.getpid() + 1 if not launched else 700, launched=launched),)
+    trace.context.targets = (kit.target(os.getpid() + 1 if not launched else 700, launched=launched),)
     console = Console(output, **options)
     console.start(trace.context)
     console.export(trace.faults([(3, LIBC, LIBC)]))
@@ -220,7 +220,7 @@ def test_a_terminal_that_goes_away_costs_the_live_line_only(kit: Any, monkeypatc
             return super().write(text)
 
     trace, output = kit.Trace(), Gone()
-    trace.context.targets = (kit.Target(os.getpid() + 1, launched=False),)
+    trace.context.targets = (kit.target(os.getpid() + 1, launched=False),)
     console = Console(output)
     console.start(trace.context)
     Gone.gone = True
