@@ -326,6 +326,9 @@ class PageFaults(Source):
                 ledger.set("unaccounted", counted - recorded - lost - foreign, kind)
             self._context.facts[f"recorded_{kind}"] = recorded
             recorded_in_all += recorded + lost
+        # the side band's tail, too: a process that ends behind a full ring writes no next row
+        if lost := max(self._side.lost, self._armed.counts(SIDE)[1] or 0):
+            ledger.set("lost_side_band", lost, self.name)
         self._not_visible(recorded_in_all)
 
     def _not_visible(self, seen: int) -> None:

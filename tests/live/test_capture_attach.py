@@ -248,18 +248,37 @@ import mmap
 print(flush=True); input()
 for i in range(3000): mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 print(flush=True); input()
+mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # the kernel tells of the loss with the next row
+print(flush=True); input()
 """
     one = child(code)
     one.read()
     trace = attach(one.pid, ring_bytes=4096)
     one.say()
     one.read()
+    trace.batches += trace.source.drain(0)  # room again
+    one.say()
+    one.read()
+    trace.batches += trace.source.drain(0)
     one.say()
     trace.drain(lambda: trace.context.targets[0].wait(0) is not None)
     trace.stop()
     assert trace.ledger("lost_side_band") > 1000
     events = trace.column("address_space", "event")
     assert list(events).count(SPACE_REPLACE) >= 1
+
+
+def test_side_band_loss_at_the_very_end_is_told(child: Any, attach: Any) -> None:
+    one = child(
+        "import mmap; print(flush=True); input()\n"
+        "for i in range(3000): mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)"
+    )
+    one.read()
+    trace = attach(one.pid, ring_bytes=4096)
+    one.say()
+    assert trace.context.targets[0].wait(10) is not None
+    trace.stop()
+    assert trace.ledger("lost_side_band") > 1000
     trace.assert_balanced()
 
 
