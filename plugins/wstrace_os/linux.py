@@ -26,6 +26,10 @@ _signal: Any = signal
 _select: Any = select
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+#: the number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64)
+_WAITID = {"x86_64": 247, "ppc64le": 272, "s390x": 281}
+_waitid = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+                  ctypes.c_int, ctypes.c_void_p)  # fmt: skip
 _mallopt = declare(None, "mallopt", ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
 
 _LAUNCHER_SLACK = 1 << 20  # what the launcher itself still grows by between its last look and execve()
@@ -56,6 +60,7 @@ class LinuxTarget(Target):
             self._before = self._launcher.go()
         except WstraceError:
             self.wait(5)
+            self._reap()
             raise
 
     def wait(self, timeout: float) -> int | None:
@@ -63,7 +68,9 @@ class LinuxTarget(Target):
         if self.exit_code is not None:
             return self.exit_code
         if self.launched:
-            return self._reap(timeout)
+            if self._pidfd is not None and not _readable(self._pidfd, timeout):
+                return None
+            return self.exit_code if _waited(self._ended, timeout) else None
         if self._pidfd is None:
             if not _waited(lambda: not self._alive(), timeout):
                 return None
@@ -72,20 +79,22 @@ class LinuxTarget(Target):
         self.exit_code = 0
         return 0
 
-    def _reap(self, timeout: float) -> int | None:
-        if self._pidfd is not None and not _readable(self._pidfd, timeout):
-            return None
-        return self.exit_code if _waited(self._reaped, timeout) else None
-
-    def _reaped(self) -> bool:
+    def _ended(self) -> bool:
+        """Asks without reaping: /proc still answers for a zombie, and sources read it after the end, until close()."""
         try:
-            pid, status, self._rusage = _os.wait4(self.pid, _os.WNOHANG)
+            ended = _os.waitid(_os.P_PID, self.pid, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT)
         except ChildProcessError:  # the embedding program waits for all its children itself
-            pid, status = self.pid, 0
-        if pid:
-            code: int = _os.waitstatus_to_exitcode(status)
-            self.exit_code = code if code >= 0 else 128 - code
-        return bool(pid)
+            self.exit_code = 0
+            return True
+        if ended is None:
+            return False
+        self._rusage = _rusage(self.pid)
+        self.exit_code = ended.si_status if ended.si_code == _os.CLD_EXITED else 128 + ended.si_status
+        return True
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, _os.WNOHANG)
 
     def _alive(self) -> bool:
         try:
@@ -140,11 +149,13 @@ class LinuxTarget(Target):
             raise Unavailable(f"cannot signal process {self.pid}: {error.strerror}") from None
 
     def close(self) -> None:
-        """Gives up the handle; a launched target that never ran is ended."""
+        """Gives up the handle and reaps a launched target that has ended; one that never ran is ended."""
         if self._launcher is not None and not self._launcher.gone:
             self._launcher.close()
             self.signal(_signal.SIGKILL)
             self.wait(5)
+        if self.launched:
+            self._reap()
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
@@ -227,6 +238,19 @@ def _keep_freed_memory() -> None:
 def platform() -> Platform:
     """The Platform of Linux."""
     return LinuxPlatform()
+
+
+def _rusage(pid: int) -> Any:
+    """The resources that a zombie has used. wait4() would reap it; the call itself gives them with WNOWAIT too."""
+    import resource
+
+    usage: Any = resource
+    raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long
+    number = _WAITID.get(_os.uname().machine, 95)
+    if _waitid(number, _os.P_PID, pid, None, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT, raw) < 0:
+        raise Unavailable(f"process {pid} has ended and its resources are not told: {os.strerror(ctypes.get_errno())}")
+    user, user_us, system, system_us, *rest = raw
+    return usage.struct_rusage((user + user_us / 1e6, system + system_us / 1e6, *rest))
 
 
 def _pidfd(pid: int) -> int | None:
