@@ -1,8 +1,9 @@
-"""What all tests share: `--long`, and skips that are loud."""
+"""What all tests share: `--long`, skips that are loud, and an environment without variables of others."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +17,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "long" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="a long proof: run with --long"))
+
+
+@pytest.fixture(autouse=True)
+def no_variables() -> Iterator[None]:
+    """The variables of whoever runs the tests do not count."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith(("OTEL_", "WSTRACE_CONFIG"))] + ["TRACEPARENT"]:
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,14 +18,6 @@ from otel_scripted import faulted, otel, run, started
 from receiver import Receiver, logs, plain
 
 
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    for name in [n for n in os.environ if n.startswith("OTEL_")] + ["TRACEPARENT"]:
-        monkeypatch.delenv(name, raising=False)
-
-
 def test_bulk_sends_every_record_with_the_content_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=a%20b")

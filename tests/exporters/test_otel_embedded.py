@@ -25,10 +25,9 @@ if sys.platform == "win32":
 
 def run(code: str, *, words: tuple[str, ...] = (), **environ: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a new interpreter: providers are set once in a process."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
     return subprocess.run(
         [*(words or (sys.executable,)), "-c", textwrap.dedent(code)] if not words else [*words],
-        capture_output=True, text=True, timeout=60, env={**inherited, **environ},
+        capture_output=True, text=True, timeout=60, env={**os.environ, **environ},
     )  # fmt: skip
 
 

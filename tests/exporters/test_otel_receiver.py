@@ -22,14 +22,6 @@ from otel_scripted import NOW, SECRET, ended, faulted, otel, run, started
 from receiver import Receiver, last_points, logs, plain, spans
 
 
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    for name in [n for n in os.environ if n.startswith("OTEL_")] + ["TRACEPARENT"]:
-        monkeypatch.delenv(name, raising=False)
-
-
 def test_metrics_events_and_the_process_span_say_what_the_batches_hold() -> None:
     with Receiver() as receiver:
         session = run(otel(receiver), [started(), faulted(), ended()])

@@ -25,14 +25,6 @@ from otel_scripted import SECRET, ended, faulted, otel, run, started
 from receiver import Receiver
 
 
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    for name in [n for n in os.environ if n.startswith("OTEL_")] + ["TRACEPARENT"]:
-        monkeypatch.delenv(name, raising=False)
-
-
 def send(receiver: Receiver, timeout: float = 5.0) -> tuple[Any, Sender]:
     sender = Sender(Endpoint.from_environment("logs", {"OTEL_EXPORTER_OTLP_TIMEOUT": str(timeout),
                                                        "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer {SECRET}"},

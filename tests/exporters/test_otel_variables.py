@@ -19,14 +19,6 @@ from otel_scripted import ended, faulted, otel, run, started
 from receiver import Receiver, logs
 
 
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    for name in [n for n in os.environ if n.startswith("OTEL_")] + ["TRACEPARENT"]:
-        monkeypatch.delenv(name, raising=False)
-
-
 def test_endpoints_are_read_as_the_specification_says() -> None:
     def url(signal: str, **variables: str) -> str:
         return Endpoint.from_environment(signal, {f"OTEL_EXPORTER_OTLP_{k}": v for k, v in variables.items()}).url

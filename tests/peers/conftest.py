@@ -53,10 +53,3 @@ def prometheus_binary() -> str:
         absent("there is no prometheus on this machine (apt-get install prometheus)")
         raise AssertionError
     return found
-
-
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables of whoever runs the tests do not count."""
-    for name in [n for n in os.environ if n.startswith(("OTEL_", "WSTRACE_CONFIG"))] + ["TRACEPARENT"]:
-        monkeypatch.delenv(name, raising=False)
