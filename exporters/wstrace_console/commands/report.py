@@ -6,20 +6,8 @@ from typing import Any
 
 import click
 
-from wstrace.options import Spec, parse_duration
-
-
-class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
-    """`2.5`, `30s`, `5m`: seconds."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds, or a usage error."""
-        try:
-            return value if isinstance(value, float) else parse_duration(value)
-        except ValueError as wrong:
-            self.fail(str(wrong), param, ctx)
+from wstrace.cli.tracing import Duration
+from wstrace.options import Spec
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,8 +19,8 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
 @click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of files such as '*.so*'.")
 @click.option("--tid", type=click.IntRange(0), default=0, help="Only faults of this thread.")
-@click.option("--start", type=Seconds(), default=0.0, metavar="TIME", help="From so long after the start: 2.5, 30s.")
-@click.option("--end", type=Seconds(), default=0.0, metavar="TIME", help="Up to so long after the start.")
+@click.option("--start", type=Duration(), default=0.0, metavar="TIME", help="From so long after the start: 2.5, 30s.")
+@click.option("--end", type=Duration(), default=0.0, metavar="TIME", help="Up to so long after the start.")
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl"]), default="summary",
               show_default=True, help="lines: VA PC owner via module; jsonl: JSON objects.")  # fmt: skip
