@@ -101,6 +101,16 @@ class Trace:
         assert int((np.diff(times) < 0).sum()) <= self.ledger("late")
 
 
+@pytest.fixture(scope="session")
+def full_level() -> None:
+    """Skips what needs the level `full` where this machine or privilege does not give it."""
+    from wstrace_page_faults.linux import PageFaults
+
+    level = PageFaults.probe()
+    if level.name != "full":
+        pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
+
+
 @pytest.fixture
 def trace() -> Callable[..., Trace]:
     """trace([command, ...], **options): runs the command under the source until it ends."""

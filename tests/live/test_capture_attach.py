@@ -25,6 +25,8 @@ from wstrace_os.linux import platform
 from wstrace_page_faults import perf_event
 from wstrace_page_faults.linux import PageFaults
 
+pytestmark = pytest.mark.usefixtures("full_level")
+
 #: eight threads, and new ones all the time, that each touch pages of their own; at the end: time, tid, address, pages
 SWARM = """
 import ctypes, mmap, sys, threading, time
@@ -50,13 +52,6 @@ for row in rows: print(*row)
 print("end", flush=True)
 sys.stdin.readline()
 """
-
-
-@pytest.fixture(autouse=True)
-def full_level() -> None:
-    level = PageFaults.probe()
-    if level.name != "full":
-        pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
 
 
 class Child:

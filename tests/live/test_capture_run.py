@@ -18,16 +18,9 @@ import pytest
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_UNMAP
 from wstrace_page_faults import remaps
 
+pytestmark = pytest.mark.usefixtures("full_level")
+
 Tracer = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def full_level() -> None:
-    from wstrace_page_faults.linux import PageFaults
-
-    level = PageFaults.probe()
-    if level.name != "full":
-        pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
 
 
 def python(code: str, *arguments: object) -> list[str]:

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from wstrace.session import Session
-from wstrace_page_faults.linux import PageFaults
+
+pytestmark = pytest.mark.usefixtures("full_level")
 
 EMBEDDED = """
 import mmap, os, sys
@@ -55,13 +56,6 @@ assert session.statistics()["sources"]["page_faults"]["recorded"] == len(session
 assert sorted(os.listdir("/proc/self/fd")) == fds
 print("fine")
 """
-
-
-@pytest.fixture(autouse=True)
-def full_level() -> None:
-    level = PageFaults.probe()
-    if level.name != "full":
-        pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
 
 
 def test_a_program_that_traces_itself() -> None:

@@ -14,14 +14,7 @@ import wstrace
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def full_level() -> None:
-    from wstrace_page_faults.linux import PageFaults
-
-    level = PageFaults.probe()
-    if level.name != "full":
-        pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
+pytestmark = pytest.mark.usefixtures("full_level")
 
 
 ATTACHED = """

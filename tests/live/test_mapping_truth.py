@@ -20,6 +20,8 @@ from wstrace.schema import KINDS, PROCESS_EXEC
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
 
+pytestmark = pytest.mark.usefixtures("full_level")
+
 PROGRAM = Path(__file__).with_name("mapping_truth.c")
 MOVED = 2  # so many steps, the last ones, come after an mremap()
 
@@ -34,15 +36,6 @@ class Said(NamedTuple):
     offset: int
     kind: str
     file: str
-
-
-@pytest.fixture(scope="module", autouse=True)
-def full_level() -> None:
-    from wstrace_page_faults.linux import PageFaults
-
-    level = PageFaults.probe()
-    if level.name != "full":
-        pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
 
 
 def traced_remaps() -> bool:
