@@ -6,6 +6,7 @@ itself. Every queue is bounded in bytes, so memory does not depend on the length
 
 from __future__ import annotations
 
+import abc
 import collections
 import logging
 import threading
@@ -85,7 +86,7 @@ class Queue:
         return rows
 
 
-class Worker:
+class Worker(abc.ABC):
     """A daemon thread that takes batches from its queue until that is closed and drained."""
 
     def __init__(self, name: str, limit: int = QUEUE_BYTES) -> None:
@@ -109,13 +110,15 @@ class Worker:
         self.deadline = deadline
         self.queue.close()
 
+    @abc.abstractmethod
     def take(self, batch: Batch) -> None:
         """One batch."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def tick(self) -> None:
         """About once a second."""
 
+    @abc.abstractmethod
     def end(self) -> None:
         """After the last batch."""
 
@@ -241,6 +244,9 @@ class Bus(Worker):
     def take(self, batch: Batch) -> None:
         """One batch through the enrichers to the lanes."""
         self._pass_on([batch], self.enrichers)
+
+    def tick(self) -> None:
+        """Enrichers are asked with a batch only: nothing is due by time."""
 
     def end(self) -> None:
         """What the queue still held at the deadline is counted; the enrichers give what they held back."""
