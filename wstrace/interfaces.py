@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -272,6 +273,13 @@ class Platform(abc.ABC):
     def debug_privilege(self) -> None:
         """Asks for the right to open other users' processes; raises Unavailable where it is not to be had this way."""
         raise Unavailable(f"{self.name} has no such privilege to switch on", "run wstrace as root instead")
+
+    def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
+        """While entered, ask() is called, on any thread, when the console closes; its exit lets the process end.
+
+        Nothing where a signal tells of it (SIGHUP).
+        """
+        return nullcontext()
 
     @abc.abstractmethod
     def output_owner(self) -> tuple[int, int] | None:

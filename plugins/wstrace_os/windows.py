@@ -9,13 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Platform, Target, Usage
 from wstrace_os import windows_api as winapi
+from wstrace_os import windows_console
 from wstrace_os import windows_process as processes
 
 CREATE_SUSPENDED = 0x0000_0004  # processthreadsapi.h
@@ -153,6 +155,10 @@ class WindowsPlatform(Platform):
     def debug_privilege(self) -> None:
         """Switches SeDebugPrivilege on."""
         processes.enable_debug_privilege()
+
+    def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
+        """Holds the end that Windows puts to a process whose console closes."""
+        return windows_console.held_close(winapi, ask)
 
     def output_owner(self) -> tuple[int, int] | None:
         """None: a file belongs to who created it."""

@@ -97,6 +97,8 @@ GetExitCodeProcess = declare("kernel32.dll", "GetExitCodeProcess", c_int32, c_vo
 #: four FILETIMEs: created, exited, kernel, user; in 100 ns
 GetProcessTimes = declare("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
 WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
+#: the handler is called on a thread that the system makes in the process
+SetConsoleCtrlHandler = declare("kernel32.dll", "SetConsoleCtrlHandler", c_int32, c_void_p, c_int32)
 TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
 IsWow64Process = declare("kernel32.dll", "IsWow64Process", c_int32, c_void_p, c_void_p)
 QueryFullProcessImageNameW = declare(

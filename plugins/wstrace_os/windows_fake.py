@@ -99,6 +99,7 @@ class FakeWindows:
         self.opened = 0
         self.calls: list[str] = []
         self.drives = {"C:": "\\Device\\HarddiskVolume3"}
+        self.handlers: list[int] = []
         self._error = 0
         self._memory: dict[int, tuple[Any, bytearray | None]] = {}
         self._snapshots: dict[int, list[FakeProcess]] = {}
@@ -347,6 +348,11 @@ class FakeWindows:
         return 1
 
     Process32NextW = Process32FirstW
+
+    def SetConsoleCtrlHandler(self, handler: int, add: int) -> int:
+        """Keeps the handlers, the latest last."""
+        self.handlers.append(handler) if add else self.handlers.remove(handler)
+        return 1
 
     # -- plumbing -------------------------------------------------------------------------------------------------
 

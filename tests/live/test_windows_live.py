@@ -1,6 +1,7 @@
 """Real Windows: what only its kernel can show. Touch N pages: N addresses; and the documents' statements held to it."""
 
 import ctypes
+import signal
 import subprocess
 import sys
 import textwrap
@@ -232,6 +233,24 @@ def test_the_commands_work(child):
         done = subprocess.run([sys.executable, "-m", "wstrace", *words], stdin=subprocess.DEVNULL, capture_output=True,
                               timeout=60)  # fmt: skip
         assert done.returncode == 0, (words, done.stderr)
+
+
+def test_ctrl_break_ends_an_attach_with_a_whole_file(child, tmp_path):
+    """The console event that one process can send to another one's group alone."""
+    path = tmp_path / "x.wst"
+    tracer = subprocess.Popen(
+        [sys.executable, "-m", "wstrace", "attach", str(child.pid), "-o", str(path)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
+    )  # fmt: skip
+    time.sleep(3)
+    child("start = region(100); touch(start, 100)")
+    tracer.send_signal(signal.CTRL_BREAK_EVENT)
+    _, said = tracer.communicate(timeout=30)
+    assert tracer.returncode == 0, said
+    with wstrace.open_trace(str(path)) as trace:
+        assert trace.clean
+        assert sum(len(batch) for batch in trace.batches("page_fault")) >= 100
 
 
 def test_a_process_of_the_system_is_refused_with_what_to_do():

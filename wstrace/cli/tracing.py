@@ -18,7 +18,7 @@ from wstrace.cli.privilege import debug_privilege
 from wstrace.config import Config
 from wstrace.errors import LossError, OutputError, UsageError
 from wstrace.interfaces import Target
-from wstrace.ledger import STAGES
+from wstrace.ledger import Ledger
 from wstrace.options import Spec, options_of, parse_duration, parse_spec
 from wstrace.plugins import Plugins
 
@@ -175,14 +175,15 @@ class Trace:
         """From start to stop. Ctrl-C: for a launched target the second one ends the trace, else the first."""
         duration = self.options.duration or _seconds(self.config.get("duration"))
         launched = any(target.launched for target in session.context.targets)
-        with _signals(session, launched) as ended:
+        ending = _Ending(2 if launched else 1)
+        with _signals(session, launched, ending), self.plugins.platform.on_console_close(ending.close):
             session.start()
             until = float("inf") if duration is None else time.monotonic() + duration
-            while not ended() and time.monotonic() < until:
+            while not ending.asked and time.monotonic() < until:
                 if session.wait(min(0.5, until - time.monotonic()), children=self.options.wait_children):
                     break
-            session.stop(seconds=1.0 if ended() and launched else 5.0)
-            if launched and not ended() and duration is not None:
+            session.stop(seconds=1.0 if ending.closed or (ending.asked and launched) else 5.0)
+            if launched and not ending.asked and duration is not None:
                 session.wait()  # the trace is over; the command goes on and its exit code is ours
 
     def exit_code(self, session: Session) -> int:
@@ -199,14 +200,31 @@ class Trace:
                 raise OutputError(f"exporter {lane.name}: {lane.error}")
         losses = session.ledger.losses()
         if losses and (self.options.fail_on_loss or _truth(self.config.get("fail_on_loss", False))):
-            raise LossError("lost: " + ", ".join(f"{n:,} {_words_for(stage, who)}" for stage, who, n in losses))
+            raise LossError("lost: " + ", ".join(_lost(session.ledger, *row) for row in losses))
         return 0
 
 
+@dataclass(slots=True)
+class _Ending:
+    """Who asked for the end of a trace: so many interrupts are needed, or the end of the console."""
+
+    needed: int
+    interrupts: int = 0
+    closed: bool = False
+
+    @property
+    def asked(self) -> bool:
+        """The trace is to end now."""
+        return self.closed or self.interrupts >= self.needed
+
+    def close(self) -> None:
+        """The console is gone: seconds are left."""
+        self.closed = True
+
+
 @contextmanager
-def _signals(session: Session, launched: bool) -> Iterator[Callable[[], bool]]:
-    """Handlers while a session runs; gives the question "was its end asked for?"."""
-    interrupts = 0
+def _signals(session: Session, launched: bool, ending: _Ending) -> Iterator[None]:
+    """Handlers while a session runs: what they take for a wish to end it goes into `ending`."""
 
     def pass_on(number: int, _: object) -> None:
         for target in session.context.targets:
@@ -214,16 +232,14 @@ def _signals(session: Session, launched: bool) -> Iterator[Callable[[], bool]]:
                 target.signal(number)
 
     def interrupt(number: int, frame: object) -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts == 1 and not _from_terminal():
+        ending.interrupts += 1
+        if ending.interrupts == 1 and not _from_terminal():
             pass_on(number, frame)
 
     def end(number: int, frame: object) -> None:
-        nonlocal interrupts
         pass_on(number, frame)
         if not launched:
-            interrupts += 2
+            ending.interrupts += 2
 
     handlers = {
         name: (interrupt if name in ("SIGINT", "SIGBREAK") else end)
@@ -235,7 +251,7 @@ def _signals(session: Session, launched: bool) -> Iterator[Callable[[], bool]]:
         if signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:  # nohup stays nohup
             previous[name] = signal.signal(getattr(signal, name), handler)
     try:
-        yield lambda: interrupts >= (2 if launched else 1)
+        yield
     finally:
         for name, handler in previous.items():
             signal.signal(getattr(signal, name), handler)
@@ -255,8 +271,8 @@ def _from_terminal() -> bool:
     return False
 
 
-def _words_for(stage: str, who: str) -> str:
-    return f"{who + ' ' if who else ''}({STAGES.get(stage, (True, stage))[1]})"
+def _lost(ledger: Ledger, stage: str, who: str, n: int) -> str:
+    return f"{n:,} {who + ' ' if who else ''}({ledger.words(stage)})"
 
 
 def _all_classes() -> list[str]:
