@@ -59,6 +59,15 @@ def wstrace_commands() -> Sequence[Command]:  # type: ignore[empty-body]
 
 
 @hookspec
+def wstrace_stages() -> Mapping[str, tuple[bool, str]]:  # type: ignore[empty-body]
+    """When a session or a report is built. By: who adds to the ledger at stages that `wstrace.ledger.STAGES` lacks.
+
+    Returns stage -> (is it loss?, what it counts, in words). Asked of every plugin, for a trace file may tell of
+    stages of a plugin that has no part in its report.
+    """
+
+
+@hookspec
 def wstrace_api() -> Mapping[str, str]:  # type: ignore[empty-body]
     """At the first use of a name that `wstrace` itself does not have (`wstrace.open_trace`). By: who adds to the API.
 

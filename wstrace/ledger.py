@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 #: stage -> (is it loss?, what it counts). The order is the order in which it is shown.
 STAGES: dict[str, tuple[bool, str]] = {
@@ -29,10 +30,14 @@ STAGES: dict[str, tuple[bool, str]] = {
 class Ledger:
     """Counts by (stage, who); who names the stream, the source or the exporter. Thread-safe.
 
-    A stage that is not in STAGES counts as loss: what a plugin invents is shown rather than hidden.
+    A stage that no one describes counts as loss: what a plugin invents is shown rather than hidden.
+
+    Args:
+        stages: what plugins say of stages of their own (hook `wstrace_stages`), in the form of STAGES.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Mapping[str, tuple[bool, str]] | None = None) -> None:
+        self._stages = {**STAGES, **(stages or {}), **STAGES}  # in this order, and no plugin redefines the core's
         self._rows: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
@@ -53,15 +58,23 @@ class Ledger:
             return sum(n for (s, w), n in self._rows.items() if s == stage and (who is None or w == who))
 
     def rows(self) -> list[tuple[str, str, int]]:
-        """(stage, who, count) in the order of STAGES."""
-        order = {stage: i for i, stage in enumerate(STAGES)}
+        """(stage, who, count) in the order of STAGES, then of the plugins' stages."""
+        order = {stage: i for i, stage in enumerate(self._stages)}
         with self._lock:
             rows = [(stage, who, n) for (stage, who), n in self._rows.items()]
         return sorted(rows, key=lambda row: (order.get(row[0], len(order)), row[1]))
 
     def losses(self) -> list[tuple[str, str, int]]:
         """The rows that mean that something was lost: what `--fail-on-loss` acts on."""
-        return [row for row in self.rows() if STAGES.get(row[0], (True, ""))[0] and row[2]]
+        return [row for row in self.rows() if self.is_loss(row[0]) and row[2]]
+
+    def is_loss(self, stage: str) -> bool:
+        """Whether a count at that stage means that something was lost."""
+        return self._stages.get(stage, (True, ""))[0]
+
+    def words(self, stage: str) -> str:
+        """What the stage counts, in words; its name where no one says."""
+        return self._stages.get(stage, (True, stage))[1]
 
     def as_dict(self) -> dict[str, int]:
         """{"stage" or "stage:who": count}: how it stands in a file and in JSON."""

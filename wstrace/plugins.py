@@ -162,6 +162,11 @@ class Plugins:
         return {command.word: command for _, commands in self._call("wstrace_commands") for command in commands}
 
     @functools.cached_property
+    def stages(self) -> dict[str, tuple[bool, str]]:
+        """stage of the ledger -> (is it loss?, what it counts), beside `wstrace.ledger.STAGES`."""
+        return {stage: about for _, stages in self._call("wstrace_stages") for stage, about in stages.items()}
+
+    @functools.cached_property
     def api(self) -> dict[str, str]:
         """public name -> "module:attribute"."""
         return {name: target for _, names in self._call("wstrace_api") for name, target in names.items()}

@@ -83,6 +83,7 @@ class Session:
                 build(cls, self._config.options(cls, Spec(name)), name) for name, cls in self._plugins.enrichers.items()
             ]
         self.context = Context(targets=tuple(targets), children=children, require=require)
+        self.context.ledger = Ledger(self._plugins.stages)
         self.context.own_threads = self.own_threads
         self.context.resolvers = {name: cls() for name, cls in self._plugins.resolvers.items()}
         self._bus = Bus(enrichers, [Lane(exporter, self.ledger) for exporter in self._exporters], self.ledger)
@@ -223,13 +224,15 @@ class Session:
     def wait(self, timeout: float | None = None, *, children: bool = False) -> bool:
         """Until every target has ended (with children: until no traced process is left), or its sources have.
 
+        After stop(): until every target has ended.
+
         Returns:
             False when timeout seconds have passed before.
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout
         for target in self.context.targets if not children else ():
             while (code := target.wait(min(0.5, max(0.0, until - time.monotonic())))) is None:
-                if time.monotonic() >= until or self.finished:
+                if time.monotonic() >= until or (self.finished and self._state == "running"):
                     return self.finished
             self.facts["exit_code"] = code
         while not self.finished and (children or not self.context.targets):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wstrace.filter import Filter
-from wstrace.ledger import STAGES, Ledger
+from wstrace.ledger import Ledger
 from wstrace.schema import PAGE_FAULT
 from wstrace.summary import UNKNOWN, Summary
 from wstrace.text import base_name, duration, number, plural, printable, size
@@ -117,7 +117,7 @@ def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]
     """(line, is it loss?) for each non-zero row of the ledger that line 2 does not tell; losses first."""
     found = []
     for stage, who, n in ledger.rows():
-        lost, words = STAGES.get(stage, (True, printable(stage, NAME_LIMIT)))
+        lost, words = ledger.is_loss(stage), printable(ledger.words(stage), 2 * NAME_LIMIT)
         if n and stage not in _TOLD and (lost or not only_loss):
             of = f" ({printable(who, NAME_LIMIT)})" if who else ""
             found.append((f"{'lost' if lost else 'note':4}  {number(n):>11}  {words}{of}", lost))

@@ -25,6 +25,16 @@ def wstrace_sources() -> Sequence[type[Source]]:
 
 
 @hookimpl
+def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
+    """What was found wrong with a file that is replayed."""
+    return {
+        "file_lost_bytes": (True, "bytes of the trace file that belong to no whole frame"),
+        "file_lost_frames": (True, "frames that are missing in the trace file"),
+        "file_bad_frames": (True, "frames of the trace file whose content is not of its format"),
+    }
+
+
+@hookimpl
 def wstrace_commands() -> Sequence[Command]:
     """The words on trace files."""
     return [

@@ -20,6 +20,12 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 
 
 @hookimpl
+def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
+    """What did not arrive."""
+    return {"lost_otel": (True, "records that the OpenTelemetry receiver did not get")}
+
+
+@hookimpl
 def wstrace_api() -> Mapping[str, str]:
     """`wstrace.span` and `wstrace.otel`."""
     return {"span": "wstrace_otel.spans:span", "otel": "wstrace_otel.otel"}

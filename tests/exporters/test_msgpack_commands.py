@@ -115,6 +115,10 @@ def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):
         assert [*itertools.chain(*a)] == [*itertools.chain(*b)]
         names = [{t.strings[int(c)] for batch in t.batches("page_fault") for c in batch["file"]} for t in (old, new)]
         assert names[0] == names[1]
+    told = [line.split("  ")[-1] for line in wstrace("report", broken)[1].splitlines() if line.startswith("lost")]
+    missing = "frames that are missing in the trace file"
+    assert told == ["bytes of the trace file that belong to no whole frame (replay)", f"{missing} (replay)"]
+    assert f"1  {missing}\n" in wstrace("report", tmp_path / "good.wst")[1]
     code, _, err = wstrace("recover", broken, "-o", broken, "-f")
     assert code == 125
     assert "the damaged file itself" in err

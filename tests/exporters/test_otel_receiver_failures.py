@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from wstrace.errors import OutputError
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
+from wstrace_console import headline
 from wstrace_otel.endpoint import Endpoint
 from wstrace_otel.exporter import OtelExporter
 from wstrace_otel.sender import Sender
@@ -90,6 +91,8 @@ def test_records_that_a_receiver_refused_are_in_the_ledger() -> None:
     with Receiver([(400, {}, b"", 0.0)] * 50) as receiver:
         session = run(otel(receiver, metrics=False, spans=False, events=1e9), [started(), faulted(300)])
         assert session.ledger.losses() == [("lost_otel", "otel.logs", 301)]
+    told = "lost          301  records that the OpenTelemetry receiver did not get (otel.logs)"
+    assert told in [line for line, _ in headline.losses(session.ledger)]
 
 
 def test_a_slow_receiver_ends_at_the_timeout() -> None:

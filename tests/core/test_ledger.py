@@ -1,0 +1,65 @@
+"""The ledger: which rows mean loss, and the words for them, those of plugins too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from wstrace.ledger import STAGES, Ledger
+
+LEAKY = """
+from wstrace import Source, hookimpl
+
+class Leaky(Source):
+    name, streams = "leaky", ()
+
+    def start(self, context):
+        self.context = context
+
+    def drain(self, timeout):
+        return []
+
+    def stop(self):
+        self.context.ledger.add("spilt", 5, self.name)
+        self.context.ledger.add("seen_twice", 2, self.name)
+        return []
+
+    finished = True
+
+@hookimpl
+def wstrace_sources():
+    return [Leaky]
+
+@hookimpl
+def wstrace_stages():
+    return {"spilt": (True, "drops that ran past the cup"), "seen_twice": (False, "drops that were counted twice")}
+"""
+
+
+def test_a_stage_is_loss_unless_someone_says_otherwise():
+    ledger = Ledger({"noticed": (False, "a note"), "spilt": (True, "drops"), "recorded": (True, "not the core's word")})
+    for stage in ("unheard_of", "spilt", "noticed", "recorded", "lost_kernel"):
+        ledger.add(stage, 3, "x")
+    assert [row[0] for row in ledger.rows()] == ["recorded", "lost_kernel", "noticed", "spilt", "unheard_of"]
+    assert [row[0] for row in ledger.losses()] == ["lost_kernel", "spilt", "unheard_of"]
+    assert [ledger.words(stage) for stage in ("noticed", "unheard_of")] == ["a note", "unheard_of"]
+    assert ledger.words("recorded") == STAGES["recorded"][1], "no plugin redefines the core's"
+
+
+def test_the_words_of_a_plugin_s_stages_are_printed(tmp_path):
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    about = tmp_path / "leaky-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: leaky\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[wstrace]\nleaky = leaky\n")
+    words = ["run", "-s", "leaky", "--fail-on-loss", "--", sys.executable, "-c", "pass"]
+    done = subprocess.run(
+        [sys.executable, "-m", "wstrace", *words],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 121, done.stderr
+    assert "lost            5  drops that ran past the cup (leaky)\n" in done.stderr
+    assert "note            2  drops that were counted twice (leaky)\n" in done.stderr
+    assert "5 leaky (drops that ran past the cup)" in done.stderr.splitlines()[-1]
+    assert "spilt" not in done.stderr
