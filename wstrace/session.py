@@ -232,8 +232,10 @@ class Session:
         until = float("inf") if timeout is None else time.monotonic() + timeout
         for target in self.context.targets if not children else ():
             while (code := target.wait(min(0.5, max(0.0, until - time.monotonic())))) is None:
-                if time.monotonic() >= until or (self.finished and self._state == "running"):
-                    return self.finished
+                if self.finished and self._state == "running":
+                    return True
+                if time.monotonic() >= until:
+                    return False
             self.facts["exit_code"] = code
         while not self.finished and (children or not self.context.targets):
             if time.monotonic() >= until:

@@ -267,16 +267,21 @@ MAX_SNAPSHOTS = 4096
 
 
 class Snapshot:
-    """One process's resident pages by file and kind: its last whole snapshot, or the parts of the first."""
+    """One process's resident pages by file and kind: its last whole snapshot by time, or the parts of the first."""
 
     def __init__(self) -> None:
         self.table = Tally()
         self._parts = Tally()
         self._number: object = None
+        self._time_ns = 0
         self._whole = True
 
     def add(self, header: Mapping[str, Any], keys: NDArray[Any], pages: NDArray[Any]) -> None:
         """Adds one part; the last part makes the snapshot the one that counts."""
+        time_ns = int(header.get("t", self._time_ns))
+        if time_ns < self._time_ns:  # two sources take snapshots: the older one came late
+            return
+        self._time_ns = time_ns
         if self._whole or header.get("snap") != self._number:
             self._number, self._parts = header.get("snap"), Tally()
         self._parts.add(keys, pages)

@@ -89,7 +89,9 @@ def completeness(summary: Summary, facts: Mapping[str, Any], ledger: Ledger, see
     parts.append(f"level {printable(str(facts.get('level', 'full')), NAME_LIMIT)}")
     if summary.last_ns > summary.first_ns:
         parts.append(f"over {duration((summary.last_ns - summary.first_ns) / 1e9)}")
-    if (age := facts.get("snapshot_age_ms")) is not None and summary.resident():
+    if (pid := facts.get("final_snapshot")) is not None:
+        parts.append(f"resident pages of process {int(pid)} as at its end")
+    elif (age := facts.get("snapshot_age_ms")) is not None and summary.resident():
         parts.append(f"resident pages as of {duration(int(age) / 1e3)} before the end")
     return "; ".join(parts)
 

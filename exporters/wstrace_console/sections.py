@@ -28,7 +28,7 @@ class SectionCounts:
         self.rows: dict[str, list[int]] = {}
         self.page_size = 4096
         self._places, self._limit = places, limit
-        self._snapshots: dict[int, tuple[object, dict[str, int]]] = {}
+        self._snapshots: dict[int, tuple[tuple[int, int], dict[str, int]]] = {}  # (time, number), counts
 
     def add(self, batch: Batch) -> None:
         """Counts a batch of page_fault or resident rows."""
@@ -52,11 +52,15 @@ class SectionCounts:
         ]
 
     def _resident(self, batch: Batch) -> None:
-        pid, snap = int(batch.header.get("pid", 0)), batch.header.get("snap")
-        if self._snapshots.get(pid, (None, {}))[0] != snap:
-            for label, n in self._snapshots.pop(pid, (None, {}))[1].items():
+        pid, taken = int(batch.header.get("pid", 0)), (batch.header.get("t", 0), batch.header.get("snap", 0))
+        before, held = self._snapshots.get(pid, (taken, {}))
+        if taken < before:
+            return
+        if taken > before:
+            for label, n in held.items():
                 self._row(label)[2] -= n  # only the last snapshot of a process counts
-        held = self._snapshots.setdefault(pid, (snap, {}))[1]
+            held = {}
+        self._snapshots[pid] = taken, held
         if "flags" in batch:
             batch = batch.take((batch["flags"] & (PAGE_SWAPPED | PAGE_ZERO | PAGE_GUARD)) == 0)
         pages = batch["pages"].astype(np.int64)

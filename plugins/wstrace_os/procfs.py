@@ -56,6 +56,8 @@ class Stat:
     threads: int
     started_ticks: int
     resident_bytes: int
+    #: where the program's code begins and ends and its stack begins: execve() gives new ones; 0 without the right
+    image: tuple[int, int, int]
 
     @property
     def gone(self) -> bool:
@@ -170,7 +172,7 @@ def stat(pid: int) -> Stat:
         pid=pid, name=head.partition("(")[2], state=f[0], ppid=int(f[1]), kernel_thread=bool(int(f[6]) & _PF_KTHREAD),
         minor=int(f[7]), minor_children=int(f[8]), major=int(f[9]), major_children=int(f[10]),
         cpu_seconds=(int(f[11]) + int(f[12])) / ticks, threads=int(f[17]), started_ticks=int(f[19]),
-        resident_bytes=int(f[21]) * page,
+        resident_bytes=int(f[21]) * page, image=(int(f[23]), int(f[24]), int(f[25])),
     )  # fmt: skip
 
 

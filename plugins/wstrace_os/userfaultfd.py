@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from wstrace.errors import Unavailable
 from wstrace_os.foreign import declare
 
+_select: Any = select  # poll() is not typed where mypy checks for Windows
 #: the call's number; 282 where the kernel uses the common table (aarch64, riscv64, loongarch64)
 _SYSCALLS = {"x86_64": 323, "ppc64le": 364, "s390x": 355}
 _UFFD_USER_MODE_ONLY = 1
@@ -75,6 +77,12 @@ class Userfaultfd:
     def protect(self, start: int, end: int) -> None:
         """All pages of the range count as not written from now on. Raises OSError."""
         self._call(_UFFDIO_WRITEPROTECT, np.array([(start, end - start, 1)], _WRITEPROTECT))
+
+    def waited_at(self, timeout: float) -> bool:
+        """Whether someone has come to wait at an absent page, after at most so many seconds."""
+        poll = _select.poll()
+        poll.register(self.fd, _select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
 
     def fill(self, start: int, end: int) -> None:
         """Gives zero pages to absent ones, and lets go on whoever waits there. Raises OSError."""

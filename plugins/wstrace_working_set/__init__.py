@@ -1,4 +1,4 @@
-"""What is in memory and whose it is: the source `working_set`, commands (ps, snapshot, empty, delta, diff) and API.
+"""What is in memory and whose it is: sources (working_set, final_snapshot), commands (ps, snapshot ... diff) and API.
 
 `wstrace_os.half("wstrace_working_set")` is the module that talks to the system; it offers, on every system:
 
@@ -24,6 +24,9 @@
       codes, and their texts.
     * `owned() -> bool`: it belongs to the calling user.
     * `close()`
+* `hold(pid: int) -> Space`: one that outlives its process until close(), with `look() -> bool`: whether it is still
+  the process's (False after an execve). Raises Unavailable where the system has no such thing, and says what lifts it;
+  `probe_hold() -> Level` tries it.
 * `descendants(pid: int) -> list[int]`: its children, and theirs, now.
 * `faults() -> tuple[int, int | None]`: (minor, major) faults of the calling process so far, by its own accounting.
 """
@@ -38,10 +41,11 @@ from wstrace.interfaces import Command, Source
 
 @hookimpl
 def wstrace_sources() -> Sequence[type[Source]]:
-    """The source `working_set`."""
+    """The sources `working_set` and `final_snapshot`."""
+    from wstrace_working_set.final import FinalSnapshotSource
     from wstrace_working_set.source import WorkingSetSource
 
-    return [WorkingSetSource]
+    return [WorkingSetSource, FinalSnapshotSource]
 
 
 @hookimpl

@@ -38,6 +38,15 @@ def probe() -> Level:
                  "Linux 6.7 or newer")  # fmt: skip
 
 
+def probe_hold() -> Level:
+    """full, or none with the reason: whether hold() works, tried on the calling process."""
+    try:
+        hold(os.getpid()).close()
+    except Unavailable as refused:
+        return Level("none", refused.why, refused.remedy)
+    return Level("full")
+
+
 def faults() -> tuple[int, int | None]:
     """(minor, major) faults of the calling process so far: getrusage(2)."""
     import resource
@@ -64,12 +73,12 @@ class Space:
 
     def mappings(self, strings: Dictionary) -> Columns:
         """The columns of its mappings, sorted by start."""
-        columns = procfs.read_maps(self.pid).coded(strings)
+        columns = self._maps().coded(strings)
         return {name: column[columns["end"] <= _USER_END] for name, column in columns.items()}
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
         """Runs of resident and swapped pages; see the package's docstring."""
-        status = procfs.status(self.pid)
+        status = self._status()
         locked, hugetlb = self._special(mappings, status)
         zero_huge = windows = None
         if self.scans and len(mappings["start"]):
@@ -91,7 +100,7 @@ class Space:
 
     def totals(self) -> Totals:
         """VmRSS and VmPTE, and HugetlbPages, which VmRSS leaves out (smaps_rollup would cost as much as a scan)."""
-        status = procfs.status(self.pid)
+        status = self._status()
         return Totals(total=_kilobytes(status, "VmRSS"), page_tables=_kilobytes(status, "VmPTE"),
                       large=_kilobytes(status, "HugetlbPages"))  # fmt: skip
 
@@ -118,6 +127,15 @@ class Space:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _maps(self) -> procfs.Maps:
+        return procfs.read_maps(self.pid)
+
+    def _status(self) -> dict[str, str]:
+        return procfs.status(self.pid)
+
+    def _mapping_flags(self) -> dict[int, frozenset[str]]:
+        return smaps.mapping_flags(self.pid)
+
     def _scan(self, low: int, high: int, *, any_of: int, give: int) -> NDArray[Any]:
         try:
             return self._pagemap.scan(low, high, any_of=any_of, give=give)
@@ -142,10 +160,17 @@ class Space:
         none = np.zeros(len(mappings["start"]), bool)
         if not (_kilobytes(status, "VmLck") or _kilobytes(status, "HugetlbPages")):
             return none, none
-        flags = smaps.mapping_flags(self.pid)
+        flags = self._mapping_flags()
         starts = mappings["start"].tolist()
         return (np.array(["lo" in flags.get(s, ()) for s in starts], bool),
                 np.array(["ht" in flags.get(s, ()) for s in starts], bool))  # fmt: skip
+
+
+def hold(pid: int) -> Space:
+    """The process's address space, kept over its end: see held_space."""
+    from wstrace_working_set.held_space import HeldSpace
+
+    return HeldSpace(pid)
 
 
 def _kilobytes(status: dict[str, str], field: str) -> int | None:

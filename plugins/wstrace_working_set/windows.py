@@ -49,6 +49,17 @@ def probe() -> Level:
     return Level("full")
 
 
+def probe_hold() -> Level:
+    """none: see hold()."""
+    return Level("none", "Windows frees the memory of a process at its end", "-s working_set takes looks until then")
+
+
+def hold(pid: int) -> Space:
+    """Always refused. Raises Unavailable."""
+    level = probe_hold()
+    raise Unavailable(level.why, level.remedy)
+
+
 def descendants(pid: int) -> list[int]:
     """Its children, and theirs, now."""
     born = processes.created(winapi, pid)

@@ -167,9 +167,20 @@ def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictio
     strings = Dictionary() if strings is None else strings
     started = time.thread_time()
     with half("wstrace_working_set").Space(os.getpid() if pid is None else pid) as space:
-        time_ns = time.perf_counter_ns()
-        mappings = space.mappings(strings)
-        runs = space.runs(mappings, shares=shares)
-        totals = space.totals()
+        return read(space, strings, shares=shares, started=started)
+
+
+def read(space: Any, strings: Dictionary, *, shares: bool = False, started: float | None = None) -> WorkingSet:
+    """What is in an opened address space now; raises as working_set() does.
+
+    Args:
+        space: a Space of this system's half; see the package's docstring.
+        started: the thread's CPU seconds at which the reading began.
+    """
+    started = time.thread_time() if started is None else started
+    time_ns = time.perf_counter_ns()
+    mappings = space.mappings(strings)
+    runs = space.runs(mappings, shares=shares)
+    totals = space.totals()
     cost = time.thread_time() - started
     return WorkingSet(space.pid, space.name, space.page_size, time_ns, mappings, runs, totals, strings, cost)

@@ -113,7 +113,7 @@ def test_built_ins_come_first_and_all_of_them_load():
     assert [p.name for p in found.found if p.state != "loaded"] == []
     assert {"page_faults", "working_set", "write_watch", "replay"} <= set(found.sources)
     assert {"console", "msgpack", "otel"} <= set(found.exporters)
-    assert found.defaults("source") == ["page_faults"]
+    assert found.defaults("source") == ["page_faults", "final_snapshot"]
     assert found.defaults("exporter") == ["console"]
     assert [p.error for p in found.found if p.error] == []
 

@@ -184,7 +184,8 @@ class Trace:
                     break
             session.stop(seconds=1.0 if ending.closed or (ending.asked and launched) else 5.0)
             if launched and not ending.asked and duration is not None:
-                session.wait()  # the trace is over; the command goes on and its exit code is ours
+                while not ending.asked and not session.wait(0.5):
+                    pass  # the trace is over; the command goes on and its exit code is ours
 
     def exit_code(self, session: Session) -> int:
         """The target's own code wins; then a failed output, then loss.

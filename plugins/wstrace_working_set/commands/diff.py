@@ -69,7 +69,8 @@ def _last_snapshots(trace: Any) -> dict[int, list[Batch]]:
         held = parts.setdefault(key, [])
         held.append(batch)
         if header["last"]:
-            if len(held) == int(header["part"]) + 1:
+            last = whole.get(key[0])
+            if len(held) == int(header["part"]) + 1 and (last is None or last[0].header["t"] <= header["t"]):
                 whole[key[0]] = held
             del parts[key]
     return whole

@@ -1,0 +1,106 @@
+"""The source `final_snapshot`: the pages of a launched target as they were at its exit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from wstrace.batch import Batch
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Context, Level, Source, Target
+from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace_working_set.working_set import read
+
+_FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.5  # between two looks whether the target executes another program, doubled
+
+
+class FinalSnapshotSource(Source):
+    """Runs of resident pages of the launched target at its exit, or at the end of the trace when it still runs.
+
+    Part of every trace of a launched command where the system lets its memory be kept over its end (Linux: root, or
+    vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd); gives nothing elsewhere, and nothing of a process
+    that was attached. Costs one snapshot, 10 ms for each GiB in memory. Children are not held: `working_set` sees them.
+    """
+
+    name: ClassVar[str] = "final_snapshot"
+    streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
+    default: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._held: dict[Target, Any] = {}  # its address space; None = not yet held
+        self._pause = _FIRST_SECONDS
+        self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
+
+    @classmethod
+    def probe(cls) -> Level:
+        """full, or none with what lifts it: tried on the calling process."""
+        from wstrace_os import half
+
+        level: Level = half(__package__).probe_hold()
+        return level
+
+    def start(self, context: Context) -> None:
+        """Takes note of the launched targets: they have executed their command when drain() is called."""
+        from wstrace_os import half
+
+        self._context = context
+        self._half = half(__package__)
+        launched = [target for target in context.targets if target.launched]
+        if launched and self._half.probe_hold().name == "full":  # tried on ourselves: the first hold is then quick
+            self._held = dict.fromkeys(launched)
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """The snapshot of a target that has ended; waits for that at most timeout seconds."""
+        until = time.monotonic() + min(timeout, self._pause)
+        self._pause = min(self._pause * 2, _MOST_SECONDS)
+        for target in list(self._held):
+            if self._holds(target) and target.wait(max(until - time.monotonic(), 0)) is not None:
+                yield from self._taken(target)
+
+    def stop(self) -> Iterable[Batch]:
+        """The snapshots of what still runs."""
+        for target in list(self._held):
+            if self._holds(target):
+                yield from self._taken(target)
+
+    @property
+    def finished(self) -> bool:
+        """True when no launched target is left."""
+        return not self._held
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """snapshots, missed (no hold of the program that ended last), pages, CPU seconds."""
+        return dict(self._counts)
+
+    def _holds(self, target: Target) -> bool:
+        """Whether the program that the target now executes is held; the target is given up where it cannot be."""
+        space = self._held[target]
+        try:
+            if space is None or not space.look():
+                if space is not None:
+                    space.close()
+                self._held[target] = self._half.hold(target.pid)
+                self._pause = _FIRST_SECONDS  # a shell or `env` executes the next program soon
+        except Unavailable as refused:
+            del self._held[target]
+            self._counts["missed"] += isinstance(refused, TargetExited)
+            return False
+        return True
+
+    def _taken(self, target: Target) -> Iterator[Batch]:
+        space = self._held.pop(target)
+        try:
+            taken = read(space, self._context.strings) if space.look() else None
+        except TargetExited:
+            taken = None
+        finally:
+            space.close()
+        if taken is None:
+            self._counts["missed"] += 1
+            return
+        self._counts["snapshots"] += 1
+        self._counts["pages"] += taken.total_bytes // taken.page_size
+        self._counts["cpu_seconds"] += taken.cost_seconds
+        self._context.facts["final_snapshot"] = target.pid
+        yield from taken.batches(0, self.name)
