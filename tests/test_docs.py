@@ -12,6 +12,8 @@ import pytest
 import wstrace
 import wstrace.hookspecs
 from wstrace.ledger import STAGES
+from wstrace.options import options_of
+from wstrace.plugins import Plugins
 from wstrace.schema import STREAMS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,8 +38,6 @@ def test_every_public_name_can_be_imported_and_is_documented():
 
 
 def test_the_stub_has_the_names_of_the_api():
-    from wstrace.plugins import Plugins
-
     stub = (ROOT / "wstrace" / "__init__.pyi").read_text("utf-8")
     named = {
         alias.asname
@@ -65,6 +65,30 @@ def test_streams_and_stages_are_told_apart_by_their_words():
         for column in schema.columns
     )
     assert all(about for _, about in STAGES.values())
+
+
+def documented_options() -> dict[str, set[str]]:
+    """name of a source or exporter -> the options in its table, in the READMEs of plugins and exporters."""
+    found = {}
+    for folder in ("plugins", "exporters"):
+        text = (ROOT / folder / "README.md").read_text("utf-8")
+        tables = re.findall(r"^\| option \(`-[se] (\w+):\.\.\.`\).*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+        for name, rows in tables:
+            cells = [re.split(r"(?<!\\)\|", row)[1] for row in rows.splitlines()]
+            found[name] = {option for cell in cells for option in re.findall(r"`(\w+)(?:=[^`]*)?`", cell)}
+    return found
+
+
+def test_option_tables_have_every_option():
+    from wstrace_page_faults import linux, windows
+
+    tables, plugins = documented_options(), Plugins()
+    assert set(tables) >= {"page_faults", "working_set", "write_watch", "console", "msgpack", "otel"}
+    for name, options in tables.items():
+        classes = [{**plugins.sources, **plugins.exporters}[name]]
+        if name == "page_faults":  # each system has a class of its own
+            classes = [linux.PageFaults, windows.PageFaults]
+        assert options == {option for cls in classes for option in options_of(cls)}, name
 
 
 @pytest.mark.parametrize(

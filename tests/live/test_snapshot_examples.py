@@ -1,10 +1,12 @@
-"""The examples of working set and write watch run as they stand and say what is so."""
+"""The examples of working set and write watch, the README's too, run as they stand and say what is so."""
 
 from __future__ import annotations
 
+import mmap
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,14 @@ def test_a_checkpoint_saves_what_changed_and_restores_it():
     # 10 rows of one page each; 50 rows, every eighth
     assert (sizes[1], sizes[2]) == (pytest.approx(10 / 256, abs=0.01), pytest.approx(50 / 256, abs=0.02))
     assert text.endswith("restored: the same\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or mmap.PAGESIZE != 4096, reason="only on Linux with pages of 4 KiB")
+def test_the_readme_s_write_watch_prints_what_stands_beside_it():
+    readme = (EXAMPLES.parent / "README.md").read_text("utf-8")
+    code = re.search(r"    import numpy, wstrace\n(.*?)\n\n## ", readme, re.DOTALL)[0].removesuffix("## ")
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    assert re.search(r"# (\[\[.*\]\]): ", code)[1] == done.stdout.strip(), done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: pagemap")
