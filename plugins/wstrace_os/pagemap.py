@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import itertools
 import os
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.foreign import declare
@@ -39,6 +40,7 @@ assert SCAN_ARG.itemsize == 96  # struct pm_scan_arg
 PAGEMAP_SCAN = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg)
 VEC_LEN = 16_384
 
+_pread: Any = getattr(os, "pread", None)  # not on Windows
 _ioctl = declare(None, "ioctl", ctypes.c_int, ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
 
 
@@ -91,15 +93,16 @@ class Pagemap:
             start = max(int(arg[0]["walk_end"]), int(self._vec[found - 1]["end"]))
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, REGION)])
 
-    def read(self, start: int, entries: memoryview) -> int:
-        """Fills the buffer with the entries (u64 each) of the pages from address start on; gives the bytes it got."""
-        got: int = os.preadv(self.fd, [entries], start // PAGE * 8)  # type: ignore[attr-defined, unused-ignore]
-        return got
+    def entries(self, start: ArrayLike, pages: ArrayLike) -> NDArray[Any]:
+        """The entries (u64) of the pages of some ranges, one behind the other; fewer when the address space is gone.
 
-    def entries(self, start: int, pages: int) -> bytes:
-        """The entries (u64 each) of so many pages from address start on; fewer when the address space is gone."""
-        entries: bytes = os.pread(self.fd, pages * 8, start // PAGE * 8)  # type: ignore[attr-defined, unused-ignore]
-        return entries
+        Args:
+            start: addresses where the ranges begin, shape (n,); pages: how many pages each has.
+        """
+        # map() over the call itself: a Python frame would cost a fifth of reading a lone page
+        sizes, offsets = np.multiply(pages, 8), np.floor_divide(start, PAGE) * 8
+        raw = b"".join(map(_pread, itertools.repeat(self.fd), sizes.tolist(), offsets.tolist()))
+        return np.frombuffer(raw, "<u8")
 
     def close(self) -> None:
         """Closes the file; again is no error."""

@@ -123,8 +123,7 @@ def _scanned(opened: pagemap.Pagemap, start: int, end: int) -> Iterator[tuple[ND
 
 def _read(opened: pagemap.Pagemap, start: int, end: int) -> Iterator[tuple[NDArray[Any], ...]]:
     for low in range(start, min(end, 1 << 63), _ENTRIES * pagemap.PAGE):
-        entries = np.zeros(min(end - low, _ENTRIES * pagemap.PAGE) // pagemap.PAGE, "<u8")
-        opened.read(low, entries.view(np.uint8).data)
+        entries = opened.entries([low], [min(end - low, _ENTRIES * pagemap.PAGE) // pagemap.PAGE])
         top = (entries >> np.uint64(56)).astype(np.uint8)
         state = np.where(top & pagemap.PRESENT_BIT, 1 + (top & pagemap.FILE_BIT != 0), 0)
         edges = np.flatnonzero(np.diff(state, prepend=0, append=0))

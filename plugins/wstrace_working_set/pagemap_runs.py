@@ -29,6 +29,7 @@ from wstrace_os.pagemap import EXCLUSIVE_BIT, FILE_BIT, IS_HUGE, IS_PFNZERO, PAG
 from wstrace_working_set.kpagecount import Counter
 
 Columns = dict[str, NDArray[Any]]
+Entries = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # as Pagemap.entries
 _TOP = PRESENT_BIT | SWAPPED_BIT | FILE_BIT | EXCLUSIVE_BIT
 _GAP = 256 * PAGE  # absent pages read through rather than asked around: 8 ns each, a call costs 2 us
 CHUNK = 1 << 16  # pages read at a time: 512 KiB, which stays in the cache and hardly shows in an own snapshot
@@ -82,13 +83,11 @@ def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDA
     return low, np.minimum(low + step, end[each]), row[each]
 
 
-def read(
-    fill: Callable[[int, int], bytes], spans: Spans, special: NDArray[Any] | None, counter: Counter | None
-) -> Columns:
+def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: Counter | None) -> Columns:
     """Runs of present or swapped pages: start, pages, row, top (masked top byte) and, with a counter, shares.
 
     Args:
-        fill: Pagemap.read.
+        entries: Pagemap.entries.
         special: REGION rows at whose borders a run ends.
         counter: counts the sharers.
 
@@ -105,7 +104,7 @@ def read(
         last = max(int(np.searchsorted(upto, base + CHUNK, "right")), first + 1)
         some = slice(first, last)
         offsets = upto[some] - pages[some] - base
-        held = _fill(fill, spans.start[some], spans.end[some], offsets, int(upto[last - 1]) - base)
+        held = _fill(entries, spans.start[some], spans.end[some], offsets, int(upto[last - 1]) - base)
         parts.append(_runs(held, spans.start[some], offsets, spans.row[some], borders, counter))
         first = last
     if not parts:
@@ -114,16 +113,13 @@ def read(
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _fill(fill: Callable[[int, int], bytes], start: NDArray[Any], end: NDArray[Any], offsets: NDArray[Any],
-          pages: int) -> NDArray[Any]:  # fmt: skip
+def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDArray[Any], pages: int) -> NDArray[Any]:
     """The entries of the spans, one behind the other; adjacent spans are read with one call."""
     first = np.flatnonzero(np.r_[True, start[1:] != end[:-1]])
-    counts = np.diff(offsets[first], append=pages)
-    parts = [fill(at, count) for at, count in zip(start[first].tolist(), counts.tolist(), strict=True)]
-    raw = parts[0] if len(parts) == 1 else b"".join(parts)
-    if len(raw) != pages * 8:
+    held = entries(start[first], np.diff(offsets[first], append=pages))
+    if len(held) != pages:
         raise EOFError
-    return np.frombuffer(raw, "<u8")
+    return held
 
 
 def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row: NDArray[Any], borders: NDArray[Any],

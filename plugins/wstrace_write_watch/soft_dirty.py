@@ -51,7 +51,7 @@ class SoftDirtyWatcher:
         columns = procfs.read_maps(self.pid).columns
         wanted = ((columns["flags"] & MAP_WRITE) != 0) & ((columns["flags"] >> KIND_SHIFT) & 15 != KIND_VDSO)
         found = [
-            dirty_runs(self._entries(start, min(start + _CHUNK * pm.PAGE, end)), start)
+            dirty_runs(self._pagemap.entries([start], [min((end - start) // pm.PAGE, _CHUNK)]), start)
             for low, end in zip(columns["start"][wanted].tolist(), columns["end"][wanted].tolist(), strict=True)
             for start in range(low, end, _CHUNK * pm.PAGE)
         ]
@@ -66,10 +66,6 @@ class SoftDirtyWatcher:
         self._pagemap.close()
 
     abandon = close
-
-    def _entries(self, start: int, end: int) -> NDArray[Any]:
-        entries: NDArray[Any] = np.frombuffer(self._pagemap.entries(start, (end - start) // pm.PAGE), "<u8")
-        return entries
 
     def _clear(self) -> None:
         try:
@@ -87,10 +83,10 @@ def has_soft_dirty() -> bool:
     memory[0] = 1
     pagemap = pm.Pagemap()
     try:
-        entry = int.from_bytes(pagemap.entries(np.frombuffer(memory, "u1").ctypes.data, 1), "little")
+        entries = pagemap.entries([np.frombuffer(memory, "u1").ctypes.data], [1])
     finally:
         pagemap.close()
-    return bool(entry & pm.SOFT_DIRTY)
+    return bool(entries[0] & np.uint64(pm.SOFT_DIRTY))
 
 
 def dirty_runs(entries: NDArray[Any], start: int) -> tuple[NDArray[Any], NDArray[Any]]:

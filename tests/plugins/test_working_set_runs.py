@@ -26,7 +26,7 @@ layouts = st.lists(
 
 
 class Memory:
-    """Mappings (gap before it, flags, entries of its pages) laid out from BASE, read as Pagemap.read does."""
+    """Mappings (gap before it, flags, entries of its pages) laid out from BASE, read as Pagemap.entries does."""
 
     def __init__(self, layout) -> None:
         at, start, end, self.entries = BASE, [], [], {}
@@ -40,8 +40,9 @@ class Memory:
         self.mappings = {"start": np.array(start, "<u8"), "end": np.array(end, "<u8"),
                          "flags": np.array([flags for _, flags, _ in layout], "<u2")}  # fmt: skip
 
-    def read(self, start: int, pages: int) -> bytes:
-        return np.array([self.entries.get(start + i * PAGE, 0) for i in range(pages)], "<u8").tobytes()
+    def read(self, start: np.ndarray, pages: np.ndarray) -> np.ndarray:
+        spans = zip(start.tolist(), pages.tolist(), strict=True)
+        return np.array([self.entries.get(at + i * PAGE, 0) for at, n in spans for i in range(n)], "<u8")
 
     def windows(self):
         held = [a for a, e in self.entries.items() if e & (PRESENT | SWAPPED)]
@@ -127,7 +128,7 @@ def test_pagemap_that_ends_early_is_said():
     memory = Memory([(0, 1, [PRESENT] * 4)])
     spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
     with pytest.raises(EOFError):
-        pagemap_runs.read(lambda start, pages: bytes(8), spans, None, None)
+        pagemap_runs.read(lambda start, pages: np.zeros(1, "<u8"), spans, None, None)
 
 
 ranges = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=8)
