@@ -110,7 +110,7 @@ class Context:
     facts: what the headline needs beside counts; plugins add to it. Known keys: command (list), pid, exit_code, level,
         level_why, level_remedy, sampled (1 in N), not_visible (list of reasons), usage_minor, usage_major,
         peak_resident_bytes, peak_sampled (the true peak may be higher), page_size (bytes), started_ns and ended_ns
-        (monotonic), saved (path).
+        (monotonic), saved (path), final_snapshot (the pid whose pages were read at its exit).
     require: "full" = a source must not fall back to a lesser level.
     wait_children: the trace goes on until no traced process is left, not until the target itself ends.
     own_threads: ids of wstrace's own threads, which are not to be armed.

@@ -20,9 +20,9 @@ _FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between the snapshots of a launched
 class WorkingSetSource(Source):
     """Runs of resident pages with their attributes, of the targets and their children.
 
-    A snapshot costs about 10 ms for each GiB in memory. A process that ends cannot be read any more, and holding it at
-    its exit would need ptrace, which changes it: the last snapshot of a launched target is the last one that the
-    interval took before its end; how long before stands in the fact `snapshot_age_ms`.
+    A snapshot costs about 10 ms for each GiB in memory. A process that has ended cannot be read any more: its last
+    snapshot is the last one that the interval took; how long before the end stands in the fact `snapshot_age_ms`. The
+    launched target itself is read at its exit by `final_snapshot`, where that can be.
 
     Args:
         interval: seconds between two snapshots, 0 = one snapshot; unless given, an attached process is read at the
