@@ -188,15 +188,16 @@ def remove(path: str) -> None:
 
 
 def is_being_written(path: str) -> bool:
-    """Whether a writer holds the file's lock now; True where the system cannot tell."""
-    if _fcntl is None:
-        return True
+    """Whether a writer holds the file's lock now."""
     try:
         fd = os.open(path, os.O_RDONLY | _BINARY)
     except OSError:
         return False
     try:
-        _fcntl.flock(fd, _fcntl.LOCK_SH | _fcntl.LOCK_NB)
+        if _fcntl is None:
+            _lock(fd)  # Windows's locks are not shared: of two who ask at once one is told "yes", and asks again
+        else:
+            _fcntl.flock(fd, _fcntl.LOCK_SH | _fcntl.LOCK_NB)
     except OSError:
         return True
     finally:

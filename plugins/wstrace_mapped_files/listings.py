@@ -45,11 +45,11 @@ class Listings:
         table = epoch.table
         uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right")]
         wanted = uncovered & (when >= epoch.start) & (addresses < KERNEL_START)
-        now = time.monotonic_ns()
+        now = time.perf_counter_ns()
         if not wanted.any() or not process.told or process.ended != NEVER or epoch.blind or now < process.asked:
             return False
         columns = self._listing(pid, addresses[wanted])
-        process.asked = now + max(self._system.LISTING_NS, _SHARE * (time.monotonic_ns() - now))
+        process.asked = now + max(self._system.LISTING_NS, _SHARE * (time.perf_counter_ns() - now))
         if columns is None or not len(columns["start"]) or not self._same_image(epoch, columns):
             self.refused += 1
             return False

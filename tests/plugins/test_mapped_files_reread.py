@@ -30,7 +30,7 @@ class Half:
     """A fake half: answers with what it was given, and counts the questions."""
 
     COMPLETE = True
-    LISTING_NS = 0
+    LISTING_NS = SECOND
 
     def __init__(self, *rows: tuple[int, int, str]) -> None:
         self.rows, self.asked = rows, 0

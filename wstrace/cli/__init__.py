@@ -6,7 +6,10 @@ A command is imported when it is used; `--help` imports neither numpy nor any ex
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import signal
+import stat
 import sys
 from collections.abc import Sequence
 
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _complain(error: Exception) -> int:
-    if isinstance(error, BrokenPipeError):  # `| head` has what it wanted
+    if _nobody_reads(error):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(error, click.exceptions.Abort):
@@ -115,6 +118,15 @@ def _complain(error: Exception) -> int:
     with contextlib.suppress(OSError):  # stderr itself may be full or gone: the code still tells
         click.echo(f"wstrace: {printable(text)}", err=True)
     return code
+
+
+def _nobody_reads(error: Exception) -> bool:
+    """Whether stdout's reader has gone: `| head` has what it wanted."""
+    if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
+        return isinstance(error, BrokenPipeError)
+    # The C runtime of a system without SIGPIPE (Windows) says EINVAL of such a pipe: bpo-19612
+    from_runtime = error.errno == errno.EINVAL and error.filename is None and getattr(error, "winerror", None) is None
+    return from_runtime and not hasattr(signal, "SIGPIPE") and stat.S_ISFIFO(os.fstat(1).st_mode)
 
 
 def _speak_utf8() -> None:
