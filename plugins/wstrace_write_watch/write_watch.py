@@ -96,10 +96,11 @@ class WriteWatch:
         """
         start, pages = self._watcher.written(reset=reset)
         offsets: NDArray[np.int64] = start.astype(np.int64) - self._start
-        if len(pages) != (total := int(pages.sum(dtype=np.int64))):  # else each run is a page
-            counts = pages.astype(np.int64)
-            offsets = np.repeat(offsets - (np.cumsum(counts) - counts) * self.page_size, counts)
-            offsets += np.arange(total) * self.page_size
+        upto = np.cumsum(pages, dtype=np.int64)
+        if len(pages) and (total := int(upto[-1])) != len(pages):  # else each run is a page
+            offsets -= (upto - pages) * self.page_size
+            offsets = np.repeat(offsets, pages)
+            offsets += np.arange(0, total * self.page_size, self.page_size)
         offsets[:1] = np.maximum(offsets[:1], 0)
         return offsets
 
