@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
+from wstrace.tally import distinct
 from wstrace.text import base_name
 
 _NS = 1_000_000_000
@@ -96,7 +97,7 @@ class Filter:
         if int(codes.max()) >= len(self._matches):  # -1: not asked yet
             room = np.full(int(codes.max()) + 1024 - len(self._matches), -1, np.int8)
             self._matches = np.concatenate([self._matches, room])
-        new = np.unique(codes[self._matches[codes] < 0])
+        new = distinct(codes[self._matches[codes] < 0])
         if len(new):
             pattern = re.compile(fnmatch.translate(self.file))
             for code in new.tolist():

@@ -13,6 +13,7 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context, Place
 from wstrace.schema import PROCESS_EXIT
 from wstrace.summary import UNKNOWN
+from wstrace.tally import distinct
 from wstrace.text import base_name, printable, well_formed
 
 log = logging.getLogger("wstrace")
@@ -113,7 +114,7 @@ class Places:
         codes = columns.get(file, unknown)
         found = np.empty(len(batch), object)
         strings = batch.strings
-        for code in np.unique(codes[~known]).tolist():
+        for code in distinct(codes[~known]).tolist():
             found[(codes == code) & ~known] = _name(strings, code)
         offsets = batch[address][known] - rows["start"] + rows["offset"]
         where = np.flatnonzero(known)
@@ -124,10 +125,10 @@ class Places:
             if path.startswith("["):
                 found[where[part]] = path
                 continue
-            distinct, index = np.unique(offsets[part], return_inverse=True)
+            asked, index = np.unique(offsets[part], return_inverse=True)
             build_id = strings[int(rows["build_id"][part[0]])]
-            places = np.empty(len(distinct), object)
-            places[:] = self._resolve(path, distinct, int(rows["pid"][part[0]]) if self._alive else 0, build_id)
+            places = np.empty(len(asked), object)
+            places[:] = self._resolve(path, asked, int(rows["pid"][part[0]]) if self._alive else 0, build_id)
             found[where[part]] = places[index]
         return found.tolist()
 

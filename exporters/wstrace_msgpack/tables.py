@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS, MAPPING
+from wstrace.tally import distinct
 from wstrace_msgpack.format import LOST, FrameError, Limits
 
 #: ids up to which a table is a plain array
@@ -118,7 +119,7 @@ class PartLookups:
     def _noted(self, kind: str, ids: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:
         lost = codes == self._lost
         if lost.any() and len(self._missing[kind]) < _MISSING_KEPT:
-            self._missing[kind].update(np.unique(ids[lost])[:_MISSING_KEPT].tolist())
+            self._missing[kind].update(distinct(ids[lost])[:_MISSING_KEPT].tolist())
         return codes
 
     def name(self, ids: NDArray[Any]) -> NDArray[Any]:

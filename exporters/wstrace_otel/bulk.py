@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch
 from wstrace.schema import FAULT_ACCESS_KNOWN, FAULT_EXECUTE, FAULT_MAJOR, FAULT_WRITE
+from wstrace.tally import distinct
 from wstrace_otel import names
 from wstrace_otel.correlation import windows
 from wstrace_otel.events import access
@@ -127,7 +128,7 @@ class Encoder:
 
     def payloads(self, batch: Batch) -> Iterator[tuple[bytes, int]]:
         """(the body of an OTLP logs request, records in it) until all of a batch of page faults is told."""
-        for pid in np.unique(batch["pid"]).tolist():
+        for pid in distinct(batch["pid"]).tolist():
             rows = batch.take(batch["pid"] == pid) if (batch["pid"] != pid).any() else batch
             head = field(1, bytes(message(self._resource_of(pid)).SerializeToString()))
             room = self._max_bytes - len(head) - len(self._scope) - len(self._schema) - 64

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
+from wstrace.tally import distinct
 from wstrace_mapped_files.epoch import NEVER, Epoch
 from wstrace_mapped_files.spaces import KERNEL_START, Spaces
 from wstrace_os import half
@@ -85,7 +86,7 @@ class Listings:
         since = np.full(len(columns["start"]), np.iinfo("<u8").max, "<u8")
         np.minimum.at(since, row[inside], times[inside])
         nothing = np.zeros(len(since), "<u8")
-        rows = np.unique(row[inside]).tolist()
+        rows = distinct(row[inside]).tolist()
         for number in rows:
             start, end, *rest = (int(columns.get(name, nothing)[number]) for name in _COLUMNS)
             spaces.map(epoch, int(since[number]), pid, start, end, tuple(rest))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.tally import distinct
 from wstrace_mapped_files.epoch import Epoch, Past
 from wstrace_mapped_files.spaces import Process, Spaces
 
@@ -83,7 +84,7 @@ def _by_epoch(process: Process, rows: Rows, times: NDArray[Any] | int) -> Iterat
         yield process.epochs[-1], rows
         return
     which = np.maximum(np.searchsorted(starts, own, side="right"), 1) - 1
-    for number in np.unique(which).tolist():
+    for number in distinct(which).tolist():
         part = np.flatnonzero(which == number)
         yield process.epochs[number], part if isinstance(rows, slice) else rows[part]
 
@@ -119,7 +120,7 @@ def _earlier(past: Past, addresses: NDArray[Any], times: NDArray[Any], early: in
     """
     which = np.full(len(addresses), -1)
     # between two neighbouring ends of fragments the same ones lie; places are those of them that are asked for
-    cuts = np.unique(np.concatenate((past.start, past.end)))
+    cuts = distinct(np.concatenate((past.start, past.end)))
     between = np.searchsorted(cuts, addresses, side="right")
     asked = np.zeros(len(cuts) + 1, "i8")
     asked[between] = 1
@@ -132,7 +133,7 @@ def _earlier(past: Past, addresses: NDArray[Any], times: NDArray[Any], early: in
         return which
     number = np.repeat(np.arange(len(layers)), layers)
     at = np.arange(len(number)) - np.repeat(np.cumsum(layers) - layers, layers) + first[number]
-    births = np.unique(past.birth)
+    births = distinct(past.birth)
     rank = np.searchsorted(births, past.birth) + 1
     key = at * (len(births) + 1) + rank[number]
     order = np.argsort(key, kind="stable")

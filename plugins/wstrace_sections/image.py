@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.interfaces import Place
+from wstrace.tally import distinct
 
 #: which offsets lie at which addresses: file_size bytes of the file, memory_size bytes in memory (the rest is zero)
 SEGMENT = np.dtype([("offset", "<u8"), ("file_size", "<u8"), ("address", "<u8"), ("memory_size", "<u8")])
@@ -137,7 +138,7 @@ class Image:
         addresses = self.addresses(offsets)
         section = _covering(self.sections, addresses)
         symbol = _covering(self.symbols, addresses)
-        functions = {row: self.symbol_name(row) for row in np.unique(symbol).tolist() if row >= 0}
+        functions = {row: self.symbol_name(row) for row in distinct(symbol).tolist() if row >= 0}
         starts, numbers = self.symbols["start"], self.sections["number"]
         places = []
         for row, (address, where, who) in enumerate(

@@ -28,7 +28,7 @@ from wstrace.schema import (
     WRITTEN_PAGES,
 )
 from wstrace.summary import OTHER, UNKNOWN, By, Summary
-from wstrace.tally import Tally, group
+from wstrace.tally import Tally, distinct, group
 from wstrace.text import base_name
 
 NAMES = ["/usr/lib/libc.so.6", "/opt/lib/libc.so.6", "/usr/bin/python3.11", "[heap]", "[anon]", "/a b/data\n.bin"]
@@ -122,6 +122,13 @@ def test_group_counts_and_weighs(rows: list[tuple[int, int, bool, int]]) -> None
     for row in rows:
         weighed[row[1]] += row[3]
     assert dict(zip(x.tolist(), sums.tolist(), strict=True)) == {r[1]: weighed[r[1]] for r in rows}
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=50), st.sampled_from(["<u8", "<u4", "<i8", "u1"]))
+def test_distinct_is_what_np_unique_gives(values: list[int], dtype: str) -> None:
+    column = np.array(values, "<u8").astype(dtype)
+    assert np.array_equal(distinct(column), np.unique(column))
+    assert distinct(column).dtype == column.dtype
 
 
 def test_group_of_wide_of_strided_and_of_many_columns() -> None:
