@@ -21,7 +21,7 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Command, Enricher, Exporter, Platform, Resolver, Source
 from wstrace.options import nearest
 
-GROUP = "wstrace"
+GROUP = BUILT_IN = "wstrace"
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Plugins:
         self._trace = trace
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(wstrace.hookspecs)
-        self.found = [self._load(entry) for entry in _entry_points()]
+        self.found = [self._load(entry, *about) for entry, about in _entry_points()]
 
     @classmethod
     def from_environment(
@@ -75,16 +75,13 @@ class Plugins:
             trace=environ.get("WSTRACE_TRACE_PLUGINS") == "1",
         )
 
-    def _load(self, entry: metadata.EntryPoint) -> Plugin:
-        distribution = entry.dist
-        plugin = Plugin(entry.name)
-        if distribution is not None:
-            plugin.distribution, plugin.version = distribution.name, distribution.version
+    def _load(self, entry: metadata.EntryPoint, distribution: str, version: str) -> Plugin:
+        plugin = Plugin(entry.name, distribution, version)
         if entry.name in self._disabled:
             plugin.state = "disabled"
         elif self._allowed is not None and entry.name not in self._allowed:
             plugin.state = "not allowed"
-        elif not self._third_party and not _is_built_in(entry):
+        elif not self._third_party and distribution != BUILT_IN:
             plugin.state = "disabled"
         if plugin.state == "loaded":
             try:
@@ -230,16 +227,20 @@ def api_name(name: str) -> Any:
     return load(target)
 
 
-def _entry_points() -> list[metadata.EntryPoint]:
-    """Built-ins first, then by name; of two with one name the first wins."""
-    entries: dict[str, metadata.EntryPoint] = {}
-    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda e: (not _is_built_in(e), e.name)):
-        entries.setdefault(entry.name, entry)
+def _entry_points() -> list[tuple[metadata.EntryPoint, tuple[str, str]]]:
+    """Entry points with (distribution, version): built-ins first, then by name; of two with one name the first wins."""
+    told: dict[int, tuple[str, str]] = {}
+
+    def about(entry: metadata.EntryPoint) -> tuple[str, str]:
+        dist = entry.dist
+        if id(dist) not in told:  # importlib parses all of METADATA whenever it is asked for a name or a version
+            told[id(dist)] = (dist.name, dist.version) if dist is not None else ("", "")
+        return told[id(dist)]
+
+    entries: dict[str, tuple[metadata.EntryPoint, tuple[str, str]]] = {}
+    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda e: (about(e)[0] != BUILT_IN, e.name)):
+        entries.setdefault(entry.name, (entry, about(entry)))
     return list(entries.values())
-
-
-def _is_built_in(entry: metadata.EntryPoint) -> bool:
-    return entry.dist is not None and entry.dist.name == "wstrace"
 
 
 def _words(text: str) -> list[str]:

@@ -79,6 +79,26 @@ def test_two_plugins_with_one_name_of_a_class(monkeypatch):
     assert "taken" in next(p.error for p in found.found if p.name == "late")
 
 
+def test_a_distribution_is_asked_once_for_its_name(monkeypatch):
+    """importlib parses all of METADATA for each answer: of nine plugins that was 6 ms of every start."""
+
+    class Distribution:
+        version, asked = "1.0", 0
+
+        @property
+        def name(self):
+            Distribution.asked += 1
+            return "outside"
+
+    one = Distribution()
+    entries = [Entry(f"plugin{n}", module()) for n in range(5)]
+    for entry in entries:
+        entry.dist = one
+    found = plugins(monkeypatch, *entries)
+    assert [(p.distribution, p.version) for p in found.found] == [("outside", "1.0")] * 5
+    assert Distribution.asked == 1
+
+
 def test_switching_off_by_plugin_or_class_name(monkeypatch):
     other = Entry("other", module(wstrace_sources=lambda: []))
     assert states(plugins(monkeypatch, GOOD, other, disabled=["good"])) == {"good": "disabled", "other": "loaded"}
