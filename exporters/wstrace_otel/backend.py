@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wstrace.errors import OutputError
 from wstrace.ledger import Ledger
 from wstrace_otel import encode, names
-from wstrace_otel.courier import Courier, Pace
+from wstrace_otel.courier import Courier, Outcome, Pace
 from wstrace_otel.endpoint import Endpoint, exporters
 from wstrace_otel.ids import Ids
-from wstrace_otel.sender import Outcome, Sender
+from wstrace_otel.sender import Sender
 
 if TYPE_CHECKING:
     from opentelemetry._logs import Logger

@@ -15,10 +15,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from wstrace.ledger import Ledger
-from wstrace_otel.sender import Outcome
 
 #: the ledger's stage for what a backend did not get
 LOST = "lost_otel"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request: the receiver's count of refused records, and why it failed ("" = it did not)."""
+
+    rejected: int = 0
+    error: str = ""
+    retry_after: float | None = None
+    retryable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

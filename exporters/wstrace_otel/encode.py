@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.sdk.trace import SpanProcessor
 
 from wstrace.errors import OutputError
-from wstrace_otel.courier import Courier
-from wstrace_otel.sender import Outcome, Sender
+from wstrace_otel.courier import Courier, Outcome
+from wstrace_otel.sender import Sender
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider

@@ -18,11 +18,11 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from wstrace.errors import OutputError, UsageError
+from wstrace_otel.courier import Outcome
 from wstrace_otel.endpoint import Endpoint
 
 RETRYABLE = frozenset({429, 502, 503, 504})
@@ -32,16 +32,6 @@ RETRYABLE_GRPC = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTE
 MAX_ANSWER = 64 << 10
 #: bytes of a request before compression: receivers refuse more by default (gRPC: 4 MiB; Collector over HTTP: 20 MiB)
 MAX_REQUEST = {"grpc": 3 << 20, "http/protobuf": 16 << 20}
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a request: the receiver's count of refused records, and why it failed ("" = it did not)."""
-
-    rejected: int = 0
-    error: str = ""
-    retry_after: float | None = None
-    retryable: bool = False
 
 
 class Sender:

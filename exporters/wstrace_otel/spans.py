@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from wstrace_otel import names
 from wstrace_otel.clock import WallClock
 from wstrace_otel.ids import Ids
 from wstrace_otel.processes import Process
-from wstrace_otel.propagation import TraceParent, context_of, parent, take_reserved
+from wstrace_otel.propagation import TraceParent, context_of, new_id, parent, take_reserved
 from wstrace_otel.resource import clean
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class ProcessSpans:
         reserved = take_reserved() if root else None
         above = reserved.above if reserved else self._places.get(process.parent) or parent()
         own = reserved.own if reserved else TraceParent(
-            above.trace_id if above else secrets.randbits(128) | 1, secrets.randbits(64) | 1,
+            above.trace_id if above else new_id(16), new_id(8),
             above.flags if above else 1)  # fmt: skip
         self._places[process.pid], self._above[process.pid] = own, above
 
