@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace.schema import ADDRESS_SPACE
 from wstrace_msgpack import osfile
-from wstrace_msgpack.frames import Header
 from wstrace_msgpack.replay import ORIGIN
-from wstrace_msgpack.rotation import Parts
-from wstrace_msgpack.rows import RowWriter
-from wstrace_msgpack.writer import TraceWriter
+
+if TYPE_CHECKING:  # every session knows this class, not each writes a file
+    from wstrace_msgpack.rows import RowWriter
+    from wstrace_msgpack.writer import TraceWriter
 
 
 class MsgpackExporter(Exporter):
@@ -67,6 +67,10 @@ class MsgpackExporter(Exporter):
 
     def start(self, context: Context) -> None:
         """Creates the file. Raises OutputError when it cannot."""
+        from wstrace_msgpack.rotation import Parts
+        from wstrace_msgpack.rows import RowWriter
+        from wstrace_msgpack.writer import TraceWriter
+
         self._context = context
         command = [str(word) for word in context.facts.get("command", ())]
         size, seconds, keep = self._rotate
@@ -87,6 +91,9 @@ class MsgpackExporter(Exporter):
 
     def _begin(self) -> None:
         """The first frame, once the sources stand: a replay's file says of which time and host its records are."""
+        from wstrace_msgpack.frames import Header
+        from wstrace_msgpack.writer import TraceWriter
+
         if not isinstance(self._writer, TraceWriter):
             return
         origin = self._context.facts.get(ORIGIN)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Source
 from wstrace.ledger import Ledger
 from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
-from wstrace_msgpack.decoder import Selection
-from wstrace_msgpack.follow import Follower
-from wstrace_msgpack.reader import TraceFile, open_trace
+
+if TYPE_CHECKING:  # every session knows this class, few read a file: 10 ms
+    from wstrace_msgpack.follow import Follower
+    from wstrace_msgpack.reader import TraceFile
 
 #: the fact that tells an exporter of which time, host and command a replay's records are: fields of the header,
 #: and begin_ns
@@ -63,6 +64,10 @@ class Replay(Source):
 
     def start(self, context: Context) -> None:
         """Opens the file and takes over its facts. Raises TraceFileError."""
+        from wstrace_msgpack.decoder import Selection
+        from wstrace_msgpack.follow import Follower
+        from wstrace_msgpack.reader import open_trace
+
         self._context = context
         if self._follow:
             if len(self._paths) != 1:
@@ -72,7 +77,7 @@ class Replay(Source):
         self._trace = trace = open_trace(self._paths, strings=context.strings)
         begin, (start, end) = trace.begin_ns, self._window
         first, last = (None if at is None else begin + int(at * 1e9) for at in (start, end))
-        self._selection = Selection(None, None, first, last)
+        self._inside, self._until = Selection(None, None, first, last), Selection(None, None, None, last)
         header = trace.header
         context.facts.update(_foreign(trace.facts))
         context.facts[ORIGIN] = {name: getattr(header, name) for name in _ORIGIN_FIELDS}
@@ -83,9 +88,9 @@ class Replay(Source):
         mappings = trace.mappings
         if len(mappings):
             yield mappings
-        start, end = self._selection.start, self._selection.end
-        for part, decoder in trace.decoders(Selection(None, None, None, end)):
-            inside = decoder if start is None else decoder.with_selection(self._selection)
+        start, end = self._inside.start, self._inside.end
+        for part, decoder in trace.decoders(self._until):
+            inside = decoder if start is None else decoder.with_selection(self._inside)
             for frame in part.read(decoder.kinds, None, end):
                 batch = decoder.batch(frame)
                 if batch is not None and start is not None and not batch.schema.essential:

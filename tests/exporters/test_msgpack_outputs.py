@@ -70,6 +70,7 @@ def test_a_read_only_directory(tmp_path):
     folder.chmod(0o500)
     code = f"""
 import os
+import wstrace_msgpack.rows  # root's interpreter may be closed to others: all that start() imports comes before
 from wstrace.interfaces import Context
 from wstrace.errors import OutputError
 from wstrace_msgpack.exporter import MsgpackExporter
