@@ -42,6 +42,17 @@ def test_help_needs_neither_numpy_nor_an_exporter_nor_opentelemetry():
         assert f"\n  {word} " in done.stdout
 
 
+def test_a_run_that_keeps_nothing_loads_neither_reader_nor_writer_nor_sender():
+    code = (
+        "import sys\nfrom wstrace.cli import main\n"
+        "assert main(['run', '-q', '--', sys.executable, '-c', 'pass']) == 0\n"
+        "kept = ('wstrace_msgpack.reader', 'wstrace_msgpack.writer', 'wstrace_otel.sender', 'opentelemetry')\n"
+        "heavy = [name for name in kept if name in sys.modules]\nassert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("wstrace ")
