@@ -176,6 +176,21 @@ def stat(pid: int) -> Stat:
     )  # fmt: skip
 
 
+def stat_with_memory(pid: int) -> Stat:
+    """The counters of a process that has memory.
+
+    Raises:
+        TargetExited: there is none, or it has ended.
+        Unavailable: it is a kernel thread.
+    """
+    found = stat(pid)
+    if found.kernel_thread:
+        raise Unavailable(f"process {pid} ({found.name}) is a kernel thread: it has no address space")
+    if found.gone:
+        raise TargetExited(f"process {pid} ({found.name}) has ended: it is a zombie and has no memory")
+    return found
+
+
 def exit_code(pid: int, unknown: int) -> int:
     """The exit code (128 + N for a signal) of a process that its parent has not waited for yet, else `unknown`."""
     try:

@@ -62,12 +62,7 @@ class Space:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        stat = procfs.stat(pid)
-        if stat.kernel_thread:
-            raise Unavailable(f"process {pid} ({stat.name}) is a kernel thread: it has no address space")
-        if stat.gone:
-            raise TargetExited(f"process {pid} ({stat.name}) has ended: it is a zombie and has no memory")
-        self.name = stat.name
+        self.name = procfs.stat_with_memory(pid).name
         self._pagemap = pm.Pagemap(pid)
         self.scans = pm.has_scan()
 

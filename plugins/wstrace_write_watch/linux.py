@@ -1,7 +1,7 @@
 """Write watch on Linux: userfaultfd WP_ASYNC protects, PAGEMAP_SCAN tells and protects again in one step (both 6.7).
 
-A written page of a transparent huge page splits it for good. MADV_DONTNEED counts as written. Pages that a fork shares
-are watched in the parent only.
+A written page of a transparent huge page splits it for good; one of hugetlb is told as a whole. MADV_DONTNEED counts as
+written. Pages that a fork shares are watched in the parent only.
 
 Source: Linux Documentation/admin-guide/mm/pagemap.rst and userfaultfd.rst; both were added for what GetWriteWatch does.
 """
@@ -66,6 +66,7 @@ def open_watcher(pid: int, agent: str = "") -> Watcher | SoftDirtyWatcher:
     """A watcher of that process: through its agent, else by soft-dirty where the kernel really has it."""
     if pid == os.getpid():
         return Watcher()
+    procfs.stat_with_memory(pid)
     try:
         return Watcher(pid, agent)
     except TargetExited:
@@ -159,6 +160,8 @@ class Watcher:
         self._check_maker()
         scan = self._scan_everything if self._everything else self._scan_region
         found = [*self._pending, *(scan(start, end, reset) for start, end in self._ranges)]
+        if self.pid != self._maker and not len(self._pagemap.entries([pm.PAGE], [1])):  # scans just find nothing then
+            raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
         new = self._take_new() if self._everything else []  # after the scan: looking for it writes memory too
         found += new
         self._pending = [] if reset else [*self._pending, *new]
@@ -256,5 +259,5 @@ def _refused(start: int, end: int, error: OSError) -> Unavailable:
     if error.errno == errno.EBUSY:
         return Unavailable(f"{what}: it is watched already", "close the other watch first")
     if error.errno in (errno.EINVAL, errno.ENOMEM):
-        return Unavailable(f"{what}: not all of it is mapped memory that can be written")
+        return Unavailable(f"{what}: not all of it is mapped memory that can be written, or it cuts a page of hugetlb")
     return Unavailable(f"{what}: {error.strerror}", "it must be memory that this process may write")

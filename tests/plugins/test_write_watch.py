@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import mmap
 import os
@@ -17,6 +18,7 @@ import pytest
 
 import wstrace
 from wstrace.errors import Unavailable, UsageError
+from wstrace.interfaces import Level
 from wstrace_os.pagemap import PAGE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd")
@@ -292,6 +294,44 @@ def test_a_kernel_that_takes_the_calls_and_shows_nothing_is_found_out(monkeypatc
     monkeypatch.setattr(pagemap.Pagemap, "scan", lambda *_, **__: np.empty(0, pagemap.REGION))
     with pytest.raises(Unavailable, match="did not see a write"):
         linux.Watcher()
+
+
+def refuses(request: int, number: int, real):
+    """ioctl(2) as a kernel does it that does not know this request."""
+
+    def ioctl(fd: int, asked: int, argument: object) -> int:
+        if asked != request:
+            return real(fd, asked, argument)
+        ctypes.set_errno(number)
+        return -1
+
+    return ioctl
+
+
+def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
+    from wstrace_os import pagemap
+    from wstrace_write_watch import linux
+
+    assert pagemap.has_scan()
+    monkeypatch.setattr(pagemap, "_ioctl", refuses(pagemap.PAGEMAP_SCAN, errno.ENOTTY, pagemap._ioctl))
+    pagemap.has_scan.cache_clear()
+    try:
+        assert not pagemap.has_scan()
+        assert wstrace.working_set().total_bytes > 0, "a snapshot reads pagemap alone"
+        why = "write watch does not work here: PAGEMAP_SCAN: Inappropriate ioctl for device"
+        assert linux.probe() == Level("none", why, "Linux 6.7 or newer")
+        with pytest.raises(Unavailable, match="PAGEMAP_SCAN"):
+            wstrace.WriteWatch(PAGE)
+    finally:
+        pagemap.has_scan.cache_clear()
+
+
+def test_a_userfaultfd_without_asynchronous_protection_is_named(monkeypatch):
+    from wstrace_os import userfaultfd
+
+    monkeypatch.setattr(userfaultfd, "_ioctl", refuses(userfaultfd._UFFDIO_API, errno.EINVAL, userfaultfd._ioctl))
+    with pytest.raises(Unavailable, match="no asynchronous write protection"):
+        wstrace.WriteWatch(PAGE)
 
 
 def test_the_device_serves_where_the_call_is_filtered(monkeypatch):

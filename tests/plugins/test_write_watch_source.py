@@ -30,12 +30,14 @@ from wstrace_write_watch.source import WriteWatchSource
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd")
 PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 TARGET = """
-import ctypes, mmap, sys, wstrace
+import ctypes, mmap, os, sys, wstrace
 m = mmap.mmap(-1, 64 * 4096, flags=34)
 m[:] = b"x" * len(m)
 agent = wstrace.agent({path})
 print(ctypes.addressof(ctypes.c_ubyte.from_buffer(m)), agent.path, flush=True)
 for line in sys.stdin:
+    if line == "exec\\n":
+        os.execv("/bin/sleep", ["sleep", "60"])
     for page in line.split():
         m[int(page) * 4096] = 1
     print(flush=True)
@@ -118,13 +120,14 @@ def test_the_source_in_a_session():
 def test_regions_of_the_own_process_and_mappings_first():
     memory = mmap.mmap(-1, 8 * PAGE, flags=PRIVATE)
     start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
-    source = WriteWatchSource(regions=[f"{start:x}-{start + 4 * PAGE:x}"], interval=0.01)
+    region = f"{start + 100:x}-{start + 3 * PAGE + 1:x}"  # all pages of which it has a part
+    source = WriteWatchSource(regions=[region], interval=0.01)
     source.start(Context())
-    memory[PAGE], memory[5 * PAGE] = 1, 1
+    memory[PAGE], memory[4 * PAGE - 1], memory[5 * PAGE] = 1, 1, 1
     time.sleep(0.02)
     space, written = list(source.drain(0.1))
     assert (space["event"][0], space["pid"][0]) == (schema.SPACE_REPLACE, os.getpid())
-    assert (written["start"].tolist(), written["pages"].tolist()) == ([start + PAGE], [1])
+    assert (written["start"].tolist(), written["pages"].tolist()) == ([start + PAGE, start + 3 * PAGE], [1, 1])
     assert len(list(source.stop())) == 2
     assert list(source.stop()) == []
 
@@ -151,6 +154,33 @@ def test_a_process_that_ends_ends_the_source():
             list(source.drain(0.05))
         assert source.finished
         assert list(source.stop()) == []
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_process_that_executes_another_program_is_not_watched_on_in_silence(everything):
+    """Its memory is another one; the scan of the old one finds nothing, and no error."""
+    with Target() as target:
+        watcher = linux.open_watcher(target.pid)
+        watcher.add_writable() if everything else watcher.add(target.start, target.start + 8 * PAGE)
+        target.write(3)
+        assert pages(*watcher.written(), target.start) == [3]
+        target.process.stdin.write("exec\n")
+        target.process.stdin.flush()
+        while Path(f"/proc/{target.pid}/comm").read_text() != "sleep\n":
+            time.sleep(0.001)
+        with pytest.raises(TargetExited, match="executed another program"):
+            watcher.written()
+        watcher.close()
+
+
+def test_a_zombie_and_a_kernel_thread_have_no_memory_to_watch():
+    with subprocess.Popen(["true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(TargetExited, match="zombie"):
+            linux.open_watcher(child.pid)
+    if Path("/proc/2/comm").exists() and Path("/proc/2/comm").read_text() == "kthreadd\n":  # not in a container
+        with pytest.raises(Unavailable, match="kernel thread"):
+            linux.open_watcher(2)
 
 
 def test_without_an_agent_both_ways_are_named():
