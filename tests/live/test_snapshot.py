@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -20,71 +18,11 @@ import wstrace
 from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable
 
+sys.path.insert(0, str(Path(__file__).parent))
+from stopped_process import agrees, pages_of, status, stopped
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
-PRELUDE = """
-import ctypes, mmap, os, signal, sys, tempfile, time
-PAGE = mmap.PAGESIZE
-def anon(n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
-    return mmap.mmap(-1, n, flags=flags)
-def at(m):
-    return ctypes.addressof(ctypes.c_ubyte.from_buffer(m))
-def touch(m, step=PAGE, start=0):
-    for i in range(start, len(m), step):
-        m[i] = 1
-def ready(*words):
-    print(*words, flush=True)
-    os.kill(os.getpid(), signal.SIGSTOP)
-"""
-
-
-@contextlib.contextmanager
-def stopped(script: str):
-    """A Python process that ran the script and stopped itself: (pid, the words it printed)."""
-    code = PRELUDE + textwrap.dedent(script)
-    target = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    try:
-        words = target.stdout.readline().split()
-        os.waitid(os.P_PID, target.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        yield target.pid, words
-    finally:
-        target.kill()
-        target.wait()
-        target.stdout.close()
-
-
-def rollup(pid: int) -> dict[str, int]:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
-
-
-def status(pid: int, field: str) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.partition(field + ":")[2].split()[0]) * 1024
-
-
-def agrees(taken, pid: int) -> None:
-    """The snapshot's totals are the kernel's."""
-    kernel = rollup(pid)
-    assert taken.total_bytes == status(pid, "VmRSS") == int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-    assert taken.total_bytes == kernel["Rss"]
-    assert taken.private_bytes == kernel["Private_Clean"] + kernel["Private_Dirty"]
-    assert taken.shared_bytes == kernel["Shared_Clean"] + kernel["Shared_Dirty"]
-    assert taken.page_table_bytes == status(pid, "VmPTE")
-    by = {what: taken.by(what) for what in ("module", "mapping", "kind")}
-    for owners in by.values():
-        assert sum(owner.resident for owner in owners) == taken.total_bytes
-        assert sum(owner.private for owner in owners) == taken.private_bytes
-    per_mapping = {}
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        if line[0].isdigit() or line[0] in "abcdef":
-            key = line.split()[0]
-        elif line.startswith("Rss:"):
-            per_mapping[key] = int(line.split()[1]) * 1024
-    ours = {owner.name.split()[0]: owner.resident for owner in by["mapping"]}
-    assert {key: n for key, n in per_mapping.items() if n} == {key: n for key, n in ours.items() if n}
-
-
 MIXED = """
     dense, every_second, zeros, shared = anon(8 << 20), anon(4 << 20), anon(1 << 20), anon(2 << 20, mmap.MAP_SHARED)
     touch(dense), touch(every_second, 2 * PAGE), touch(shared, 3 * PAGE)
@@ -146,17 +84,6 @@ def test_without_pagemap_scan_the_totals_hold_but_for_zero_pages(monkeypatch):
         assert fallback.total_bytes == status(pid, "VmRSS") + zeros
         assert fallback.private_bytes == full.private_bytes
         assert not (fallback.runs["flags"] & (schema.PAGE_HUGE | schema.PAGE_ZERO)).any()
-
-
-def pages_of(taken, start: int, length: int) -> dict[int, int]:
-    """page number in that region -> flags."""
-    found = {}
-    for at, n, flags in zip(*(taken.runs[c].tolist() for c in ("start", "pages", "flags")), strict=True):
-        for i in range(n):
-            address = at + i * PAGE
-            if start <= address < start + length:
-                found[(address - start) // PAGE] = flags
-    return found
 
 
 def test_every_second_page_as_the_kernels_selftest_has_it():

@@ -1,0 +1,85 @@
+"""Processes that stop themselves once they hold known memory, and what the kernel counts of them."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+PAGE = mmap.PAGESIZE
+PRELUDE = """
+import ctypes, mmap, os, signal, sys, tempfile, time
+PAGE = mmap.PAGESIZE
+def anon(n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
+    return mmap.mmap(-1, n, flags=flags)
+def at(m):
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(m))
+def touch(m, step=PAGE, start=0):
+    for i in range(start, len(m), step):
+        m[i] = 1
+def ready(*words):
+    print(*words, flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@contextlib.contextmanager
+def stopped(script: str):
+    """A Python process that ran the script and stopped itself: (pid, the words it printed)."""
+    code = PRELUDE + textwrap.dedent(script)
+    target = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        words = target.stdout.readline().split()
+        os.waitid(os.P_PID, target.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        yield target.pid, words
+    finally:
+        target.kill()
+        target.wait()
+        target.stdout.close()
+
+
+def rollup(pid: int) -> dict[str, int]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+
+
+def status(pid: int, field: str) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition(field + ":")[2].split()[0]) * 1024
+
+
+def agrees(taken, pid: int) -> None:
+    """The snapshot's totals are the kernel's."""
+    kernel = rollup(pid)
+    assert taken.total_bytes == status(pid, "VmRSS") == int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    assert taken.total_bytes == kernel["Rss"]
+    assert taken.private_bytes == kernel["Private_Clean"] + kernel["Private_Dirty"]
+    assert taken.shared_bytes == kernel["Shared_Clean"] + kernel["Shared_Dirty"]
+    assert taken.page_table_bytes == status(pid, "VmPTE")
+    by = {what: taken.by(what) for what in ("module", "mapping", "kind")}
+    for owners in by.values():
+        assert sum(owner.resident for owner in owners) == taken.total_bytes
+        assert sum(owner.private for owner in owners) == taken.private_bytes
+    per_mapping = {}
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if line[0].isdigit() or line[0] in "abcdef":
+            key = line.split()[0]
+        elif line.startswith("Rss:"):
+            per_mapping[key] = int(line.split()[1]) * 1024
+    ours = {owner.name.split()[0]: owner.resident for owner in by["mapping"]}
+    assert {key: n for key, n in per_mapping.items() if n} == {key: n for key, n in ours.items() if n}
+
+
+def pages_of(taken, start: int, length: int) -> dict[int, int]:
+    """page number in that region -> flags."""
+    found = {}
+    for at, n, flags in zip(*(taken.runs[c].tolist() for c in ("start", "pages", "flags")), strict=True):
+        for i in range(n):
+            address = at + i * PAGE
+            if start <= address < start + length:
+                found[(address - start) // PAGE] = flags
+    return found

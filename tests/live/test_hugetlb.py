@@ -1,0 +1,118 @@
+"""Huge pages of hugetlb, really reserved: what a snapshot, `empty` and a write watch say of them."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wstrace
+from wstrace.cli import main
+from wstrace.errors import Unavailable
+
+sys.path.insert(0, str(Path(__file__).parent))
+from stopped_process import agrees, pages_of, status, stopped
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: MAP_HUGETLB")
+MAP_HUGETLB = 0x40000
+
+
+def memory_info(field: str) -> int:
+    """A number of /proc/meminfo; sizes in bytes."""
+    words = Path("/proc/meminfo").read_text().partition(f"\n{field}:")[2].split()
+    return int(words[0]) * (1024 if words[1] == "kB" else 1)
+
+
+@pytest.fixture(scope="module")
+def huge() -> Iterator[int]:
+    """The size of a huge page; four more of them are there for the time of these tests."""
+    number = Path("/proc/sys/vm/nr_hugepages")
+    try:
+        was = number.read_text()
+        number.write_text(str(int(was) + 4))
+    except OSError as refused:
+        pytest.skip(f"huge pages: only on machines where root may reserve them ({refused})")
+    try:
+        if memory_info("HugePages_Free") - memory_info("HugePages_Rsvd") < 4:
+            pytest.skip("huge pages: only on machines that have memory for four more of them in one piece")
+        yield memory_info("Hugepagesize")
+    finally:
+        number.write_text(was)
+
+
+SCRIPT = f"""
+m = anon(4 * {{huge}}, mmap.MAP_ANONYMOUS | {MAP_HUGETLB} | mmap.{{kind}})
+m[0], m[2 * {{huge}}] = 1, 1
+import numpy
+ready(numpy.frombuffer(m, "u1").ctypes.data)
+"""
+
+
+@pytest.mark.parametrize("kind", ["MAP_PRIVATE", "MAP_SHARED"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
+def test_a_snapshot_leaves_them_out_as_the_kernel_does_and_tells_their_sum(huge, kind, sparse, monkeypatch, capsys):
+    from wstrace_working_set import linux
+
+    monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
+    with stopped(SCRIPT.format(huge=huge, kind=kind)) as (pid, (start,)):
+        taken = wstrace.working_set(pid)
+        agrees(taken, pid)
+        assert taken.totals.large == status(pid, "HugetlbPages") == 2 * huge
+        assert pages_of(taken, int(start), 4 * huge) == {}
+        (mapped,) = np.flatnonzero(taken.mappings["start"] == int(start)).tolist()
+        assert int(taken.mappings["end"][mapped]) == int(start) + 4 * huge
+        assert main(["snapshot", str(pid)]) == 0
+        assert capsys.readouterr().out.splitlines()[-1].endswith(f"Large pages {2 * huge / (1 << 20):.1f} MiB")
+
+
+def test_empty_leaves_them_where_they_are(huge, capsys):
+    with stopped(SCRIPT.format(huge=huge, kind="MAP_PRIVATE")) as (pid, _):
+        before = status(pid, "VmRSS")
+        assert main(["empty", str(pid), "--yes", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["before"], told["after"]) == (before, status(pid, "VmRSS"))
+        assert status(pid, "HugetlbPages") == 2 * huge
+
+
+@pytest.fixture
+def watchable() -> None:
+    from wstrace_write_watch import linux
+
+    if linux.probe().name != "full":
+        pytest.skip("write watch: only on Linux 6.7 and later, where userfaultfd is allowed")
+
+
+def test_a_write_watch_tells_a_huge_page_as_a_whole(huge, watchable):
+    memory = mmap.mmap(-1, 4 * huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
+    array = np.frombuffer(memory, "u1")
+    array[0], array[2 * huge] = 1, 1
+    with wstrace.WriteWatch.watch(memory) as watch:
+        assert len(watch.written()) == 0
+        assert array[3 * huge] == 0
+        assert len(watch.written()) == 0, "it was read, and is there now"
+        array[5], array[huge + 8192] = 1, 1  # one that was there, one that was not
+        assert watch.ranges(reset=False).tolist() == [[0, 2 * huge]]
+        assert watch.written().tolist() == list(range(0, 2 * huge, mmap.PAGESIZE))
+        assert len(watch.written()) == 0
+        array[2 * huge + 1] = 1
+        assert watch.ranges().tolist() == [[2 * huge, 3 * huge]]
+    with pytest.raises(Unavailable, match="cuts a page of hugetlb"):
+        wstrace.WriteWatch.watch(memoryview(memory)[mmap.PAGESIZE : huge])
+
+
+def test_all_memory_of_a_process_has_them_too(huge, watchable):
+    memory = mmap.mmap(-1, 4 * huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
+    array = np.frombuffer(memory, "u1")
+    array[0], array[2 * huge] = 1, 1
+    first = array.ctypes.data
+    with wstrace.MemoryWatch() as watch:
+        array[2 * huge + 8192], array[3 * huge] = 1, 1
+        runs = zip(*(column.tolist() for column in watch.written()), strict=True)
+        assert [(at - first, pages * mmap.PAGESIZE) for at, pages in runs if first <= at < first + 4 * huge] == [
+            (2 * huge, 2 * huge)
+        ]

@@ -1,0 +1,198 @@
+"""Pages that are swapped out, on real swap space: what a snapshot, `empty` and a write watch say of them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import inspect
+import json
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import wstrace
+from wstrace import schema
+from wstrace.cli import main
+
+sys.path.insert(0, str(Path(__file__).parent))
+from stopped_process import agrees, pages_of, status, stopped
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: MADV_PAGEOUT")
+PAGE = mmap.PAGESIZE
+
+
+def page_out(memory, pages, seconds=10):
+    """Swaps out these pages; bit 62 of a pagemap entry says that one is. The kernel leaves pages that it has in its
+    hands at the moment, so it is asked again.
+    """
+    start, until = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)) // mmap.PAGESIZE, time.monotonic() + seconds
+    file = os.open("/proc/self/pagemap", os.O_RDONLY)
+    try:
+        while left := [page for page in pages if not os.pread(file, 8, (start + page) * 8)[7] & 0x40]:
+            if time.monotonic() > until:
+                raise TimeoutError(f"not swapped out: {left}")
+            for page in left:
+                memory.madvise(21, page * mmap.PAGESIZE, mmap.PAGESIZE)  # MADV_PAGEOUT
+    finally:
+        os.close(file)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def swap() -> Iterator[None]:
+    """Swap space: the machine's own, or a file for the time of these tests."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        file = str(Path(folder, "swap"))
+        added = len(Path("/proc/swaps").read_text().splitlines()) < 2
+        if added:
+            Path(file).touch(0o600)
+            Path(file).write_bytes(bytes(64 << 20))  # without holes
+            for program in ("mkswap", "swapon"):
+                path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+                done = subprocess.run([path or program, file], capture_output=True, text=True) if path else None
+                if done is None or done.returncode:
+                    why = "it is not installed" if done is None else done.stderr.strip().replace(file, "FILE")
+                    pytest.skip(f"swap: only on machines where it is on or root may add it ({program}: {why})")
+        try:
+            try:
+                page_out(filled(1), [0], 2)
+            except (OSError, TimeoutError) as refused:  # a cgroup may have none
+                pytest.skip(f"swap: only on machines where this process may use it ({refused})")
+            yield
+        finally:
+            if added:
+                subprocess.run([shutil.which("swapoff", path="/usr/sbin:/sbin") or "swapoff", file], check=True)
+
+
+def filled(pages: int) -> mmap.mmap:
+    """Private memory in small pages, all written."""
+    memory = mmap.mmap(-1, pages * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # the kernel has no huge pages at all
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    memory[:] = b"x" * len(memory)
+    return memory
+
+
+def holding(pages: int, out: Iterable[int], more: str = "more = ()"):
+    """A stopped process with so many pages, of which these are swapped out: see stopped()."""
+    lines = [
+        inspect.getsource(page_out), f"m = anon({pages} * PAGE)", "m.madvise(mmap.MADV_NOHUGEPAGE)", "touch(m)",
+        f"page_out(m, {out!r})", more, "ready(at(m), *more)",
+    ]  # fmt: skip
+    return stopped("\n".join(lines))
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
+@pytest.mark.parametrize("out", [range(0, 600, 3), range(100, 500), range(600)], ids=["every third", "a block", "all"])
+def test_a_snapshot_tells_exactly_the_pages_swapped_out(out, sparse, monkeypatch):
+    from wstrace_working_set import linux
+
+    monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
+    with holding(600, out) as (pid, (start,)):
+        taken = wstrace.working_set(pid)
+        found = pages_of(taken, int(start), 600 * PAGE)
+        assert {page for page, flags in found.items() if flags & schema.PAGE_SWAPPED} == set(out)
+        assert set(found) == set(range(600)), "the others are resident"
+        assert taken.swapped_bytes == status(pid, "VmSwap")
+        agrees(taken, pid)
+        assert all(not flags & (schema.PAGE_EXCLUSIVE | schema.PAGE_SHARED) for flags in found.values()
+                   if flags & schema.PAGE_SWAPPED)  # fmt: skip
+
+
+def test_before_pagemap_scan_swapped_pages_are_told_too(monkeypatch):
+    """What a kernel before 6.7 gives: the fallback is forced."""
+    from wstrace_os import pagemap
+
+    with holding(600, range(0, 600, 3)) as (pid, (start,)):
+        monkeypatch.setattr(pagemap, "has_scan", lambda: False)
+        monkeypatch.setattr(pagemap.Pagemap, "scan", None)
+        taken = wstrace.working_set(pid)
+        found = pages_of(taken, int(start), 600 * PAGE)
+        assert [page for page, flags in found.items() if flags & schema.PAGE_SWAPPED] == list(range(0, 600, 3))
+        assert taken.swapped_bytes == status(pid, "VmSwap")
+
+
+def test_pages_that_two_processes_have_swapped_out_are_each_ones():
+    """A swap entry that a fork has doubled: VmSwap counts it in both."""
+    fork = "more = [os.fork()]\nif not more[0]: time.sleep(60)"
+    with holding(64, range(32), fork) as (pid, (start, child)):
+        try:
+            for who in (pid, int(child)):
+                taken = wstrace.working_set(who)
+                found = pages_of(taken, int(start), 64 * PAGE)
+                assert [page for page, flags in found.items() if flags & schema.PAGE_SWAPPED] == list(range(32))
+                assert taken.swapped_bytes == status(who, "VmSwap")
+        finally:
+            os.kill(int(child), 9)
+
+
+def test_empty_tells_what_went_to_swap(capsys):
+    from wstrace_working_set import pageout
+
+    assert pageout._has_swap()
+    with stopped("m = anon(8 << 20)\ntouch(m)\nready(at(m))") as (pid, (start,)):
+        before = status(pid, "VmRSS")
+        assert main(["empty", str(pid), "--yes", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["before"], told["after"]) == (before, status(pid, "VmRSS"))
+        assert told["swap_out"] == status(pid, "VmSwap") > 7 << 20
+        assert sum(told["stayed"].values()) == told["after"]
+        assert not any("no swap space" in why for why in told["stayed"])
+        found = pages_of(wstrace.working_set(pid), int(start), 8 << 20)
+        assert sum(bool(flags & schema.PAGE_SWAPPED) for flags in found.values()) * PAGE > 7 << 20
+        assert main(["snapshot", str(pid)]) == 0
+        assert "Swapped " in capsys.readouterr().out.splitlines()[-1]
+    with stopped("m = anon(8 << 20)\ntouch(m)\nready(at(m))") as (pid, _):
+        assert main(["empty", str(pid), "--yes"]) == 0
+        assert " to swap)" in capsys.readouterr().out
+
+
+def watched_region(memory: mmap.mmap):
+    watch = wstrace.WriteWatch.watch(memory)
+    return watch, lambda: (watch.written() // PAGE).tolist()
+
+
+def watched_with_all_memory(memory: mmap.mmap):
+    import numpy as np
+
+    watch, first = wstrace.MemoryWatch(), np.frombuffer(memory, "u1").ctypes.data // PAGE
+
+    def written() -> list[int]:
+        runs = zip(*(column.tolist() for column in watch.written()), strict=True)
+        pages = [at // PAGE - first + i for at, n in runs for i in range(n)]
+        return [page for page in pages if 0 <= page < len(memory) // PAGE]
+
+    return watch, written
+
+
+@pytest.mark.parametrize("watched", [watched_region, watched_with_all_memory])
+def test_a_write_watch_of_pages_that_are_swapped_out(watched):
+    from wstrace_write_watch import linux
+
+    if linux.probe().name != "full":
+        pytest.skip("write watch: only on Linux 6.7 and later, where userfaultfd is allowed")
+    memory = filled(64)
+    watch, written = watched(memory)
+    with watch:
+        page_out(memory, range(32))
+        assert written() == [], "to leave memory is no write"
+        assert memory[3 * PAGE] == ord("x")
+        assert written() == [], "nor is to come back by reading"
+        memory[5 * PAGE], memory[40 * PAGE] = 1, 1
+        assert written() == [5, 40]
+        memory[7 * PAGE] = 1
+        page_out(memory, [7])
+        assert written() == [7], "written, then swapped out, then told"
+        assert written() == [], "and reset while it was out"
+        assert memory[7 * PAGE] == 1
+        assert written() == []
+        page_out(memory, [7])
+        memory[7 * PAGE] = 2
+        assert written() == [7]
