@@ -113,7 +113,7 @@ class Watch:
         Raises:
             Unavailable: the query failed.
         """
-        changes, self._pending = self._pending, None
+        changes = self._pending
         if changes is None:
             code = self._query()
             if code in (winapi.ERROR_NO_MORE_ITEMS, winapi.ERROR_NOACCESS):  # 998 comes rarely and passes (observed)
@@ -121,37 +121,41 @@ class Watch:
             if code:
                 raise winapi.failed("GetWsChangesEx" if self._extended else "GetWsChanges", code, f"of pid {self.pid}")
             changes = self._take()
+        self._pending = None
         self.recorded += len(changes)
         self.lost += changes.lost
         self.lost_is_exact &= changes.lost_is_exact
         return changes
 
     def _take(self) -> Changes:
-        return decode(self._buffer, xp=self._xp)
+        changes = decode(self._buffer, xp=self._xp)
+        self._buffer["FaultingPc"][-1] = 0  # the next answer ends here at the latest
+        return changes
 
     def _query(self) -> int:
         """0 when the buffer was filled, else the error code. Grows the buffer until the records fit."""
+        api = self._api
         while True:
-            if self._ask():
+            if self._extended:
+                self._size[0] = self._bytes  # in and out: it must be set before each call
+                done = api.GetWsChangesEx(self.handle, self._address, self._size_address)
+            else:
+                done = api.GetWsChanges(self.handle, self._address, self._bytes)
+            if done:
                 return 0
-            code = int(self._api.GetLastError())
+            code: int = api.GetLastError()
             if code != winapi.ERROR_INSUFFICIENT_BUFFER or len(self._buffer) >= _MAX_RECORDS:
                 return code
             required = int(self._size[0]) // self._buffer.itemsize + 1 if self._extended else 0
             self._allocate(min(max(required, 2 * len(self._buffer)), _MAX_RECORDS))
 
-    def _ask(self) -> int:
-        self._buffer["FaultingPc"][-1] = 0
-        if not self._extended:
-            return int(self._api.GetWsChanges(self.handle, self._buffer.ctypes.data, self._buffer.nbytes))
-        self._size[0] = self._buffer.nbytes  # in and out: it must be set before each call
-        return int(self._api.GetWsChangesEx(self.handle, self._address, self._size_address))
-
     def _allocate(self, records: int) -> None:
         layouts = PSAPI_WS_WATCH_INFORMATION_EX if self._extended else PSAPI_WS_WATCH_INFORMATION
         self._buffer: NDArray[np.void] = np.zeros(records, layouts[self._pointer])
         self._nothing = decode(self._buffer[:0])
-        self._address, self._size_address = self._buffer.ctypes.data, self._size.ctypes.data
+        # as they go into a call that finds nothing a thousand times a second
+        self._bytes, self._address = self._buffer.nbytes, self._buffer.ctypes.data
+        self._size_address = self._size.ctypes.data
 
     def _count(self) -> int:
         counters = processes.counters(self._api, self.handle)
