@@ -105,6 +105,11 @@ class Pagemap:
         raw = b"".join(map(_pread, itertools.repeat(self.fd), sizes.tolist(), offsets.tolist()))
         return np.frombuffer(raw, "<u8")
 
+    @property
+    def gone(self) -> bool:
+        """True when nothing is left of the address space: the process ended or executed another program."""
+        return not len(self.entries([PAGE], [1]))
+
     def close(self) -> None:
         """Closes the file; again is no error."""
         if self.fd >= 0:

@@ -24,6 +24,7 @@ from wstrace.schema import KIND_SHIFT, KIND_VDSO, MAP_SHARED, MAP_WRITE
 from wstrace_os import pagemap as pm
 from wstrace_os import procfs
 from wstrace_os.foreign import declare
+from wstrace_os.intervals import overlap
 from wstrace_os.userfaultfd import Userfaultfd
 from wstrace_write_watch.agent_linux import Agent, connect
 from wstrace_write_watch.soft_dirty import SoftDirtyWatcher
@@ -160,8 +161,7 @@ class Watcher:
         self._check_maker()
         scan = self._scan_everything if self._everything else self._scan_region
         found = [*self._pending, *(scan(start, end, reset) for start, end in self._ranges)]
-        if self.pid != self._maker and not len(self._pagemap.entries([pm.PAGE], [1])):  # scans just find nothing then
-            raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
+        self._check_there()
         new = self._take_new() if self._everything else []  # after the scan: looking for it writes memory too
         found += new
         self._pending = [] if reset else [*self._pending, *new]
@@ -184,15 +184,22 @@ class Watcher:
 
     def _scan_region(self, start: int, end: int, reset: bool) -> NDArray[Any]:
         flags = pm.PM_SCAN_CHECK_WPASYNC | (pm.PM_SCAN_WP_MATCHING if reset else 0)
-        mapped = self.pid != self._maker or _msync(start, end - start, _MS_ASYNC) == 0  # else ENOMEM: it has a hole
         try:
-            if mapped:
+            if self._mapped(start, end):
                 return self._pagemap.scan(start, end, mask=pm.IS_WRITTEN, give=pm.IS_WRITTEN, flags=flags)
         except OSError as error:
             if error.errno != errno.EPERM:
                 raise
+        self._check_there()
         what = f"the memory at {start:#x}-{end:#x}"
         raise Unavailable(f"{what} was unmapped or mapped anew while it was watched", "make a new watch")
+
+    def _mapped(self, start: int, end: int) -> bool:
+        """Whether there is no hole in it: a scan does not tell."""
+        if self.pid == self._maker:
+            return bool(_msync(start, end - start, _MS_ASYNC) == 0)
+        now, region = mappings(self.pid, Dictionary()), np.array([start, end], "<u8")
+        return int(overlap(region[:1], region[1:], now["start"], now["end"])[0]) == end - start
 
     def _scan_everything(self, start: int, end: int, reset: bool) -> NDArray[Any]:
         """Without markers a page that was only read shows as the zero page, or as the file's own."""
@@ -228,6 +235,11 @@ class Watcher:
             why = refused.why
         self.close()
         raise Unavailable(why, "Linux 6.7 or newer")
+
+    def _check_there(self) -> None:
+        """After scans: in an address space that is gone they just find nothing."""
+        if self.pid != self._maker and self._pagemap.gone:
+            raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
 
     def _check_maker(self) -> None:
         if os.getpid() != self._maker:

@@ -48,6 +48,8 @@ class SoftDirtyWatcher:
 
     def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of written pages: addresses and numbers of pages."""
+        if self._pagemap.gone:
+            raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
         columns = procfs.read_maps(self.pid).columns
         wanted = ((columns["flags"] & MAP_WRITE) != 0) & ((columns["flags"] >> KIND_SHIFT) & 15 != KIND_VDSO)
         found = [

@@ -1,4 +1,4 @@
-"""An enricher `mapped_files` that is told rows one by one."""
+"""What tests of several files use: a told enricher `mapped_files`, and the need of a write watch."""
 
 from __future__ import annotations
 
@@ -70,3 +70,13 @@ class Told:
 def tell() -> type[Told]:
     """tell() or tell(half): a new Told, which may ask that half, if any."""
     return Told
+
+
+@pytest.fixture
+def watchable() -> None:
+    """Skips where write watch does not work."""
+    from wstrace_write_watch import linux
+
+    level = linux.probe()
+    if level.name != "full":
+        pytest.skip(f"no write watch here: {level.why}; {level.remedy}")

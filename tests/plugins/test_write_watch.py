@@ -21,17 +21,11 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Level
 from wstrace_os.pagemap import PAGE
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
+    pytest.mark.usefixtures("watchable"),
+]
 PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
-
-
-@pytest.fixture(autouse=True)
-def watchable():
-    from wstrace_write_watch import linux
-
-    level = linux.probe()
-    if level.name != "full":
-        pytest.skip(f"no write watch here: {level.why}; {level.remedy}")
 
 
 def offsets(pages) -> list[int]:

@@ -1,0 +1,149 @@
+"""The agent that lets another process be watched: whom it answers, and whom a tracer believes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import wstrace
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_write_watch import agent_linux
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
+    pytest.mark.usefixtures("watchable"),
+]
+
+
+def test_the_socket_is_the_users_alone(tmp_path):
+    path = tmp_path / "a.sock"
+    agent = wstrace.agent(str(path))
+    assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+    agent.close()
+    agent.close()
+    assert not path.exists()
+    usual = wstrace.agent()
+    folder = Path(usual.path).parent
+    assert (folder.stat().st_mode & 0o077, folder.stat().st_uid) == (0, os.geteuid())
+    usual.close()
+
+
+SERVE = """
+import ctypes, os, time
+import wstrace_write_watch.agent_linux as agent_linux, wstrace_write_watch.linux
+os.setgid(65534), os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: else /proc/self is root's after setuid
+agent_linux.Agent("PATH")
+os.chmod("PATH", 0o777)
+print(flush=True)
+time.sleep(60)
+"""
+ASK = """
+import os, socket
+os.setgid(USER), os.setuid(USER)
+with socket.socket(socket.AF_UNIX) as peer:
+    peer.settimeout(10)
+    peer.connect("PATH")
+    try:
+        peer.sendall(b"wstrace write_watch 1\\n")
+        print(peer.recv(100))
+    except ConnectionError:
+        print(b"")
+"""
+
+
+def test_another_user_is_not_answered():
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be two other users")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = folder + "/x.sock"
+        with subprocess.Popen([sys.executable, "-c", SERVE.replace("PATH", path)], stdout=subprocess.PIPE) as target:
+            try:
+                target.stdout.readline()
+                for user, answer in (("65533", "b''"), ("65534", "b'ok'")):  # the second shows that the test can fail
+                    code = ASK.replace("PATH", path).replace("USER", user)
+                    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+                    assert done.stdout.strip() == answer, done.stderr
+            finally:
+                target.kill()
+
+
+def test_a_socket_that_another_process_holds_is_not_believed(tmp_path):
+    path = tmp_path / "fake.sock"
+    with socket.socket(socket.AF_UNIX) as listener, subprocess.Popen(["sleep", "60"]) as target:
+        listener.bind(str(path))
+        listener.listen()
+        try:
+            with pytest.raises(Unavailable, match=r"is not process \d+'s"):
+                agent_linux.connect(target.pid, str(path))
+        finally:
+            target.kill()
+
+
+def test_a_peer_that_says_nothing_or_nonsense_costs_itself_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent_linux, "_SECONDS", 0.2)
+    path = str(tmp_path / "a.sock")
+    agent = agent_linux.Agent(path)
+    for words in (b"", b"nonsense", b"wstrace write_watch 2\n"):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(5)
+            peer.connect(path)
+            if words:
+                peer.sendall(words)
+            with contextlib.suppress(ConnectionError):
+                assert peer.recv(10) == b""
+    uffd, pagemap = agent_linux.connect(os.getpid(), path)
+    os.close(uffd)
+    os.close(pagemap)
+    agent.close()
+
+
+def test_an_agent_that_cannot_says_why(tmp_path, monkeypatch):
+    path = str(tmp_path / "a.sock")
+    agent = agent_linux.Agent(path)
+
+    def refuse() -> None:
+        raise Unavailable("no userfaultfd today")
+
+    monkeypatch.setattr(agent_linux, "Userfaultfd", refuse)
+    with pytest.raises(Unavailable, match="agent: no userfaultfd today"):
+        agent_linux.connect(os.getpid(), path)
+    agent.close()
+
+
+def test_the_socket_of_a_dead_process_is_taken_over_a_living_ones_not(tmp_path):
+    path = str(tmp_path / "a.sock")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    first = agent_linux.Agent(path)
+    with pytest.raises(Unavailable, match="cannot listen"):
+        agent_linux.Agent(path)
+    first.close()
+    (tmp_path / "b.sock").write_text("a file of the user's")
+    with pytest.raises(Unavailable, match="cannot listen"):
+        agent_linux.Agent(str(tmp_path / "b.sock"))
+    assert (tmp_path / "b.sock").read_text()
+
+
+def test_a_folder_that_others_can_enter_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent_linux.tempfile, "gettempdir", lambda: str(tmp_path))
+    uid = os.geteuid()
+    if Path(f"/run/user/{uid}").is_dir():
+        pytest.skip("this user has a runtime folder, so the other is not used")
+    (tmp_path / f"wstrace-{uid}").mkdir(mode=0o755)
+    with pytest.raises(Unavailable, match="only this user"):
+        agent_linux.default_path(os.getpid(), uid, make=True)
+
+
+def test_nobody_is_there():
+    with pytest.raises(TargetExited):
+        agent_linux.connect(4_000_000)
