@@ -43,7 +43,7 @@ def demangle(name: str) -> str:
             readable = rust_v0(name)
         except (ValueError, OverflowError):
             return name
-        return readable if len(readable) <= MAX_READABLE else name
+        return readable if 0 < len(readable) <= MAX_READABLE else name  # `_RC0`: a crate without a name
     if not name.startswith(("_Z", "___Z")) or _may_explode(name):
         return name
     readable = _cxx(name)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,7 @@ class Image:
         build_id: hex, "" when the file has none.
         demangle: a raw name -> what people read.
         complete: False when the file keeps only the names that others link to (a stripped one).
+        ask: addresses -> the (name, displacement) of those that somebody else knows a better function of than symbols.
     """
 
     segments: NDArray[Any]
@@ -113,6 +114,7 @@ class Image:
     build_id: str = ""
     demangle: Callable[[str], str] = str
     complete: bool = True
+    ask: Callable[[NDArray[Any]], Mapping[int, tuple[str, int]]] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -136,10 +138,11 @@ class Image:
     def places(self, module: str, offsets: NDArray[Any]) -> list[Place]:
         """A Place for each offset (u64, shape (n,)) of the file whose base name is module."""
         addresses = self.addresses(offsets)
-        section = _covering(self.sections, addresses)
-        symbol = _covering(self.symbols, addresses)
+        section = covering(self.sections, addresses)
+        symbol = covering(self.symbols, addresses)
         functions = {row: self.symbol_name(row) for row in distinct(symbol).tolist() if row >= 0}
         starts, numbers = self.symbols["start"], self.sections["number"]
+        asked = self.ask(distinct(addresses)) if self.ask is not None else {}
         places = []
         for row, (address, where, who) in enumerate(
             zip(*(a.tolist() for a in (addresses, section, symbol)), strict=True)
@@ -149,6 +152,7 @@ class Image:
                 continue
             name, number = (self.section_names[where], int(numbers[where])) if where >= 0 else ("", 0)
             function, displacement = (functions[who], address - int(starts[who])) if who >= 0 else ("", 0)
+            function, displacement = asked.get(address, (function, displacement))
             places.append(Place(module, name, number, function, displacement, address))
         return places
 
@@ -161,7 +165,7 @@ class Image:
         return self.demangle(name)
 
 
-def _covering(rows: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
+def covering(rows: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
     """The index of the row [start, end) that covers each address, -1 for none; rows sorted by start."""
     if not len(rows):
         return np.full(len(addresses), -1)

@@ -9,12 +9,15 @@ Source: Microsoft Learn, "PE Format"; winnt.h: IMAGE_NT_HEADERS, IMAGE_SECTION_H
 from __future__ import annotations
 
 import struct
+from collections.abc import Hashable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_sections.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile
+from wstrace_sections import dbghelp
+from wstrace_sections.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile, covering
 from wstrace_sections.pe_names import readable
 
 MAX_SECTIONS = 4096  # the loader takes 96; tools write more into files that are never loaded
@@ -25,7 +28,7 @@ MAX_NAMES = 128 << 20
 _PE32, _PE32_PLUS = 0x10B, 0x20B
 _EXPORT_DIRECTORY, _DEBUG_DIRECTORY = 0, 6
 _CODEVIEW = 2
-_IMAGE_SCN_MEM_EXECUTE = 0x2000_0000
+_EXECUTE = 0x2000_0000  # IMAGE_SCN_MEM_EXECUTE
 
 SECTION_HEADER = np.dtype([
     ("Name", "S8"), ("VirtualSize", "<u4"), ("VirtualAddress", "<u4"), ("SizeOfRawData", "<u4"),
@@ -69,7 +72,21 @@ def read_image(file: ImageFile) -> Image:
     own["name"] += len(export_names)
     symbols = _with_ends(np.concatenate((own, exported)), rows, headers)  # of two names for one address, the first
     build_id = _build_id(file, headers)
-    return Image(segments, rows, names, symbols, export_names + own_names, build_id, readable, len(own) > 0)
+    complete = len(own) > 0
+    ask = None if complete else partial(_ask, file.path, file.identity, rows[_is_code(headers, rows)])
+    return Image(segments, rows, names, symbols, export_names + own_names, build_id, readable, complete, ask)
+
+
+def _ask(path: str, identity: Hashable, code: NDArray[Any], addresses: NDArray[Any]) -> dict[int, tuple[str, int]]:
+    """What dbghelp knows of those of the addresses that lie in code."""
+    inside = addresses[covering(code, addresses) >= 0]
+    return dbghelp.functions(path, identity, inside.tolist())
+
+
+def _is_code(headers: Headers, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of the SECTION rows that are executable."""
+    code: NDArray[np.bool_] = headers.sections["Characteristics"][rows["number"] - 1] & np.uint32(_EXECUTE) != 0
+    return code
 
 
 def _headers(file: ImageFile) -> Headers:
@@ -229,8 +246,7 @@ def _with_ends(symbols: NDArray[Any], rows: NDArray[Any], headers: Headers) -> N
     if not len(found) or not len(rows):
         return found[:0]
     place = np.searchsorted(rows["start"], found["start"], "right") - 1
-    code = headers.sections["Characteristics"][rows["number"] - 1] & np.uint32(_IMAGE_SCN_MEM_EXECUTE) != 0
-    inside = (place >= 0) & (found["start"] < rows["end"][place]) & code[place]
+    inside = (place >= 0) & (found["start"] < rows["end"][place]) & _is_code(headers, rows)[place]
     found, place = found[inside], place[inside]
     following = np.append(found["start"][1:], np.uint64(0xFFFF_FFFF_FFFF_FFFF))
     found["end"] = np.minimum(following, rows["end"][place])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from wstrace_sections import elf
@@ -175,6 +175,7 @@ def test_rust_names_of_the_second_mangling(mangled: str, readable: str | None) -
 
 
 @settings(max_examples=500, deadline=None)
+@example("C0")
 @given(
     st.text("CNMXYIBsu_0123456789avhRQLKFDTASPOEGpn", max_size=60)
     | st.binary(max_size=40).map(lambda b: b.decode("latin-1"))
