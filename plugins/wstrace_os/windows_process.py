@@ -68,21 +68,20 @@ def name(api: Any, handle: int, pid: int) -> str:
     return ntpath.basename(image(api, handle)) or f"pid {pid}"
 
 
-def processes(api: Any) -> list[tuple[int, int, str]]:
-    """(pid, parent's pid, name) of every process now. A parent's pid may have been given to another process since."""
+def parents(api: Any) -> list[tuple[int, int]]:
+    """(pid, parent's pid) of every process now. A parent's pid may have been given to another process since."""
     snapshot = api.CreateToolhelp32Snapshot(winapi.TH32CS_SNAPPROCESS, 0)
     if snapshot in (None, 0, winapi.INVALID_HANDLE_VALUE):
         raise winapi.failed("CreateToolhelp32Snapshot", api.GetLastError())
     entry = np.zeros(1, PROCESSENTRY32W[api.POINTER])
     entry["dwSize"] = entry.itemsize
+    pid, parent, address = entry["th32ProcessID"], entry["th32ParentProcessID"], entry.ctypes.data
     found = []
     try:
-        more = api.Process32FirstW(snapshot, entry.ctypes.data)
-        while more:
-            row = entry[0]
-            text = utf16(np.frombuffer(row["szExeFile"].tobytes(), "<u2")).partition("\0")[0]
-            found.append((int(row["th32ProcessID"]), int(row["th32ParentProcessID"]), text))
-            more = api.Process32NextW(snapshot, entry.ctypes.data)
+        more = api.Process32FirstW(snapshot, address)
+        while more:  # hundreds of processes, twenty times a second
+            found.append((pid.item(), parent.item()))
+            more = api.Process32NextW(snapshot, address)
     finally:
         api.CloseHandle(snapshot)
     return found
@@ -94,7 +93,7 @@ def descendants(api: Any, *roots: int) -> list[tuple[int, int]]:
     A process whose parent has ended may stand under another one that was given its number: see created().
     """
     children: dict[int, list[int]] = {}
-    for child, parent, _ in processes(api):
+    for child, parent in parents(api):
         if child != parent:
             children.setdefault(parent, []).append(child)
     known, found = set(roots), [(root, 0) for root in roots]

@@ -305,7 +305,7 @@ def test_no_handle_is_left_open():
 
     def everything():
         mapped_file(address_of("ntdll", "NtClose"))
-        processes.processes(winapi)
+        processes.parents(winapi)
         processes.created(winapi, os.getpid())
         with Space(os.getpid()) as space:
             space.owned()
