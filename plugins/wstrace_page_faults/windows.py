@@ -63,8 +63,7 @@ class PageFaults(Source):
         self._kernel, self._children = kernel, children
         self._processes: dict[int, _Process] = {}
         self._ended: set[int] = set()
-        self._family_looked = 0.0
-        self._exits_looked = 0
+        self._family_looked = self._exits_looked = 0  # when, in ns
         self._drains = self._hidden = 0
         self._started = self._stopped = False
 
@@ -129,7 +128,8 @@ class PageFaults(Source):
         if self._drains == 1:
             for process in self._processes.values():
                 yield from self._introduce(process, window)
-        if self._children and self._context.children:
+        if self._children and self._context.children and window[1] - self._family_looked >= _FAMILY_SECONDS * 1e9:
+            self._family_looked = window[1]
             yield from self._follow(window)
         look = self._stopped or window[1] - self._exits_looked >= self.exits_seconds * 1e9
         self._exits_looked = window[1] if look else self._exits_looked
@@ -137,8 +137,9 @@ class PageFaults(Source):
             # asked before the drain: what it recorded until its end is in that drain
             last = look and process.watch.exited()
             changes = process.watch.drain()
-            fullest = max(fullest, len(changes) + changes.lost)
-            yield from self._batches(process, changes, window)
+            if found := len(changes) + changes.lost:
+                fullest = max(fullest, found)
+                yield from self._batches(process, changes, window)
             if last:
                 yield self._end(process, window[1])
         self._window = window[1]
@@ -152,8 +153,6 @@ class PageFaults(Source):
             self._pause = min(self._slowest, self._pause * 1.5)
 
     def _batches(self, process: _Process, changes: Changes, window: tuple[int, int]) -> Iterator[Batch]:
-        if not len(changes) and not changes.lost:
-            return
         columns = changes.columns
         rows = process.space.discover(np.concatenate((columns["va"], columns["pc"])), window[0])
         if len(rows["start"]):
@@ -186,10 +185,6 @@ class PageFaults(Source):
 
     def _follow(self, window: tuple[int, int]) -> Iterator[Batch]:
         """New descendants are watched from now on; what they faulted before stands in the ledger."""
-        now = time.perf_counter()
-        if now - self._family_looked < _FAMILY_SECONDS:
-            return
-        self._family_looked = now
         for pid, parent in processes.descendants(self.api, *self._processes):
             if pid in self._processes or pid in self._ended:
                 continue
