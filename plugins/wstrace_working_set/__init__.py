@@ -24,9 +24,9 @@
       codes, and their texts.
     * `owned() -> bool`: it belongs to the calling user.
     * `close()`
-* `hold(pid: int) -> Space`: one that outlives its process until close(), with `look() -> bool`: whether it is still
-  the process's (False after an execve). Raises Unavailable where the system has no such thing, and says what lifts it;
-  `probe_hold() -> Level` tries it.
+* `make_keeper()`: what keeps the address space of one process over its end: `hold(pid) -> Space` (which has `look() ->
+  bool`: whether it is still the process's, False after an execve) and `close()`, which lets it go. Raises Unavailable
+  where the system has no such thing, and says what lifts it; `probe_keeper() -> Level` tries it.
 * `descendants(pid: int) -> list[int]`: its children, and theirs, now.
 * `faults() -> tuple[int, int | None]`: (minor, major) faults of the calling process so far, by its own accounting.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -20,16 +21,23 @@ class FinalSnapshotSource(Source):
 
     Part of every trace of a launched command where the system lets its memory be kept over its end (Linux: root, or
     vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd); gives nothing elsewhere, and nothing of a process
-    that was attached. Costs one snapshot, 10 ms for each GiB in memory. Children are not held: `working_set` sees them.
+    that was attached. Costs one snapshot, 10 ms for each GiB in memory, and a process that waits. Children are not
+    held: `working_set` sees them.
+
+    Args:
+        longest: seconds that a target is held at most; it has no snapshot after them. The process that keeps its memory
+            cannot be frozen meanwhile: a machine does not suspend, a container does not pause.
     """
 
     name: ClassVar[str] = "final_snapshot"
     streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
     default: ClassVar[bool] = True
 
-    def __init__(self) -> None:
-        self._held: dict[Target, Any] = {}  # its address space; None = not yet held
-        self._pause = _FIRST_SECONDS
+    def __init__(self, *, longest: float = 600.0) -> None:
+        self._longest = longest
+        self._keepers: dict[Target, Any] = {}
+        self._spaces: dict[Target, Any] = {}  # what is held of each
+        self._pause, self._until = _FIRST_SECONDS, 0.0
         self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
 
     @classmethod
@@ -37,68 +45,82 @@ class FinalSnapshotSource(Source):
         """full, or none with what lifts it: tried on the calling process."""
         from wstrace_os import half
 
-        level: Level = half(__package__).probe_hold()
+        level: Level = half(__package__).probe_keeper()
         return level
 
     def start(self, context: Context) -> None:
-        """Takes note of the launched targets: they have executed their command when drain() is called."""
+        """Makes a keeper for each launched target: they have executed their command when drain() is called."""
         from wstrace_os import half
 
         self._context = context
-        self._half = half(__package__)
-        launched = [target for target in context.targets if target.launched]
-        if launched and self._half.probe_hold().name == "full":  # tried on ourselves: the first hold is then quick
-            self._held = dict.fromkeys(launched)
+        with contextlib.suppress(Unavailable):
+            for target in context.targets:
+                if target.launched:
+                    self._keepers[target] = half(__package__).make_keeper()
+        self._until = time.monotonic() + self._longest
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The snapshot of a target that has ended; waits for that at most timeout seconds."""
         until = time.monotonic() + min(timeout, self._pause)
         self._pause = min(self._pause * 2, _MOST_SECONDS)
-        for target in list(self._held):
-            if self._holds(target) and target.wait(max(until - time.monotonic(), 0)) is not None:
+        for target in list(self._keepers):
+            if time.monotonic() > self._until:
+                self._give_up(target)
+            elif self._holds(target) and target.wait(max(until - time.monotonic(), 0)) is not None:
                 yield from self._taken(target)
 
     def stop(self) -> Iterable[Batch]:
         """The snapshots of what still runs."""
-        for target in list(self._held):
+        for target in list(self._keepers):
             if self._holds(target):
                 yield from self._taken(target)
 
     @property
     def finished(self) -> bool:
         """True when no launched target is left."""
-        return not self._held
+        return not self._keepers
 
     def statistics(self) -> Mapping[str, int | float]:
-        """snapshots, missed (no hold of the program that ended last), pages, CPU seconds."""
+        """snapshots, missed (the program that ran last was not held at its end), pages, CPU seconds."""
         return dict(self._counts)
+
+    def abandon(self) -> None:
+        """In a forked child: the keeper is the parent's."""
+        self._keepers.clear()
 
     def _holds(self, target: Target) -> bool:
         """Whether the program that the target now executes is held; the target is given up where it cannot be."""
-        space = self._held[target]
+        space = self._spaces.get(target)
         try:
             if space is None or not space.look():
                 if space is not None:
                     space.close()
-                self._held[target] = self._half.hold(target.pid)
+                self._spaces[target] = self._keepers[target].hold(target.pid)
                 self._pause = _FIRST_SECONDS  # a shell or `env` executes the next program soon
-        except Unavailable as refused:
-            del self._held[target]
-            self._counts["missed"] += isinstance(refused, TargetExited)
+        except Unavailable:
+            self._give_up(target)
             return False
         return True
 
+    def _give_up(self, target: Target) -> None:
+        self._counts["missed"] += 1
+        self._let_go(target)
+
+    def _let_go(self, target: Target) -> None:
+        if space := self._spaces.pop(target, None):
+            space.close()
+        self._keepers.pop(target).close()
+
     def _taken(self, target: Target) -> Iterator[Batch]:
-        space = self._held.pop(target)
+        space = self._spaces[target]
         try:
             taken = read(space, self._context.strings) if space.look() else None
         except TargetExited:
             taken = None
-        finally:
-            space.close()
         if taken is None:
-            self._counts["missed"] += 1
+            self._give_up(target)
             return
+        self._let_go(target)
         self._counts["snapshots"] += 1
         self._counts["pages"] += taken.total_bytes // taken.page_size
         self._counts["cpu_seconds"] += taken.cost_seconds

@@ -1,57 +1,109 @@
 """An address space that stays after its process has ended, on Linux: what was resident at the exit can still be read.
 
-A read of /proc/PID/pagemap keeps the address space (mmget_not_zero() in fs/proc/task_mmu.c) until its answer is copied
-out. Ours is copied to a page that a userfaultfd leaves absent, so it lasts as long as we like, in a thread of its own.
-The target notices nothing: no signal, no stop, no ptrace; only its memory is freed when we let go, or die. Its files in
-/proc, opened before, answer for a zombie too, which a launched target is until the trace closes it.
+The target notices nothing: no signal, no stop, no ptrace; only its memory is freed when we let go, or die (keeper.py
+tells how). Its files in /proc, opened before, answer for a zombie too: a launched target is one until the trace closes.
 
-Source: userfaultfd(2); fs/proc/task_mmu.c, fs/userfaultfd.c handle_userfault().
+Source: userfaultfd(2); fs/proc/task_mmu.c.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import mmap
 import os
 import signal
-import threading
+import socket
+import sys
+from pathlib import Path
 from typing import Any
 
-from wstrace.errors import TargetExited
-from wstrace_os import pagemap as pm
-from wstrace_os import procfs
-from wstrace_os.userfaultfd import MODE_MISSING, Userfaultfd
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_os import procfs, userfaultfd
 from wstrace_working_set import smaps
 from wstrace_working_set.linux import Space
 from wstrace_working_set.working_set import Totals
 
 _os: Any = os  # their POSIX half is not typed where mypy checks for Windows
-_mmap: Any = mmap
 _signal: Any = signal
+_socket: Any = socket
+_SECONDS = 5.0  # for the keeper to answer: it needs 25 ms to start
+
+
+class Keeper:
+    """The process that keeps the address space of one process at a time; see keeper.py.
+
+    Raises:
+        Unavailable: the kernel may not be made to wait; says what lifts it.
+    """
+
+    def __init__(self) -> None:
+        os.close(userfaultfd.create())  # tried here, where a refusal can be told
+        self._socket, theirs = _socket.socketpair()
+        self._socket.settimeout(_SECONDS)
+        words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(userfaultfd.system_call())]
+        with theirs:
+            inherit = [(_os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
+            try:
+                self._pid: int = _os.posix_spawn(sys.executable, words, os.environ, file_actions=inherit, setsid=True)
+            except OSError as error:
+                self._socket.close()
+                raise Unavailable(f"cannot start {sys.executable}: {error.strerror}") from None
+        try:
+            self._answer()  # it is ready: else a command of 20 ms would end before it is held
+        except BaseException:
+            self.close()
+            raise
+
+    def hold(self, pid: int) -> HeldSpace:
+        """The address space that the process has now; the one held before is let go.
+
+        Raises:
+            TargetExited: the process is gone.
+            Unavailable: it belongs to someone else.
+        """
+        return HeldSpace(pid, self)
+
+    def keep(self, pagemap: int) -> None:
+        """Keeps the address space of that open pagemap.
+
+        Raises:
+            ProcessLookupError: it is gone.
+            Unavailable: the keeper is.
+        """
+        _socket.send_fds(self._socket, [b"k"], [pagemap])
+        if self._answer() != b"+":
+            raise ProcessLookupError
+
+    def _answer(self) -> bytes:
+        try:
+            answer: bytes = self._socket.recv(1)
+        except OSError as error:
+            raise Unavailable(f"the process that keeps memory does not answer: {error}") from None
+        if not answer:
+            raise Unavailable("the process that keeps memory has ended")
+        return answer
+
+    def close(self) -> None:
+        """Lets the address space go; again is no error."""
+        if self._pid:
+            self._socket.close()
+            os.kill(self._pid, _signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
 
 
 class HeldSpace(Space):
-    """A Space that outlives its process, until close().
+    """A Space that outlives its process, as long as its keeper keeps it."""
 
-    Raises:
-        TargetExited: the process is gone.
-        Unavailable: it belongs to someone else, or the kernel may not be made to wait; says what lifts it.
-    """
-
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, keeper: Keeper) -> None:
         super().__init__(pid)
         self._files: dict[str, int] = {}
-        self._stay: _Stay | None = None
         try:
-            self._stay = _Stay(self._pagemap.fd)
+            keeper.keep(self._pagemap.fd)
             self._files = {name: _os.open(f"/proc/{pid}/{name}", _os.O_CLOEXEC) for name in ("maps", "smaps")}
             self._seen, self._last_status = procfs.stat(pid), procfs.status(pid)
-        except (FileNotFoundError, ProcessLookupError):
+        except BaseException as error:
             self.close()
-            raise TargetExited(f"there is no process {pid}") from None
-        except BaseException:
-            self.close()
+            if isinstance(error, FileNotFoundError | ProcessLookupError):
+                raise TargetExited(f"there is no process {pid}") from None
             raise
 
     def look(self) -> bool:
@@ -75,10 +127,7 @@ class HeldSpace(Space):
         return Totals()
 
     def close(self) -> None:
-        """Lets the address space go; again is no error."""
-        if self._stay is not None:
-            self._stay.end()
-            self._stay = None
+        """Closes its files; the keeper lets the memory go. Again is no error."""
         for fd in self._files.values():
             os.close(fd)
         self._files = {}
@@ -102,34 +151,3 @@ class HeldSpace(Space):
         except ProcessLookupError:
             raise self._gone() from None
         return b"".join(parts)
-
-
-class _Stay:
-    """A read of a pagemap that does not return before end()."""
-
-    def __init__(self, pagemap: int) -> None:
-        self._pagemap, self._ended = pagemap, False
-        self._uffd = Userfaultfd(mode=MODE_MISSING)
-        self._page = _mmap.mmap(-1, pm.PAGE, flags=_mmap.MAP_PRIVATE | _mmap.MAP_ANONYMOUS)
-        self._at = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._page))
-        self._thread = threading.Thread(target=self._wait, name="wstrace-hold", daemon=True)
-        self._uffd.register(self._at, self._at + pm.PAGE)
-        self._thread.start()
-        while not self._uffd.waited_at(0.01):
-            if not self._thread.is_alive():  # there is no address space any more
-                self._uffd.close()
-                raise ProcessLookupError
-
-    def end(self) -> None:
-        """Gives the read its page."""
-        self._ended = True
-        self._uffd.fill(self._at, self._at + pm.PAGE)
-        self._thread.join()
-        self._uffd.close()
-
-    def _wait(self) -> None:
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-        read = None
-        while read is None and not self._ended:
-            with contextlib.suppress(OSError):  # EFAULT: a stop of our own process (Ctrl-Z) ends the wait
-                read = _os.preadv(self._pagemap, [self._page], 0)

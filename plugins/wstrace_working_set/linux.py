@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from wstrace_os import pagemap as pm
 from wstrace_os import procfs
 from wstrace_working_set import kpagecount, pagemap_runs, pageout, smaps
 from wstrace_working_set.working_set import Totals
+
+if TYPE_CHECKING:
+    from wstrace_working_set.held_space import Keeper
 
 Columns = dict[str, NDArray[Any]]
 _USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
@@ -38,13 +41,24 @@ def probe() -> Level:
                  "Linux 6.7 or newer")  # fmt: skip
 
 
-def probe_hold() -> Level:
-    """full, or none with the reason: whether hold() works, tried on the calling process."""
+def probe_keeper() -> Level:
+    """full, or none with the reason: tried on the calling process."""
     try:
-        hold(os.getpid()).close()
+        keeper = make_keeper()
+        try:
+            keeper.hold(os.getpid()).close()
+        finally:
+            keeper.close()
     except Unavailable as refused:
         return Level("none", refused.why, refused.remedy)
     return Level("full")
+
+
+def make_keeper() -> Keeper:
+    """What keeps a process's address space over its end. Raises Unavailable."""
+    from wstrace_working_set.held_space import Keeper
+
+    return Keeper()
 
 
 def faults() -> tuple[int, int | None]:
@@ -159,13 +173,6 @@ class Space:
         starts = mappings["start"].tolist()
         return (np.array(["lo" in flags.get(s, ()) for s in starts], bool),
                 np.array(["ht" in flags.get(s, ()) for s in starts], bool))  # fmt: skip
-
-
-def hold(pid: int) -> Space:
-    """The process's address space, kept over its end: see held_space."""
-    from wstrace_working_set.held_space import HeldSpace
-
-    return HeldSpace(pid)
 
 
 def _kilobytes(status: dict[str, str], field: str) -> int | None:

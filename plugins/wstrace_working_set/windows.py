@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,14 +49,14 @@ def probe() -> Level:
     return Level("full")
 
 
-def probe_hold() -> Level:
-    """none: see hold()."""
+def probe_keeper() -> Level:
+    """none: see make_keeper()."""
     return Level("none", "Windows frees the memory of a process at its end", "-s working_set takes looks until then")
 
 
-def hold(pid: int) -> Space:
+def make_keeper() -> NoReturn:
     """Always refused. Raises Unavailable."""
-    level = probe_hold()
+    level = probe_keeper()
     raise Unavailable(level.why, level.remedy)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +20,11 @@ import pytest
 
 import wstrace
 from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import PAGE_SHARED
 from wstrace.testing import RecordingExporter
+from wstrace_os import procfs
 from wstrace_os.linux import LinuxPlatform
 from wstrace_working_set.final import FinalSnapshotSource
 from wstrace_working_set.working_set import WorkingSet, read
@@ -123,7 +128,8 @@ class Held:
         self.target = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.target.stdout is not None
         self.target.stdout.readline()
-        self.space: Any = linux.hold(self.target.pid)
+        self.keeper: Any = linux.make_keeper()
+        self.space: Any = self.keeper.hold(self.target.pid)
         self.rollup = os.open(f"/proc/{self.target.pid}/smaps_rollup", os.O_RDONLY)
 
     def end(self) -> None:
@@ -155,6 +161,7 @@ def held() -> Iterator[Callable[[str], Held]]:
     yield hold
     for one in made:
         one.space.close()
+        one.keeper.close()
         one.target.kill()
         one.target.communicate()
         os.close(one.rollup)
@@ -185,41 +192,89 @@ def test_its_memory_is_freed_when_it_is_let_go(held: Any) -> None:
     one = held(HOLDS)
     one.end()
     assert one.kernels()
-    one.space.close()
-    one.space.close()
+    one.keeper.close()
+    one.keeper.close()
     assert one.kernels() == {}
+
+
+TRACER = """
+from wstrace_working_set import linux
+keeper = linux.make_keeper()
+space = keeper.hold({pid})
+print(keeper._pid, flush=True)
+input()
+"""
+
+
+@contextlib.contextmanager
+def tracer(one: Held) -> Iterator[tuple[Any, int]]:
+    """A process that holds it instead of this one, and the pid of its keeper."""
+    one.keeper.close()
+    code = TRACER.format(pid=one.target.pid)
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+        process.kill()
+
+
+def waited(done: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 10
+    while not done() and time.monotonic() < until:
+        time.sleep(0.01)
+    return done()
 
 
 def test_it_is_freed_too_when_the_tracer_is_killed(held: Any) -> None:
     one = held(HOLDS)
-    one.space.close()
-    code = f"from wstrace_working_set import linux; s = linux.hold({one.target.pid}); print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tracer:
-        assert tracer.stdout is not None
-        tracer.stdout.readline()
+    with tracer(one) as (process, keeper):
         one.end()
         assert one.kernels()
-        tracer.kill()
-    until = time.monotonic() + 10
-    while one.kernels() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert one.kernels() == {}
+        process.kill()
+    assert waited(lambda: one.kernels() == {})
+    assert waited(lambda: not Path(f"/proc/{keeper}/fd").exists() or procfs.stat(keeper).gone)
 
 
-def test_a_stop_of_the_tracer_does_not_let_it_go(held: Any) -> None:
-    """A stop (Ctrl-Z) ends every interruptible wait of its process."""
+def test_a_tracer_that_is_stopped_stops_and_holds_on(held: Any) -> None:
+    """Ctrl-Z: what waits at a page cannot be stopped, so it must not be a thread of the tracer."""
     one = held(HOLDS)
-    one.space.close()
-    code = f"from wstrace_working_set import linux; s = linux.hold({one.target.pid}); print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tracer:
-        assert tracer.stdout is not None
-        tracer.stdout.readline()
-        for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTSTP, signal.SIGCONT):
-            tracer.send_signal(number)
-            time.sleep(0.05)
+    with tracer(one) as (process, keeper):
+        before = procfs.stat(keeper).cpu_seconds
+        for number in (signal.SIGSTOP, signal.SIGTSTP):
+            process.send_signal(number)
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            process.send_signal(signal.SIGCONT)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(keeper, number)
+        time.sleep(0.3)
         one.end()
         assert one.kernels()
-        tracer.kill()
+        assert procfs.stat(keeper).cpu_seconds - before < 0.1  # it waits, it does not turn in a circle
+        assert os.getsid(keeper) == keeper
+
+
+def test_a_keeper_that_is_gone_is_told(held: Any) -> None:
+    one = held("print(flush=True); input()")
+    os.kill(one.keeper._pid, signal.SIGKILL)
+    with pytest.raises(Unavailable, match="process that keeps memory"):
+        one.keeper.hold(one.target.pid)
+
+
+def test_a_target_is_held_so_long_and_no_longer() -> None:
+    target = LinuxPlatform().launch(["sleep", "30"])
+    source = FinalSnapshotSource(longest=0.2)
+    source.start(Context(targets=(target,)))
+    try:
+        target.resume()
+        began = time.monotonic()
+        while not source.finished and time.monotonic() < began + 10:
+            assert list(source.drain(0.05)) == []
+        assert time.monotonic() - began >= 0.2
+        assert source.statistics()["missed"] == 1
+    finally:
+        target.signal(signal.SIGKILL)
+        target.wait(5)
+        target.close()
 
 
 def test_another_program_under_the_same_pid_is_found_out(held: Any) -> None:
@@ -255,14 +310,18 @@ def test_it_is_the_last_of_its_process_whoever_else_takes_snapshots(touches: Pat
 
 
 UNPRIVILEGED = """
-import ctypes, os
+import ctypes, os, sys
 from wstrace.interfaces import Context
+from wstrace_os import procfs
 from wstrace_os.linux import LinuxPlatform
 from wstrace_working_set import held_space, linux
 from wstrace_working_set.final import FinalSnapshotSource
 import resource
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: else /proc/self is root's after setuid
+# this Python and this folder may be root's alone
+held_space.__file__ = sys.argv[1]
+sys.executable = next(path for path in (sys.executable, "/usr/bin/python3") if os.access(path, os.X_OK))
 level = FinalSnapshotSource.probe()
 source, target = FinalSnapshotSource(), LinuxPlatform().launch(["sleep", "0.3"])
 source.start(Context(targets=(target,)))
@@ -278,11 +337,17 @@ print(level.name, len(batches), level.why, "|", level.remedy)
 
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_without_privilege_it_works_where_the_kernel_allows_it(allowed: int) -> None:
+    from wstrace_working_set import keeper
+
     setting = Path("/proc/sys/vm/unprivileged_userfaultfd")
     before = setting.read_text()
     try:
         setting.write_text(str(allowed))
-        done = subprocess.run([sys.executable, "-c", UNPRIVILEGED], capture_output=True, text=True, check=True)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder).chmod(0o755)
+            shutil.copy(keeper.__file__, folder)
+            words = [sys.executable, "-c", UNPRIVILEGED, f"{folder}/held_space.py"]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
     finally:
         setting.write_text(before)
     words = done.stdout.split()

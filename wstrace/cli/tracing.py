@@ -128,6 +128,9 @@ class Trace:
         Raises:
             UsageError: an unknown name, option or key.
         """
+        # numpy's OpenBLAS starts a thread a CPU, and each spins for its first 50 ms: half of what importing numpy costs
+        # (170 ms of CPU become 100). Not before this: a launched target has its own copy of our environment
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from wstrace.session import Session
 
         self._check()
