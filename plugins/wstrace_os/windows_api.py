@@ -121,6 +121,17 @@ CreateToolhelp32Snapshot = declare("kernel32.dll", "CreateToolhelp32Snapshot", c
 Process32FirstW = declare("kernel32.dll", "Process32FirstW", c_int32, c_void_p, c_void_p)
 Process32NextW = declare("kernel32.dll", "Process32NextW", c_int32, c_void_p, c_void_p)
 
+CreateJobObjectW = declare("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
+AssignProcessToJobObject = declare("kernel32.dll", "AssignProcessToJobObject", c_int32, c_void_p, c_void_p)
+SetInformationJobObject = declare(
+    "kernel32.dll", "SetInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32
+)
+CreateIoCompletionPort = declare(
+    "kernel32.dll", "CreateIoCompletionPort", c_void_p, c_void_p, c_void_p, c_size_t, c_uint32
+)
+#: of a job's messages: its number, the key of the port, the pid
+GetQueuedCompletionStatus = declare("kernel32.dll", "GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32)
+
 # -- advapi32.dll -------------------------------------------------------------------------------------------------
 OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
 #: TokenUser = 1: a TOKEN_USER, whose first member points to the SID behind it

@@ -349,6 +349,10 @@ class FakeWindows:
 
     Process32NextW = Process32FirstW
 
+    def CreateJobObjectW(self, security: None, name: None) -> int:
+        """No jobs on this machine: 5."""
+        return self._fail(winapi.ERROR_ACCESS_DENIED)
+
     def SetConsoleCtrlHandler(self, handler: int, add: int) -> int:
         """Keeps the handlers, the latest last."""
         self.handlers.append(handler) if add else self.handlers.remove(handler)

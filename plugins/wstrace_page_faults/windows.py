@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,13 +31,15 @@ from wstrace.schema import (
 )
 from wstrace_os import windows_api as winapi
 from wstrace_os import windows_process as processes
+from wstrace_os.windows_job import Job
 from wstrace_os.windows_memory import AddressSpace, Memory
 from wstrace_page_faults.windows_records import Changes
 from wstrace_page_faults.windows_watch import KERNEL_RECORDS, Watch
 
 _FASTEST_SECONDS = 0.001
 _FILL = KERNEL_RECORDS // 4  # records that a drain should find; well under what is lost
-_FAMILY_SECONDS = 0.05  # how often new children are looked for: a listing of all processes
+# how often new children are looked for, by a listing of all processes: where no job tells of them, and beside one
+_FAMILY_SECONDS, _STRAYS_SECONDS = 0.05, 0.5
 
 
 class PageFaults(Source):
@@ -64,6 +67,7 @@ class PageFaults(Source):
         self._processes: dict[int, _Process] = {}
         self._ended: set[int] = set()
         self._family_looked = self._exits_looked = 0  # when, in ns
+        self._jobs: list[Job] = []
         self._drains = self._hidden = 0
         self._started = self._stopped = False
 
@@ -88,10 +92,14 @@ class PageFaults(Source):
         try:
             for target in context.targets:
                 self._add(target.pid, launched=target.launched)
+                if target.launched and self._children and context.children:
+                    with suppress(Unavailable):  # then its children are looked for as an attached target's are
+                        self._jobs.append(Job(self.api, target.pid))
         except BaseException:
             for process in self._processes.values():
                 process.watch.close()
             self._processes.clear()
+            self._close_jobs()
             raise
         self._oldest = min((processes.created(self.api, target.pid) for target in context.targets), default=0)
         self._started = True
@@ -128,7 +136,7 @@ class PageFaults(Source):
         if self._drains == 1:
             for process in self._processes.values():
                 yield from self._introduce(process, window)
-        if self._children and self._context.children and window[1] - self._family_looked >= _FAMILY_SECONDS * 1e9:
+        if self._children and self._context.children and self._family_is_due(window[1]):
             self._family_looked = window[1]
             yield from self._follow(window)
         look = self._stopped or window[1] - self._exits_looked >= self.exits_seconds * 1e9
@@ -183,6 +191,12 @@ class PageFaults(Source):
         self._hidden += int(len(keep) - keep.sum())
         return {name: column[keep] for name, column in columns.items()}
 
+    def _family_is_due(self, now: int) -> bool:
+        """A job tells of a birth, or it is time to look: attached targets, and who breaks away, are in no job."""
+        born = [job.news() for job in self._jobs]
+        every = _STRAYS_SECONDS if len(born) == len(self._context.targets) else _FAMILY_SECONDS
+        return any(born) or now - self._family_looked >= every * 1e9
+
     def _follow(self, window: tuple[int, int]) -> Iterator[Batch]:
         """New descendants are watched from now on; what they faulted before stands in the ledger."""
         for pid, parent in processes.descendants(self.api, *self._processes):
@@ -236,9 +250,15 @@ class PageFaults(Source):
             for process in self._processes.values():
                 self._account(process)
             self._processes.clear()
+            self._close_jobs()
         if self._hidden:
             self._say(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
         return batches
+
+    def _close_jobs(self) -> None:
+        for job in self._jobs:
+            job.close()
+        self._jobs.clear()
 
     @property
     def finished(self) -> bool:
