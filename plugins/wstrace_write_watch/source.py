@@ -120,8 +120,10 @@ class WriteWatchSource(Source):
             start, pages = self._watcher.written()
             time_ns = time.perf_counter_ns()
             mappings = self._half.mappings(self.pid, self._context.strings)  # after it: what was found is listed
-        except TargetExited:
+        except TargetExited as error:
             self._ended = True
+            if any(target.wait(0) is None for target in self._context.targets):  # it lives on as another program
+                self._context.facts.setdefault("not_visible", []).append(f"what it writes since: {error.why}")
             return
         yield address_space(self.pid, time_ns, mappings, self._context.strings, self.name)
         # one scan joins what is adjacent, but a run belongs to one mapping

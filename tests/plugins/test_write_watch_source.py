@@ -184,6 +184,19 @@ def test_another_processs_region_that_it_unmaps_is_not_watched_on_in_silence():
         watcher.close()
 
 
+def test_the_source_says_why_its_stream_ended():
+    with Target() as target:
+        context = Context(targets=(LinuxPlatform().attach(target.pid),))
+        source = WriteWatchSource(interval=0.01)
+        source.start(context)
+        list(source.drain(0.1))
+        target.execute()
+        while not source.finished:
+            list(source.drain(0.1))
+        assert ["executed another program" in reason for reason in context.facts["not_visible"]] == [True]
+        list(source.stop())
+
+
 def test_soft_dirty_does_not_go_on_in_another_program(monkeypatch):
     """Without the bit itself, which a kernel may lack."""
     monkeypatch.setattr(soft_dirty, "has_soft_dirty", lambda: True)
