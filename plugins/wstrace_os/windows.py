@@ -40,9 +40,14 @@ class WindowsTarget(Target):
         """Lets a launched target run. Windows has accepted the command already."""
         if self._child is None or self._resumed:
             return
-        import psutil
-
-        psutil.Process(self.pid).resume()
+        # not by psutil, which switches SeDebugPrivilege on when it is imported (observed)
+        handle = winapi.open_process(winapi, self.pid, winapi.PROCESS_SUSPEND_RESUME)
+        try:
+            status = winapi.NtResumeProcess(handle)
+        finally:
+            winapi.CloseHandle(handle)
+        if status < 0:
+            raise winapi.failed("NtResumeProcess", status, f"of pid {self.pid}")
         self._resumed = True
 
     def wait(self, timeout: float) -> int | None:

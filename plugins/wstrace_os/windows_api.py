@@ -22,6 +22,7 @@ PROCESS_VM_READ = 0x0010
 PROCESS_SET_QUOTA = 0x0100
 PROCESS_SET_INFORMATION = 0x0200
 PROCESS_QUERY_INFORMATION = 0x0400
+PROCESS_SUSPEND_RESUME = 0x0800
 PROCESS_QUERY_LIMITED_INFORMATION = 0x1000
 SYNCHRONIZE = 0x0010_0000
 
@@ -96,6 +97,7 @@ GetCurrentProcessId = declare("kernel32.dll", "GetCurrentProcessId", c_uint32)
 GetExitCodeProcess = declare("kernel32.dll", "GetExitCodeProcess", c_int32, c_void_p, c_void_p)
 #: four FILETIMEs: created, exited, kernel, user; in 100 ns
 GetProcessTimes = declare("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
+NtResumeProcess = declare("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
 WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
 #: the handler is called on a thread that the system makes in the process
 SetConsoleCtrlHandler = declare("kernel32.dll", "SetConsoleCtrlHandler", c_int32, c_void_p, c_int32)
