@@ -66,14 +66,16 @@ class FinalSnapshotSource(Source):
         for target in list(self._keepers):
             if time.monotonic() > self._until:
                 self._give_up(target)
-            elif self._holds(target) and target.wait(max(until - time.monotonic(), 0)) is not None:
+                continue
+            self._hold(target)
+            if target.wait(max(until - time.monotonic(), 0)) is not None:
                 yield from self._taken(target)
 
     def stop(self) -> Iterable[Batch]:
         """The snapshots of what still runs."""
         for target in list(self._keepers):
-            if self._holds(target):
-                yield from self._taken(target)
+            self._hold(target)
+            yield from self._taken(target)
 
     @property
     def finished(self) -> bool:
@@ -88,19 +90,20 @@ class FinalSnapshotSource(Source):
         """In a forked child: the keeper is the parent's."""
         self._keepers.clear()
 
-    def _holds(self, target: Target) -> bool:
-        """Whether the program that the target now executes is held; the target is given up where it cannot be."""
+    def _hold(self, target: Target) -> None:
+        """Holds the program that the target executes now; of one that cannot be held the keeper is given up."""
         space = self._spaces.get(target)
         try:
-            if space is None or not space.look():
-                if space is not None:
-                    space.close()
-                self._spaces[target] = self._keepers[target].hold(target.pid)
-                self._pause = _FIRST_SECONDS  # a shell or `env` executes the next program soon
+            if space is not None and space.look():
+                return
+            self._spaces[target] = self._keepers[target].hold(target.pid)
+            self._pause = _FIRST_SECONDS  # a shell or `env` executes the next program soon
+        except TargetExited:  # or it executes another program at this moment: the next look tells
+            self._spaces.pop(target, None)
         except Unavailable:
             self._give_up(target)
-            return False
-        return True
+        if space is not None:
+            space.close()
 
     def _give_up(self, target: Target) -> None:
         self._counts["missed"] += 1
@@ -112,9 +115,11 @@ class FinalSnapshotSource(Source):
         self._keepers.pop(target).close()
 
     def _taken(self, target: Target) -> Iterator[Batch]:
-        space = self._spaces[target]
+        if target not in self._keepers:
+            return
+        space = self._spaces.get(target)
         try:
-            taken = read(space, self._context.strings) if space.look() else None
+            taken = read(space, self._context.strings) if space is not None and space.look() else None
         except TargetExited:
             taken = None
         if taken is None:

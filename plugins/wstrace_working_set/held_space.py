@@ -68,7 +68,10 @@ class Keeper:
             ProcessLookupError: it is gone.
             Unavailable: the keeper is.
         """
-        _socket.send_fds(self._socket, [b"k"], [pagemap])
+        try:
+            _socket.send_fds(self._socket, [b"k"], [pagemap])
+        except OSError as error:
+            raise _silent(str(error)) from None
         if self._answer() != b"+":
             raise ProcessLookupError
 
@@ -76,9 +79,9 @@ class Keeper:
         try:
             answer: bytes = self._socket.recv(1)
         except OSError as error:
-            raise Unavailable(f"the process that keeps memory does not answer: {error}") from None
+            raise _silent(str(error)) from None
         if not answer:
-            raise Unavailable("the process that keeps memory has ended")
+            raise _silent("it has ended")
         return answer
 
     def close(self) -> None:
@@ -90,21 +93,29 @@ class Keeper:
             self._pid = 0
 
 
+def _silent(why: str) -> Unavailable:
+    return Unavailable(f"the process that keeps memory does not answer: {why}")
+
+
 class HeldSpace(Space):
     """A Space that outlives its process, as long as its keeper keeps it."""
 
     def __init__(self, pid: int, keeper: Keeper) -> None:
+        self._seen, self._last_status = procfs.stat(pid), procfs.status(pid)
         super().__init__(pid)
         self._files: dict[str, int] = {}
         try:
             keeper.keep(self._pagemap.fd)
             self._files = {name: _os.open(f"/proc/{pid}/{name}", _os.O_CLOEXEC) for name in ("maps", "smaps")}
-            self._seen, self._last_status = procfs.stat(pid), procfs.status(pid)
+            same = self.look()  # then all that was opened belongs to one program
         except BaseException as error:
             self.close()
             if isinstance(error, FileNotFoundError | ProcessLookupError):
                 raise TargetExited(f"there is no process {pid}") from None
             raise
+        if not same:
+            self.close()
+            raise TargetExited(f"process {pid} executed another program while it was opened")
 
     def look(self) -> bool:
         """Whether this is still the process's address space, or was its last one: False after another execve().

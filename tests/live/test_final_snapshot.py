@@ -263,10 +263,10 @@ def test_a_keeper_that_is_gone_is_told(held: Any) -> None:
 def test_a_target_is_held_so_long_and_no_longer() -> None:
     target = LinuxPlatform().launch(["sleep", "30"])
     source = FinalSnapshotSource(longest=0.2)
+    began = time.monotonic()
     source.start(Context(targets=(target,)))
     try:
         target.resume()
-        began = time.monotonic()
         while not source.finished and time.monotonic() < began + 10:
             assert list(source.drain(0.05)) == []
         assert time.monotonic() - began >= 0.2
