@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.cli.privilege import debug_privilege
+from wstrace.cli.tracing import Duration
 from wstrace.errors import TargetExited, Unavailable, UsageError
-from wstrace.options import parse_duration
 from wstrace.plugins import default_plugins
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace.session import Session
@@ -28,11 +28,11 @@ Line = tuple[int, int, int, str, str]
 
 @click.command()
 @click.argument("pid", type=int)
-@click.option("--duration", metavar="TIME", help="End after this time, as 10s or 2m; else with Enter.")
+@click.option("--duration", type=Duration(), metavar="TIME", help="End after this time, as 10s or 2m; else with Enter.")
 @click.option("--top", type=click.IntRange(0), help="So many lines of addresses at most.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @debug_privilege
-def delta(pid: int, duration: str | None, top: int | None, as_json: bool) -> None:
+def delta(pid: int, duration: float | None, top: int | None, as_json: bool) -> None:
     """Show what a process brings into memory from now until Enter or --duration.
 
     VA is the address that was touched, PC the instruction that did it, each as module!section(n). A page that was
@@ -40,11 +40,10 @@ def delta(pid: int, duration: str | None, top: int | None, as_json: bool) -> Non
     """
     if pid == os.getpid():
         raise UsageError("this is the process of wstrace itself")
-    seconds = _seconds(duration)
     session, refused = _trace(pid)
     try:
         d = Delta(pid, written=False)
-        ended = _wait(pid, seconds, session)
+        ended = _wait(pid, duration, session)
         with suppress(TargetExited):
             d.finish()
     finally:
@@ -61,13 +60,6 @@ def delta(pid: int, duration: str | None, top: int | None, as_json: bool) -> Non
         click.echo(json.dumps({**facts, "faults": _safe(rows), "new": _safe(_changes(d))}, indent=1))
         return
     _print(d, facts, lines, top)
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        return None if text is None else parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--duration: {error}") from None
 
 
 def _trace(pid: int) -> tuple[Session | None, str]:
