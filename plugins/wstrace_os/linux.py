@@ -84,7 +84,7 @@ class LinuxTarget(Target):
         try:
             ended = _os.waitid(_os.P_PID, self.pid, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT)
         except ChildProcessError:  # the embedding program waits for all its children itself
-            self.exit_code = 0
+            self.exit_code = self.exit_code or 0
             return True
         if ended is None:
             return False
@@ -241,14 +241,14 @@ def platform() -> Platform:
 
 
 def _rusage(pid: int) -> Any:
-    """The resources that a zombie has used. wait4() would reap it; the call itself gives them with WNOWAIT too."""
+    """The resources of a zombie; None when it is reaped, which wait4() would do and waitid() with WNOWAIT does not."""
     import resource
 
     usage: Any = resource
     raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long
     number = _WAITID.get(_os.uname().machine, 95)
     if _waitid(number, _os.P_PID, pid, None, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT, raw) < 0:
-        raise Unavailable(f"process {pid} has ended and its resources are not told: {os.strerror(ctypes.get_errno())}")
+        return None
     user, user_us, system, system_us, *rest = raw
     return usage.struct_rusage((user + user_us / 1e6, system + system_us / 1e6, *rest))
 

@@ -120,7 +120,7 @@ class FinalSnapshotSource(Source):
         space = self._spaces.get(target)
         try:
             taken = read(space, self._context.strings) if space is not None and space.look() else None
-        except TargetExited:
+        except Unavailable:  # the trace is whole without it
             taken = None
         if taken is None:
             self._give_up(target)
