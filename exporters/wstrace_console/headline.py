@@ -91,8 +91,9 @@ def completeness(summary: Summary, facts: Mapping[str, Any], ledger: Ledger, see
         parts.append(f"over {duration((summary.last_ns - summary.first_ns) / 1e9)}")
     if (pid := facts.get("final_snapshot")) is not None:
         parts.append(f"resident pages of process {int(pid)} as at its end")
-    elif (age := facts.get("snapshot_age_ms")) is not None and summary.resident():
-        parts.append(f"resident pages as of {duration(int(age) / 1e3)} before the end")
+    if (age := facts.get("snapshot_age_ms")) is not None and summary.resident():
+        whose = "resident pages" if pid is None else "those of others"
+        parts.append(f"{whose} as of {duration(int(age) / 1e3)} before the end")
     return "; ".join(parts)
 
 

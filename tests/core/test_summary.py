@@ -247,8 +247,8 @@ def pages(schema: Any, header: dict[str, Any], rows: list[tuple[int, int, int]],
 def test_resident_is_each_process_s_last_whole_snapshot() -> None:
     strings, summary = dictionary(), Summary()
 
-    def add(pid: int, snap: int, part: int, last: bool, *rows: tuple[int, int, int]) -> None:
-        header = {"snap": snap, "part": part, "last": last, "pid": pid, "t": 0, "pages": 0}
+    def add(pid: int, snap: int, part: int, last: bool, *rows: tuple[int, int, int], t: int = 5) -> None:
+        header = {"snap": snap, "part": part, "last": last, "pid": pid, "t": t, "pages": 0}
         summary.add(pages(RESIDENT_PAGES, header, list(rows), strings))
 
     add(7, 1, 0, False, (10, 1, 0), (5, 5, 0))
@@ -260,6 +260,8 @@ def test_resident_is_each_process_s_last_whole_snapshot() -> None:
     add(7, 2, 1, True, (1, 1, 0))
     add(8, 3, 0, True, (4, 1, 0))
     assert summary.resident() == [(NAMES[0], "file", 1004)]
+    add(8, 9, 0, True, (70, 1, 0), t=4)
+    assert summary.resident() == [(NAMES[0], "file", 1004)]  # of another source, taken before, come late
 
 
 def test_written_pages_add_up() -> None:

@@ -118,17 +118,12 @@ def test_by_section_counts_faults_and_resident_pages(kit: Any) -> None:
         {"section": "[unknown]", "total": 1, "minor": 1, "major": 0, "still_resident_pages": 0},
     ]
     assert "still resident" in kit.printed(trace, batches, by="section")
-    again = [
-        *batches,
-        Batch(
-            RESIDENT_PAGES,
-            dict(resident.take(slice(0, 1)).columns),
-            strings=trace.context.strings,
-            header={"snap": 2, "last": True, "pid": 700},
-        ),
-    ]
-    rows = json.loads(kit.printed(trace, again, json=True, by="section"))["summary"]["top"]["section"]
-    assert {row["section"]: row["still_resident_pages"] for row in rows}["[heap]"] == 0  # the last snapshot counts
+    for time_ns, heap in ((1, 0), (-1, 5)):  # the last snapshot by time counts, whichever came last
+        header = {"snap": 2, "last": True, "pid": 700, "t": time_ns}
+        columns = dict(resident.take(slice(0, 1)).columns)
+        again = [*batches, Batch(RESIDENT_PAGES, columns, strings=trace.context.strings, header=header)]
+        rows = json.loads(kit.printed(trace, again, json=True, by="section"))["summary"]["top"]["section"]
+        assert {row["section"]: row["still_resident_pages"] for row in rows}["[heap]"] == heap
 
 
 def test_mapping_table_is_bounded_and_forgets_ended_processes_first(kit: Any) -> None:

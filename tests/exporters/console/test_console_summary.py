@@ -120,6 +120,23 @@ def test_still_resident_stands_beside_brought(kit: Any) -> None:
     assert "3,000 pages" in kit.printed(trace, batches)
 
 
+def test_line_two_says_of_when_resident_pages_are(kit: Any) -> None:
+    for facts, told, untold in (
+        ({"snapshot_age_ms": 250}, "resident pages as of 250 ms before the end", "at its end"),
+        ({"final_snapshot": 700}, "resident pages of process 700 as at its end", "before the end"),
+        (
+            {"final_snapshot": 700, "snapshot_age_ms": 250},
+            "resident pages of process 700 as at its end; those of others as of 250 ms before the end",
+            "resident pages as of",
+        ),
+    ):
+        trace = kit.Trace()
+        trace.context.facts.update(facts)
+        line = kit.printed(trace, [*kit.ordinary(trace), trace.pages([(10, "[heap]")])]).splitlines()[1]
+        assert told in line
+        assert untold not in line
+
+
 def test_filter_by_time_counts_from_the_start_of_the_trace(kit: Any) -> None:
     trace = kit.Trace()
     batches = kit.ordinary(trace)  # started at 4.999 s; the faults begin at 5 s, one each microsecond
