@@ -105,9 +105,15 @@ def test_ctrl_break_is_a_signal_like_ctrl_c(target, tmp_path):
     process = target("fault_on_request.py")
     process.stdout.readline()
     script = """
-import signal, sys, threading
+import signal, sys, threading, time
 from wstrace.cli import main
-threading.Timer(1.5, signal.raise_signal, [signal.SIGBREAK]).start()
+before = signal.getsignal(signal.SIGBREAK)
+def press():
+    while signal.getsignal(signal.SIGBREAK) == before:  # however long the start takes
+        time.sleep(0.05)
+    time.sleep(0.5)
+    signal.raise_signal(signal.SIGBREAK)
+threading.Thread(target=press, daemon=True).start()
 sys.exit(main(sys.argv[1:]))
 """
     words = ["attach", str(process.pid), "-o", str(tmp_path / "x.wst")]
