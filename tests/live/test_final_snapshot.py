@@ -211,7 +211,9 @@ def tracer(one: Held) -> Iterator[tuple[Any, int]]:
     """A process that holds it instead of this one, and the pid of its keeper."""
     one.keeper.close()
     code = TRACER.format(pid=one.target.pid)
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    # a group of its own: SIGTSTP does not stop an orphaned one, which that of the tests is below nohup
+    with subprocess.Popen([sys.executable, "-c", code], process_group=0, **pipes) as process:
         assert process.stdout is not None
         yield process, int(process.stdout.readline())
         process.kill()
