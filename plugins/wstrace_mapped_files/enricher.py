@@ -45,7 +45,7 @@ class MappedFiles(Enricher):
         """Begins with no process known."""
         self._context = context
         #: the processes of a trace that was recorded before are not those of this machine now
-        self._asks = self._reread and bool(context.targets)
+        self._alive = bool(context.targets)
         self._spaces = Spaces(context.strings)
         self._listings = Listings(context.strings, self.system)
 
@@ -138,7 +138,7 @@ class MappedFiles(Enricher):
     ) -> Found:
         addresses = np.ascontiguousarray(column, "<u8")
         found = look_up(self._spaces, groups, addresses, times)
-        if len(found.missing) and self._asks:
+        if len(found.missing) and self._alive and self._reread:
             found = self._ask(groups, addresses, times, found)
         self._rows += len(addresses)
         self._unresolved += len(found.missing)
@@ -170,6 +170,8 @@ class MappedFiles(Enricher):
         if rows:
             columns = zip(*rows, strict=True)
             arrays = {c.name: np.array(v, DTYPES[c.type]) for c, v in zip(_ROW_COLUMNS, columns, strict=True)}
+            if self._alive:
+                arrays["build_id"] = np.array(self._listings.build_ids(rows), "<u4")
             window = (int(arrays["time_ns"].min()), int(arrays["time_ns"].max()))
             strings = self._context.strings
             yield Batch(MAPPING, arrays, window=window, source=batch.source if batch else self.name, strings=strings)

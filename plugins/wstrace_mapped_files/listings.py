@@ -1,9 +1,9 @@
-"""Listings: asks the system what lies at addresses that no row has told of (mremap, lost rows), not too often."""
+"""Listings: asks the system what no row has told: mappings (after mremap, lost rows), not too often, and build-ids."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
+from wstrace.schema import KIND_FILE, MAP_EXECUTE
 from wstrace.tally import distinct
 from wstrace_mapped_files.epoch import NEVER, Epoch
+from wstrace_mapped_files.epoch import Mapping as Row
 from wstrace_mapped_files.spaces import KERNEL_START, Spaces
 from wstrace_os import half
 
@@ -56,11 +58,28 @@ class Listings:
             return False
         return self._add(spaces, epoch, pid, columns, addresses[wanted], when[wanted])
 
+    def build_ids(self, rows: Iterable[Row]) -> list[int]:
+        """The codes of the build-ids of these mappings' files, 0 where unknown.
+
+        Only files that a process executes are asked for, once a process: of a file of data the kernel would read the
+        first page from disk.
+        """
+        asked: dict[tuple[int, int], Row] = {}
+        for row in rows:
+            if row.kind == KIND_FILE and row.flags & MAP_EXECUTE:
+                asked.setdefault((row.pid, row.file), row)
+        found = self._half().build_ids(list(asked.values()), self._strings) if asked else ()
+        codes = dict(zip(asked, map(self._strings.code, found), strict=True))
+        return [codes.get((row.pid, row.file), 0) for row in rows]
+
+    def _half(self) -> Any:
+        self._system = self._system or half("wstrace_mapped_files")
+        return self._system
+
     def _listing(self, pid: int, addresses: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
         self.asked += 1
         try:
-            self._system = self._system or half("wstrace_mapped_files")
-            found: Mapping[str, NDArray[Any]] | None = self._system.listing(pid, addresses, self._strings)
+            found: Mapping[str, NDArray[Any]] | None = self._half().listing(pid, addresses, self._strings)
         except Unavailable:
             return None
         return found

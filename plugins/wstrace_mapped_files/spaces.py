@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable
 
 from wstrace.batch import Dictionary
 from wstrace.schema import (
@@ -186,7 +185,7 @@ class Spaces:
         self.fresh.append(mapping)
         return mapping
 
-    def taken(self) -> Iterable[Mapping]:
+    def taken(self) -> list[Mapping]:
         """The mappings that are new since the last call."""
         fresh, self.fresh = self.fresh, []
         return fresh

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
+from wstrace_mapped_files.epoch import Mapping as Row
 from wstrace_os import windows_api as winapi
 from wstrace_os.windows_memory import Memory, columns
 
@@ -29,6 +31,11 @@ def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: A
     finally:
         api.CloseHandle(handle)
     return columns(allocations, strings) if allocations else None
+
+
+def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
+    """Unknown: Windows tells none without reading the image."""
+    return [""] * len(rows)
 
 
 def mapped_file(address: int, pid: int | None = None, api: Any = winapi) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import wstrace
-from wstrace.errors import TargetExited
+from wstrace.errors import TargetExited, Unavailable
 
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
@@ -24,7 +24,11 @@ from wstrace_mapped_files import linux
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways: the question of Linux 6.11, and the listing that all have."""
     if request.param == "maps":
-        monkeypatch.setattr(linux, "_query", lambda pid, address: None)
+
+        def refused(*_: object) -> None:
+            raise Unavailable("an older kernel")
+
+        monkeypatch.setattr(linux._Question, "ask", refused)
 
 
 def address_of(mapped: mmap.mmap) -> int:
@@ -79,7 +83,11 @@ def test_the_question_and_the_listing_agree() -> None:
     """PROCMAP_QUERY, where the kernel has it, says what maps says: of an address that libc has, and of a gap."""
     address = ctypes.cast(ctypes.CDLL(None).puts, ctypes.c_void_p).value
     assert address is not None
-    if linux._query(os.getpid(), address) is None:
-        pytest.skip("only on Linux 6.11 and newer: PROCMAP_QUERY")
-    assert os.path.basename(linux._query(os.getpid(), address) or "").startswith("libc")
-    assert linux._query(os.getpid(), 0x1000) == ""
+    with linux._Question(os.getpid()) as question:
+        try:
+            found = question.ask(address)
+        except Unavailable:
+            pytest.skip("only on Linux 6.11 and newer: PROCMAP_QUERY")
+        assert found is not None
+        assert os.path.basename(found.path).startswith("libc")
+        assert question.ask(0x1000) is None
