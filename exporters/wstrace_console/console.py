@@ -16,8 +16,8 @@ from wstrace.text import well_formed
 from wstrace_console import headline
 from wstrace_console.live import LiveLine
 from wstrace_console.output import Output
+from wstrace_console.place_counts import PlaceCounts
 from wstrace_console.places import Places
-from wstrace_console.sections import SectionCounts
 
 
 class Console(Exporter):
@@ -53,7 +53,7 @@ class Console(Exporter):
         format: Literal["summary", "lines", "jsonl"] = "summary",  # noqa: A002 - the option's name
         to: Literal["stderr", "stdout"] = "stderr",
         path: str = "",
-        by: Literal["", "file", "module", "pair", "thread", "process", "kind", "section"] = "",
+        by: Literal["", "file", "module", "pair", "thread", "process", "kind", "section", "function"] = "",
         top: int = 10,
         hard: bool = False,
         soft: bool = False,
@@ -74,7 +74,7 @@ class Console(Exporter):
         self._output: Output | None = None
         self._live: LiveLine | None = None
         self._places: Places | None = None
-        self._sections: SectionCounts | None = None
+        self._counts: PlaceCounts | None = None
         self._seen = 0
         self._begun = False
 
@@ -92,10 +92,10 @@ class Console(Exporter):
             self._output = Output(self._stream)
         else:
             self._output = Output.open(self._path) if self._path else Output.standard(self._to)
-        if self._format != "summary" or self._by == "section":
+        if self._format != "summary" or self._by in ("section", "function"):
             self._places = Places(context)
-        if self._by == "section" and self._places is not None:
-            self._sections = SectionCounts(self._places)
+        if self._places is not None and (self._by == "section" or self._by == "function"):
+            self._counts = PlaceCounts(self._places, self._by)
         if self._wants_live(self._output):
             self._live = LiveLine(self._output.rich(), self.summary, context.ledger, [t.pid for t in context.targets])
 
@@ -117,8 +117,8 @@ class Console(Exporter):
         batch = self._filter.apply(batch)
         if self._format == "summary":
             self.summary.add(batch)
-            if self._sections is not None:
-                self._sections.add(batch)
+            if self._counts is not None:
+                self._counts.add(batch)
             self.tick()
         elif batch.schema.name == PAGE_FAULT.name:
             self._print(batch)
@@ -129,8 +129,8 @@ class Console(Exporter):
         started = int(facts.get("started_ns") or 0)
         if started <= (batch.window[0] or started):  # else it is our own start, not the trace's
             self._filter.origin_ns = started
-        if self._sections is not None:
-            self._sections.page_size = int(facts.get("page_size") or 4096)
+        if self._counts is not None:
+            self._counts.page_size = int(facts.get("page_size") or 4096)
 
     def _print(self, batch: Batch) -> None:
         from wstrace_console.lines import json_lines, text_lines
@@ -183,7 +183,7 @@ class Console(Exporter):
         ]
         if obstacle := headline.obstacle(facts):
             parts.append(Text(obstacle, style="yellow"))
-        for table in tables(self.summary, facts, by=self._by, top=self._top, sections=self._sections):
+        for table in tables(self.summary, facts, by=self._by, top=self._top, places=self._counts):
             if table.rows:
                 parts += [Text(), render(table, width=width, unicode=output.unicode)]
         told = headline.losses(ledger)
@@ -204,8 +204,8 @@ class Console(Exporter):
         summary = self.summary.as_dict(self._top)
         if self._by in get_args(By):
             summary["top"] = {self._by: summary["top"][self._by]}
-        if self._sections is not None:
-            summary["top"] = {"section": self._sections.top(self._top)}
+        if self._counts is not None:
+            summary["top"] = {self._by: self._counts.top(self._top)}
         report = {
             "answer": headline.answer(self.summary, facts, self._filter, self._seen),
             "completeness": headline.completeness(self.summary, facts, ledger, self._seen),

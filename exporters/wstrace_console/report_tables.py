@@ -8,7 +8,7 @@ from typing import Any
 from wstrace.summary import UNKNOWN, By, Row, Summary
 from wstrace.text import base_name, number, size
 from wstrace_console.headline import counters
-from wstrace_console.sections import SectionCounts
+from wstrace_console.place_counts import PlaceCounts
 from wstrace_console.tables import Table
 
 TITLES: dict[str, str] = {
@@ -19,17 +19,18 @@ TITLES: dict[str, str] = {
     "thread": "thread",
     "kind": "kind of memory",
     "section": "section of the page",
+    "function": "function of the instruction",
 }
 
 
 def tables(
-    summary: Summary, facts: Mapping[str, Any], *, by: str, top: int, sections: SectionCounts | None
+    summary: Summary, facts: Mapping[str, Any], *, by: str, top: int, places: PlaceCounts | None
 ) -> Iterator[Table]:
     """The tables to show: those of `by`, or files, pairs, processes and threads."""
     if counters(summary, facts):
         yield resident_table(summary, facts, top)
-    elif sections is not None:
-        yield section_table(sections, facts, top)
+    elif places is not None:
+        yield place_table(places, facts, top)
     else:
         shown: Sequence[By] = [by] if by in TITLES else ["file", "pair", "process", "thread"]  # type: ignore[list-item]
         for each in shown:
@@ -60,11 +61,11 @@ def brought_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table
     return _beside(TITLES["file"], brought, pages, facts, top)
 
 
-def section_table(sections: SectionCounts, facts: Mapping[str, Any], top: int) -> Table:
-    """Faults by image section, beside the pages that are still in memory where a snapshot tells."""
-    brought = {label: (minor + major, major) for label, (minor, major, _) in sections.rows.items() if minor + major}
-    pages = {label: pages for label, (_, _, pages) in sections.rows.items() if pages}
-    return _beside(TITLES["section"], brought, pages, facts, top)
+def place_table(places: PlaceCounts, facts: Mapping[str, Any], top: int) -> Table:
+    """Faults by section, beside the pages that are still in memory where a snapshot tells, or by function."""
+    brought = {label: (minor + major, major) for label, (minor, major, _) in places.rows.items() if minor + major}
+    pages = {label: pages for label, (_, _, pages) in places.rows.items() if pages}
+    return _beside(TITLES[places.by], brought, pages, facts, top)
 
 
 def _beside(

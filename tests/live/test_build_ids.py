@@ -150,6 +150,8 @@ def test_a_report_names_no_function_of_another_build(tmp_path: Path) -> None:
                 for f, b in zip(batch["file"].tolist(), batch["build_id"].tolist(), strict=True)}  # fmt: skip
     assert (str(program), expected) in told
     assert functions_of_pages(file) == {"fill"}
+    report = json.loads(wstrace_command("report", file, "--by", "function", "--json"))
+    assert report["summary"]["top"]["function"][0]["function"] == "program!fill"
     program.unlink()
     shutil.copy(compiled(tmp_path, "other"), program)
     assert functions_of_pages(file) == {None}

@@ -12,8 +12,8 @@ from wstrace.options import Spec
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--by", type=click.Choice(["file", "module", "pair", "thread", "process", "kind", "section"]),
-              help="Show one table: by file of the page, module of the instruction, both, ...")  # fmt: skip
+@click.option("--by", type=click.Choice(["file", "module", "pair", "thread", "process", "kind", "section", "function"]),
+              help="Show one table: by file of the page, module or function of the instruction, ...")  # fmt: skip
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
 @click.option("--hard", is_flag=True, help="Only faults that read from disk.")
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
@@ -28,7 +28,7 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
     """Show who brought which pages, from a trace file.
 
     \b
-    wstrace report out.wst --by module
+    wstrace report out.wst --by function
     wstrace report out.wst --hard --file '*.so*' --top 20
     wstrace report out.wst --format lines | head
     """

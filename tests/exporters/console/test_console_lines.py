@@ -126,6 +126,18 @@ def test_by_section_counts_faults_and_resident_pages(kit: Any) -> None:
         assert {row["section"]: row["still_resident_pages"] for row in rows}["[heap]"] == heap
 
 
+def test_by_function_counts_faults_by_that_of_the_instruction(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    trace.context.resolvers = {"sections": kit.Sections()}
+    batches = [*kit.lines_of(trace), trace.pages([(2, LIBC)], mapping=np.array([1], "u4"))]
+    rows = json.loads(kit.printed(trace, batches, json=True, by="function"))["summary"]["top"]["function"]
+    assert rows == [
+        {"function": "python3.11!f", "total": 4, "minor": 3, "major": 1},
+        {"function": "[kernel]", "total": 1, "minor": 1, "major": 0},
+    ]
+    assert "still resident" not in kit.printed(trace, batches, by="function")
+
+
 def test_mapping_table_is_bounded_and_forgets_ended_processes_first(kit: Any) -> None:
     trace, table = kit.Trace(), MappingTable(limit=100)
     table.add(trace.mappings([(i, i * 4096, i * 4096 + 4096, 0, LIBC) for i in range(1, 51)], pid=1))

@@ -1,13 +1,14 @@
-"""Faults and resident pages by image section: `--by section`. Addresses are resolved batch by batch and not kept."""
+"""Faults by section of the page or function of the instruction. Addresses are resolved batch by batch and not kept."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
+from wstrace.interfaces import Place
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, PAGE_GUARD, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
 from wstrace.summary import OTHER
 from wstrace_console.places import Places
@@ -16,38 +17,44 @@ from wstrace_console.places import Places
 _PAGES = 1 << 22
 
 
-class SectionCounts:
-    """`module!section(n)` -> minor and major faults, and still resident pages.
+class PlaceCounts:
+    """`module!section(n)` -> minor and major faults, and still resident pages; or `module!function` -> faults.
+
+    Args:
+        places: what resolves the addresses.
+        by: "section" = that of the page, "function" = that of the instruction.
+        limit: labels that are kept.
 
     Attributes:
         rows: label -> [minor, major, pages]; at most `limit` labels, the rest under `[other]`.
         page_size: bytes; what the pages of a run are apart.
     """
 
-    def __init__(self, places: Places, limit: int = 65_536) -> None:
+    def __init__(self, places: Places, by: Literal["section", "function"], limit: int = 65_536) -> None:
         self.rows: dict[str, list[int]] = {}
         self.page_size = 4096
+        self.by = by
         self._places, self._limit = places, limit
         self._snapshots: dict[int, tuple[tuple[int, int], dict[str, int]]] = {}  # (time, number), counts
 
     def add(self, batch: Batch) -> None:
         """Counts a batch of page_fault or resident rows."""
         if batch.schema.name == PAGE_FAULT.name and len(batch):
-            labels = self._labels(batch, "va")
+            labels = self._sections(batch, "va") if self.by == "section" else self._functions(batch)
             major = (batch["flags"] & FAULT_MAJOR).astype(np.intp)
             for label, counts in _sums(labels, np.stack([1 - major, major], axis=1)):
                 row = self._row(label)
                 row[0] += counts[0]
                 row[1] += counts[1]
-        elif batch.schema.name == RESIDENT_PAGES.name:
+        elif batch.schema.name == RESIDENT_PAGES.name and self.by == "section":
             self._resident(batch)
 
     def top(self, n: int) -> list[dict[str, Any]]:
-        """The n sections with the most faults, then pages: section, total, minor, major, still_resident_pages."""
+        """The n with the most faults, then pages: section or function, total, minor, major, still_resident_pages."""
         order = sorted(self.rows.items(), key=lambda item: (-item[1][0] - item[1][1], -item[1][2], item[0]))
-        fields = ("minor", "major", "still_resident_pages")
+        fields = ("minor", "major", "still_resident_pages")[: 3 if self.by == "section" else 2]
         return [
-            {"section": label, "total": row[0] + row[1], **dict(zip(fields, row, strict=True))}
+            {self.by: label, "total": row[0] + row[1], **dict(zip(fields, row, strict=False))}
             for label, row in order[:n]
         ]
 
@@ -72,11 +79,17 @@ class SectionCounts:
             columns: dict[str, NDArray[Any]] = {**batch.columns, "start": start}
             batch = Batch(batch.schema, columns, strings=batch.strings, header=batch.header)
             pages = np.ones(len(batch), np.int64)
-        for label, counts in _sums(self._labels(batch, "start"), pages[:, None]):
+        for label, counts in _sums(self._sections(batch, "start"), pages[:, None]):
             self._row(label)[2] += counts[0]
             held[label] = held.get(label, 0) + counts[0]
 
-    def _labels(self, batch: Batch, address: str) -> list[str]:
+    def _functions(self, batch: Batch) -> list[str]:
+        return [
+            f"{place.module}!{place.function}" if isinstance(place, Place) and place.function else str(place)
+            for place in self._places.of(batch, "pc", "pc_mapping", "pc_file")
+        ]
+
+    def _sections(self, batch: Batch, address: str) -> list[str]:
         return [
             place if isinstance(place, str) else str(place) if place.number else place.module
             for place in self._places.of(batch, address, "mapping", "file")
