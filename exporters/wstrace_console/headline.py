@@ -136,4 +136,4 @@ def next_step(summary: Summary, facts: Mapping[str, Any]) -> str:
     if path == "-":
         return "saved to stdout"
     quoted = f'"{path}"' if " " in path else path
-    return f"saved {path}; next: wstrace report {quoted}{'' if counters(summary, facts) else ' --by module'}"
+    return f"saved {path}; next: wstrace report {quoted}{'' if counters(summary, facts) else ' --by function'}"

@@ -36,7 +36,7 @@ def test_saved_names_the_path_and_the_next_command(kit: Any) -> None:
     trace = kit.Trace()
     trace.context.facts["saved"] = "my traces/out.wst"
     assert kit.printed(trace, []).endswith(
-        '\nsaved my traces/out.wst; next: wstrace report "my traces/out.wst" --by module\n'
+        '\nsaved my traces/out.wst; next: wstrace report "my traces/out.wst" --by function\n'
     )
     trace.context.facts["saved"] = "-"
     assert kit.printed(trace, []).endswith("\nsaved to stdout\n")
