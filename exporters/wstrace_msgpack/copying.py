@@ -31,7 +31,9 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
     """
     first = traces[0]
     strings = Dictionary()
-    writer = TraceWriter(Parts(output, force=force), strings)
+    parts = Parts(output, force=force)
+    parts.create()
+    writer = TraceWriter(parts, strings)
     writer.begin(first.header)
     hosts = _hosts(traces)
     base = 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wstrace.errors import TraceFileError
 from wstrace_msgpack.part import Part, first_header
-from wstrace_msgpack.rotation import numbered
+from wstrace_msgpack.part_names import numbered
 
 
 def parts_of(path: str) -> list[str]:

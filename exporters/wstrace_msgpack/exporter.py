@@ -81,12 +81,17 @@ class MsgpackExporter(Exporter):
             self.path,
             command=command,
             force=self._force,
-            resume=self._resume,
             rotate_bytes=size,
             rotate_seconds=seconds,
             keep=keep,
             sync=self._fsync,
         )
+        if self._resume and parts.exist():
+            from wstrace_msgpack.resume import take_up
+
+            take_up(parts)
+        else:
+            parts.create()
         self._writer = TraceWriter(parts, context.strings, level=self._level)
 
     def _begin(self) -> None:

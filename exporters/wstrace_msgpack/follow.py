@@ -12,7 +12,7 @@ from wstrace_msgpack.decoder import Decoder, Selection
 from wstrace_msgpack.format import END, HEADER, LIMITS, MAPPINGS, MARK, STRINGS, FrameError, Limits
 from wstrace_msgpack.frames import unpack_header
 from wstrace_msgpack.part import first_header
-from wstrace_msgpack.rotation import is_trace, part_path
+from wstrace_msgpack.part_names import is_trace, part_path
 from wstrace_msgpack.scan import Damage, Frame, Input, Scanner
 from wstrace_msgpack.tables import PartLookups, Tables, Whole
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from wstrace_msgpack import frames, osfile
@@ -11,11 +9,9 @@ from wstrace_msgpack.body import packb
 from wstrace_msgpack.discover import parts_of
 from wstrace_msgpack.format import END, INDEX, MARK, FrameError
 from wstrace_msgpack.part import Part
+from wstrace_msgpack.rotation import Parts
 from wstrace_msgpack.scan import frame_at
 from wstrace_msgpack.sink import Sink
-
-if TYPE_CHECKING:
-    from wstrace_msgpack.rotation import Parts
 
 
 def take_up(parts: Parts) -> None:

@@ -1,62 +1,28 @@
-"""Parts of a trace on the disk: their names, when the next one begins, and which old ones are removed.
-
-`trace.wst` is part 0, `trace.0001.wst` the next. Each names the one before it by its file id, so that a reader that is
-given `trace.wst` finds those that belong together.
-"""
+"""Parts of a trace on the disk: when the next one begins, and which old ones are removed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from wstrace.errors import OutputError
 from wstrace_msgpack import frames, osfile
-from wstrace_msgpack.format import HEADER, SYNC, VERSION
+from wstrace_msgpack.format import HEADER, VERSION
+from wstrace_msgpack.part_names import is_trace, numbered, part_path
 from wstrace_msgpack.sink import Sink
 
 
-def part_path(path: str, number: int) -> str:
-    """The path of that part."""
-    return path if number == 0 else str(Path(path).with_suffix(f".{number:04}{Path(path).suffix}"))
-
-
-def numbered(path: str) -> list[tuple[int, str]]:
-    """(number, path) of the numbered parts that lie beside a path, in order; only files that begin as a trace does."""
-    whole = Path(path)
-    pattern = re.compile(re.escape(whole.stem) + r"\.(\d{4,9})" + re.escape(whole.suffix))
-    try:
-        names = [entry.name for entry in whole.parent.iterdir()]
-    except OSError:
-        return []
-    found = [(int(match[1]), str(whole.parent / name)) for name in names if (match := pattern.fullmatch(name))]
-    return sorted(part for part in found if is_trace(part[1]))
-
-
-def is_trace(path: str) -> bool:
-    """Whether a regular file begins as a trace does."""
-    try:
-        if not Path(path).is_file():
-            return False
-        with Path(path).open("rb") as file:
-            return file.read(len(SYNC)) == SYNC
-    except OSError:
-        return False
-
-
 class Parts:
-    """The part being written, and those before it.
+    """The part being written, and those before it. create() opens the first one; resume.take_up() one that is there.
 
     Args:
         path: of part 0; "-" is standard output.
         command: what was traced, for the header.
         force: existing parts may be overwritten.
-        resume: go on in an unfinished trace.
         rotate_bytes, rotate_seconds: a new part at this size or age; 0 = never.
         keep: how many parts stay on the disk, the newest; 0 = all.
         sync: see Sink.
@@ -68,7 +34,6 @@ class Parts:
         *,
         command: Sequence[str] = (),
         force: bool = False,
-        resume: bool = False,
         rotate_bytes: int = 0,
         rotate_seconds: float = 0.0,
         keep: int = 0,
@@ -86,18 +51,20 @@ class Parts:
         self._finished_bytes = 0
         self._retry_at = 0.0
         self.written: list[str] = []
-        old = numbered(path) if path != "-" else []
-        if resume and (old or is_trace(path)):
-            from wstrace_msgpack.resume import take_up
 
-            take_up(self)
-            return
-        if old and not force:
+    def exist(self) -> bool:
+        """Whether a trace of that name is there."""
+        return self.path != "-" and (is_trace(self.path) or bool(numbered(self.path)))
+
+    def create(self) -> None:
+        """Opens the first part of a new trace. Raises OutputError."""
+        old = numbered(self.path) if self.path != "-" else []
+        if old and not self._force:
             raise OutputError(f"{old[0][1]} exists", "choose another name, or overwrite all parts with -f (force=true)")
-        out = osfile.OutputFile(path, force=force)
+        out = osfile.OutputFile(self.path, force=self._force)
         for _, part in old:
             osfile.remove(part)
-        self.go_on(Sink(out, os.urandom(8), sync=sync))
+        self.go_on(Sink(out, os.urandom(8), sync=self.sync))
 
     def begin(self, like: frames.Header | None = None) -> None:
         """The first frame, unless the file is one that was taken up.

@@ -18,7 +18,7 @@ from typing import Any
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os import procfs, userfaultfd
 from wstrace_working_set import smaps
-from wstrace_working_set.linux import Space
+from wstrace_working_set.space import Space
 from wstrace_working_set.working_set import Totals
 
 _os: Any = os  # their POSIX half is not typed where mypy checks for Windows
