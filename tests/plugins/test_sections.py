@@ -72,7 +72,8 @@ def real_binaries() -> list[Path]:
         (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line), ""
     )
     library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LDLIBRARY"))
-    candidates = [Path(sys.executable).resolve(), Path(libc), library, Path(np._core._multiarray_umath.__file__)]
+    numpys = Path(np.__file__).parent.glob("*core/_multiarray_umath*.so")  # core in numpy 1, _core in 2
+    candidates = [Path(sys.executable).resolve(), Path(libc), library, *numpys]
     return [path for path in candidates if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"]
 
 
