@@ -15,6 +15,7 @@ import pytest
 
 import wstrace
 from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
 from wstrace_mapped_files import linux
 from wstrace_mapped_files.epoch import Mapping as Row
 from wstrace_os import procfs
@@ -26,6 +27,15 @@ PROGRAM = """
 __attribute__((noinline)) void %(function)s(char *at, long n) { for (long i = 0; i < n; i += 4096) at[i] = 1; }
 int main(void) { %(function)s(malloc(64L << 20), 64L << 20); puts("ready"); fflush(stdout); getchar(); return 0; }
 """
+
+
+@pytest.fixture(autouse=True)
+def asked() -> None:
+    try:
+        with linux._Question(os.getpid()) as question:
+            question.ask(0)
+    except Unavailable:
+        pytest.skip("only on Linux 6.11 and newer: PROCMAP_QUERY")
 
 
 def build_id(file: Path | str) -> str:
@@ -139,6 +149,7 @@ def functions_of_pages(file: Path) -> set[str | None]:
     return {row["via"].get("function") for row in rows if row["kind"] == "anon" and row["via"]["module"] == "program"}
 
 
+@pytest.mark.usefixtures("full_level")
 def test_a_report_names_no_function_of_another_build(tmp_path: Path) -> None:
     """GIVEN a trace of a program WHEN the program is compiled anew THEN its functions are not those of the trace."""
     program, file = tmp_path / "program", tmp_path / "t.wst"
