@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wstrace.errors import TargetExited, Unavailable
+from wstrace_os import procfs
 from wstrace_os.foreign import declare
 
 PAGE = 4096 if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE")
@@ -140,5 +141,7 @@ def _open(pid: int) -> int:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESRCH):
             raise TargetExited(f"there is no process {pid}") from None
+        if not procfs.stat(pid).mapped_bytes:  # without memory it is root's: seen at the exit of processes of our own
+            raise TargetExited(f"process {pid} ends just now: it has no memory any more") from None
         remedy = "run wstrace as that process's user or as root"
         raise Unavailable(f"cannot open {path}: {error.strerror}", remedy) from None

@@ -55,6 +55,7 @@ class Stat:
     cpu_seconds: float
     threads: int
     started_ticks: int
+    mapped_bytes: int
     resident_bytes: int
     #: where the program's code begins and ends and its stack begins: execve() gives new ones; 0 without the right
     image: tuple[int, int, int]
@@ -172,7 +173,7 @@ def stat(pid: int) -> Stat:
         pid=pid, name=head.partition("(")[2], state=f[0], ppid=int(f[1]), kernel_thread=bool(int(f[6]) & _PF_KTHREAD),
         minor=int(f[7]), minor_children=int(f[8]), major=int(f[9]), major_children=int(f[10]),
         cpu_seconds=(int(f[11]) + int(f[12])) / ticks, threads=int(f[17]), started_ticks=int(f[19]),
-        resident_bytes=int(f[21]) * page, image=(int(f[23]), int(f[24]), int(f[25])),
+        mapped_bytes=int(f[20]), resident_bytes=int(f[21]) * page, image=(int(f[23]), int(f[24]), int(f[25])),
     )  # fmt: skip
 
 

@@ -250,6 +250,32 @@ def test_a_process_that_goes_away_in_mid_scan(ending):
     assert outcomes == {"read", "gone"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
+def test_a_process_of_our_own_that_ends_is_not_called_someone_elses():
+    """Without memory its pagemap is root's: an unprivileged reader is refused for a moment before the end."""
+    script = f"""
+import ctypes, mmap, os, sys
+sys.path[:0] = {sys.path!r}
+import wstrace
+from wstrace.errors import TargetExited
+wstrace.working_set()
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: like a process that has always been that user's
+for _ in range(20):
+    pid = os.fork()
+    if not pid:
+        memory = mmap.mmap(-1, 64 << 20, flags=34)
+        for at in range(0, 64 << 20, 4096): memory[at] = 1
+        os._exit(0)
+    while True:
+        try: wstrace.working_set(pid)
+        except TargetExited: break
+    os.waitpid(pid, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_32_bit_process(tmp_path):
     source = tmp_path / "small.c"
     source.write_text(

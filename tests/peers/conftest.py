@@ -15,6 +15,13 @@ else:
     sys.path.insert(0, str(Path(__file__).parent))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test that needs the collector builds it, from a cold cache in some minutes."""
+    for item in items:
+        if "collector_binary" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 def absent(why: str) -> None:
     """Skips loudly, or fails where the machine is to have everything."""
     if os.environ.get("WSTRACE_REQUIRE_PEERS") == "1":
