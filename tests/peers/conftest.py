@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,17 +21,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900))
 
 
-def absent(why: str) -> None:
-    """Skips loudly, or fails where the machine is to have everything."""
-    if os.environ.get("WSTRACE_REQUIRE_PEERS") == "1":
-        pytest.fail(f"WSTRACE_REQUIRE_PEERS=1, and {why}", pytrace=False)
-    pytest.skip(why)
-
-
 @pytest.fixture(scope="session")
 def collector_binary() -> Path:
     """The built collector."""
     import collector
+    from required import absent
 
     try:
         return collector.binary()
@@ -54,6 +47,7 @@ def collector(collector_binary: Path, tmp_path: Path) -> Iterator[object]:
 def prometheus_binary() -> str:
     """Debian's prometheus."""
     import prometheus
+    from required import absent
 
     found = prometheus.binary()
     if found is None:

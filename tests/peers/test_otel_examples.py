@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from collector import free_port
-from conftest import absent
 from prometheus import Prometheus
+from required import absent
 
 from wstrace.batch import Batch
 from wstrace.schema import PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES

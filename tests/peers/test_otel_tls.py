@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from collector import Collector, attributes, records
-from conftest import absent
+from required import absent
 
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
