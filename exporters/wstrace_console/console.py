@@ -94,8 +94,8 @@ class Console(Exporter):
             self._output = Output.open(self._path) if self._path else Output.standard(self._to)
         if self._format != "summary" or self._by in ("section", "function"):
             self._places = Places(context)
-        if self._places is not None and (self._by == "section" or self._by == "function"):
-            self._counts = PlaceCounts(self._places, self._by)
+            if self._by == "section" or self._by == "function":
+                self._counts = PlaceCounts(self._places, self._by)
         if self._wants_live(self._output):
             self._live = LiveLine(self._output.rich(), self.summary, context.ledger, [t.pid for t in context.targets])
 

@@ -40,9 +40,9 @@ class PlaceCounts:
     def add(self, batch: Batch) -> None:
         """Counts a batch of page_fault or resident rows."""
         if batch.schema.name == PAGE_FAULT.name and len(batch):
-            labels = self._sections(batch, "va") if self.by == "section" else self._functions(batch)
             major = (batch["flags"] & FAULT_MAJOR).astype(np.intp)
-            for label, counts in _sums(labels, np.stack([1 - major, major], axis=1)):
+            address = "va" if self.by == "section" else "pc"
+            for label, counts in self._sums(batch, address, np.stack([1 - major, major], axis=1)):
                 row = self._row(label)
                 row[0] += counts[0]
                 row[1] += counts[1]
@@ -79,31 +79,28 @@ class PlaceCounts:
             columns: dict[str, NDArray[Any]] = {**batch.columns, "start": start}
             batch = Batch(batch.schema, columns, strings=batch.strings, header=batch.header)
             pages = np.ones(len(batch), np.int64)
-        for label, counts in _sums(self._sections(batch, "start"), pages[:, None]):
+        for label, counts in self._sums(batch, "start", pages[:, None]):
             self._row(label)[2] += counts[0]
             held[label] = held.get(label, 0) + counts[0]
 
-    def _functions(self, batch: Batch) -> list[str]:
-        return [
-            f"{place.module}!{place.function}" if isinstance(place, Place) and place.function else str(place)
-            for place in self._places.of(batch, "pc", "pc_mapping", "pc_file")
-        ]
+    def _sums(self, batch: Batch, address: str, values: NDArray[Any]) -> list[tuple[str, list[int]]]:
+        """Each distinct label with the sums of its rows of values."""
+        names = ("pc_mapping", "pc_file") if address == "pc" else ("mapping", "file")
+        index, places = self._places.coded(batch, address, *names)
+        codes: dict[str, int] = {}
+        label = np.fromiter((codes.setdefault(self._label(p), len(codes)) for p in places), np.intp, len(places))
+        rows = label[index]
+        sums = np.stack([np.bincount(rows, column, len(codes)) for column in values.T], axis=1).astype(np.int64)
+        return list(zip(codes, sums.tolist(), strict=True))
 
-    def _sections(self, batch: Batch, address: str) -> list[str]:
-        return [
-            place if isinstance(place, str) else str(place) if place.number else place.module
-            for place in self._places.of(batch, address, "mapping", "file")
-        ]
+    def _label(self, place: Place | str) -> str:
+        if isinstance(place, str):
+            return place
+        if self.by == "function":
+            return f"{place.module}!{place.function}" if place.function else str(place)
+        return str(place) if place.number else place.module
 
     def _row(self, label: str) -> list[int]:
         if label not in self.rows and len(self.rows) >= self._limit:
             label = OTHER
         return self.rows.setdefault(label, [0, 0, 0])
-
-
-def _sums(labels: list[str], values: NDArray[Any]) -> list[tuple[str, list[int]]]:
-    """Each distinct label with the sums of its rows of values."""
-    codes: dict[str, int] = {}
-    index = np.fromiter((codes.setdefault(label, len(codes)) for label in labels), np.intp, len(labels))
-    sums = np.stack([np.bincount(index, column, len(codes)) for column in values.T], axis=1).astype(np.int64)
-    return list(zip(codes, sums.tolist(), strict=True))

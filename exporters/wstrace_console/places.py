@@ -99,6 +99,13 @@ class Places:
         return True
 
     def of(self, batch: Batch, address: str, mapping: str, file: str) -> list[Place | str]:
+        """What lies at the addresses of a batch's column, a row each; see coded()."""
+        index, places = self.coded(batch, address, mapping, file)
+        return [places[number] for number in index.tolist()]
+
+    def coded(
+        self, batch: Batch, address: str, mapping: str, file: str
+    ) -> tuple[NDArray[np.intp], Sequence[Place | str]]:
         """What lies at the addresses of a batch's column.
 
         Args:
@@ -106,16 +113,17 @@ class Places:
             address, mapping, file: the columns: "va", "mapping", "file", or "pc", "pc_mapping", "pc_file".
 
         Returns:
-            A row each: a Place in an image or other file; the name (`[heap]`, `[kernel]`, `[unknown]`) where there is
-            no file offset to speak of.
+            For each row an index into the places. A place is a Place in an image or other file; the name (`[heap]`,
+            `[kernel]`, `[unknown]`) where there is no file offset to speak of.
         """
         columns, unknown = batch.columns, np.zeros(len(batch), np.uint32)
         known, rows = self._mappings.find(columns.get(mapping, unknown))
         codes = columns.get(file, unknown)
-        found = np.empty(len(batch), object)
+        index, places = np.empty(len(batch), np.intp), list[Place | str]()
         strings = batch.strings
         for code in distinct(codes[~known]).tolist():
-            found[(codes == code) & ~known] = _name(strings, code)
+            index[(codes == code) & ~known] = len(places)
+            places.append(_name(strings, code))
         offsets = batch[address][known] - rows["start"] + rows["offset"]
         where = np.flatnonzero(known)
         order = np.lexsort((rows["build_id"], rows["file"]))
@@ -123,14 +131,14 @@ class Places:
         for part in np.split(order, np.flatnonzero(np.diff(keys).any(axis=0)) + 1) if len(order) else ():
             path = _name(strings, int(rows["file"][part[0]]))
             if path.startswith("["):
-                found[where[part]] = path
+                index[where[part]] = len(places)
+                places.append(path)
                 continue
-            asked, index = np.unique(offsets[part], return_inverse=True)
+            asked, which = np.unique(offsets[part], return_inverse=True)
             build_id = strings[int(rows["build_id"][part[0]])]
-            places = np.empty(len(asked), object)
-            places[:] = self._resolve(path, asked, int(rows["pid"][part[0]]) if self._alive else 0, build_id)
-            found[where[part]] = places[index]
-        return found.tolist()
+            index[where[part]] = len(places) + which
+            places += self._resolve(path, asked, int(rows["pid"][part[0]]) if self._alive else 0, build_id)
+        return index, places
 
     def _resolve(self, path: str, offsets: NDArray[Any], pid: int, build_id: str) -> Sequence[Place]:
         if self._resolver is not None:
