@@ -20,6 +20,8 @@ _PAGES = 1 << 22
 class PlaceCounts:
     """`module!section(n)` -> minor and major faults, and still resident pages; or `module!function` -> faults.
 
+    What lies in no function counts for its section, what in no section for its module.
+
     Args:
         places: what resolves the addresses.
         by: "section" = that of the page, "function" = that of the instruction.
@@ -96,8 +98,8 @@ class PlaceCounts:
     def _label(self, place: Place | str) -> str:
         if isinstance(place, str):
             return place
-        if self.by == "function":
-            return f"{place.module}!{place.function}" if place.function else str(place)
+        if self.by == "function" and place.function:
+            return f"{place.module}!{place.function}"
         return str(place) if place.number else place.module
 
     def _row(self, label: str) -> list[int]:
