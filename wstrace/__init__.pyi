@@ -1,4 +1,3 @@
-
 # what the plugins add, through the hook wstrace_api
 from wstrace.batch import Batch as Batch
 from wstrace.batch import Dictionary as Dictionary

@@ -40,10 +40,12 @@ class MappingTable:
 
     def add(self, batch: Batch) -> None:
         """Takes rows of MAPPING."""
-        self._new.append({
-            name: batch[name].astype(dtype) if name in batch else np.zeros(len(batch), dtype)
-            for name, dtype in _FIELDS.items()
-        })
+        self._new.append(
+            {
+                name: batch[name].astype(dtype) if name in batch else np.zeros(len(batch), dtype)
+                for name, dtype in _FIELDS.items()
+            }
+        )
         self._new_rows += len(batch)
         if self._new_rows > self.limit // 4:
             self._settle()

@@ -322,4 +322,3 @@ class OtelExporter(Exporter):
     def error(self) -> str:
         """The last failed delivery, or ""."""
         return self._own.error if self._own is not None else ""
-

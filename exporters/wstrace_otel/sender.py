@@ -101,8 +101,13 @@ def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
         try:
             # redirects are refused: a collector does not send them, and they would carry the headers elsewhere
             with session.post(
-                endpoint.url, data=data, headers=headers, timeout=timeout, verify=verify,
-                allow_redirects=False, stream=True,
+                endpoint.url,
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                verify=verify,
+                allow_redirects=False,
+                stream=True,
             ) as answer:
                 body = b"" if answer.is_redirect else answer.raw.read(MAX_ANSWER + 1, decode_content=True)
                 return _judge(endpoint, answer.status_code, body, answer.headers.get("retry-after", ""))
