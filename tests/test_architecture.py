@@ -30,9 +30,7 @@ LAYERS = [
     "hookspecs",
     "plugins",
     "config",
-    "tally",
-    "filter",
-    "summary",
+    "analysis",
     "recorder",
     "bus",
     "session",
@@ -116,6 +114,28 @@ def test_a_package_imports_only_the_core_and_what_plugins_share(package):
     shared = {"wstrace_os"} if package in PLUGINS else set()
     for path in modules(package):
         assert tops(imports(path)) & OURS <= {"wstrace", package.name} | shared, path
+
+
+#: rooms of a package, lowest first: a room imports only rooms of lower floors, and what stands outside all rooms
+ROOMS = {
+    "wstrace_msgpack": [{"format"}, {"read"}, {"write", "interchange"}, {"commands"}],
+}
+
+
+@pytest.mark.parametrize("package", [*PLUGINS, *EXPORTERS], ids=lambda p: p.name)
+def test_rooms_import_downward_only(package):
+    floors = ROOMS.get(package.name, [{"linux", "windows"}])
+    floor = {room: number for number, rooms in enumerate(floors) for room in rooms}
+    for path in modules(package):
+        own = path.relative_to(package).parts[0]
+        if own not in floor:
+            continue
+        for name in imports(path):
+            parts = name.split(".")
+            if name == "wstrace_msgpack.interchange.arrow.Converter":  # the one circle that is left
+                continue
+            if parts[0] == package.name and len(parts) > 1 and parts[1] != own and parts[1] in floor:
+                assert floor[parts[1]] < floor[own], f"{path}: imports {name}"
 
 
 def test_what_plugins_share_knows_only_the_contracts():

@@ -80,7 +80,8 @@ def documented_options() -> dict[str, set[str]]:
 
 
 def test_option_tables_have_every_option():
-    from wstrace_page_faults import linux, windows
+    from wstrace_page_faults.linux import backend as linux
+    from wstrace_page_faults.windows import backend as windows
 
     tables, plugins = documented_options(), Plugins()
     assert set(tables) >= {"page_faults", "working_set", "write_watch", "console", "msgpack", "otel"}

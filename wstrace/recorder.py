@@ -12,7 +12,7 @@ from wstrace.schema import DTYPES, PAGE_FAULT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace.summary import Summary
+    from wstrace.analysis.summary import Summary
 
 #: bytes of faults that are kept; the rest is counted, in the summary and as dropped
 KEEP_BYTES = 256 << 20
@@ -24,7 +24,7 @@ class Recorder(Exporter):
     name = "memory"
 
     def __init__(self, *, keep_bytes: int = KEEP_BYTES) -> None:
-        from wstrace.summary import Summary
+        from wstrace.analysis.summary import Summary
 
         self.summary: Summary = Summary()
         self._keep_bytes = keep_bytes

@@ -23,8 +23,8 @@ from wstrace.schema import DTYPES, MARK
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from wstrace.analysis.summary import Summary
     from wstrace.recorder import Recorder
-    from wstrace.summary import Summary
 
 #: seconds that one drain may wait for records
 DRAIN_SECONDS = 0.1

@@ -7,11 +7,11 @@ import mmap
 import os
 from typing import Any, Literal, TextIO, get_args
 
+from wstrace.analysis.filter import Filter
+from wstrace.analysis.summary import By, Summary
 from wstrace.batch import Batch
-from wstrace.filter import Filter
 from wstrace.interfaces import Context, Exporter
 from wstrace.schema import PAGE_FAULT
-from wstrace.summary import By, Summary
 from wstrace.text import well_formed
 from wstrace_console import headline
 from wstrace_console.live import LiveLine

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wstrace.filter import Filter
+from wstrace.analysis.filter import Filter
+from wstrace.analysis.summary import UNKNOWN, Summary
 from wstrace.ledger import Ledger
 from wstrace.schema import PAGE_FAULT
-from wstrace.summary import UNKNOWN, Summary
 from wstrace.text import base_name, duration, number, plural, printable, size
 
 #: ledger rows that the second line already tells

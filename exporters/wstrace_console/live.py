@@ -6,8 +6,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from wstrace.analysis.summary import Summary
 from wstrace.ledger import Ledger
-from wstrace.summary import Summary
 from wstrace.text import number, plural, size
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.summary import OTHER
 from wstrace.batch import Batch
 from wstrace.interfaces import Place
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, PAGE_GUARD, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
-from wstrace.summary import OTHER
 from wstrace_console.places import Places
 
 #: pages of one batch that are looked at one by one; of a larger one each run counts where it starts

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.summary import UNKNOWN
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context, Place
 from wstrace.schema import PROCESS_EXIT
-from wstrace.summary import UNKNOWN
-from wstrace.tally import distinct
 from wstrace.text import base_name, printable, well_formed
 
 log = logging.getLogger("wstrace")

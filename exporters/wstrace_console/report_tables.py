@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from wstrace.summary import UNKNOWN, By, Row, Summary
+from wstrace.analysis.summary import UNKNOWN, By, Row, Summary
 from wstrace.text import base_name, number, size
 from wstrace_console.headline import counters
 from wstrace_console.place_counts import PlaceCounts

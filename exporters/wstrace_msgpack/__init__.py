@@ -11,7 +11,7 @@ from wstrace.interfaces import Command, Exporter, Source
 @hookimpl
 def wstrace_exporters() -> Sequence[type[Exporter]]:
     """The exporter `msgpack`."""
-    from wstrace_msgpack.exporter import MsgpackExporter
+    from wstrace_msgpack.write.exporter import MsgpackExporter
 
     return [MsgpackExporter]
 
@@ -19,7 +19,7 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 @hookimpl
 def wstrace_sources() -> Sequence[type[Source]]:
     """The source `replay`."""
-    from wstrace_msgpack.replay import Replay
+    from wstrace_msgpack.read.replay import Replay
 
     return [Replay]
 
@@ -50,4 +50,4 @@ def wstrace_commands() -> Sequence[Command]:
 @hookimpl
 def wstrace_api() -> Mapping[str, str]:
     """`wstrace.open_trace`."""
-    return {"open_trace": "wstrace_msgpack.reader:open_trace"}
+    return {"open_trace": "wstrace_msgpack.read.trace:open_trace"}

@@ -14,7 +14,7 @@ from wstrace.interfaces import Exporter
 @hookimpl
 def wstrace_exporters() -> Sequence[type[Exporter]]:
     """The exporter `otel`."""
-    from wstrace_otel.exporter import OtelExporter
+    from wstrace_otel.export.exporter import OtelExporter
 
     return [OtelExporter]
 
@@ -28,7 +28,7 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
 @hookimpl
 def wstrace_api() -> Mapping[str, str]:
     """`wstrace.span` and `wstrace.otel`."""
-    return {"span": "wstrace_otel.spans:span", "otel": "wstrace_otel.otel"}
+    return {"span": "wstrace_otel.application.spans:span", "otel": "wstrace_otel.otel"}
 
 
 @hookimpl

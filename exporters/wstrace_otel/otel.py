@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wstrace_otel.processor import FaultSpanProcessor
-from wstrace_otel.spans import span
+from wstrace_otel.application.processor import FaultSpanProcessor
+from wstrace_otel.application.spans import span
 
 __all__ = ["FaultSpanProcessor", "span"]

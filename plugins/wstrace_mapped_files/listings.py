@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.schema import KIND_FILE, MAP_EXECUTE
-from wstrace.tally import distinct
 from wstrace_mapped_files.epoch import NEVER, Epoch
 from wstrace_mapped_files.epoch import Mapping as Row
 from wstrace_mapped_files.spaces import KERNEL_START, Spaces
-from wstrace_os import half
+from wstrace_os import backend
 
 _COLUMNS = ("start", "end", "offset", "file", "dev", "ino", "flags")
 #: reading the mappings of a process takes at most this part of the time
@@ -68,18 +68,18 @@ class Listings:
         for row in rows:
             if row.kind == KIND_FILE and row.flags & MAP_EXECUTE:
                 asked.setdefault((row.pid, row.file), row)
-        found = self._half().build_ids(list(asked.values()), self._strings) if asked else ()
+        found = self._backend().build_ids(list(asked.values()), self._strings) if asked else ()
         codes = dict(zip(asked, map(self._strings.code, found), strict=True))
         return [codes.get((row.pid, row.file), 0) for row in rows]
 
-    def _half(self) -> Any:
-        self._system = self._system or half("wstrace_mapped_files")
+    def _backend(self) -> Any:
+        self._system = self._system or backend("wstrace_mapped_files")
         return self._system
 
     def _listing(self, pid: int, addresses: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
         self.asked += 1
         try:
-            found: Mapping[str, NDArray[Any]] | None = self._half().listing(pid, addresses, self._strings)
+            found: Mapping[str, NDArray[Any]] | None = self._backend().listing(pid, addresses, self._strings)
         except Unavailable:
             return None
         return found

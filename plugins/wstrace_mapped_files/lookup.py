@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.tally import distinct
+from wstrace.analysis.tally import distinct
 from wstrace_mapped_files.epoch import Epoch, Past
 from wstrace_mapped_files.spaces import Process, Spaces
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wstrace_os import half
+from wstrace_os import backend
 
 
 def mapped_file(address: int, pid: int | None = None) -> str | None:
@@ -12,5 +12,5 @@ def mapped_file(address: int, pid: int | None = None) -> str | None:
         TargetExited: there is no such process.
         Unavailable: it belongs to someone else, or wstrace captures nothing on this system.
     """
-    path: str | None = half("wstrace_mapped_files").mapped_file(address, pid)
+    path: str | None = backend("wstrace_mapped_files").mapped_file(address, pid)
     return path

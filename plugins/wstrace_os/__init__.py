@@ -1,8 +1,8 @@
-"""What two or more plugins share: which operating system this is, and its halves."""
+"""What two or more plugins share: which operating system this is, and where a plugin's backend for it stands."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from types import ModuleType
 
@@ -10,26 +10,38 @@ from wstrace.errors import Unavailable
 from wstrace.hookspecs import hookimpl
 from wstrace.interfaces import Platform
 
-_HALVES = {"linux": "linux", "win32": "windows"}
+_SYSTEMS = {"linux": "linux", "win32": "windows"}
 
 
-def half(package: str, platform: str = sys.platform) -> ModuleType:
-    """The module `linux` or `windows` of a plugin's package: the one place where the operating system is asked for.
+def system(platform: str = sys.platform) -> str:
+    """The folder name of an operating system: `linux` or `windows`. The one place where the system is asked for.
 
     Raises:
         Unavailable: wstrace captures nothing on this system.
     """
-    name = _HALVES.get(platform)
+    name = _SYSTEMS.get(platform)
     if name is None:
         raise Unavailable(
             f"wstrace captures on Linux and Windows, not on {platform}",
             "report, info, replay and convert work here on files recorded there",
         )
-    return importlib.import_module(f"{package}.{name}")
+    return name
+
+
+def backend(package: str, platform: str = sys.platform) -> ModuleType:
+    """The module `backend` in a plugin's folder for an operating system: the running one unless `platform` is given.
+
+    Raises:
+        Unavailable: wstrace captures nothing on this system, or the plugin has no folder for it.
+    """
+    name = f"{package}.{system(platform)}"
+    if importlib.util.find_spec(name) is None:
+        raise Unavailable(f"{package} has no backend for {system(platform)}", "wstrace plugins lists what each can do")
+    return importlib.import_module(f"{name}.backend")
 
 
 @hookimpl
 def wstrace_platform() -> Platform:
     """Launching and attaching on the running system. Raises Unavailable where wstrace captures nothing."""
-    platform: Platform = half("wstrace_os").platform()
+    platform: Platform = backend("wstrace_os").platform()
     return platform

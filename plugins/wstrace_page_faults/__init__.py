@@ -1,6 +1,6 @@
 """Page faults: who brought which page into memory, by which instruction and thread, minor or major.
 
-`wstrace_os.half("wstrace_page_faults").PageFaults` is the source of the running system.
+`wstrace_os.backend("wstrace_page_faults").PageFaults` is the source of the running system.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from wstrace.interfaces import Source
 def wstrace_sources() -> Sequence[type[Source]]:
     """The source `page_faults`; where wstrace captures nothing, Linux's: its start() says so."""
     from wstrace.errors import Unavailable
-    from wstrace_os import half
+    from wstrace_os import backend
 
     try:
-        return [half("wstrace_page_faults").PageFaults]
+        return [backend("wstrace_page_faults").PageFaults]
     except Unavailable:
-        return [half("wstrace_page_faults", "linux").PageFaults]
+        return [backend("wstrace_page_faults", "linux").PageFaults]

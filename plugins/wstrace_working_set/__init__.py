@@ -1,6 +1,6 @@
 """What is in memory and whose it is: sources (working_set, final_snapshot), commands (ps, snapshot ... diff) and API.
 
-`wstrace_os.half("wstrace_working_set")` is the module that talks to the system; it offers, on every system:
+`wstrace_os.backend("wstrace_working_set")` is the module that talks to the system; it offers, on every system:
 
 * `probe() -> Level`: the level that this machine gives, tried on the calling process.
 * `Space(pid: int)`: an opened process and a context manager. Raises TargetExited when it is gone, Unavailable when it

@@ -52,13 +52,13 @@ class Delta:
         self.not_written = "" if written else "it was not asked for"
         self._watch: Any = None
         if pid is None:  # once for nothing: what the tool itself touches is then in memory before
-            self._half().faults()
+            self._backend().faults()
             working_set()
         self.before: WorkingSet = working_set(pid)
         self.after = self.before
         if pid is None:
             self._watch_memory(written)
-            self._faults = self._half().faults()
+            self._faults = self._backend().faults()
         else:
             self.not_written = "another process is watched by the source write_watch"
         self._started = time.perf_counter()
@@ -87,15 +87,15 @@ class Delta:
         return self
 
     def _count_faults(self) -> None:
-        minor, major = self._half().faults()
+        minor, major = self._backend().faults()
         self.minor_faults = minor - self._faults[0]
         self.major_faults = None if major is None else major - self._faults[1]
 
     @staticmethod
-    def _half() -> Any:
-        from wstrace_os import half
+    def _backend() -> Any:
+        from wstrace_os import backend
 
-        return half(__package__)
+        return backend(__package__)
 
     def _compare(self, written: Runs | None) -> None:
         old, new = _resident(self.before), _resident(self.after)
@@ -114,7 +114,7 @@ class Delta:
 
         Args:
             what: module = the file or `[heap]`, `[anon]` ...; kind; section = `file!.text(14)` for what lies in an
-                image, where the plugin wstrace_sections is there.
+                image, where the plugin wstrace_symbols is there.
         """
         rows: dict[tuple[str, str], list[int]] = {}
         written = None if self._written is None else _Pages.written(self.after, *self._written)

@@ -43,20 +43,20 @@ class FinalSnapshotSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """full, or none with what lifts it: tried on the calling process."""
-        from wstrace_os import half
+        from wstrace_os import backend
 
-        level: Level = half(__package__).probe_keeper()
+        level: Level = backend(__package__).probe_keeper()
         return level
 
     def start(self, context: Context) -> None:
         """Makes a keeper for each launched target: they have executed their command when drain() is called."""
-        from wstrace_os import half
+        from wstrace_os import backend
 
         self._context = context
         with contextlib.suppress(Unavailable):
             for target in context.targets:
                 if target.launched:
-                    self._keepers[target] = half(__package__).make_keeper()
+                    self._keepers[target] = backend(__package__).make_keeper()
         self._until = time.monotonic() + self._longest
 
     def drain(self, timeout: float) -> Iterable[Batch]:

@@ -59,22 +59,22 @@ class WorkingSetSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """The level that this machine gives, tried on the calling process."""
-        from wstrace_os import half
+        from wstrace_os import backend
 
-        level: Level = half(__package__).probe()
+        level: Level = backend(__package__).probe()
         return level
 
     def start(self, context: Context) -> None:
         """Checks that the targets can be read; a launched one is read from its first interval on."""
-        from wstrace_os import half
+        from wstrace_os import backend
 
         self._context = context
-        self._half = half(__package__)
+        self._backend = backend(__package__)
         launched = any(target.launched for target in context.targets)
         if self._interval is None:
             self._pause = _FIRST_SECONDS if launched else math.inf
         for target in context.targets:
-            with self._half.Space(target.pid):
+            with self._backend.Space(target.pid):
                 pass
         if self._shares:
             working_set(os.getpid(), shares=True)
@@ -144,5 +144,5 @@ class WorkingSetSource(Source):
         pids = [target.pid for target in self._context.targets] or [os.getpid()]
         if self._context.children:
             for pid in list(pids):
-                pids += [child for child in self._half.descendants(pid) if child not in pids]
+                pids += [child for child in self._backend.descendants(pid) if child not in pids]
         return pids

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import KIND_SHIFT, KINDS, PAGE_EXCLUSIVE, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
-from wstrace_os import half
+from wstrace_os import backend
 from wstrace_os.snapshots import address_space, parts
 
 By = Literal["module", "mapping", "kind"]
@@ -166,7 +166,7 @@ def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictio
     """
     strings = Dictionary() if strings is None else strings
     started = time.thread_time()
-    with half("wstrace_working_set").Space(os.getpid() if pid is None else pid) as space:
+    with backend("wstrace_working_set").Space(os.getpid() if pid is None else pid) as space:
         return read(space, strings, shares=shares, started=started)
 
 

@@ -1,6 +1,6 @@
 """What was written since the last look: the source `write_watch`, wstrace.WriteWatch and wstrace.agent.
 
-`wstrace_os.half("wstrace_write_watch")` is the module that talks to the system; it offers, on every system:
+`wstrace_os.backend("wstrace_write_watch")` is the module that talks to the system; it offers, on every system:
 
 * `probe() -> Level`: the level that this machine gives, tried on a page of its own.
 * `allocate(nbytes: int)`: fresh zeroed private memory, page-aligned, that a Watcher can watch: an object with a

@@ -25,7 +25,7 @@ def agent(path: str | None = None) -> Agent:
     Raises:
         Unavailable: this system cannot hand a watch to another process, or the socket cannot be made.
     """
-    from wstrace_os import half
+    from wstrace_os import backend
 
-    started: Agent = half(__package__).start_agent(path)
+    started: Agent = backend(__package__).start_agent(path)
     return started

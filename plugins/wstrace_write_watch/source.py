@@ -49,16 +49,16 @@ class WriteWatchSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """full, or none with the reason."""
-        from wstrace_os import half
+        from wstrace_os import backend
 
-        level: Level = half(__package__).probe()
+        level: Level = backend(__package__).probe()
         return level
 
     def start(self, context: Context) -> None:
         """Proves that writes are seen, and arms."""
-        from wstrace_os import half
+        from wstrace_os import backend
 
-        self._context, self._half = context, half(__package__)
+        self._context, self._backend = context, backend(__package__)
         self.pid = context.targets[0].pid if context.targets else os.getpid()
         if any(target.launched for target in context.targets):
             raise Unavailable(
@@ -67,7 +67,7 @@ class WriteWatchSource(Source):
             )
         if len(context.targets) > 1:
             raise UsageError("write_watch watches one process", "start one session for each")
-        self._watcher = self._half.open_watcher(self.pid, self._agent)
+        self._watcher = self._backend.open_watcher(self.pid, self._agent)
         try:
             self._arm()
         except BaseException:
@@ -119,7 +119,7 @@ class WriteWatchSource(Source):
         try:
             start, pages = self._watcher.written()
             time_ns = time.perf_counter_ns()
-            mappings = self._half.mappings(self.pid, self._context.strings)  # after it: what was found is listed
+            mappings = self._backend.mappings(self.pid, self._context.strings)  # after it: what was found is listed
         except TargetExited as error:
             self._ended = True
             if any(target.wait(0) is None for target in self._context.targets):  # it lives on as another program

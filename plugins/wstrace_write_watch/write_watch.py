@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import UsageError
-from wstrace_os import half
+from wstrace_os import backend
 
 
 class WriteWatch:
@@ -38,7 +38,7 @@ class WriteWatch:
         """New zeroed memory of so many bytes, watched."""
         if nbytes <= 0:
             raise UsageError(f"WriteWatch: nbytes is {nbytes}", "give a positive number")
-        return cls._over(half(__package__).allocate(nbytes), nbytes)
+        return cls._over(backend(__package__).allocate(nbytes), nbytes)
 
     def __init__(self, nbytes: int) -> None:
         """Nothing: a ctypes array's own would store its arguments in the memory."""
@@ -70,7 +70,7 @@ class WriteWatch:
         self: Self = kind.from_buffer(memory)
         self.nbytes = nbytes
         self._start = ctypes.addressof(self)  # type: ignore[arg-type]
-        self._watcher = half(__package__).Watcher()
+        self._watcher = backend(__package__).Watcher()
         self.page_size = self._watcher.page_size
         try:
             self._watcher.add(self._start // self.page_size * self.page_size, self._end)
@@ -144,7 +144,7 @@ class MemoryWatch:
     """
 
     def __init__(self) -> None:
-        self._watcher = half(__package__).Watcher()
+        self._watcher = backend(__package__).Watcher()
         self.page_size: int = self._watcher.page_size
         try:
             self.watched_bytes: int = self._watcher.add_writable()

@@ -33,7 +33,7 @@ from wstrace.schema import (
     SPACE_MAP,
 )
 from wstrace_mapped_files.enricher import MappedFiles
-from wstrace_sections.resolver import Sections
+from wstrace_symbols.resolver import Sections
 
 PART = 65_536
 

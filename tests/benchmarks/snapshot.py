@@ -22,7 +22,7 @@ from pathlib import Path
 
 import wstrace
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "live"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "kit"))
 from held_memory import holding
 
 C_LOOP = r"""

@@ -15,10 +15,10 @@ import time
 
 import numpy as np
 
+from wstrace.analysis.summary import Summary
 from wstrace.batch import Batch
 from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT
-from wstrace.summary import Summary
 from wstrace_console.console import Console
 
 BATCH_ROWS = 65_536

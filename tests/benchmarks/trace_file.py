@@ -27,15 +27,15 @@ from typing import Literal
 import msgpack
 import numpy as np
 import pyarrow as pa
+import synthetic_trace as synthetic
 from pyarrow import parquet
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
-from wstrace_msgpack import synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
-from wstrace_msgpack.part import Part
-from wstrace_msgpack.reader import open_trace
-from wstrace_msgpack.sql import connect
+from wstrace_msgpack.interchange.sql import connect
+from wstrace_msgpack.read.part import Part
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write.exporter import MsgpackExporter
 
 STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
 TOP = "select file, count(*) n from page_fault group by file order by n desc limit 10"
@@ -235,7 +235,7 @@ MEMORY = """
 import itertools, pathlib, sys
 from wstrace.interfaces import Context
 from wstrace_msgpack import synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.write.exporter import MsgpackExporter
 context = Context()
 def kib(name):
     lines = pathlib.Path('/proc/self/status').read_text().splitlines()

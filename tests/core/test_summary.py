@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wstrace.analysis.filter import Filter
+from wstrace.analysis.summary import OTHER, UNKNOWN, By, Summary
+from wstrace.analysis.tally import Tally, distinct, group
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
-from wstrace.filter import Filter
 from wstrace.schema import (
     KINDS,
     MAPPING,
@@ -27,8 +29,6 @@ from wstrace.schema import (
     RESIDENT_PAGES,
     WRITTEN_PAGES,
 )
-from wstrace.summary import OTHER, UNKNOWN, By, Summary
-from wstrace.tally import Tally, distinct, group
 from wstrace.text import base_name
 
 NAMES = ["/usr/lib/libc.so.6", "/opt/lib/libc.so.6", "/usr/bin/python3.11", "[heap]", "[anon]", "/a b/data\n.bin"]

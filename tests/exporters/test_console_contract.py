@@ -90,8 +90,8 @@ def test_session_prints_the_summary_at_its_end() -> None:
 @pytest.fixture
 def trace_file(tmp_path: Path) -> Path:
     """A trace file with a comma, an equals sign and a space in its name; what was printed live stands beside it."""
-    pytest.importorskip("wstrace_msgpack.exporter", reason="the trace file's exporter is not here")
-    from wstrace_msgpack.exporter import MsgpackExporter
+    pytest.importorskip("wstrace_msgpack.write.exporter", reason="the trace file's exporter is not here")
+    from wstrace_msgpack.write.exporter import MsgpackExporter
 
     path, stream = tmp_path / "a b,c=d.wst", io.StringIO()
     exporters = [Console(stream), MsgpackExporter(path=str(path))]
@@ -169,7 +169,7 @@ class Slow(Console):
 
 def test_a_slow_reader_of_a_trace_file_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file can wait: with queues of a few batches and a slow exporter every record still arrives."""
-    from wstrace_msgpack.exporter import MsgpackExporter
+    from wstrace_msgpack.write.exporter import MsgpackExporter
 
     n, path = 20_000, tmp_path / "many.wst"
     times = [[k * n + i + 1 for i in range(n)] for k in range(30)]

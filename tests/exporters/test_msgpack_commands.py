@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import synthetic_trace as synthetic
 
 from wstrace import cli
 from wstrace.interfaces import Context
-from wstrace_msgpack import osfile, synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
-from wstrace_msgpack.reader import open_trace
+from wstrace_msgpack.format import osfile
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write.exporter import MsgpackExporter
 
 
 def wstrace(*arguments: object) -> tuple[int, str, str]:

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from wstrace_msgpack import osfile, synthetic
-from wstrace_msgpack.format import FRAME_ROWS
-from wstrace_msgpack.reader import open_trace
-
-sys.path.insert(0, str(Path(__file__).parent))
+import synthetic_trace as synthetic
 from msgpack_scripted import everything, started
 
-WRITER = """
+from wstrace_msgpack.format import osfile
+from wstrace_msgpack.format.layout import FRAME_ROWS
+from wstrace_msgpack.read.trace import open_trace
+
+WRITER = f"""
 import os, sys
+sys.path[:0] = {sys.path!r}
 from wstrace.interfaces import Context
-from wstrace_msgpack import synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
+import synthetic_trace as synthetic
+from wstrace_msgpack.write.exporter import MsgpackExporter
 path, rows, resume, begin = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume", int(sys.argv[4])
 context = Context()
 exporter = MsgpackExporter(path=path, resume=resume, fsync="none")

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import random
-import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import synthetic_trace as synthetic
+from msgpack_scripted import STORED, started
 
 from wstrace.errors import TraceFileError
-from wstrace_msgpack import synthetic
-from wstrace_msgpack.format import EVENTS, HEAD_BYTES, HEADER, MAPPINGS, STRINGS, SYNC, pack_frame, unpack_head
-from wstrace_msgpack.part import Part
-from wstrace_msgpack.reader import TraceFile, open_trace
-
-sys.path.insert(0, str(Path(__file__).parent))
-from msgpack_scripted import STORED, started
+from wstrace_msgpack.format.layout import EVENTS, HEAD_BYTES, HEADER, MAPPINGS, STRINGS, SYNC, pack_frame, unpack_head
+from wstrace_msgpack.read.part import Part
+from wstrace_msgpack.read.trace import TraceFile, open_trace
 
 
 def write(path: Path, n: int = 400, rows: int = 50, **options: object) -> Path:
@@ -82,7 +79,7 @@ def read(path: Path, data: bytes, whole: Counter) -> tuple[Counter, TraceFile]:
 
 def rows_in(data: bytes, frames: list[tuple[int, int, int]], hit: set[int]) -> int:
     """How many faults stand in the EVENTS frames that were not hit."""
-    from wstrace_msgpack.frames import peek_rows
+    from wstrace_msgpack.format.frames import peek_rows
 
     bodies = [
         peek_rows(data[at + HEAD_BYTES : at + length])
@@ -213,9 +210,9 @@ def test_a_lost_header_costs_the_header_only(small, tmp_path):
 
 def test_an_index_that_lies_is_not_believed(small, tmp_path):
     """Its frame is made good again after the change, CRC and all: only the tiling and each frame's own head tell."""
-    from wstrace_msgpack.body import packb
-    from wstrace_msgpack.format import INDEX
-    from wstrace_msgpack.frames import unpack_index
+    from wstrace_msgpack.format.frames import unpack_index
+    from wstrace_msgpack.format.layout import INDEX
+    from wstrace_msgpack.format.values import packb
 
     data, whole, frames = small
     at, length, _ = next(f for f in frames if f[2] == INDEX)
@@ -279,7 +276,7 @@ def test_two_megabytes_of_heads_are_refused_in_64_mib(tmp_path, small, length):
 
 
 def test_names_and_ids_past_the_limits_are_bad_frames_not_memory(tmp_path, small):
-    from wstrace_msgpack.body import packb
+    from wstrace_msgpack.format.values import packb
 
     data, whole, frames = small
     file_id, seq = data[11:19], len(frames)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
-from pathlib import Path
 
 import pytest
+from msgpack_scripted import everything, started
 
 from wstrace.errors import OutputError
-from wstrace_msgpack import osfile, sink
-from wstrace_msgpack.reader import open_trace
-
-sys.path.insert(0, str(Path(__file__).parent))
-from msgpack_scripted import everything, started
+from wstrace_msgpack.format import osfile
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write import frame_file as sink
 
 
 class Disk:

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from wstrace.schema import DTYPES
-from wstrace_msgpack import columns, frames
-from wstrace_msgpack.body import Body, packb
-from wstrace_msgpack.format import (
+from wstrace_msgpack.format import columns, frames
+from wstrace_msgpack.format.layout import (
     EVENTS,
     HEAD_BYTES,
     LIMITS,
@@ -27,6 +26,7 @@ from wstrace_msgpack.format import (
     pack_frame,
     unpack_head,
 )
+from wstrace_msgpack.format.values import Body, packb
 
 zstd = columns.zstd()
 FILE_ID = bytes(range(8))

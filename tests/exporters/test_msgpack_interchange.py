@@ -7,22 +7,19 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import msgpack
 import numpy as np
 import pytest
+import synthetic_trace as synthetic
+from msgpack_scripted import started
 
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
-from wstrace_msgpack import synthetic
-from wstrace_msgpack.sql import connect
-from wstrace_msgpack.tabular import write as convert
-
-sys.path.insert(0, str(Path(__file__).parent))
-from msgpack_scripted import started
+from wstrace_msgpack.interchange.sql import connect
+from wstrace_msgpack.interchange.tabular import write as convert
 
 N = 150_000
 TOP = "select file, count(*) n from page_fault group by file order by n desc, file limit 10"
@@ -73,7 +70,7 @@ def test_a_plain_unpacker_reads_every_frame(trace):
             rows += body["n"]
             kind_, chain, codec, raw_len, packed = body["c"]["va"]
             assert (kind_, chain[0][0], codec, raw_len) == ("u64", "delta", "zstd", 8 * body["n"])
-            from wstrace_msgpack.columns import zstd
+            from wstrace_msgpack.format.columns import zstd
 
             differences = np.frombuffer(zstd().decompress(packed), "<u8")
             va.append(np.cumsum(differences, dtype="<u8") + np.uint64(chain[0][1]))
@@ -118,7 +115,7 @@ def test_duckdb_counts_the_same_in_the_file_and_in_parquet(trace, tmp_path):
     with connect(str(path), TOP) as answer:
         assert answer.rows == expected
         assert answer.names == ["file", "n"]
-    from wstrace_msgpack.reader import open_trace
+    from wstrace_msgpack.read.trace import open_trace
 
     with open_trace(str(path)) as opened:
         assert convert(opened.batches("page_fault"), str(tmp_path / "x.parquet")) == N
@@ -147,8 +144,8 @@ def test_queries_over_the_file(trace, sql, expected):
 
 
 def test_a_query_decodes_only_the_columns_that_it_names(trace):
-    from wstrace_msgpack.reader import open_trace
-    from wstrace_msgpack.sql import named_columns
+    from wstrace_msgpack.interchange.sql import named_columns
+    from wstrace_msgpack.read.trace import open_trace
 
     with open_trace(str(trace[0])) as opened:
         assert named_columns(opened, "page_fault", TOP) == ["file"]
@@ -165,7 +162,7 @@ def test_a_query_decodes_only_the_columns_that_it_names(trace):
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "arrow", "parquet"])
 def test_converted_files_hold_every_row_and_names_in_clear(trace, tmp_path, suffix):
     pyarrow = pytest.importorskip("pyarrow")
-    from wstrace_msgpack.reader import open_trace
+    from wstrace_msgpack.read.trace import open_trace
 
     path, batches = trace
     out = tmp_path / f"x.{suffix}"

@@ -10,13 +10,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgpack_scripted import everything, started
 
 from wstrace.errors import OutputError, UsageError
-from wstrace_msgpack.exporter import MsgpackExporter
-from wstrace_msgpack.reader import open_trace
-
-sys.path.insert(0, str(Path(__file__).parent))
-from msgpack_scripted import everything, started
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write.exporter import MsgpackExporter
 
 
 def test_an_existing_file_is_overwritten_with_force_only(tmp_path):
@@ -70,10 +68,11 @@ def test_a_read_only_directory(tmp_path):
     folder.chmod(0o500)
     code = f"""
 import os
-import wstrace_msgpack.rows  # root's interpreter may be closed to others: all that start() imports comes before
+# root's interpreter may be closed to others: all that start() imports comes before
+import wstrace_msgpack.write.row_writer
 from wstrace.interfaces import Context
 from wstrace.errors import OutputError
-from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.write.exporter import MsgpackExporter
 os.getuid() == 0 and os.setuid(65534)
 try:
     MsgpackExporter(path={str(folder / "x.wst")!r}).start(Context())
@@ -124,7 +123,7 @@ def test_a_pipe_whose_reader_leaves_is_one_error(tmp_path):
 STDOUT = """
 from wstrace.interfaces import Context
 from wstrace_msgpack import synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
+from wstrace_msgpack.write.exporter import MsgpackExporter
 context = Context()
 exporter = MsgpackExporter(path="-")
 exporter.start(context)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import synthetic_trace as synthetic
+from msgpack_scripted import column, recorded, started
 
 import wstrace
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
 from wstrace.schema import PAGE_FAULT
-from wstrace_msgpack import columns, frames, synthetic
-from wstrace_msgpack.format import EVENTS, INDEX, pack_frame
-from wstrace_msgpack.prefetch import Prefetched
-from wstrace_msgpack.reader import open_trace
-
-sys.path.insert(0, str(Path(__file__).parent))
-from msgpack_scripted import column, recorded, started
+from wstrace_msgpack.format import columns, frames
+from wstrace_msgpack.format.layout import EVENTS, INDEX, pack_frame
+from wstrace_msgpack.read.prefetch import Prefetched
+from wstrace_msgpack.read.trace import open_trace
 
 N = 30_000
 
@@ -130,7 +128,7 @@ def test_ids_that_mean_something_else_in_another_file_are_told_apart(tmp_path):
 
 
 def test_a_newer_major_is_refused_with_a_clear_error(tmp_path):
-    from wstrace_msgpack.body import packb
+    from wstrace_msgpack.format.values import packb
 
     (tmp_path / "x.wst").write_bytes(pack_frame(b"12345678", 0, 0, packb({"v": [2, 0], "id": b"12345678"})))
     with pytest.raises(TraceFileError, match=r"version 2.*newer wstrace"):
@@ -138,7 +136,7 @@ def test_a_newer_major_is_refused_with_a_clear_error(tmp_path):
 
 
 def test_the_index_goes_on_pages(tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_msgpack.sink.INDEX_ENTRIES", 7)
+    monkeypatch.setattr("wstrace_msgpack.write.frame_file.INDEX_ENTRIES", 7)
     batches = recorded(tmp_path / "x.wst", 3000, rows=50)
     with open_trace(str(tmp_path / "x.wst")) as trace:
         part = trace.parts[0]

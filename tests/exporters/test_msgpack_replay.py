@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import synthetic_trace as synthetic
+from msgpack_scripted import column, recorded, started
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError, UsageError
@@ -15,14 +16,10 @@ from wstrace.interfaces import Context, Source
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, SourceContract
-from wstrace_msgpack import synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
-from wstrace_msgpack.follow import Follower
-from wstrace_msgpack.reader import open_trace
-from wstrace_msgpack.replay import Replay
-
-sys.path.insert(0, str(Path(__file__).parent))
-from msgpack_scripted import column, recorded, started
+from wstrace_msgpack.read.follow import Follower
+from wstrace_msgpack.read.replay import Replay
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write.exporter import MsgpackExporter
 
 N = 30_000
 
@@ -85,7 +82,7 @@ def test_a_replay_into_a_file_keeps_clock_host_and_rows(path, written, tmp_path)
 
 
 def test_a_replay_of_a_window_counts_from_the_beginning(path, written, monkeypatch):
-    monkeypatch.setattr("wstrace_msgpack.reader.TraceFile.begin_ns", 2_000_000)
+    monkeypatch.setattr("wstrace_msgpack.read.trace.TraceFile.begin_ns", 2_000_000)
     times = column(written, "time_ns")
     exporter, session = replayed(path=[str(path)], start=0.005, end=0.010)
     expected = times[(times >= 7_000_000) & (times < 12_000_000)]

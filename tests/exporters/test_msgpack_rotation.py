@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import synthetic_trace as synthetic
+from msgpack_scripted import STORED, column, everything, started
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError
 from wstrace.schema import MAPPING, PROCESS
 from wstrace.testing import batch_of
-from wstrace_msgpack import live, synthetic
-from wstrace_msgpack.live import Covered, Mappings
-from wstrace_msgpack.reader import open_trace
-
-sys.path.insert(0, str(Path(__file__).parent))
-from msgpack_scripted import STORED, column, everything, started
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write import live_mappings as live
+from wstrace_msgpack.write.live_mappings import Covered, Mappings
 
 
 def test_rotation_by_size_gives_parts_that_stand_alone(tmp_path):

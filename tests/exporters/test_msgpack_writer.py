@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import msgpack
 import numpy as np
 import pytest
+import synthetic_trace as synthetic
+from msgpack_scripted import STORED, column, everything, started
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Exporter
 from wstrace.schema import MARK, PAGE_FAULT
 from wstrace.testing import ExporterContract, batch_of
-from wstrace_msgpack import synthetic
-from wstrace_msgpack.exporter import MsgpackExporter
-from wstrace_msgpack.reader import open_trace
-
-sys.path.insert(0, str(Path(__file__).parent))
-from msgpack_scripted import STORED, column, everything, started
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write.exporter import MsgpackExporter
 
 
 class TestMsgpack(ExporterContract):
@@ -125,7 +122,7 @@ def test_rows_wait_a_second_at_most_though_no_batch_comes(tmp_path, monkeypatch)
     size = (tmp_path / "x.wst").stat().st_size
     exporter.tick()
     assert (tmp_path / "x.wst").stat().st_size == size
-    monkeypatch.setattr("wstrace_msgpack.writer.FRAME_SECONDS", 0.0)
+    monkeypatch.setattr("wstrace_msgpack.write.writer.FRAME_SECONDS", 0.0)
     exporter.tick()
     with open_trace(str(tmp_path / "x.wst")) as trace:  # still open: cut, but all is there
         assert trace.rows["page_fault"] == 100

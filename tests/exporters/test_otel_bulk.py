@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from otel_scripted import faulted, otel, run, started
+from receiver import Receiver, logs, plain
 
 from wstrace.schema import PAGE_FAULT
 from wstrace.testing import batch_of
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
-sys.path.insert(0, str(Path(__file__).parent))
-from otel_scripted import faulted, otel, run, started
-from receiver import Receiver, logs, plain
 
 
 def test_bulk_sends_every_record_with_the_content_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +44,7 @@ def test_bulk_bodies_stay_below_the_limit_and_lose_nothing() -> None:
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.sdk.resources import Resource
 
-    from wstrace_otel.bulk import Encoder
+    from wstrace_otel.experimental.bulk import Encoder
 
     batch = batch_of(PAGE_FAULT, time_ns=list(range(3000)), pid=[1 + i % 3 for i in range(3000)], tid=7, pc=1,
                      va=list(range(3000)), flags=0, file=[f"/f{i % 50}" for i in range(3000)], kind=1)  # fmt: skip
@@ -70,7 +65,7 @@ def test_bulk_bodies_stay_below_the_limit_and_lose_nothing() -> None:
 def test_bulk_records_carry_the_span_that_was_open() -> None:
     import os
 
-    from wstrace_otel.correlation import windows
+    from wstrace_otel.application.correlation import windows
 
     windows.forget()
     tid, at = threading.get_native_id(), time.monotonic_ns()

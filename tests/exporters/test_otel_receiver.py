@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
+from otel_scripted import NOW, SECRET, ended, faulted, otel, run, started
+from receiver import Receiver, last_points, logs, plain, spans
 
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context
 from wstrace.schema import PROCESS
 from wstrace.session import Session
 from wstrace.testing import ExporterContract, ScriptedSource, ScriptedTarget, batch_of
-from wstrace_otel.exporter import OtelExporter
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
-sys.path.insert(0, str(Path(__file__).parent))
-from otel_scripted import NOW, SECRET, ended, faulted, otel, run, started
-from receiver import Receiver, last_points, logs, plain, spans
+from wstrace_otel.export.exporter import OtelExporter
 
 
 def test_metrics_events_and_the_process_span_say_what_the_batches_hold() -> None:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import logging
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from otel_scripted import SECRET, ended, faulted, otel, run, started
+from receiver import Receiver
 
 from wstrace.errors import OutputError
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
 from wstrace_console import headline
-from wstrace_otel.endpoint import Endpoint
-from wstrace_otel.exporter import OtelExporter
-from wstrace_otel.sender import Sender
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
-sys.path.insert(0, str(Path(__file__).parent))
-from otel_scripted import SECRET, ended, faulted, otel, run, started
-from receiver import Receiver
+from wstrace_otel.export.exporter import OtelExporter
+from wstrace_otel.transport.endpoint import Endpoint
+from wstrace_otel.transport.sender import Sender
 
 
 def send(receiver: Receiver, timeout: float = 5.0) -> tuple[Any, Sender]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from otel_scripted import ended, faulted, otel, run, started
+from receiver import Receiver, logs
 
 from wstrace.errors import UsageError
 from wstrace.session import Session
-from wstrace_otel.endpoint import Endpoint
-from wstrace_otel.exporter import OtelExporter
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
-sys.path.insert(0, str(Path(__file__).parent))
-from otel_scripted import ended, faulted, otel, run, started
-from receiver import Receiver, logs
+from wstrace_otel.export.exporter import OtelExporter
+from wstrace_otel.transport.endpoint import Endpoint
 
 
 def test_endpoints_are_read_as_the_specification_says() -> None:

@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from wstrace.errors import TraceFileError
-from wstrace_msgpack import frames
-from wstrace_msgpack.body import Body
-from wstrace_msgpack.format import CRC_FROM, CRC_TO, HEAD_BYTES, LIMITS, SYNC, FrameError, unpack_head
-from wstrace_msgpack.reader import open_trace
+from wstrace_msgpack.format import frames
+from wstrace_msgpack.format.layout import CRC_FROM, CRC_TO, HEAD_BYTES, LIMITS, SYNC, FrameError, unpack_head
+from wstrace_msgpack.format.values import Body
+from wstrace_msgpack.read.trace import open_trace
 
 #: small, so that a limit is reached by small inputs
 TIGHT = LIMITS.without(rows=4096, strings=512, mappings=512, frames=512, strings_total=65_536, frame_decoded=1 << 20)

@@ -104,7 +104,7 @@ class Trace:
 @pytest.fixture(scope="session")
 def full_level() -> None:
     """Skips what needs the level `full` where this machine or privilege does not give it."""
-    from wstrace_page_faults.linux import PageFaults
+    from wstrace_page_faults.linux.backend import PageFaults
 
     level = PageFaults.probe()
     if level.name != "full":
@@ -114,8 +114,8 @@ def full_level() -> None:
 @pytest.fixture
 def trace() -> Callable[..., Trace]:
     """trace([command, ...], **options): runs the command under the source until it ends."""
-    from wstrace_os.linux import platform
-    from wstrace_page_faults.linux import PageFaults
+    from wstrace_os.linux.backend import platform
+    from wstrace_page_faults.linux.backend import PageFaults
 
     def run(command: Sequence[str], *, user: str | None = None, slow: bool = False, **options: Any) -> Trace:
         target = platform().launch([str(word) for word in command], user=user)
@@ -136,8 +136,8 @@ def trace() -> Callable[..., Trace]:
 @pytest.fixture
 def attach() -> Iterator[Callable[..., Trace]]:
     """attach(pid, **options): a started Trace of a running process; whatever is not stopped is in the end."""
-    from wstrace_os.linux import platform
-    from wstrace_page_faults.linux import PageFaults
+    from wstrace_os.linux.backend import platform
+    from wstrace_page_faults.linux.backend import PageFaults
 
     made: list[Trace] = []
 

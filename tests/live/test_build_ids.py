@@ -16,9 +16,9 @@ import pytest
 import wstrace
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
-from wstrace_mapped_files import linux
 from wstrace_mapped_files.epoch import Mapping as Row
-from wstrace_os import procfs
+from wstrace_mapped_files.linux import backend as linux
+from wstrace_os.linux import procfs
 
 PROGRAM = """
 #include <stdio.h>

@@ -22,9 +22,9 @@ import pytest
 from wstrace.errors import TargetExited
 from wstrace.interfaces import Context
 from wstrace.schema import PROCESS_SEEN, SPACE_REPLACE
-from wstrace_os.linux import platform
-from wstrace_page_faults import perf_event
-from wstrace_page_faults.linux import PageFaults
+from wstrace_os.linux.backend import platform
+from wstrace_page_faults.linux import perf_event
+from wstrace_page_faults.linux.backend import PageFaults
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -328,8 +328,8 @@ sys.path[:0] = {sys.path!r}
 import numpy
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace_os.linux import platform
-from wstrace_page_faults.linux import PageFaults
+from wstrace_os.linux.backend import platform
+from wstrace_page_faults.linux.backend import PageFaults
 resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
 target = platform().attach({one.pid})
 try: PageFaults().start(Context(targets=(target,)))
@@ -374,8 +374,8 @@ sys.path[:0] = {sys.path!r}
 import numpy
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace_os.linux import platform
-from wstrace_page_faults.linux import PageFaults
+from wstrace_os.linux.backend import platform
+from wstrace_page_faults.linux.backend import PageFaults
 import resource
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try: PageFaults().start(Context(targets=(platform().attach({one.pid}),)))

@@ -21,9 +21,9 @@ import numpy as np
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace_os import pagemap
-from wstrace_os.linux import platform
+from wstrace_os.linux.backend import platform
 from wstrace_page_faults import counters, perf_event
-from wstrace_page_faults.linux import PageFaults
+from wstrace_page_faults.linux.backend import PageFaults
 {before}
 import ctypes
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: setuid() took away what execve() gives
@@ -144,8 +144,8 @@ def test_runs_of_old_kernels_are_those_of_pagemap_scan() -> None:
     """Before Linux 6.7 the runs come from pagemap itself: on a new one both must say the same."""
     import numpy as np
 
-    from wstrace_os import pagemap, procfs
-    from wstrace_page_faults import counters
+    from wstrace_os.linux import pagemap, procfs
+    from wstrace_page_faults.linux import counters
 
     if not pagemap.has_scan():
         pytest.skip("PAGEMAP_SCAN: only on Linux 6.7 and later")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_UNMAP
-from wstrace_page_faults import remaps
+from wstrace_page_faults.linux import remaps
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -230,7 +230,7 @@ def test_daemon_left_behind(trace: Tracer, capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("after_linux_6_0", [True, False])
 def test_a_tiny_ring_loses_and_tells(trace: Tracer, touch: Path, monkeypatch: Any, after_linux_6_0: bool) -> None:
     """The kernel says LOST only before the next record that finds room: the rest is known from the counts alone."""
-    from wstrace_page_faults.armed import Armed
+    from wstrace_page_faults.linux.armed import Armed
 
     counts = Armed.counts
     if not after_linux_6_0:

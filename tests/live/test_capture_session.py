@@ -103,7 +103,7 @@ def test_wait_children(touch: Path) -> None:
 
 
 def test_session_on_a_launched_target(touch: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from wstrace_os.linux import platform
+    from wstrace_os.linux.backend import platform
 
     target = platform().launch([str(touch), "5000"])
     session = Session(targets=[target])

@@ -24,8 +24,8 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import PAGE_SHARED
 from wstrace.testing import RecordingExporter
-from wstrace_os import procfs
-from wstrace_os.linux import LinuxPlatform
+from wstrace_os.linux import procfs
+from wstrace_os.linux.backend import LinuxPlatform
 from wstrace_working_set.final import FinalSnapshotSource
 from wstrace_working_set.working_set import WorkingSet, read
 
@@ -123,7 +123,7 @@ class Held:
     """A process held by the source's own means, and the kernel's account of it."""
 
     def __init__(self, code: str) -> None:
-        from wstrace_working_set import linux
+        from wstrace_working_set.linux import backend as linux
 
         self.target = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.target.stdout is not None
@@ -315,7 +315,7 @@ UNPRIVILEGED = """
 import ctypes, os, sys
 from wstrace.interfaces import Context
 from wstrace_os import procfs
-from wstrace_os.linux import LinuxPlatform
+from wstrace_os.linux.backend import LinuxPlatform
 from wstrace_working_set import held_space, linux
 from wstrace_working_set.final import FinalSnapshotSource
 import resource
@@ -339,7 +339,7 @@ print(level.name, len(batches), level.why, "|", level.remedy)
 
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_without_privilege_it_works_where_the_kernel_allows_it(allowed: int) -> None:
-    from wstrace_working_set import keeper
+    from wstrace_working_set.linux import keeper
 
     setting = Path("/proc/sys/vm/unprivileged_userfaultfd")
     before = setting.read_text()

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stopped_process import agrees, pages_of, status, stopped
 
 import wstrace
 from wstrace.cli import main
 from wstrace.errors import Unavailable
-
-sys.path.insert(0, str(Path(__file__).parent))
-from stopped_process import agrees, pages_of, status, stopped
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: MAP_HUGETLB")
 MAP_HUGETLB = 0x40000
@@ -56,7 +54,7 @@ ready(numpy.frombuffer(m, "u1").ctypes.data)
 @pytest.mark.parametrize("kind", ["MAP_PRIVATE", "MAP_SHARED"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
 def test_a_snapshot_leaves_them_out_as_the_kernel_does_and_tells_their_sum(huge, kind, sparse, monkeypatch, capsys):
-    from wstrace_working_set import linux
+    from wstrace_working_set.linux import backend as linux
 
     monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
     with stopped(SCRIPT.format(huge=huge, kind=kind)) as (pid, (start,)):
@@ -81,7 +79,7 @@ def test_empty_leaves_them_where_they_are(huge, capsys):
 
 @pytest.fixture
 def watchable() -> None:
-    from wstrace_write_watch import linux
+    from wstrace_write_watch.linux import backend as linux
 
     if linux.probe().name != "full":
         pytest.skip("write watch: only on Linux 6.7 and later, where userfaultfd is allowed")

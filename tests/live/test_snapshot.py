@@ -13,13 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stopped_process import agrees, pages_of, status, stopped
 
 import wstrace
 from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable
-
-sys.path.insert(0, str(Path(__file__).parent))
-from stopped_process import agrees, pages_of, status, stopped
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
@@ -72,7 +70,7 @@ def test_totals_with_pages_shared_after_fork():
 
 def test_without_pagemap_scan_the_totals_hold_but_for_zero_pages(monkeypatch):
     """What a kernel before 6.7 gives: the fallback is forced."""
-    from wstrace_os import pagemap
+    from wstrace_os.linux import pagemap
 
     with stopped(MIXED.format(more="pass")) as (pid, _):
         full = wstrace.working_set(pid)
@@ -216,8 +214,9 @@ def test_a_zombie_is_gone():
 def test_another_users_process_is_refused_with_a_remedy():
     if os.geteuid() != 0:
         pytest.skip("needs root, to be someone else")
-    code = "import os, sys, wstrace; import wstrace_working_set.linux; import wstrace_working_set.working_set as w\n" \
-           "from wstrace_os import half; half('wstrace_working_set'); import resource, numpy\n" \
+    code = "import os, sys, wstrace; import wstrace_working_set.linux.backend\n" \
+           "import wstrace_working_set.working_set as w\n" \
+           "from wstrace_os import backend; backend('wstrace_working_set'); import resource, numpy\n" \
            f"w.working_set(); os.setgid(65534); os.setuid(65534)\ntry: w.working_set({os.getpid()})\n" \
            "except wstrace.Unavailable as e: print(e); sys.exit(7)"  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

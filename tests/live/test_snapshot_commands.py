@@ -14,13 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
+from held_memory import holding
 
 import wstrace
 from wstrace.cli import main
 from wstrace.errors import Unavailable
-
-sys.path.insert(0, str(Path(__file__).parent))
-from held_memory import holding
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
@@ -75,7 +73,7 @@ def test_snapshot_by(by, cli):
 
 
 def test_snapshot_to_a_file_and_diff(tmp_path, cli):
-    pytest.importorskip("wstrace_msgpack.reader")
+    pytest.importorskip("wstrace_msgpack.read.trace")
     first, second = tmp_path / "a.wst", tmp_path / "b.wst"
     code = ("import mmap, sys\nfor n in (1, 9):\n m = mmap.mmap(-1, n << 20, flags=34)\n"
             " for i in range(0, n << 20, 4096): m[i] = 1\n print(flush=True); sys.stdin.readline()")  # fmt: skip

@@ -6,21 +6,18 @@ import mmap
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from held_memory import holder, holding
 
 import wstrace
 from wstrace import schema
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter
-from wstrace_os.linux import LinuxPlatform
+from wstrace_os.linux.backend import LinuxPlatform
 from wstrace_working_set.source import WorkingSetSource
-
-sys.path.insert(0, str(Path(__file__).parent))
-from held_memory import holder, holding
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE

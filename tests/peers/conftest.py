@@ -10,8 +10,6 @@ import pytest
 
 if sys.platform != "linux":
     collect_ignore_glob = ["test_*.py"]
-else:
-    sys.path.insert(0, str(Path(__file__).parent))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,7 +17,6 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from collector import free_port, wait_http
 
 

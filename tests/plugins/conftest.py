@@ -75,7 +75,7 @@ def tell() -> type[Told]:
 @pytest.fixture
 def watchable() -> None:
     """Skips where write watch does not work."""
-    from wstrace_write_watch import linux
+    from wstrace_write_watch.linux import backend as linux
 
     level = linux.probe()
     if level.name != "full":

@@ -17,7 +17,7 @@ from wstrace.errors import TargetExited, Unavailable
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
 
-from wstrace_mapped_files import linux
+from wstrace_mapped_files.linux import backend as linux
 
 
 @pytest.fixture(params=["PROCMAP_QUERY", "maps"])

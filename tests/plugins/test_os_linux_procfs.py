@@ -15,7 +15,7 @@ import pytest
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
 from wstrace.schema import KINDS
-from wstrace_os import procfs
+from wstrace_os.linux import procfs
 
 TEXT = b"""00400000-0040b000 r-xp 00001000 08:01 1048602                            /bin/with space
 0065a000-0067b000 rw-p 00000000 00:00 0                                  [heap]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
-from wstrace_os import procfs
-from wstrace_os.linux import LinuxTarget, platform
+from wstrace_os.linux import procfs
+from wstrace_os.linux.backend import LinuxTarget, platform
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launches Linux processes")
 root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="changes the user: needs root")

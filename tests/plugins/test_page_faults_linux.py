@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.schema import KINDS
-from wstrace_page_faults import perf_event as perf
-from wstrace_page_faults.armed import Settings
-from wstrace_page_faults.remaps import Remaps
-from wstrace_page_faults.rings import MAJOR, MINOR, SIDE
-from wstrace_page_faults.samples import Lane, merge
-from wstrace_page_faults.side_band import SideBand
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.armed import Settings
+from wstrace_page_faults.linux.remaps import Remaps
+from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
+from wstrace_page_faults.linux.samples import Lane, merge
+from wstrace_page_faults.linux.side_band import SideBand
 
 
 def sample(time_ns: int, *, va: int = 0x7000, pid: int = 7, tid: int = 8, pc: int = 0x400, misc: int = 2) -> bytes:

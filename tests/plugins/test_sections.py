@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace_sections.image import ImageFile
-from wstrace_sections.resolver import Sections, module_name, read_image
+from wstrace_symbols.image import ImageFile
+from wstrace_symbols.resolver import Sections, module_name, read_image
 
 if sys.platform != "linux":
     pytest.skip("binutils and ELF binaries are this test's oracles: Linux only", allow_module_level=True)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wstrace_sections import elf
-from wstrace_sections.demangle import demangle
-from wstrace_sections.image import SECTION, SYMBOL, Image, ImageError, ImageFile
-from wstrace_sections.resolver import Sections, read_image
+from wstrace_symbols import elf
+from wstrace_symbols.demangle import demangle
+from wstrace_symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile
+from wstrace_symbols.resolver import Sections, read_image
 
 if sys.platform != "linux":
     pytest.skip("needs an ELF binary to break: only on Linux", allow_module_level=True)

@@ -4,11 +4,11 @@ import ctypes
 import threading
 
 import pytest
+from fake_windows import FakeWindows
 
 from wstrace.errors import Unavailable
-from wstrace_os import windows_console
-from wstrace_os.windows_console import CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT, held_close
-from wstrace_os.windows_fake import FakeWindows
+from wstrace_os.windows import console as windows_console
+from wstrace_os.windows.console import CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT, held_close
 
 
 def close(windows, event, answers):

@@ -1,20 +1,16 @@
 """The watch of Windows driven by a stand-in that keeps Microsoft's documented contract, on every system."""
 
 import itertools
-import sys
-from pathlib import Path
 
 import pytest
+from windows_machine import EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import FAULT_MAJOR, FAULT_OBSERVER
 from wstrace.testing import ScriptedTarget, SourceContract
-from wstrace_page_faults.windows import PageFaults
-from wstrace_page_faults.windows_watch import KERNEL_RECORDS, Watch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from windows_machine import EXE, HEAP, faults, machine, traced
+from wstrace_page_faults.windows.backend import PageFaults
+from wstrace_page_faults.windows.watch import KERNEL_RECORDS, Watch
 
 
 class TestContract(SourceContract):

@@ -1,14 +1,10 @@
 """What lies where in a process that the watch of Windows follows, on a stand-in machine."""
 
-import sys
-from pathlib import Path
+from fake_windows import FakeAllocation
+from windows_machine import DLL, EXE, HEAP, faults, machine, traced
 
 from wstrace.schema import KIND_SHIFT, KINDS
-from wstrace_os import windows_api as winapi
-from wstrace_os.windows_fake import FakeAllocation
-
-sys.path.insert(0, str(Path(__file__).parent))
-from windows_machine import DLL, EXE, HEAP, faults, machine, traced
+from wstrace_os.windows import api as winapi
 
 
 def spaces(batches, context):

@@ -1,17 +1,12 @@
 """Which processes the watch of Windows takes, from when and until when, on a stand-in machine."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from fake_windows import FakeWindows
+from windows_machine import EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.schema import FAULT_PC_KERNEL
-from wstrace_os.windows_fake import FakeWindows
-
-sys.path.insert(0, str(Path(__file__).parent))
-from windows_machine import EXE, HEAP, faults, machine, traced
 
 
 def test_on_attach_the_first_records_belong_to_the_time_before():

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wstrace_sections.image import Image, ImageError, ImageFile
-from wstrace_sections.pe import SECTION_HEADER, read_image
-from wstrace_sections.resolver import Sections
+from wstrace_symbols.image import Image, ImageError, ImageFile
+from wstrace_symbols.pe import SECTION_HEADER, read_image
+from wstrace_symbols.resolver import Sections
 
 TEXT, RDATA, DATA = 0x60000020, 0x40000040, 0xC0000040
 #: name, virtual size, RVA, raw size, characteristics; the last one has less in the file than in memory

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fake_windows import FakeAllocation, FakeWindows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,11 +20,10 @@ from wstrace.schema import (
     PAGE_SHARED,
     PAGE_WRITE,
 )
-from wstrace_mapped_files.windows import listing, mapped_file
-from wstrace_os import windows_api as winapi
-from wstrace_os.windows_fake import FakeAllocation, FakeWindows
-from wstrace_working_set import windows_blocks
-from wstrace_working_set.windows import LARGE_PAGE, REASONS, Space
+from wstrace_mapped_files.windows.backend import listing, mapped_file
+from wstrace_os.windows import api as winapi
+from wstrace_working_set.windows import blocks as windows_blocks
+from wstrace_working_set.windows.backend import LARGE_PAGE, REASONS, Space
 
 PAGE = 4096
 ARTICLE = np.array([0x00000003, 0x00400103, 0x00480101, 0x00500004], "<u4")

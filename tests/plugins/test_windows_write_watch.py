@@ -5,11 +5,11 @@ import gc
 
 import numpy as np
 import pytest
+from fake_windows import PAGE, FakeWindows
 
 from wstrace.errors import Unavailable
-from wstrace_os.windows_fake import PAGE, FakeWindows
-from wstrace_write_watch import windows as half
-from wstrace_write_watch.windows import Watcher, allocate
+from wstrace_write_watch.windows import backend as half
+from wstrace_write_watch.windows.backend import Watcher, allocate
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ class TestWorkingSet(SourceContract):
         return WorkingSetSource(interval=0)
 
     def context(self) -> Context:
-        from wstrace_os.linux import LinuxPlatform
+        from wstrace_os.linux.backend import LinuxPlatform
 
         return Context(targets=(LinuxPlatform().attach(os.getpid()),), children=False)
 

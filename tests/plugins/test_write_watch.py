@@ -19,7 +19,7 @@ import pytest
 import wstrace
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Level
-from wstrace_os.pagemap import PAGE
+from wstrace_os.linux.pagemap import PAGE
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
@@ -235,7 +235,7 @@ def test_memory_that_is_watched_already():
 def test_memory_that_may_not_be_written(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(4 * PAGE))
-    from wstrace_write_watch.linux import Watcher
+    from wstrace_write_watch.linux.backend import Watcher
 
     with path.open("rb") as file:
         memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -250,7 +250,7 @@ def test_memory_that_may_not_be_written(tmp_path):
 
 @pytest.mark.parametrize("anew", [False, True], ids=["unmapped", "mapped anew"])
 def test_memory_that_is_unmapped_while_it_is_watched(anew):
-    from wstrace_write_watch.linux import Watcher
+    from wstrace_write_watch.linux.backend import Watcher
 
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -269,8 +269,8 @@ def test_memory_that_is_unmapped_while_it_is_watched(anew):
 
 
 def test_a_system_without_it_says_so(monkeypatch):
-    from wstrace_os import userfaultfd
-    from wstrace_write_watch import linux
+    from wstrace_os.linux import userfaultfd
+    from wstrace_write_watch.linux import backend as linux
 
     monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
     monkeypatch.setattr(userfaultfd.ctypes, "get_errno", lambda: 38)
@@ -282,8 +282,8 @@ def test_a_system_without_it_says_so(monkeypatch):
 
 
 def test_a_kernel_that_takes_the_calls_and_shows_nothing_is_found_out(monkeypatch):
-    from wstrace_os import pagemap
-    from wstrace_write_watch import linux
+    from wstrace_os.linux import pagemap
+    from wstrace_write_watch.linux import backend as linux
 
     monkeypatch.setattr(pagemap.Pagemap, "scan", lambda *_, **__: np.empty(0, pagemap.REGION))
     with pytest.raises(Unavailable, match="did not see a write"):
@@ -303,8 +303,8 @@ def refuses(request: int, number: int, real):
 
 
 def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
-    from wstrace_os import pagemap
-    from wstrace_write_watch import linux
+    from wstrace_os.linux import pagemap
+    from wstrace_write_watch.linux import backend as linux
 
     assert pagemap.has_scan()
     monkeypatch.setattr(pagemap, "_ioctl", refuses(pagemap.PAGEMAP_SCAN, errno.ENOTTY, pagemap._ioctl))
@@ -321,7 +321,7 @@ def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
 
 
 def test_a_userfaultfd_without_asynchronous_protection_is_named(monkeypatch):
-    from wstrace_os import userfaultfd
+    from wstrace_os.linux import userfaultfd
 
     monkeypatch.setattr(userfaultfd, "_ioctl", refuses(userfaultfd._UFFDIO_API, errno.EINVAL, userfaultfd._ioctl))
     with pytest.raises(Unavailable, match="no asynchronous write protection"):
@@ -329,8 +329,8 @@ def test_a_userfaultfd_without_asynchronous_protection_is_named(monkeypatch):
 
 
 def test_the_device_serves_where_the_call_is_filtered(monkeypatch):
-    from wstrace_os import userfaultfd
-    from wstrace_write_watch import linux
+    from wstrace_os.linux import userfaultfd
+    from wstrace_write_watch.linux import backend as linux
 
     if not Path("/dev/userfaultfd").exists() or os.geteuid() != 0:
         pytest.skip("needs /dev/userfaultfd and root")
@@ -341,7 +341,7 @@ def test_the_device_serves_where_the_call_is_filtered(monkeypatch):
 def test_without_privilege():
     if os.geteuid() != 0:
         pytest.skip("needs root, to give it up; without it every other test here is this one")
-    code = ("import wstrace, numpy, os; import wstrace_write_watch.linux, wstrace_write_watch.write_watch\n"
+    code = ("import wstrace, numpy, os; import wstrace_write_watch.linux.backend, wstrace_write_watch.write_watch\n"
             "W = wstrace.WriteWatch; wstrace.MemoryWatch; W(4096)\n"
             "os.setgid(65534); os.setuid(65534); import ctypes; ctypes.CDLL(None).prctl(4, 1)\n"
             "w = W(10 * 4096); numpy.frombuffer(w, 'u1')[3 * 4096] = 1; print(w.written())")  # fmt: skip

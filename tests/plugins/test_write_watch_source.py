@@ -18,9 +18,10 @@ from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter
-from wstrace_os.linux import LinuxPlatform
-from wstrace_os.pagemap import PAGE, SOFT_DIRTY
-from wstrace_write_watch import linux, soft_dirty
+from wstrace_os.linux.backend import LinuxPlatform
+from wstrace_os.linux.pagemap import PAGE, SOFT_DIRTY
+from wstrace_write_watch.linux import backend as linux
+from wstrace_write_watch.linux import soft_dirty
 from wstrace_write_watch.source import WriteWatchSource
 
 pytestmark = [

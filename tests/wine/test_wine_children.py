@@ -10,9 +10,9 @@ import pytest
 
 import wstrace
 from wstrace.errors import Unavailable
-from wstrace_os import windows_api as winapi
-from wstrace_os.windows import platform
-from wstrace_os.windows_job import Job
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows.backend import platform
+from wstrace_os.windows.job import Job
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KNOWN = os.path.join(HERE, "known_faults.py")
@@ -70,7 +70,7 @@ def test_no_handle_of_a_job_is_left_open():
 def test_a_child_is_followed_by_the_job_s_word_alone(tmp_path):
     """No listing by time: the tracer asks for the processes when the job tells of a birth."""
     parent = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
-    never = "import wstrace_page_faults.windows as half; half._STRAYS_SECONDS = 1e9"
+    never = "import wstrace_page_faults.windows.backend as half; half._STRAYS_SECONDS = 1e9"
     done = run_with(never, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:

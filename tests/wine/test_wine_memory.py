@@ -15,14 +15,14 @@ import wstrace
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_WRITE
-from wstrace_mapped_files.windows import mapped_file
-from wstrace_os import windows_api as winapi
-from wstrace_os import windows_process as processes
-from wstrace_os.windows import interpreter
-from wstrace_os.windows_memory import AddressSpace, Memory
-from wstrace_sections.resolver import Sections
-from wstrace_working_set.windows import Space
-from wstrace_write_watch import windows as write_watch
+from wstrace_mapped_files.windows.backend import mapped_file
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
+from wstrace_os.windows.backend import interpreter
+from wstrace_os.windows.memory import AddressSpace, Memory
+from wstrace_symbols.resolver import Sections
+from wstrace_working_set.windows.backend import Space
+from wstrace_write_watch.windows import backend as write_watch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = 4096
@@ -122,7 +122,7 @@ def test_exports_lie_where_getprocaddress_finds_them(dll):
 
 
 def test_the_readable_name_of_microsofts_cxx():
-    from wstrace_sections.pe_names import readable
+    from wstrace_symbols.pe_names import readable
 
     assert "?" not in readable("?alloc@Arena@@QEAAPEAX_K@Z")
     assert readable("PyList_New") == "PyList_New"

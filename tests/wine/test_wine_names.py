@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace_sections import dbghelp
-from wstrace_sections.resolver import Sections
+from wstrace_symbols import dbghelp
+from wstrace_symbols.resolver import Sections
 
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 

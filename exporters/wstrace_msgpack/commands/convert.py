@@ -10,8 +10,8 @@ import click
 from wstrace.cli.tracing import Duration
 from wstrace.errors import UsageError
 from wstrace.options import nearest
-from wstrace_msgpack.reader import TraceFile, open_trace
-from wstrace_msgpack.tabular import FORMATS, write
+from wstrace_msgpack.interchange.tabular import FORMATS, write
+from wstrace_msgpack.read.trace import TraceFile, open_trace
 
 
 @click.command()

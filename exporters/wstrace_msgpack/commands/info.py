@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wstrace_msgpack.reader import TraceFile, open_trace
+from wstrace_msgpack.read.trace import TraceFile, open_trace
 
 
 @click.command()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from wstrace_msgpack.copying import copy
-from wstrace_msgpack.discover import parts_of
-from wstrace_msgpack.part import Part
-from wstrace_msgpack.reader import TraceFile
+from wstrace_msgpack.read.discover import parts_of
+from wstrace_msgpack.read.part import Part
+from wstrace_msgpack.read.trace import TraceFile
+from wstrace_msgpack.write.copy import copy
 
 
 @click.command()

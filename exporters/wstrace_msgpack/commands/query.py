@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wstrace_msgpack.sql import connect
+from wstrace_msgpack.interchange.sql import connect
 
 
 @click.command()

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from wstrace.errors import UsageError
-from wstrace_msgpack.copying import copy
-from wstrace_msgpack.reader import open_trace
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write.copy import copy
 
 
 @click.command()

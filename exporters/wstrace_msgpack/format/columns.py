@@ -1,0 +1,156 @@
+"""COL: one column as `[type, chain, codec, raw_len, bin]`, from a numpy array and back."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.schema import DTYPES
+from wstrace_msgpack.format.layout import FrameError, Limits
+from wstrace_msgpack.format.values import Body
+
+#: numpy dtype string -> column type
+TYPES = {dtype: name for name, dtype in DTYPES.items()}
+#: columns whose neighbours differ by little: 5 instead of 7 bytes a record on real captures
+DELTA = frozenset({"time_ns", "va", "start", "end", "id"})
+_SMALL = 64  # bytes below which a codec only adds its own head
+
+
+@functools.cache  # a failed import is searched for again each time: half a millisecond a column
+def zstd() -> Any:
+    """The zstd module: the standard library's from Python 3.14 on, its backport before."""
+    try:
+        from compression import zstd  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        from backports import zstd
+    return zstd
+
+
+def encode(array: NDArray[Any], *, delta: bool = False, level: int = 1, codec: str = "zstd") -> list[Any]:
+    """The COL of an array of u8, u16, u32, u64 or i64.
+
+    Args:
+        array: shape (n,).
+        delta: store differences of neighbours, wrapping.
+        level: of the codec.
+        codec: "zstd", "zlib" or "none".
+    """
+    kind = TYPES[array.dtype.newbyteorder("<").str]
+    array = np.ascontiguousarray(array, dtype=DTYPES[kind])
+    chain: list[Any] = []
+    if delta and len(array) > 1:
+        chain = [["delta", int(array[0])]]
+        differences = np.empty_like(array)
+        differences[0] = 0
+        np.subtract(array[1:], array[:-1], out=differences[1:])
+        array = differences
+    if array.nbytes < _SMALL:
+        codec = "none"
+    data: Any = array.data
+    if codec == "zstd":
+        data = zstd().compress(data, level)
+    elif codec == "zlib":
+        data = zlib.compress(data, level)
+    else:
+        data = array.tobytes()
+    return [kind, chain, codec, array.nbytes, data]
+
+
+def encode_all(columns: Mapping[str, NDArray[Any]], *, level: int = 1) -> dict[str, list[Any]]:
+    """The `c` of a body: each column under its name."""
+    return {name: encode(array, delta=name in DELTA, level=level) for name, array in columns.items()}
+
+
+def decode(body: Body, n: int) -> NDArray[Any] | None:
+    """The column that stands at the cursor, n values; None when its type, chain or codec is not known here.
+
+    Raises:
+        FrameError: a length that is not n x width, a codec that fails or gives another length, a limit.
+    """
+    parts = body.array(64)
+    if parts < 5:
+        raise FrameError("a column of fewer than 5 parts")
+    kind, (chain, first) = body.text(), _chain(body)
+    codec, raw_len, packed = body.text(), body.uint(), body.binary()
+    for _ in range(parts - 5):
+        body.skip()
+    dtype = DTYPES.get(kind)
+    if dtype is None or chain is None or codec not in ("none", "zlib", "zstd"):
+        return None
+    width = np.dtype(dtype).itemsize
+    if raw_len != n * width or raw_len > body.limits.column:
+        raise FrameError(f"a column of {raw_len:,} bytes for {n:,} rows of {width}")
+    array = np.frombuffer(_decompress(codec, packed, raw_len, body.limits), dtype)
+    if chain and n:
+        bits = f"<u{width}"
+        sums = np.cumsum(array.view(bits), dtype=bits)
+        sums += np.array(first & ((1 << 8 * width) - 1), bits)
+        array = sums.view(dtype)
+    return array
+
+
+def _chain(body: Body) -> tuple[bool | None, int]:
+    """(delta or not, its first value); (None, 0) for a filter that this reader does not know."""
+    filters = body.array(16)
+    if filters == 0:
+        return False, 0
+    known, first = filters == 1, 0
+    for _ in range(filters):
+        parts = body.array(16)
+        if known and parts == 2 and body.text() == "delta":
+            value = body.scalar()
+            if type(value) is not int:
+                raise FrameError("a delta without its first value")
+            first = value
+        else:
+            for _ in range(parts - 1 if known and parts == 2 else parts):
+                body.skip()
+            known = False
+    return (True if known else None), first
+
+
+def _decompress(codec: str, packed: bytes, raw_len: int, limits: Limits) -> bytes:
+    if codec == "none":
+        raw = packed
+    elif codec == "zlib":
+        raw = _inflate(packed, raw_len)
+    else:
+        raw = _unzstd(packed, raw_len, limits)
+    if len(raw) != raw_len:
+        raise FrameError(f"a column gives {len(raw):,} bytes, {raw_len:,} were announced")
+    return raw
+
+
+def _inflate(packed: bytes, raw_len: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(packed, raw_len + 1)
+    except zlib.error as error:
+        raise FrameError(f"zlib: {error}") from None
+    if not inflater.eof:
+        raise FrameError("a zlib column that does not end")
+    return raw
+
+
+def _unzstd(packed: bytes, raw_len: int, limits: Limits) -> bytes:
+    module = zstd()
+    try:
+        if module.get_frame_info(packed).decompressed_size != raw_len:
+            raise FrameError("a zstd column that does not declare its size")
+        # a decompressor of its own: two threads in one corrupt each other
+        decompressor = module.ZstdDecompressor(
+            options={module.DecompressionParameter.window_log_max: limits.zstd_window_log}
+        )
+        raw: bytes = decompressor.decompress(packed, max_length=raw_len)
+        if not decompressor.eof and len(raw) == raw_len:
+            raw += decompressor.decompress(b"", max_length=1)
+    except (module.ZstdError, EOFError, MemoryError) as error:
+        raise FrameError(f"zstd: {error}") from None
+    if not decompressor.eof or decompressor.unused_data:
+        raise FrameError("a zstd column that does not end where it should")
+    return raw

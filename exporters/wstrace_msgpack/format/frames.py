@@ -1,0 +1,327 @@
+"""Bodies of frames: what the writer packs and the reader unpacks, one pair a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.schema import STREAMS
+from wstrace_msgpack.format import columns as col
+from wstrace_msgpack.format.layout import FEATURES, INDEX_ENTRIES, LIMITS, VERSION, FrameError, Limits
+from wstrace_msgpack.format.values import Body, packb
+
+#: an index entry as this writer packs it: 39 bytes, so that a page is read at once; any msgpack of that shape is read
+_INDEX_NAMES = ("kind", "offset", "length", "n", "t0", "t1")
+_INDEX_ROW = np.dtype(
+    [("array", "|u1"), ("kind", "|u1"), ("m1", "|u1"), ("offset", ">u8"), ("m2", "|u1"), ("length", ">u4"),
+     ("m3", "|u1"), ("n", ">u4"), ("m4", "|u1"), ("t0", ">u8"), ("m5", "|u1"), ("t1", ">u8")]
+)  # fmt: skip
+assert _INDEX_ROW.itemsize == 39  # FORMAT.md, INDEX
+_INDEX_FIXED = {"array": 0x96, "m1": 0xCF, "m2": 0xCE, "m3": 0xCE, "m4": 0xCF, "m5": 0xCF}
+_INDEX_START = b"\x81\xa1f\xdd"
+MAX_TIME = (1 << 64) - 1
+#: streams that a header announces
+STORED = ("page_fault", "process", "resident", "written")
+#: bytes of a body's start in which stream, n and t are looked for before all of it is read
+PEEK_BYTES = 512
+
+
+# -- packing -----------------------------------------------------------------------------------------------------
+
+
+def text(name: str) -> str | bytes:
+    """A name as it stands in the file: a str, or bin where it is not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        try:
+            return name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return name.encode("utf-8", "surrogatepass")  # a lone surrogate of a Windows name
+    return name
+
+
+def schema_of(stream: str, names: list[str]) -> list[list[str]]:
+    """[[column, type, semantic]...] of those columns of a known stream."""
+    schema = STREAMS[stream]
+    return [[c.name, c.type, c.semantic] for c in schema.columns if c.name in names]
+
+
+def announced() -> dict[str, list[list[str]]]:
+    """The header's `schema`: every stored column of the streams of v1."""
+    return {name: schema_of(name, [c.name for c in STREAMS[name].columns if not c.derived]) for name in STORED}
+
+
+def pack_strings(base: int, names: list[str]) -> bytes:
+    """STRINGS: names base, base + 1, ..."""
+    return packb({"base": base, "s": [text(name) for name in names]})
+
+
+def pack_mappings(n: int, columns: Mapping[str, NDArray[Any]], level: int) -> bytes:
+    """MAPPINGS: n rows."""
+    return packb({"n": n, "c": col.encode_all(columns, level=level)})
+
+
+def pack_events(
+    stream: str, n: int, t: tuple[int, int], lost: int, columns: Mapping[str, NDArray[Any]], level: int
+) -> bytes:
+    """EVENTS: n rows of a stream, the window they speak of, and what the kernel dropped before them."""
+    return packb({"s": stream, "n": n, "t": list(t), "lost": lost, "c": col.encode_all(columns, level=level)})
+
+
+def pack_snapshot(header: Mapping[str, Any], n: int, columns: Mapping[str, NDArray[Any]], level: int) -> bytes:
+    """SNAPSHOT: n runs of pages; header holds s, snap, part, last, pid, t, pages."""
+    return packb({**header, "n": n, "c": col.encode_all(columns, level=level)})
+
+
+# -- unpacking ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Header:
+    """HEADER: what a part says of itself."""
+
+    version: tuple[int, int] = VERSION
+    need: list[str] = field(default_factory=list)
+    id: bytes = b""
+    part: int = 0
+    prev: bytes | None = None
+    created_ns: int = 0  # realtime
+    boot_id: str = ""
+    clock: dict[str, Any] = field(default_factory=dict)
+    page_size: int = 4096
+    host: dict[str, Any] = field(default_factory=dict)
+    writer: str = ""
+    command: list[str] = field(default_factory=list)
+    schema: dict[str, list[list[str]]] = field(default_factory=dict)
+
+    def refused(self) -> str:
+        """Why this reader must not read the file, or ""."""
+        if self.version[0] > VERSION[0]:
+            return f"its format is version {self.version[0]}, this wstrace reads {VERSION[0]}"
+        unknown = [name for name in self.need if name not in FEATURES]
+        return f"it needs features that this wstrace lacks: {', '.join(unknown)}" if unknown else ""
+
+    def pack(self) -> bytes:
+        """The body."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "version"}
+        command, room = [], 64 << 10
+        for argument in self.command:
+            command.append(text(argument[:room]))
+            room = max(0, room - len(argument))
+        return packb({"v": list(self.version), **values, "command": command})
+
+
+def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
+    """The header. Raises FrameError."""
+    body, header = Body(data, limits), Header()
+    for key in body.map():
+        if key == "v":
+            parts = [body.uint(255) for _ in range(body.array(8))]
+            header.version = (parts[0], parts[1] if len(parts) > 1 else 0) if parts else VERSION
+        elif key in ("id", "prev"):
+            value = body.scalar()
+            if isinstance(value, bytes):
+                setattr(header, key, value[:8])
+        elif key in ("part", "created_ns", "page_size"):
+            setattr(header, key, body.uint())
+        elif key in ("boot_id", "writer"):
+            setattr(header, key, body.text())
+        elif key in ("need", "command"):
+            setattr(header, key, [body.text() for _ in range(body.array(limits.free_items))])
+        elif key in ("clock", "host"):
+            value = body.value()
+            setattr(header, key, value if isinstance(value, dict) else {})
+        elif key == "schema":
+            header.schema = _schema(body.value())
+        else:
+            body.skip()
+    body.end()
+    return header
+
+
+def _schema(value: Any) -> dict[str, list[list[str]]]:
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: [row for row in rows if isinstance(row, list) and len(row) >= 3 and all(isinstance(x, str) for x in row)]
+        for name, rows in value.items()
+        if isinstance(rows, list)
+    }
+
+
+def unpack_strings(data: Any, limits: Limits = LIMITS) -> tuple[int, list[str]]:
+    """(base, names) of a STRINGS body. Raises FrameError."""
+    body, base, names = Body(data, limits), 0, list[str]()
+    for key in body.map():
+        if key == "base":
+            base = body.uint((1 << 32) - 1)
+        elif key == "s":
+            names = [body.text() for _ in range(body.array(limits.strings))]
+        else:
+            body.skip()
+    body.end()
+    return base, names
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of an EVENTS, SNAPSHOT or MAPPINGS frame. Columns nobody asked for are not decoded.
+
+    unreadable: columns whose type, filter or codec this reader does not know.
+    """
+
+    stream: str = ""
+    n: int = 0
+    window: tuple[int, int] = (0, MAX_TIME)
+    lost: int = 0
+    header: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def unpack_rows(data: Any, wanted: Callable[[str], bool] = lambda _: True, limits: Limits = LIMITS) -> Rows:
+    """The rows of a body, of the columns that `wanted` says yes to. Raises FrameError."""
+    body, rows = Body(data, limits), Rows()
+    for key in body.map():
+        if key != "c":
+            _row_key(body, key, rows)
+        else:
+            _columns(body, rows, wanted)
+    body.end()
+    return rows
+
+
+def peek_rows(data: Any, limits: Limits = LIMITS) -> Rows:
+    """Stream, n and window from a body's first bytes, without its columns; what cannot be told stays as made."""
+    rows = Rows()
+    try:
+        body = Body(memoryview(data)[:PEEK_BYTES], limits)
+        for key in body.map():
+            if key == "c":
+                break
+            _row_key(body, key, rows)
+    except FrameError:
+        pass
+    return rows
+
+
+def _row_key(body: Body, key: str, rows: Rows) -> None:
+    if key == "n":
+        rows.n = body.uint(body.limits.rows)
+    elif key == "s":
+        rows.stream = body.text()
+    elif key == "lost":
+        rows.lost = body.uint()
+    elif key == "t":
+        value = body.value()
+        ends = value if isinstance(value, list) and len(value) == 2 else [value, value]
+        if all(type(end) is int and 0 <= end <= MAX_TIME for end in ends):
+            rows.window = (ends[0], ends[1])
+            rows.header["t"] = ends[0]
+    elif key in ("snap", "part", "last", "pid", "pages"):
+        rows.header[key] = body.scalar()
+    else:
+        body.skip()
+
+
+def _columns(body: Body, rows: Rows, wanted: Callable[[str], bool]) -> None:
+    if rows.columns:
+        raise FrameError("columns twice")
+    decoded = count = 0
+    for name in body.map():
+        count += 1
+        if count > body.limits.columns:
+            raise FrameError(f"more than {body.limits.columns} columns")
+        if not wanted(name):
+            body.skip()
+            continue
+        array = col.decode(body, rows.n)
+        if array is None:
+            rows.unreadable.append(name)
+            continue
+        rows.columns[name] = array
+        decoded += array.nbytes
+        if decoded > body.limits.frame_decoded:
+            raise FrameError(f"more than {body.limits.frame_decoded:,} decoded bytes")
+
+
+def unpack_mark(data: Any, limits: Limits = LIMITS) -> dict[str, Any]:
+    """A mark's keys and values. Raises FrameError."""
+    body = Body(data, limits)
+    value = body.value()
+    body.end()
+    if not isinstance(value, dict):
+        raise FrameError("a mark that is no map")
+    return value
+
+
+def pack_index(entries: NDArray[Any]) -> bytes:
+    """INDEX of entries (kind, offset, frame_len, n, t0, t1), u64, shape (n, 6): integers of forced widths."""
+    rows = np.zeros(len(entries), _INDEX_ROW)
+    for name, byte in _INDEX_FIXED.items():
+        rows[name] = byte
+    for name, column in zip(_INDEX_NAMES, entries.T, strict=True):
+        rows[name] = column
+    return _INDEX_START + len(rows).to_bytes(4, "big") + rows.tobytes()
+
+
+def unpack_index(data: Any, limits: Limits = LIMITS) -> NDArray[Any]:
+    """The entries (kind, offset, frame_len, n, t0, t1) of an INDEX page, u64, shape (n, 6). Raises FrameError."""
+    head = len(_INDEX_START) + 4
+    if bytes(data[: len(_INDEX_START)]) == _INDEX_START and (len(data) - head) % _INDEX_ROW.itemsize == 0:
+        rows = np.frombuffer(data, _INDEX_ROW, offset=head)
+        fits = int.from_bytes(data[head - 4 : head], "big") == len(rows) <= INDEX_ENTRIES
+        if fits and all((rows[name] == byte).all() for name, byte in _INDEX_FIXED.items()):
+            return np.stack([rows[name].astype("<u8") for name in _INDEX_NAMES], axis=1)
+    body, entries = Body(data, limits), list[list[int]]()
+    for key in body.map():
+        if key != "f":
+            body.skip()
+            continue
+        for _ in range(body.array(INDEX_ENTRIES)):
+            if body.array(6) != 6:
+                raise FrameError("an index entry that has not 6 parts")
+            entries.append([body.uint() for _ in range(6)])
+    body.end()
+    return np.array(entries, "<u8").reshape(-1, 6)
+
+
+@dataclass(slots=True)
+class End:
+    """END: where the index pages stand, and the sums."""
+
+    pages: list[int] = field(default_factory=list)
+    frames: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    ledger: dict[str, int] = field(default_factory=dict)
+    clean: bool = False
+
+
+def unpack_end(data: Any, limits: Limits = LIMITS) -> End:
+    """The END frame's body. Raises FrameError."""
+    body, end = Body(data, limits), End()
+    for key in body.map():
+        if key == "index":
+            end.pages = [body.uint() for _ in range(body.array(4096))]
+        elif key == "frames":
+            end.frames = body.uint()
+        elif key in ("rows", "ledger"):
+            setattr(end, key, counts(body.value()))
+        elif key == "clean":
+            end.clean = body.scalar() is True
+        else:
+            body.skip()
+    body.end()
+    return end
+
+
+def counts(value: Any) -> dict[str, int]:
+    """The integers of a map, by name."""
+    if not isinstance(value, dict):
+        return {}
+    return {name: n for name, n in value.items() if type(n) is int}

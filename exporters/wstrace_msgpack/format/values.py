@@ -1,0 +1,121 @@
+"""A frame's body read by its schema: never an object that was not asked for, never more than the limits allow.
+
+A plain `unpackb` of a hostile 16 MB body of nested arrays makes a gigabyte of lists; this reader looks at each
+object's first byte and takes scalars only, or skips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+
+from wstrace_msgpack.format.layout import LIMITS, FrameError, Limits
+
+
+def packb(value: Any) -> bytes:
+    """One value as msgpack."""
+    return bytes(msgpack.packb(value, use_bin_type=True))
+
+
+class Body:
+    """A cursor over one body.
+
+    Args:
+        data: the body's bytes.
+        limits: what is put up with.
+
+    Every method raises FrameError for what does not fit.
+    """
+
+    def __init__(self, data: Any, limits: Limits = LIMITS) -> None:
+        self.data = memoryview(data)
+        self.limits = limits
+        self._unpacker = msgpack.Unpacker(
+            None, max_buffer_size=max(len(data), 1), use_list=True, unicode_errors="surrogateescape"
+        )
+        self._unpacker.feed(self.data)
+        self._items = limits.free_items
+
+    def _call(self, name: str) -> Any:
+        try:
+            return getattr(self._unpacker, name)()
+        except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+            # every error that msgpack raises on bytes: OutOfData, FormatError, StackError, UnicodeDecodeError ...
+            raise FrameError(f"not msgpack as expected: {type(error).__name__}") from None
+
+    def _first_byte(self) -> int:
+        at = self._unpacker.tell()
+        if at >= len(self.data):
+            raise FrameError("the body ends early")
+        return int(self.data[at])
+
+    def map(self) -> Iterator[str]:
+        """The keys of the map that stands here; the caller takes or skips the value of each."""
+        for _ in range(self._call("read_map_header")):
+            key = self.scalar()
+            if isinstance(key, str):
+                yield key
+            else:
+                self.skip()
+
+    def array(self, most: int) -> int:
+        """The length of the array that stands here."""
+        n = self._call("read_array_header")
+        if n > most:
+            raise FrameError(f"an array of {n:,} where at most {most:,} are allowed")
+        return int(n)
+
+    def scalar(self) -> Any:
+        """None, bool, int, float, str or bytes; never an array, a map or an extension."""
+        first = self._first_byte()
+        if 0x80 <= first <= 0x9F or 0xDC <= first <= 0xDF or 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:
+            raise FrameError("an array, a map or an extension where a plain value belongs")
+        return self._call("unpack")
+
+    def uint(self, most: int = (1 << 64) - 1) -> int:
+        """An integer from 0 to most."""
+        value = self.scalar()
+        if type(value) is not int or not 0 <= value <= most:
+            raise FrameError("no integer in its range where one belongs")
+        return value
+
+    def text(self) -> str:
+        """A string; bytes are read as a path that is not UTF-8 (surrogateescape)."""
+        value = self.scalar()
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "surrogateescape")
+        if not isinstance(value, str):
+            raise FrameError("no string where one belongs")
+        if len(value) > self.limits.string:
+            raise FrameError(f"a string of {len(value):,} characters")
+        return value
+
+    def binary(self) -> bytes:
+        """Bytes."""
+        value = self.scalar()
+        if not isinstance(value, bytes):
+            raise FrameError("no bytes where they belong")
+        return value
+
+    def value(self, depth: int = 0) -> Any:
+        """Any value of bounded size and depth: what marks and headers hold beside the known keys."""
+        self._items -= 1
+        if self._items < 0 or depth > self.limits.free_depth:
+            raise FrameError("a value that is too large or too deep")
+        first = self._first_byte()
+        if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF):
+            return {key: self.value(depth + 1) for key in self.map()}
+        if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
+            return [self.value(depth + 1) for _ in range(self.array(self.limits.free_items))]
+        return self.scalar()
+
+    def skip(self) -> None:
+        """Passes over one object of any kind without making it."""
+        self._call("skip")
+
+    def end(self) -> None:
+        """The body must end here."""
+        if self._unpacker.tell() != len(self.data):
+            raise FrameError("bytes after the body's map")

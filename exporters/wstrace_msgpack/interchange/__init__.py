@@ -1,0 +1,1 @@
+"""A trace as Arrow, Parquet, CSV, JSON lines and SQL. Imports `read` and `format`."""

@@ -1,0 +1,79 @@
+"""Rows as Arrow, through the small package arro3-core: names and kinds in clear, as dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from wstrace.batch import Batch
+from wstrace.errors import Unavailable
+from wstrace.schema import KINDS, Column
+from wstrace.text import well_formed
+
+if TYPE_CHECKING:
+    from wstrace_msgpack.read.trace import Batches
+
+_NUMBERS = {"u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "i64": "int64"}
+
+
+def arro3() -> Any:
+    """The module arro3.core. Raises Unavailable with the command that installs it."""
+    try:
+        import arro3.core
+    except ImportError:
+        raise Unavailable("the package arro3-core is not installed", "pip install 'wstrace[arrow]'") from None
+    return arro3.core
+
+
+class Converter:
+    """Makes Arrow record batches of one selection's batches; every one has the same columns.
+
+    Args:
+        batches: the selection; columns that a batch lacks are null there.
+        read: how its batches are read; None = one after the other.
+    """
+
+    def __init__(self, batches: Batches, read: Iterable[Batch] | None = None) -> None:
+        self._core = arro3()
+        self._read = batches if read is None else read
+        trace, stream = batches.trace, batches.selection.stream or "page_fault"
+        self.columns = tuple(trace.columns_of(stream, batches.selection.columns))
+        names = [well_formed(name) for name in trace.strings.names(0, len(trace.strings))]
+        self._names = self._dictionary(names) if any(c.semantic == "str" for c in self.columns) else None
+        self._kinds = self._dictionary([*KINDS, *(f"kind {i}" for i in range(len(KINDS), 256))])
+        self.schema = self._core.Schema([self._core.Field(c.name, self._type(c), nullable=True) for c in self.columns])
+
+    def _dictionary(self, names: list[str]) -> Any:
+        """The names as an array of that dictionary; rows are taken from it by code."""
+        core = self._core
+        found: dict[str, None] = {}
+        for name in names:  # two names can read alike once made well-formed; a dictionary has each once
+            while name in found:
+                name += " "
+            found[name] = None
+        plain = core.Array(list(found), core.DataType.utf8())
+        return plain.cast(core.DataType.dictionary(core.DataType.uint32(), core.DataType.utf8()))
+
+    def _type(self, column: Column) -> Any:
+        if column.semantic == "str" or column.name == "kind":
+            return self._core.DataType.dictionary(self._core.DataType.uint32(), self._core.DataType.utf8())
+        return getattr(self._core.DataType, _NUMBERS[column.type])()
+
+    def _array(self, batch: Batch, column: Column) -> Any:
+        core = self._core
+        if column.name not in batch:
+            return core.Array([None] * len(batch), self._type(column))
+        values = core.Array.from_numpy(batch[column.name])
+        if column.name == "kind":
+            return self._kinds.take(values.cast(core.DataType.uint32()))
+        return self._names.take(values) if self._names is not None and column.semantic == "str" else values
+
+    def record_batches(self) -> Iterator[Any]:
+        """One record batch a batch."""
+        for batch in self._read:
+            arrays = [self._array(batch, column) for column in self.columns]
+            yield self._core.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def reader(self) -> Any:
+        """A reader of record batches (arro3), streamed: it has `__arrow_c_stream__`."""
+        return self._core.RecordBatchReader.from_batches(self.schema, self.record_batches())

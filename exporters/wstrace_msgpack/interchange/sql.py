@@ -1,0 +1,92 @@
+"""SQL over a trace: each stream is a DuckDB table that is streamed from the file, with the columns a query names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wstrace.errors import Unavailable, UsageError
+from wstrace_msgpack.interchange.arrow import Converter
+from wstrace_msgpack.read.prefetch import Prefetched
+from wstrace_msgpack.read.trace import TraceFile, open_trace
+
+#: tables beside those of the streams that a trace has rows of
+ALWAYS = ("page_fault", "process", "mapping")
+
+
+class Answer(NamedTuple):
+    """Column names and rows of a query."""
+
+    names: list[str]
+    rows: list[tuple[Any, ...]]
+
+
+def duckdb() -> Any:
+    """The module duckdb. Raises Unavailable with the command that installs it."""
+    try:
+        import duckdb
+    except ImportError:
+        raise Unavailable("the package duckdb is not installed", "pip install 'wstrace[sql]'") from None
+    return duckdb
+
+
+@contextmanager
+def connect(path: str, sql: str) -> Iterator[Answer]:
+    """Answers one query over a trace file, or over what `convert` made of its page faults (.parquet).
+
+    Raises:
+        UsageError: DuckDB does not understand the query.
+        TraceFileError: no such file, or no trace.
+    """
+    module = duckdb()
+    # nothing but the trace: a query that comes with a file from elsewhere reads no other file and loads no extension
+    connection = module.connect(":memory:")
+    try:
+        if Path(path).suffix == ".parquet":
+            quoted = path.replace("'", "''")
+            connection.execute(f"create view page_fault as select * from read_parquet('{quoted}')")  # noqa: S608
+            yield _answer(module, connection, sql)
+            return
+        connection.execute("set enable_external_access = false")
+        with open_trace(path) as trace:
+            for stream in sorted({*ALWAYS, *trace.streams} - {"mark"}):
+                connection.register(stream, Streamed(trace, stream, named_columns(trace, stream, sql)))
+            yield _answer(module, connection, sql)
+    finally:
+        connection.close()
+
+
+def _answer(module: Any, connection: Any, sql: str) -> Answer:
+    try:
+        result = connection.execute(sql)
+        return Answer([column[0] for column in result.description], result.fetchall())
+    except module.Error as error:
+        raise UsageError(f"query: {str(error).splitlines()[0]}") from None
+
+
+class Streamed:
+    """A stream as an Arrow stream that DuckDB may scan as often as it likes."""
+
+    def __init__(self, trace: TraceFile, stream: str, columns: list[str]) -> None:
+        self._trace, self._stream, self._columns = trace, stream, columns
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        batches = self._trace.batches(self._stream, self._columns)
+        converter = Converter(batches, Prefetched(batches))
+        return converter.reader().__arrow_c_stream__(requested_schema)
+
+
+def named_columns(trace: TraceFile, stream: str, sql: str) -> list[str]:
+    """The columns of a stream whose names occur in a query; all where it may mean all. At least one, to count rows."""
+    known = [column.name for column in trace.columns_of(stream)]
+    text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", sql, flags=re.IGNORECASE).lower()
+    words = re.findall(r"\w+", text)
+    # `from t` without select, summarize, describe, columns(...), t as a value: all of it may be meant
+    everything = re.search(r"(?:select|distinct|,|\.|\()\s*\*", text) or words.count("select") < words.count("from")
+    if everything or not {"select"} & set(words) or {"columns", "summarize", "describe", "pivot"} & set(words):
+        return known
+    named = [name for name in known if name in words]
+    return named or [min(known, key=lambda name: (name != "flags", name))]

@@ -1,0 +1,1 @@
+"""Reading trace files, whole, cut, damaged or still growing. Imports `format` only."""

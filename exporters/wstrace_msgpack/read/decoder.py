@@ -1,0 +1,153 @@
+"""Frames to batches: columns decoded, ids of the part translated to the whole trace's, derived columns computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import DTYPES, MARK, Schema
+from wstrace_msgpack.format import frames
+from wstrace_msgpack.format.layout import EVENTS, SNAPSHOT, FrameError, Limits
+from wstrace_msgpack.format.layout import MARK as MARK_FRAME
+from wstrace_msgpack.read.id_tables import PartLookups
+from wstrace_msgpack.read.scan import Damage, Frame
+
+MAP_COLUMNS = ("mapping", "pc_mapping")
+#: derived column -> the stored ones it is computed from
+DERIVED_FROM = {"file": ("mapping",), "kind": ("mapping",), "pc_file": ("pc_mapping", "flags")}
+
+
+class Selection(NamedTuple):
+    """What is wanted. None: every stream, every column, no bound; times in ns on the records' clock."""
+
+    stream: str | None = None
+    columns: tuple[str, ...] | None = None
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def stored(self) -> frozenset[str] | None:
+        """The stored columns that are needed for it."""
+        if self.columns is None:
+            return None
+        needed = {source for name in self.columns for source in DERIVED_FROM.get(name, (name,))}
+        return frozenset(needed | ({"time_ns"} if self.start is not None or self.end is not None else set()))
+
+
+class Reading(Protocol):
+    """What a decoder tells of the file that it reads from."""
+
+    limits: Limits
+    damage: Damage
+    unreadable: set[str]
+
+
+class Decoder:
+    """Makes batches of one part's frames. A bad body is counted in the part's damage and gives None."""
+
+    def __init__(
+        self,
+        part: Reading,
+        lookups: PartLookups,
+        selection: Selection,
+        schema: Callable[[str], Schema],
+        strings: Dictionary,
+    ) -> None:
+        self._part = part
+        self._lookups = lookups
+        self.selection = selection
+        self._schema = schema
+        self._strings = strings
+        stored = selection.stored
+        self._wanted = (lambda _: True) if stored is None else stored.__contains__
+
+    def with_selection(self, selection: Selection) -> Decoder:
+        """The same for another selection."""
+        return Decoder(self._part, self._lookups, selection, self._schema, self._strings)
+
+    @property
+    def kinds(self) -> frozenset[int]:
+        """The kinds of frames that can hold the stream."""
+        stream = self.selection.stream
+        if stream is None:
+            return frozenset((EVENTS, SNAPSHOT, MARK_FRAME))
+        if stream == "mark":
+            return frozenset((MARK_FRAME,))
+        return frozenset((SNAPSHOT if self._schema(stream).snapshot else EVENTS,))
+
+    def batch(self, frame: Frame) -> Batch | None:
+        """The batch of a frame; None when it is of another stream, or bad."""
+        limits, stream = self._part.limits, self.selection.stream
+        try:
+            if frame.kind == MARK_FRAME:
+                return self._mark(frames.unpack_mark(frame.body, limits))
+            rows = frames.unpack_rows(frame.body, self._wanted, limits)
+        except FrameError:
+            self._part.damage.bad_frames += 1
+            return None
+        if stream is not None and rows.stream != stream:
+            return None
+        self._part.unreadable.update(rows.unreadable)
+        columns = self._translated(rows.columns, self._schema(rows.stream))
+        columns = self._in_time(columns)
+        if self.selection.columns is not None:
+            columns = {name: columns[name] for name in self.selection.columns if name in columns}
+        window = rows.window if rows.window[0] <= rows.window[1] else (rows.window[1], rows.window[0])
+        return Batch(self._schema(rows.stream), columns, window=window, lost=rows.lost, source="replay",
+                     strings=self._strings, header=rows.header)  # fmt: skip
+
+    def _translated(self, columns: dict[str, NDArray[Any]], schema: Schema) -> dict[str, NDArray[Any]]:
+        found = {}
+        for column in schema.columns:  # in the schema's order, with its widths
+            array = columns.pop(column.name, None)
+            if array is None:
+                continue
+            if array.dtype != DTYPES[column.type]:
+                array = array.astype(DTYPES[column.type])
+            if column.semantic == "str":
+                array = self._lookups.name(array)
+            found[column.name] = array
+        found.update(columns)
+        wanted = self.selection.columns
+        derived = {}
+        if schema.column("mapping") is not None and (wanted is None or not DERIVED_FROM.keys().isdisjoint(wanted)):
+            derived = self._lookups.derived(found)
+        for name in MAP_COLUMNS:
+            if name in found and not self._lookups.identical:
+                found[name] = self._lookups.mapping(found[name])
+        return {**found, **derived}
+
+    def _in_time(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        start, end, times = self.selection.start, self.selection.end, columns.get("time_ns")
+        if times is None or not len(times) or (start is None and end is None):
+            return columns
+        keep = np.ones(len(times), bool)
+        if start is not None:
+            keep &= times >= np.uint64(max(start, 0))
+        if end is not None:
+            keep &= times < np.uint64(max(end, 0))
+        return columns if keep.all() else {name: array[keep] for name, array in columns.items()}
+
+    def _mark(self, mark: dict[str, Any]) -> Batch | None:
+        """A user's mark as a batch of one row."""
+        if mark.get("m") != "user":
+            return None
+        text = mark.get("text", "")
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "surrogateescape")
+        values = {"time_ns": mark.get("t"), "pid": mark.get("pid"), "tid": mark.get("tid")}
+        columns = {}
+        for column in MARK.columns:
+            value = self._strings.code(str(text)) if column.name == "text" else values[column.name]
+            most = (1 << 8 * np.dtype(DTYPES[column.type]).itemsize) - 1
+            if type(value) is int and 0 <= value <= most:
+                columns[column.name] = np.array([value], DTYPES[column.type])
+        time = int(columns["time_ns"][0]) if "time_ns" in columns else 0
+        start, end = self.selection.start, self.selection.end
+        if (start is not None and time < start) or (end is not None and time >= end):
+            return None
+        return Batch(MARK, columns, window=(time, time), source="replay", strings=self._strings)

@@ -1,0 +1,118 @@
+"""A trace that is still being written: its batches as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import TraceFileError
+from wstrace.schema import STREAMS, Schema
+from wstrace_msgpack.format import frames, osfile
+from wstrace_msgpack.format.frames import unpack_header
+from wstrace_msgpack.format.layout import END, HEADER, LIMITS, MAPPINGS, MARK, STRINGS, FrameError, Limits
+from wstrace_msgpack.format.part_names import is_trace, part_path
+from wstrace_msgpack.read.decoder import Decoder, Selection
+from wstrace_msgpack.read.id_tables import PartLookups, Tables, Whole
+from wstrace_msgpack.read.part import first_header
+from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner
+
+
+class Follower:
+    """Follows one growing file, and the parts that come after it, until the trace is ended.
+
+    Args:
+        path: of a part.
+        strings: the dictionary that names are put into.
+
+    Attributes:
+        finished: it was ended, or its writer is gone.
+        ledger, facts: what its end said.
+
+    Raises:
+        TraceFileError: it cannot be opened.
+    """
+
+    def __init__(self, path: str, strings: Dictionary, limits: Limits = LIMITS) -> None:
+        self.limits = limits
+        self.damage = Damage()
+        self.unreadable: set[str] = set()
+        self.finished = False
+        self.ledger: dict[str, int] = {}
+        self.facts: dict[str, object] = {}
+        self._path, self._number = path, 0
+        self._whole = Whole(strings)
+        self._open(path)
+
+    def _open(self, path: str) -> None:
+        self._input = Input(path)
+        self._scanner = Scanner(self._input, self.limits)
+        self._size = -1
+        self._tables = Tables(self.limits)
+        self._decoder: Decoder | None = None
+
+    def batches(self) -> Iterator[Batch]:
+        """What has come since the last call: mappings before the rows that refer to them."""
+        before = self._size
+        self._size = self._input.refresh()
+        for frame in self._scanner.frames(growing=True):
+            try:
+                yield from self._frame(frame)
+            except FrameError:
+                self.damage.bad_frames += 1
+        if self._size == before and not self.finished and not osfile.is_being_written(self._input.path):
+            self.finished = not self._next_part()
+
+    def _frame(self, frame: Frame) -> Iterator[Batch]:
+        if frame.kind == HEADER:
+            header = unpack_header(frame.body, self.limits)
+            if why := header.refused():
+                raise TraceFileError(f"{self._input.path}: {why}", "read it with a newer wstrace")
+            self._number = header.part
+        elif frame.kind == STRINGS:
+            self._tables.add_strings(*frames.unpack_strings(frame.body, self.limits))
+            self._decoder = None
+        elif frame.kind == MAPPINGS:
+            self._tables.add_mappings(frames.unpack_rows(frame.body, limits=self.limits).columns)
+            self._decoder = None
+        elif frame.kind == END:
+            self.ledger = frames.unpack_end(frame.body, self.limits).ledger
+            self.finished = not self._next_part()
+        else:
+            yield from self._rows(frame)
+
+    def _rows(self, frame: Frame) -> Iterator[Batch]:
+        if frame.kind == MARK:
+            mark = frames.unpack_mark(frame.body, self.limits)
+            if mark.get("m") == "facts" and isinstance(mark.get("facts"), dict):
+                self.facts = mark["facts"]
+        if self._decoder is None:
+            known = self._whole.n_rows
+            lookups = PartLookups(self._tables, self._whole)
+            self._decoder = Decoder(self, lookups, Selection(), _schema, self._whole.strings)
+            if self._whole.n_rows > known:
+                yield self._whole.batch(known)
+        if frame.kind in self._decoder.kinds:
+            batch = self._decoder.batch(frame)
+            if batch is not None and (len(batch) or batch.lost):
+                yield batch
+
+    def _next_part(self) -> bool:
+        """Opens the part that follows this one, when there is one."""
+        before = self._scanner.file_id
+        path = part_path(self._path, self._number + 1)
+        if not is_trace(path):
+            return False
+        header = first_header(path, self.limits)
+        if header is None or header.prev != before:
+            return False
+        self._input.close()
+        self._open(path)
+        return True
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._input.close()
+
+
+def _schema(name: str) -> Schema:
+    return STREAMS.get(name) or Schema(name, ())

@@ -1,0 +1,209 @@
+"""The reader's tables: names and mappings of one part, and of all parts together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.tally import distinct
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS, MAPPING
+from wstrace_msgpack.format.layout import LOST, FrameError, Limits
+
+#: ids up to which a table is a plain array
+_DENSE = 1 << 22
+#: columns that tell whether two parts speak of one mapping
+_IDENTITY = ("time_ns", "pid", "start", "end", "offset", "file", "flags")
+#: missing ids that are told apart; a hostile file may have four billion
+_MISSING_KEPT = 1 << 16
+
+
+class Tables:
+    """What STRINGS and MAPPINGS frames said. An id that no frame gave reads `[lost]`."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.names: dict[int, str] = {}
+        self._chars = 0
+        self._rows: list[dict[str, NDArray[Any]]] = []
+        self.n_mappings = 0
+
+    def add_strings(self, base: int, names: list[str]) -> None:
+        """Names base, base + 1, ...; the first that gave an id is believed. Raises FrameError past the limits."""
+        if base < 1 or base + len(names) > self._limits.strings:
+            raise FrameError(f"names {base:,} to {base + len(names):,}")
+        for position, name in enumerate(names, base):
+            if position not in self.names:
+                self._chars += len(name)
+                if self._chars > self._limits.strings_total:
+                    raise FrameError("more names than the limit")
+                self.names[position] = name
+
+    def add_mappings(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Rows of mappings. Raises FrameError past the limits, or without ids."""
+        if "id" not in columns:
+            raise FrameError("mappings without ids")
+        n = len(columns["id"])
+        if self.n_mappings + n > self._limits.mappings:
+            raise FrameError("more mappings than the limit")
+        self.n_mappings += n
+        self._rows.append(columns)
+
+    def mappings(self) -> dict[str, NDArray[Any]]:
+        """All rows as columns, one an id, in order of ids; `file` and `build_id` as ids of names."""
+        columns = {}
+        for column in MAPPING.columns:
+            parts = [_typed(rows, column.name, column.type, len(rows["id"])) for rows in self._rows]
+            columns[column.name] = np.concatenate(parts) if parts else np.empty(0, DTYPES[column.type])
+        _, first = np.unique(columns["id"], return_index=True)
+        first = first[columns["id"][first] != 0]
+        return {name: array[first] for name, array in columns.items()}
+
+
+def _typed(rows: dict[str, NDArray[Any]], name: str, kind: str, n: int) -> NDArray[Any]:
+    array = rows.get(name)
+    return np.zeros(n, DTYPES[kind]) if array is None else array.astype(DTYPES[kind], copy=False)
+
+
+class Lookup:
+    """u32 ids -> u32 values, 0 -> 0, unknown ids -> a value of their own."""
+
+    def __init__(self, ids: NDArray[Any], values: NDArray[Any], unknown: int) -> None:
+        order = np.argsort(ids, kind="stable")
+        self._ids, self._values, self._unknown = ids[order], values[order].astype("<u4"), np.uint32(unknown)
+        top = int(self._ids[-1]) if len(ids) else 0
+        self._dense: NDArray[Any] | None = None
+        if top < _DENSE:
+            self._dense = np.full(top + 2, self._unknown, "<u4")
+            self._dense[0] = 0
+            self._dense[self._ids] = self._values
+
+    def __call__(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """The value of each id."""
+        if self._dense is not None:
+            values: NDArray[Any] = self._dense[np.minimum(ids, len(self._dense) - 1)]
+            return values
+        at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        found = np.where(self._ids[at] == ids, self._values[at], self._unknown)
+        return np.where(ids == 0, np.uint32(0), found).astype("<u4")
+
+
+class PartLookups:
+    """One part's ids -> the whole trace's: names to codes, mappings to ids, mappings to files and kinds."""
+
+    def __init__(self, tables: Tables, whole: Whole) -> None:
+        self._lost = lost = whole.strings.code(LOST)
+        self._missing: dict[str, set[int]] = {"name": set(), "mapping": set()}
+        ids = np.fromiter(tables.names, "<u4", len(tables.names))
+        codes = np.fromiter((whole.strings.code(name) for name in tables.names.values()), "<u4", len(ids))
+        self._name = Lookup(ids, codes, lost)
+        rows = tables.mappings()
+        for column in ("file", "build_id"):
+            rows[column] = self.name(rows[column])
+        given = whole.add(rows)
+        self.mapping = Lookup(rows["id"], given, 0)
+        self.identical = bool(np.array_equal(given, rows["id"]))
+        kinds = (rows["flags"] >> KIND_SHIFT) & 15
+        labels = label_codes(rows["file"], kinds, whole.strings)
+        self._file = Lookup(rows["id"], labels, lost)
+        self.kind = Lookup(rows["id"], kinds, 0)
+        self._kernel = whole.strings.code("[kernel]")
+
+    @property
+    def n_missing(self) -> int:
+        """Names and mappings that were asked for and stand in no table."""
+        return sum(map(len, self._missing.values()))
+
+    def _noted(self, kind: str, ids: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:
+        lost = codes == self._lost
+        if lost.any() and len(self._missing[kind]) < _MISSING_KEPT:
+            self._missing[kind].update(distinct(ids[lost])[:_MISSING_KEPT].tolist())
+        return codes
+
+    def name(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """The codes of the part's names."""
+        return self._noted("name", ids, self._name(ids))
+
+    def file(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """The `file` codes of the part's mappings."""
+        return self._noted("mapping", ids, self._file(ids))
+
+    def derived(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """file, pc_file and kind, as far as the columns that they come from stand."""
+        found = {}
+        if "mapping" in columns:
+            found["file"] = self.file(columns["mapping"])
+            found["kind"] = self.kind(columns["mapping"]).astype("|u1")
+        if "pc_mapping" in columns:
+            found["pc_file"] = self.file(columns["pc_mapping"])
+            if "flags" in columns:
+                kernel = (columns["flags"] & FAULT_PC_KERNEL != 0) & (columns["pc_mapping"] == 0)
+                found["pc_file"][kernel] = self._kernel
+        return found
+
+
+class Whole:
+    """All parts of a trace together. Parts of one session share their mappings' ids; others get new ones."""
+
+    def __init__(self, strings: Dictionary | None = None) -> None:
+        self.strings = strings if strings is not None else Dictionary()
+        self._rows: list[dict[str, NDArray[Any]]] = []
+        self._known: dict[int, tuple[int, ...]] = {}
+        self._by_row: dict[tuple[int, ...], int] = {}
+        self._next = 1
+
+    def add(self, rows: dict[str, NDArray[Any]]) -> NDArray[Any]:
+        """Takes a part's mappings, names as codes; gives the whole trace's id of each."""
+        if not self._rows:  # one part, as a rule: its ids stand as they are
+            self._rows.append(rows)
+            return rows["id"]
+        if not self._known:
+            self._learn(self._rows[0])
+        identity = [rows[name].tolist() for name in _IDENTITY]
+        ids, new = [], []
+        for position, (own, row) in enumerate(zip(rows["id"].tolist(), zip(*identity, strict=True), strict=True)):
+            known = self._by_row.get((own, *row))
+            if known is None:
+                known = own if own not in self._known else max(self._next, own + 1)
+                while known in self._known:
+                    known += 1
+                self._known[known] = row
+                self._by_row[own, *row] = known
+                self._next = max(self._next, known + 1)
+                new.append(position)
+            ids.append(known)
+        given = np.array(ids, "<u4")
+        self._rows.append({**{name: array[new] for name, array in rows.items()}, "id": given[new]})
+        return given
+
+    def _learn(self, rows: dict[str, NDArray[Any]]) -> None:
+        """Takes note of the first part's mappings, for the parts that follow."""
+        identity = (rows[name].tolist() for name in _IDENTITY)
+        for own, row in zip(rows["id"].tolist(), zip(*identity, strict=True), strict=True):
+            self._known[own] = row
+            self._by_row[own, *row] = own
+            self._next = max(self._next, own + 1)
+
+    @property
+    def n_rows(self) -> int:
+        """Mappings so far."""
+        return sum(len(rows["id"]) for rows in self._rows)
+
+    def batch(self, first: int = 0) -> Batch:
+        """The mappings from the first-th on as one batch, in order of ids."""
+        columns = {
+            c.name: np.concatenate([rows[c.name] for rows in self._rows] or [np.empty(0, DTYPES[c.type])])[first:]
+            for c in MAPPING.columns
+        }
+        order = np.argsort(columns["id"], kind="stable")
+        return Batch(MAPPING, {name: array[order] for name, array in columns.items()}, strings=self.strings)
+
+
+def label_codes(files: NDArray[Any], kinds: NDArray[Any], strings: Dictionary) -> NDArray[Any]:
+    """The `file` code of mappings: their path, or `[heap]`, `[stack]`, `[anon]` ... by their kind."""
+    unnamed = np.array(
+        [0 if kind == "other" else strings.code(f"[{kind}]") for kind in KINDS] + [0] * (16 - len(KINDS)), "<u4"
+    )
+    return np.where(files != 0, files, np.where(kinds == KIND_FILE, 0, unnamed[kinds]))

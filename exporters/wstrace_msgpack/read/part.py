@@ -1,0 +1,318 @@
+"""Part: one file of a trace. Opened by its footer where that stands and fits; otherwise by a scan from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import TraceFileError
+from wstrace.schema import STREAMS
+from wstrace_msgpack.format import frames
+from wstrace_msgpack.format.frames import Rows
+from wstrace_msgpack.format.layout import (
+    END,
+    END_BYTES,
+    EVENTS,
+    HEAD_BYTES,
+    HEADER,
+    INDEX,
+    LIMITS,
+    MAPPINGS,
+    MARK,
+    SNAPSHOT,
+    STRINGS,
+    SYNC,
+    FrameError,
+    Limits,
+    unpack_head,
+)
+from wstrace_msgpack.read.id_tables import Tables
+from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner, frame_at
+
+ENTRY = np.dtype(
+    [("kind", "|u1"), ("offset", "<u8"), ("length", "<u4"), ("n", "<u4"), ("t0", "<u8"), ("t1", "<u8"), ("seq", "<u8")]
+)
+assert ENTRY.itemsize == 41  # ours, not the file's
+_U32 = (1 << 32) - 1
+
+
+class Part:
+    """One file: its header, where its frames stand, its tables.
+
+    Args:
+        path: a regular file.
+        limits: what is put up with.
+        scan: True = do not trust the index, check every byte.
+
+    Raises:
+        TraceFileError: it is no trace, of a greater major version, or needs what this reader lacks.
+    """
+
+    def __init__(self, path: str, limits: Limits = LIMITS, *, scan: bool = False) -> None:
+        self.path = path
+        self.limits = limits
+        self.input = Input(path)
+        self.damage = Damage()
+        self.unreadable: set[str] = set()
+        self.end: frames.End | None = None
+        self.file_id: bytes | None = None
+        self.scanned = False
+        self.checked_bytes = self.bad_heads = 0  # by the scan
+        self._tables: Tables | None = None
+        self._counts: list[Rows] | None = None
+        try:
+            entries = None if scan else self._by_footer()
+            self.entries: NDArray[Any] = self._by_scan() if entries is None else entries
+            self.header = self._header()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- where the frames stand --------------------------------------------------------------------------------------
+
+    def _by_footer(self) -> NDArray[Any] | None:
+        """The entries that END and INDEX give, or None when anything about them does not fit."""
+        source = self.input
+        base = max(0, source.size - END_BYTES)
+        tail = bytes(source.read(base, END_BYTES))
+        at = tail.rfind(SYNC)
+        head = unpack_head(tail, at) if at >= 0 else None
+        if head is None or head.kind != END or base + at + head.frame_len != source.size:
+            return None
+        frame = frame_at(source, base + at, head.file_id, self.limits)
+        if frame is None:
+            return None
+        try:
+            end = frames.unpack_end(frame.body, self.limits)
+            pages: list[NDArray[Any]] = []
+            for page in end.pages:
+                index = frame_at(source, page, head.file_id, self.limits)
+                if index is None or index.kind != INDEX or sum(len(rows) for rows in pages) > self.limits.frames:
+                    return None
+                pages.append(frames.unpack_index(index.body, self.limits))
+                pages.append(np.array([[INDEX, page, index.length, 0, 0, 0]], "<u8"))
+        except FrameError:
+            return None
+        pages.append(np.array([[END, frame.offset, frame.length, 0, 0, 0]], "<u8"))
+        entries = _tiled(np.concatenate(pages), source.size)
+        if entries is None or len(entries) != end.frames or head.seq != end.frames - 1:
+            return None
+        self.end, self.file_id = end, head.file_id
+        return entries
+
+    def _by_scan(self) -> NDArray[Any]:
+        """The entries of all good frames, each checked."""
+        scanner = Scanner(self.input, self.limits)
+        rows = []
+        self._counts = counts = []
+        self.end = None
+        for frame in scanner.frames():
+            peeked = Rows(window=(0, 0))
+            if frame.kind in (EVENTS, SNAPSHOT):
+                peeked = frames.peek_rows(frame.body, self.limits)
+                counts.append(peeked)
+            rows.append((frame.kind, frame.offset, frame.length, peeked.n, *peeked.window, frame.seq))
+            if len(rows) > self.limits.frames:
+                raise TraceFileError(f"{self.path} has more than {self.limits.frames:,} frames")
+            if frame.kind == END:
+                try:
+                    self.end = frames.unpack_end(frame.body, self.limits)
+                except FrameError:
+                    scanner.damage.bad_frames += 1
+            else:
+                self.end = None  # an END that is not the last does not count: the trace was gone on with
+        if not rows:
+            why = "is empty" if not self.input.size else "is no wstrace trace file"
+            raise TraceFileError(f"{self.path} {why}")
+        self.damage, self.file_id, self.scanned = scanner.damage, scanner.file_id, True
+        self.checked_bytes, self.bad_heads = scanner.checked_bytes, scanner.bad_heads
+        return np.array(rows, ENTRY)
+
+    def _header(self) -> frames.Header:
+        header = frames.Header(id=self.file_id or b"")
+        for frame in self.read(frozenset((HEADER,))):
+            try:
+                header = frames.unpack_header(frame.body, self.limits)
+            except FrameError:
+                self.damage.bad_frames += 1
+                continue
+            if why := header.refused():
+                raise TraceFileError(f"{self.path}: {why}", "read it with a newer wstrace")
+            break
+        return header
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        kinds: frozenset[int] | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        stream: str | None = None,
+        after: int = -1,
+    ) -> Iterator[Frame]:
+        """The frames of those kinds whose window touches [start, end), in the order of the file.
+
+        A frame that is not where the index says makes it scan the whole file, and go on behind the last one given.
+
+        Args:
+            kinds: None = all.
+            start, end: ns on the records' clock; frames without a window are always given.
+            stream: frames of another known stream are passed over.
+            after: only frames behind that offset.
+        """
+        position, done = 0, after
+        chosen = self.chosen(kinds, start, end, done)
+        while position < len(chosen):
+            entry = chosen[position]
+            position += 1
+            if self.is_of_another(entry, self.input, stream):
+                continue
+            frame = self.frame(entry, self.input)
+            if frame is None:
+                if not self.scanned:
+                    self.entries = self._by_scan()
+                    chosen, position = self.chosen(kinds, start, end, done), 0
+                else:
+                    self.damage.bad_frames += 1  # the file changed while it was read
+                continue
+            done = frame.offset
+            yield frame
+
+    def frame(self, entry: Any, source: Input) -> Frame | None:
+        """The frame of an entry, read from that input of the same file; None when it is not what the entry says."""
+        frame = frame_at(source, int(entry["offset"]), self.file_id, self.limits)
+        fits = frame is not None and frame.seq == entry["seq"] and frame.kind == entry["kind"]
+        return frame if fits else None
+
+    def is_of_another(self, entry: Any, source: Input, stream: str | None) -> bool:
+        """Whether a frame's first bytes name another stream than the one wanted: then the rest need not be read.
+
+        Only the name of a stream of ours is believed before the CRC is checked: no flipped bit makes one of another.
+        """
+        if stream is None or entry["kind"] not in (EVENTS, SNAPSHOT):
+            return False
+        data = source.read(int(entry["offset"]), min(int(entry["length"]), frames.PEEK_BYTES))
+        head = unpack_head(data)
+        if head is None or (head.file_id, head.seq, head.kind) != (self.file_id, entry["seq"], entry["kind"]):
+            return False  # not the frame that the index means: who reads it will see
+        found = frames.peek_rows(data[HEAD_BYTES:], self.limits).stream
+        return found != stream and found in STREAMS
+
+    def chosen(self, kinds: frozenset[int] | None, start: int | None, end: int | None, after: int = -1) -> NDArray[Any]:
+        """The entries of those kinds behind an offset whose window touches [start, end)."""
+        entries = self.entries
+        keep = entries["offset"].astype("<i8") > after
+        if kinds is not None:
+            keep &= np.isin(entries["kind"], list(kinds))
+        timed = np.isin(entries["kind"], (EVENTS, SNAPSHOT, MARK)) & (entries["t1"] != 0)
+        if start is not None:
+            keep &= ~timed | (entries["t1"] >= np.uint64(max(start, 0)))
+        if end is not None:
+            keep &= ~timed | (entries["t0"] < np.uint64(max(end, 0)))
+        chosen: NDArray[Any] = entries[keep]
+        return chosen
+
+    @property
+    def tables(self) -> Tables:
+        """Its names and mappings, read on first use."""
+        if self._tables is None:
+            tables = Tables(self.limits)
+            for frame in self.read(frozenset((STRINGS, MAPPINGS))):
+                try:
+                    if frame.kind == STRINGS:
+                        tables.add_strings(*frames.unpack_strings(frame.body, self.limits))
+                    else:
+                        tables.add_mappings(frames.unpack_rows(frame.body, limits=self.limits).columns)
+                except FrameError:
+                    self.damage.bad_frames += 1
+            self._tables = tables
+        return self._tables
+
+    def marks(self) -> Iterator[dict[str, Any]]:
+        """Its marks as they stand in the file."""
+        for frame in self.read(frozenset((MARK,))):
+            try:
+                yield frames.unpack_mark(frame.body, self.limits)
+            except FrameError:
+                self.damage.bad_frames += 1
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    @property
+    def clean(self) -> bool:
+        """It has its end, and nothing was found damaged."""
+        return self.end is not None and self.end.clean and not self.damage.any and not self.damage.tail_bytes
+
+    @property
+    def begin_ns(self) -> int:
+        """The first clock mark's time, else that of the first row."""
+        for mark in self.marks():
+            if mark.get("m") == "clock" and type(mark.get("monotonic")) is int:
+                return int(mark["monotonic"])
+        times = self.entries["t0"][np.isin(self.entries["kind"], (EVENTS, SNAPSHOT))]
+        return int(times.min()) if len(times) else 0
+
+    def counts(self) -> list[Rows]:
+        """Stream, n, window and lost of every EVENTS and SNAPSHOT frame, without its columns. Read once."""
+        if self._counts is None:
+            found = [frames.peek_rows(frame.body, self.limits) for frame in self.read(frozenset((EVENTS, SNAPSHOT)))]
+            self._counts = found if self._counts is None else self._counts  # a scan meanwhile has read them all
+        return self._counts
+
+    def rows(self) -> dict[str, int]:
+        """stream -> rows: what END says, else what the frames say."""
+        if self.end is not None and not self.damage.any:
+            return {name: n for name, n in self.end.rows.items() if name and n}
+        return self.frame_rows()
+
+    def frame_rows(self) -> dict[str, int]:
+        """stream -> rows in the frames that can be read, whatever END says."""
+        found: dict[str, int] = {}
+        for rows in self.counts():
+            found[rows.stream] = found.get(rows.stream, 0) + rows.n
+        found["mapping"] = self.tables.n_mappings
+        found["mark"] = sum(mark.get("m") == "user" for mark in self.marks())
+        return {name: n for name, n in found.items() if name and n}
+
+    def lost(self) -> dict[str, int]:
+        """stream -> records that the kernel dropped, of EVENTS frames and `lost` marks."""
+        found: dict[str, int] = {}
+        for rows in self.counts():
+            found[rows.stream] = found.get(rows.stream, 0) + rows.lost
+        return {name: n for name, n in found.items() if n}
+
+    def close(self) -> None:
+        """Closes the file."""
+        self.input.close()
+
+
+def _tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
+    """Entries in the order of the file, when they cover it without a gap: an index cannot hide a frame."""
+    if (rows[:, :4] > np.array([127, size, _U32, _U32], "<u8")).any():
+        return None
+    rows = rows[np.argsort(rows[:, 1], kind="stable")]
+    entries = np.zeros(len(rows), ENTRY)
+    for name, column in zip(("kind", "offset", "length", "n", "t0", "t1"), rows.T, strict=True):
+        entries[name] = column
+    entries["seq"] = np.arange(len(rows))
+    ends = entries["offset"] + entries["length"]
+    if entries["offset"][0] != 0 or ends[-1] != size or not np.array_equal(entries["offset"][1:], ends[:-1]):
+        return None
+    return entries
+
+
+def first_header(path: str, limits: Limits = LIMITS) -> frames.Header | None:
+    """The header of a file whose first frame is a good one, else None. Raises TraceFileError when it cannot be read."""
+    source = Input(path)
+    try:
+        frame = frame_at(source, 0, None, limits)
+        return frames.unpack_header(frame.body, limits) if frame is not None and frame.kind == HEADER else None
+    except FrameError:
+        return None
+    finally:
+        source.close()

@@ -1,0 +1,175 @@
+"""The source `replay`: a trace file gives its records again, at full speed or at the speed they came."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from wstrace.batch import Batch
+from wstrace.errors import UsageError
+from wstrace.interfaces import Context, Source
+from wstrace.ledger import Ledger
+from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
+
+if TYPE_CHECKING:  # every session knows this class, few read a file: 10 ms
+    from wstrace_msgpack.read.follow import Follower
+    from wstrace_msgpack.read.trace import TraceFile
+
+#: the fact that tells an exporter of which time, host and command a replay's records are: fields of the header,
+#: and begin_ns
+ORIGIN = "origin"
+_ORIGIN_FIELDS = ("created_ns", "boot_id", "clock", "page_size", "host", "command")
+#: rows that one drain gives at most
+_DRAIN_ROWS = 1 << 18
+
+
+class Replay(Source):
+    """Gives the records of a trace file, with its ledger and facts.
+
+    Args:
+        path: the file, or several separated by commas.
+        speed: 1.0 = as fast as they came, 2.0 = twice as fast; 0 = as fast as they can be read.
+        start, end: seconds from the trace's beginning; only records between them are given.
+        follow: wait for what is written to the file meanwhile, until it is ended.
+    """
+
+    name: ClassVar[str] = "replay"
+    patient: ClassVar[bool] = True
+    streams: ClassVar[tuple[Schema, ...]] = (MAPPING, PROCESS, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES, MARK)
+
+    def __init__(
+        self,
+        *,
+        path: list[str],
+        speed: float = 0.0,
+        start: float | None = None,
+        end: float | None = None,
+        follow: bool = False,
+    ) -> None:
+        if speed < 0:
+            raise UsageError(f"replay:speed={speed} is less than 0")
+        if follow and (start is not None or end is not None or speed):
+            raise UsageError("replay:follow gives what comes as it comes", "leave speed, start and end out")
+        self._paths = [path] if isinstance(path, str) else list(path)
+        self._speed = speed
+        self._window = (start, end)
+        self._follow = follow
+        self._trace: TraceFile | None = None
+        self._follower: Follower | None = None
+        self._rows = 0
+        self._finished = False
+        self._waiting: Batch | None = None
+        self._begun: tuple[int, int] | None = None
+
+    def start(self, context: Context) -> None:
+        """Opens the file and takes over its facts. Raises TraceFileError."""
+        from wstrace_msgpack.read.decoder import Selection
+        from wstrace_msgpack.read.follow import Follower
+        from wstrace_msgpack.read.trace import open_trace
+
+        self._context = context
+        if self._follow:
+            if len(self._paths) != 1:
+                raise UsageError("replay:follow reads one file")
+            self._follower = Follower(self._paths[0], context.strings)
+            return
+        self._trace = trace = open_trace(self._paths, strings=context.strings)
+        begin, (start, end) = trace.begin_ns, self._window
+        first, last = (None if at is None else begin + int(at * 1e9) for at in (start, end))
+        self._inside, self._until = Selection(None, None, first, last), Selection(None, None, None, last)
+        header = trace.header
+        context.facts.update(_foreign(trace.facts))
+        context.facts[ORIGIN] = {name: getattr(header, name) for name in _ORIGIN_FIELDS}
+        context.facts[ORIGIN]["begin_ns"] = begin
+        self._batches = self._given(trace)
+
+    def _given(self, trace: TraceFile) -> Iterator[Batch]:
+        mappings = trace.mappings
+        if len(mappings):
+            yield mappings
+        start, end = self._inside.start, self._inside.end
+        for part, decoder in trace.decoders(self._until):
+            inside = decoder if start is None else decoder.with_selection(self._inside)
+            for frame in part.read(decoder.kinds, None, end):
+                batch = decoder.batch(frame)
+                if batch is not None and start is not None and not batch.schema.essential:
+                    batch = inside.batch(frame)
+                if batch is not None and (len(batch) or batch.lost):
+                    yield batch
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """The next records, at most a quarter of a million, or none while it is not their time."""
+        until = time.monotonic() + timeout
+        if self._follower is not None:
+            yield from self._followed(self._follower, timeout)
+            return
+        rows = 0
+        while rows < _DRAIN_ROWS and not self._finished:
+            batch = self._waiting or next(self._batches, None)
+            if batch is None:
+                self._finished = True
+                return
+            self._waiting = batch
+            if not self._due(batch, until):
+                return
+            self._waiting = None
+            rows += len(batch)
+            self._rows += len(batch)
+            yield batch
+
+    def _followed(self, follower: Follower, timeout: float) -> Iterator[Batch]:
+        rows = self._rows
+        for batch in follower.batches():
+            self._rows += len(batch)
+            yield batch
+        self._finished = follower.finished
+        if rows == self._rows and not self._finished:
+            time.sleep(timeout)
+
+    def _due(self, batch: Batch, until: float) -> bool:
+        """Waits for the batch's time, at most until then."""
+        if not self._speed or batch.schema is MAPPING:
+            return True
+        now = time.monotonic_ns()
+        if self._begun is None:
+            self._begun = (now, batch.window[0])
+        at = self._begun[0] + (batch.window[1] - self._begun[1]) / self._speed
+        wait = min(at / 1e9, until) - now / 1e9
+        if wait > 0:
+            time.sleep(wait)
+        return time.monotonic_ns() >= at
+
+    def stop(self) -> Iterable[Batch]:
+        """Nothing more; the file's ledger stands in place of one's own."""
+        ledger = self._context.ledger
+        if self._follower is not None:
+            for stage, who, n in Ledger.from_dict(self._follower.ledger).rows():
+                ledger.set(stage, n, who)
+            self._context.facts.update(_foreign(self._follower.facts))
+            self._follower.close()
+        if self._trace is not None:
+            whole = self._window == (None, None)
+            for stage, who, n in self._trace.ledger.rows():
+                if whole or stage != "recorded":
+                    ledger.set(stage, n, who)
+            for name, n in self._trace.damage().items():
+                if n and name in ("lost_bytes", "lost_frames", "bad_frames"):
+                    ledger.set(f"file_{name}", n, self.name)
+            self._trace.close()
+            self._trace = None
+        return ()
+
+    @property
+    def finished(self) -> bool:
+        """All was given."""
+        return self._finished
+
+    def statistics(self) -> dict[str, int]:
+        """Rows given."""
+        return {"rows": self._rows}
+
+
+def _foreign(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a file, without where it was saved then."""
+    return {key: value for key, value in facts.items() if key != "saved"}

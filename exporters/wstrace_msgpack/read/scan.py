@@ -1,0 +1,287 @@
+"""Frames out of a file that need not be whole: find the next good one, count what lies between.
+
+A frame is good when its fixed bytes, its file id, its length and its CRC hold. Where one is bad, the search goes on
+byte by byte for the next head; a gap in seq tells how many frames are lost.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from wstrace.errors import TraceFileError
+from wstrace_msgpack.format.frames import unpack_header
+from wstrace_msgpack.format.layout import (
+    HEAD_BYTES,
+    HEADER,
+    LIMITS,
+    SYNC,
+    FrameError,
+    Head,
+    Limits,
+    crc_holds,
+    unpack_head,
+)
+
+_SMALL_READ, _SEARCH_READ = 4096, 1 << 20
+#: bytes in which the first good frame of a trace must stand
+_SEARCH_FIRST = 64 << 20
+
+
+class Frame(NamedTuple):
+    """A good frame. The body is valid until the next one is read."""
+
+    kind: int
+    seq: int
+    offset: int
+    body: memoryview
+
+    @property
+    def length(self) -> int:
+        """Bytes of head and body."""
+        return HEAD_BYTES + len(self.body)
+
+
+@dataclass(slots=True)
+class Damage:
+    """What a scan found wrong.
+
+    lost_bytes: bytes that belong to no good frame. lost_frames: missing by their seq. bad_frames: whole by their CRC,
+    but with a body that is not what the format says. duplicates: dropped, seen before. reordered: taken, out of order.
+    tail_bytes: those of lost_bytes that lie behind the last good frame: what a cut leaves. lost_names: names and
+    mappings that were asked for and stand in no table: they read `[lost]`.
+    """
+
+    lost_bytes: int = 0
+    lost_frames: int = 0
+    bad_frames: int = 0
+    duplicates: int = 0
+    reordered: int = 0
+    tail_bytes: int = 0
+    lost_names: int = 0
+
+    @property
+    def any(self) -> bool:
+        """Something other than a cut tail."""
+        return bool(
+            self.lost_bytes > self.tail_bytes
+            or self.lost_frames
+            or self.bad_frames
+            or self.duplicates
+            or self.reordered
+        )
+
+    def as_dict(self) -> dict[str, int]:
+        """Every count by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Input:
+    """A regular file, read at offsets. Not for two threads at once.
+
+    Raises:
+        TraceFileError: it cannot be opened, or is none.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            if not Path(path).is_file() and Path(path).exists():
+                raise TraceFileError(f"{path} is not a regular file", "save it to a file first")
+            self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115  close() is ours
+        except OSError as error:
+            raise TraceFileError(f"cannot read {path}: {error.strerror}") from None
+        self.size = os.fstat(self._file.fileno()).st_size
+        self._small = memoryview(b"")
+        self._small_at = 0
+        self._large = bytearray()
+
+    def refresh(self) -> int:
+        """The size it has now."""
+        self.size = os.fstat(self._file.fileno()).st_size
+        self._small = memoryview(b"")
+        return self.size
+
+    def read(self, at: int, n: int) -> memoryview:
+        """n bytes, or fewer at its end; valid until the next read."""
+        begin = at - self._small_at
+        if begin >= 0 and begin + n <= len(self._small):
+            return self._small[begin : begin + n]
+        try:
+            self._file.seek(at)
+            if n <= _SMALL_READ:
+                self._small, self._small_at = memoryview(self._file.read(_SMALL_READ) or b""), at
+                return self._small[:n]
+            if len(self._large) < n:
+                self._large = bytearray(n)
+            view, got = memoryview(self._large)[:n], 0
+            while got < n and (more := self._file.readinto(view[got:])):
+                got += more
+        except OSError as error:
+            raise TraceFileError(f"cannot read {self.path}: {error.strerror}") from None
+        return view[:got]
+
+    def close(self) -> None:
+        """Closes it."""
+        self._file.close()
+
+
+def frame_at(source: Input, at: int, file_id: bytes | None, limits: Limits = LIMITS) -> Frame | None:
+    """The good frame at that offset, or None."""
+    head = head_at(source, at, file_id, limits)
+    return _checked(source, at, head) if head is not None else None
+
+
+def head_at(source: Input, at: int, file_id: bytes | None, limits: Limits = LIMITS) -> Head | None:
+    """The head at that offset, when it is this file's, within the limits, and its frame lies within the file."""
+    head = unpack_head(source.read(at, HEAD_BYTES))
+    if head is None or (file_id is not None and head.file_id != file_id):
+        return None
+    if head.body_len > limits.body(head.kind) or at + head.frame_len > source.size:
+        return None
+    return head
+
+
+def _checked(source: Input, at: int, head: Head) -> Frame | None:
+    data = source.read(at, head.frame_len)
+    body = data[HEAD_BYTES:]
+    if len(body) != head.body_len or not crc_holds(data, body, head.crc):
+        return None
+    return Frame(head.kind, head.seq, at, body)
+
+
+class Sequence:
+    """Which seqs were seen: tells gaps, duplicates and late ones apart."""
+
+    def __init__(self, damage: Damage, first: int = 0) -> None:
+        self.next = first
+        self._damage = damage
+        self._gaps: list[tuple[int, int]] = []
+
+    def take(self, seq: int) -> bool:
+        """Whether a frame of that seq is new."""
+        if seq >= self.next:
+            if seq > self.next:
+                self._gaps.append((self.next, seq))
+                self._damage.lost_frames += seq - self.next
+            self.next = seq + 1
+            return True
+        at = bisect_right(self._gaps, (seq, 1 << 64)) - 1
+        if at < 0 or seq >= self._gaps[at][1]:
+            self._damage.duplicates += 1
+            return False
+        low, high = self._gaps[at]
+        self._gaps[at : at + 1] = [gap for gap in ((low, seq), (seq + 1, high)) if gap[0] < gap[1]]
+        self._damage.lost_frames -= 1
+        self._damage.reordered += 1
+        return True
+
+
+class Scanner:
+    """Goes through a file from an offset on.
+
+    Args:
+        source: the file.
+        limits: what is put up with.
+        start, seq, file_id: where to begin, when that is not the file's start.
+    """
+
+    def __init__(
+        self, source: Input, limits: Limits = LIMITS, *, start: int = 0, seq: int = 0, file_id: bytes | None = None
+    ) -> None:
+        self.source = source
+        self.limits = limits
+        self.file_id = file_id
+        self.damage = Damage()
+        self.sequence = Sequence(self.damage, seq)
+        self.end = start  # of the last good frame
+        self._at = start
+        self._budget = 0
+        self.checked_bytes = self.bad_heads = 0
+        self._window, self._window_at = b"", 0
+
+    def frames(self, *, growing: bool = False) -> Iterator[Frame]:
+        """The good frames up to the file's end as it is now.
+
+        Args:
+            growing: what lies behind the last good frame is not lost but unfinished: it is looked at again by the
+                next call.
+
+        Raises:
+            TraceFileError: there is none at the beginning: this is no trace.
+        """
+        source = self.source
+        self._window = b""
+        self._budget = self.limits.scan_ratio * max(source.size, _SMALL_READ)
+        at = self._at
+        while at < source.size:
+            head = head_at(source, at, self.file_id, self.limits)
+            frame = self._check(at, head)
+            if frame is None:
+                found = self._search(at + self._step(head))
+                if growing and found >= source.size:
+                    break
+                self.damage.lost_bytes += found - at
+                at = found
+                continue
+            self.damage.tail_bytes = 0
+            at = self._at = self.end = at + frame.length
+            if self.sequence.take(frame.seq):
+                yield frame
+        self.damage.tail_bytes = 0 if growing else source.size - self.end
+        self._at = at
+
+    def _step(self, head: Head | None) -> int:
+        """Bytes to pass before the search goes on.
+
+        A file made of bad heads would have every byte checked many times over: 25 GB for 2 MB of them. Each costs its
+        length from a budget; once that is spent, bad frames are skipped by their length.
+        """
+        length = max(head.frame_len if head is not None else 0, _SMALL_READ)
+        self._budget -= length
+        self.bad_heads += head is not None
+        return 1 if self._budget > 0 else length
+
+    def _check(self, at: int, head: Head | None) -> Frame | None:
+        if head is None:
+            return None
+        self.checked_bytes += head.frame_len
+        frame = _checked(self.source, at, head)
+        self._budget -= head.frame_len if frame is not None else 0
+        if frame is not None and self.file_id is None:
+            self.file_id = self._settled(head, frame)
+            if self.file_id != head.file_id:
+                return None
+        return frame
+
+    def _settled(self, head: Head, frame: Frame) -> bytes | None:
+        """The file's id by its first good frame; the CRC does not cover the id, so something else must agree.
+
+        A header's body holds it again; behind another frame, the next head must have the same.
+        """
+        if frame.kind == HEADER:
+            try:
+                return unpack_header(frame.body, self.limits).id or head.file_id
+            except FrameError:
+                return head.file_id
+        after = frame.offset + frame.length
+        following = unpack_head(self.source.read(after, HEAD_BYTES))
+        return head.file_id if following is None or following.file_id == head.file_id else None
+
+    def _search(self, at: int) -> int:
+        """Where the next head may stand, or the file's end."""
+        needle, size = SYNC + (self.file_id or b""), self.source.size
+        while at < size and (self.file_id is not None or at <= _SEARCH_FIRST):
+            if not self._window_at <= at < self._window_at + len(self._window) - len(needle):
+                self._window, self._window_at = bytes(self.source.read(at, _SEARCH_READ)), at
+            found = self._window.find(needle, at - self._window_at)
+            if found >= 0:
+                return self._window_at + found
+            if self._window_at + len(self._window) >= size:
+                break
+            at = self._window_at + len(self._window) - len(needle) + 1
+        return size

@@ -1,0 +1,283 @@
+"""TraceFile: a trace as its streams, tables and sums; one part or several, whole, cut or damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import TraceFileError
+from wstrace.ledger import Ledger
+from wstrace.schema import MAPPING, PROCESS, STREAMS, Column, Schema
+from wstrace_msgpack.format import frames
+from wstrace_msgpack.format.columns import TYPES
+from wstrace_msgpack.format.layout import EVENTS, LIMITS, SNAPSHOT, Limits
+from wstrace_msgpack.read.decoder import Decoder, Selection
+from wstrace_msgpack.read.id_tables import PartLookups, Whole
+from wstrace_msgpack.read.part import Part
+
+
+def open_trace(
+    path: str | Sequence[str],
+    *,
+    limits: Limits = LIMITS,
+    strings: Dictionary | None = None,
+    scan: bool = False,
+) -> TraceFile:
+    """A trace file, opened for reading; a path whose trace was rotated opens all its parts.
+
+    Args:
+        path: a file, or several that are read one after the other.
+        limits: what a frame may hold before it is called bad.
+        strings: the dictionary that names are put into; None = one of its own.
+        scan: check every byte, even where the index of a file fits.
+
+    Raises:
+        TraceFileError: no such file, or no trace.
+    """
+    from wstrace_msgpack.read.discover import parts_of
+
+    given = [path] if isinstance(path, str) or hasattr(path, "__fspath__") else list(path)
+    paths = [found for one in given for found in parts_of(str(one))]
+    return TraceFile(paths, limits=limits, strings=strings, scan=scan)
+
+
+class TraceFile:
+    """A trace, streamed: nothing but tables, sums and the frames' places is held in memory. A context manager.
+
+    Args:
+        paths: its parts in order.
+
+    Names are codes into `strings`, ids of mappings those of `mappings`; both hold for all parts.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        limits: Limits = LIMITS,
+        strings: Dictionary | None = None,
+        scan: bool = False,
+    ) -> None:
+        self.limits = limits
+        self.parts: list[Part] = []
+        try:
+            self.parts.extend(Part(path, limits, scan=scan) for path in paths)
+        except BaseException:
+            self.close()
+            raise
+        if not self.parts:
+            raise TraceFileError("no trace file was named")
+        self._whole = Whole(strings)
+        self.strings = self._whole.strings
+        self._lookups = [PartLookups(part.tables, self._whole) for part in self.parts]
+        self._processes: Batch | None = None
+        self._marks: list[dict[str, Any]] | None = None
+
+    @property
+    def header(self) -> frames.Header:
+        """The first part's header."""
+        return self.parts[0].header
+
+    @property
+    def clean(self) -> bool:
+        """Every part has its end and nothing was found damaged."""
+        return all(part.clean for part in self.parts)
+
+    @property
+    def state(self) -> str:
+        """`clean`, `cut` (its end is missing, all before it is whole) or `damaged`."""
+        if any(part.damage.any for part in self.parts):
+            return "damaged"
+        return "clean" if self.clean else "cut"
+
+    def damage(self) -> dict[str, int]:
+        """What was found wrong so far, by name, in all parts: see scan.Damage."""
+        for part, lookups in zip(self.parts, self._lookups, strict=True):
+            part.damage.lost_names = lookups.n_missing
+        found = [part.damage.as_dict() for part in self.parts]
+        return {name: sum(one[name] for one in found) for name in found[0]}
+
+    def span(self) -> tuple[int, int] | None:
+        """(first, last) time of its rows in ns, or None when it has none with a time."""
+        entries = np.concatenate([part.entries for part in self.parts])
+        timed = entries[np.isin(entries["kind"], (EVENTS, SNAPSHOT)) & (entries["t1"] != 0) & (entries["n"] != 0)]
+        return (int(timed["t0"].min()), int(timed["t1"].max())) if len(timed) else None
+
+    def process_names(self) -> dict[int, list[str]]:
+        """pid -> the names it had, in order."""
+        found: dict[int, list[str]] = {}
+        processes = self.processes
+        if "pid" in processes and "name" in processes:
+            for pid, code in zip(processes["pid"].tolist(), processes["name"].tolist(), strict=True):
+                names = found.setdefault(pid, [])
+                if code and self.strings[code] not in names[-1:]:
+                    names.append(self.strings[code])
+        return found
+
+    @property
+    def mappings(self) -> Batch:
+        """Every mapping, as one batch of the stream `mapping`."""
+        return self._whole.batch()
+
+    @property
+    def processes(self) -> Batch:
+        """Every process event, as one batch of the stream `process`."""
+        if self._processes is None:
+            batches = list(self.batches("process"))
+            names = [n for n in (batches[0] if batches else ()) if all(n in b for b in batches)]
+            columns = {name: np.concatenate([b[name] for b in batches]) for name in names}
+            self._processes = Batch(PROCESS, columns, strings=self.strings)
+        return self._processes
+
+    @property
+    def marks(self) -> list[dict[str, Any]]:
+        """Every mark as it stands in the file: clock, lost, resume, schema, user, facts ..."""
+        if self._marks is None:
+            self._marks = [mark for part in self.parts for mark in part.marks()]
+        return self._marks
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of the session that wrote it: see wstrace.Context. Empty for a cut trace."""
+        found: dict[str, Any] = {}
+        for mark in self.marks:
+            if mark.get("m") == "facts" and isinstance(mark.get("facts"), dict):
+                found = mark["facts"]
+        return found
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger at its end; of a cut trace what its frames tell: recorded rows and what the kernel dropped."""
+        told = [part.end.ledger for part in self.parts if part.end is not None and part.end.ledger]
+        told += [frames.counts(mark.get("ledger")) for mark in self.marks if mark.get("m") == "ledger"]
+        ledger = Ledger()
+        for one in told:
+            for stage, who, n in Ledger.from_dict(one).rows():
+                ledger.add(stage, n, who)
+        if told:
+            return ledger
+        for stream, n in self.rows.items():
+            ledger.add("recorded", n, stream)
+        for stream, n in self.lost.items():
+            ledger.add("lost_kernel", n, stream)
+        return ledger
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """stream -> rows in the file."""
+        return self._sum(lambda part: part.rows())
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """stream -> records that the kernel dropped, as the frames say."""
+        return self._sum(lambda part: part.lost())
+
+    def _sum(self, of: Callable[[Part], dict[str, int]]) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for part in self.parts:
+            for stream, n in of(part).items():
+                if n:
+                    total[stream] = total.get(stream, 0) + n
+        return total
+
+    @property
+    def streams(self) -> dict[str, Schema]:
+        """stream -> its schema: what the header announces, for those that have rows."""
+        return {name: self.schema(name) for name in self.rows}
+
+    def columns_of(self, stream: str, wanted: Sequence[str] | None = None) -> list[Column]:
+        """The columns that a stream's batches have in this file, stored and derived; those wanted only, in that order.
+
+        The first frame of the stream tells; of a stream without frames, its schema.
+        """
+        schema = self.schema(stream)
+        first = next(iter(self.batches(stream)), None)
+        found = {c.name: c for c in schema.columns if first is None or c.name in first}
+        for name in first or ():
+            if name not in found and first is not None:
+                found[name] = Column(name, TYPES[first[name].dtype.str], "count")
+        if wanted is None:
+            return list(found.values())
+        return [found.get(name) or schema.column(name) or Column(name, "u32", "count") for name in wanted]
+
+    @property
+    def begin_ns(self) -> int:
+        """When it began, on the records' clock: the first clock mark, else the first row."""
+        return self.parts[0].begin_ns
+
+    def schema(self, name: str) -> Schema:
+        """The schema of a stream: the known one, else what the header announces."""
+        known = STREAMS.get(name)
+        if known is not None:
+            return known
+        rows = self.header.schema.get(name, [])
+        return Schema(name, tuple(Column(row[0], row[1], row[2]) for row in rows))
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def batches(
+        self,
+        stream: str,
+        columns: Sequence[str] | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Batches:
+        """The rows of a stream, one batch a frame, in the order of the file.
+
+        Args:
+            stream: "page_fault", "process", "resident", "written", ...
+            columns: which ones, stored or derived (file, pc_file, kind); None = all. Others are not even decoded.
+            start, end: rows with start <= time_ns < end, in ns on the records' clock; None = no bound.
+
+        Returns:
+            An iterable of Batch that is also an Arrow stream (`__arrow_c_stream__`, needs wstrace[arrow]).
+        """
+        return Batches(self, Selection(stream, None if columns is None else tuple(columns), start, end))
+
+    def decoders(self, selection: Selection) -> Iterator[tuple[Part, Decoder]]:
+        """Each part, with what makes batches of its frames."""
+        for part, lookups in zip(self.parts, self._lookups, strict=True):
+            yield part, Decoder(part, lookups, selection, self.schema, self.strings)
+
+    def close(self) -> None:
+        """Closes its files."""
+        for part in self.parts:
+            part.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Batches:
+    """The rows of a selection, streamed: iterate it, as often as needed, or hand it to what takes an Arrow stream."""
+
+    def __init__(self, trace: TraceFile, selection: Selection) -> None:
+        self.trace = trace
+        self.selection = selection
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self.selection.stream == "mapping":
+            whole, columns = self.trace.mappings, self.selection.columns
+            if len(whole):
+                chosen = {name: whole[name] for name in (whole if columns is None else columns) if name in whole}
+                yield Batch(MAPPING, chosen, strings=self.trace.strings, source="replay")
+            return
+        for part, decoder in self.trace.decoders(self.selection):
+            for frame in part.read(
+                decoder.kinds, self.selection.start, self.selection.end, stream=self.selection.stream
+            ):
+                batch = decoder.batch(frame)
+                if batch is not None and (len(batch) or batch.lost):
+                    yield batch
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        from wstrace_msgpack.interchange.arrow import Converter
+
+        stream: object = Converter(self).reader().__arrow_c_stream__(requested_schema)
+        return stream

@@ -1,0 +1,1 @@
+"""Writing trace files, with rotation and resumption. Imports `format` and `read`."""

@@ -1,0 +1,184 @@
+"""The exporter `msgpack`: a trace file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from wstrace.batch import Batch
+from wstrace.errors import OutputError, UsageError
+from wstrace.interfaces import Context, Exporter
+from wstrace.schema import ADDRESS_SPACE
+from wstrace_msgpack.format import osfile
+from wstrace_msgpack.read.replay import ORIGIN
+
+if TYPE_CHECKING:  # every session knows this class, not each writes a file
+    from wstrace_msgpack.write.row_writer import RowWriter
+    from wstrace_msgpack.write.writer import TraceWriter
+
+
+class MsgpackExporter(Exporter):
+    """Writes the trace to a file: WSTF, or one plain msgpack map a record.
+
+    Args:
+        path: the file; "-" is standard output.
+        layout: "wstf" = the trace file; "rows" = one msgpack map a record, for other tools (ten times the size).
+        fsync: when data is brought to the disk: "none", "interval" (at most once a second), "frame".
+        rotate_bytes: a new part begins at this size; 0 = never.
+        rotate_seconds: a new part begins at this age; 0 = never.
+        keep: how many parts stay on the disk, the newest; 0 = all.
+        force: an existing file is overwritten.
+        resume: an unfinished trace is gone on with.
+        level: of zstd, 1 to 19.
+    """
+
+    name: ClassVar[str] = "msgpack"
+    takes_output: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        layout: Literal["wstf", "rows"] = "wstf",
+        fsync: Literal["none", "interval", "frame"] = "interval",
+        rotate_bytes: int = 0,
+        rotate_seconds: float = 0.0,
+        keep: int = 0,
+        force: bool = False,
+        resume: bool = False,
+        level: int = 1,
+    ) -> None:
+        if not 1 <= level <= 19:
+            raise UsageError(f"msgpack:level={level} is not from 1 to 19")
+        if keep < 0 or rotate_bytes < 0 or rotate_seconds < 0:
+            raise UsageError("msgpack: keep, rotate_bytes and rotate_seconds are 0 or more")
+        if layout == "rows" and (rotate_bytes or rotate_seconds or keep or resume):
+            raise UsageError("msgpack:layout=rows has neither parts nor resume", "use layout=wstf")
+        self.path = path
+        self._layout = layout
+        self._fsync = fsync
+        self._rotate = (rotate_bytes, rotate_seconds, keep)
+        self._force = force
+        self._resume = resume
+        self._level = level
+        self._writer: TraceWriter | RowWriter | None = None
+        self._context = Context()
+        self._taken = 0
+        self._told = 0
+
+    def start(self, context: Context) -> None:
+        """Creates the file. Raises OutputError when it cannot."""
+        from wstrace_msgpack.write.parts import Parts
+        from wstrace_msgpack.write.row_writer import RowWriter
+        from wstrace_msgpack.write.writer import TraceWriter
+
+        self._context = context
+        command = [str(word) for word in context.facts.get("command", ())]
+        size, seconds, keep = self._rotate
+        if self._layout == "rows":
+            self._writer = RowWriter(self.path, context.strings, force=self._force)
+            return
+        parts = Parts(
+            self.path,
+            command=command,
+            force=self._force,
+            rotate_bytes=size,
+            rotate_seconds=seconds,
+            keep=keep,
+            sync=self._fsync,
+        )
+        if self._resume and parts.exist():
+            from wstrace_msgpack.write.resume import take_up
+
+            take_up(parts)
+        else:
+            parts.create()
+        self._writer = TraceWriter(parts, context.strings, level=self._level)
+
+    def _begin(self) -> None:
+        """The first frame, once the sources stand: a replay's file says of which time and host its records are."""
+        from wstrace_msgpack.format.frames import Header
+        from wstrace_msgpack.write.writer import TraceWriter
+
+        if not isinstance(self._writer, TraceWriter):
+            return
+        origin = self._context.facts.get(ORIGIN)
+        if origin is None:
+            self._writer.begin()
+            return
+        fields = dict(origin)
+        begin = fields.pop("begin_ns")
+        header = Header(**fields)
+        self._writer.begin(header)
+        offset = header.clock.get("realtime_offset_ns", 0)
+        self._writer.copy_mark({"m": "clock", "t": begin, "monotonic": begin, "realtime": begin + offset})
+
+    def export(self, batch: Batch) -> None:
+        """Takes one batch."""
+        if self._writer is not None and batch.schema is not ADDRESS_SPACE:  # its sense is in the mappings
+            if not self._taken:
+                self._begin()
+            self._taken += 1
+            try:
+                self._writer.write(batch)
+            except OutputError:
+                self._told += len(batch)  # the lane counts this one
+                raise
+            finally:
+                self._tell_loss()
+
+    def tick(self) -> None:
+        """Writes what has waited for a second."""
+        if self._writer is not None and self._taken:
+            self._writer.tick()
+            self._tell_loss()
+
+    def flush(self, timeout: float) -> None:
+        """Writes what waits."""
+        if self._writer is not None and self._taken:
+            self._writer.flush()
+            self._tell_loss()
+
+    def close(self) -> None:
+        """Ends the file with the ledger and the facts. Raises OutputError when it does not fit."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        facts = {key: value for key, value in self._context.facts.items() if key != ORIGIN}
+        try:
+            if not self._taken:
+                self._writer = writer
+                self._begin()
+                self._writer = None
+            writer.flush()
+            self._tell_loss(writer)
+            writer.close(self._context.ledger.as_dict(), facts)
+        finally:
+            self._tell_loss(writer)
+            self._statistics = writer.statistics()
+
+    def _tell_loss(self, writer: TraceWriter | RowWriter | None = None) -> None:
+        writer = writer or self._writer
+        dropped = writer.dropped if writer is not None else self._told
+        if dropped > self._told:
+            self._context.ledger.add("failed_lane", dropped - self._told, self.name)
+            self._told = dropped
+
+    def cancel(self) -> None:
+        """The session could not start: closes the file, and removes it if it is a new one."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+            if writer.created and not self._taken:
+                osfile.remove(self.path)
+
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptor and writes nothing."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+
+    _statistics: dict[str, int] = {}  # noqa: RUF012  replaced, never changed
+
+    def statistics(self) -> dict[str, int]:
+        """Rows, bytes, parts, what waits and what was dropped."""
+        return self._writer.statistics() if self._writer is not None else dict(self._statistics)

@@ -1,0 +1,223 @@
+"""Frames to a file, one write() each, whole or not at all; and the index of what was written.
+
+When the disk is full or fails, the file is cut to the end of its last whole frame, a bounded number of frames waits in
+memory, and what does not fit there is dropped and counted. A frame gets its seq when it is written, so a dropped one
+leaves no gap: the file says of it in a `lost` mark.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import Counter, deque
+from typing import NamedTuple
+
+import numpy as np
+
+from wstrace.errors import OutputError
+from wstrace_msgpack.format import osfile
+from wstrace_msgpack.format.frames import pack_index
+from wstrace_msgpack.format.layout import (
+    END,
+    END_BYTES,
+    EVENTS,
+    HEAD_BYTES,
+    INDEX,
+    INDEX_ENTRIES,
+    MARK,
+    SNAPSHOT,
+    pack_frame,
+)
+from wstrace_msgpack.format.values import packb
+
+RETRY_SECONDS = 1.0
+#: bytes of frames that wait for a disk; tables, marks and processes have this much more room
+QUEUE_BYTES, ESSENTIAL_ROOM = 4 << 20, 2
+
+
+class Waiting(NamedTuple):
+    """A frame without its seq: body, and what the index and the ledger say of it."""
+
+    kind: int
+    body: bytes
+    stream: str
+    n: int
+    t0: int
+    t1: int
+
+
+class Sink:
+    """Appends frames to one part of a trace.
+
+    Args:
+        out: the open file.
+        file_id: 8 bytes, the same in all its frames.
+        seq, offset: where to go on in a resumed file.
+        sync: "none", "interval" (at most once a second) or "frame".
+    """
+
+    def __init__(
+        self, out: osfile.OutputFile, file_id: bytes, *, seq: int = 0, offset: int = 0, sync: str = "interval"
+    ) -> None:
+        self.out = out
+        self.file_id = file_id
+        self.seq = seq
+        self.offset = offset
+        self.rows: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()  # all told
+        self.error = ""  # why frames wait now
+        self.dead = ""  # why nothing will ever be written again
+        self.stalls = self.sync_errors = self.synced_bytes = 0
+        self._unmarked: Counter[str] = Counter()  # dropped and not yet told in a mark
+        self._sync = sync
+        self._waiting: deque[Waiting] = deque()
+        self.waiting_bytes = 0
+        self._entries = array("Q")
+        self._pages: list[int] = []
+        self._retry_at = self._synced_at = 0.0
+        self._torn = False
+
+    def append(self, kind: int, body: bytes, *, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0)) -> bool:
+        """Writes a frame or lets it wait; False when it had to be dropped.
+
+        Raises:
+            OutputError: an output that will never take more (a pipe whose reader is gone).
+        """
+        if self.dead:
+            raise OutputError(self.dead)
+        room = QUEUE_BYTES if kind in (EVENTS, SNAPSHOT) and stream != "process" else QUEUE_BYTES * ESSENTIAL_ROOM
+        if self._waiting and self.waiting_bytes + len(body) > room:
+            self.drain()
+            if self._waiting and self.waiting_bytes + len(body) > room:
+                self.drop(stream, n)
+                return False
+        self._waiting.append(Waiting(kind, body, stream, n, *t))
+        self.waiting_bytes += len(body)
+        self.drain()
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Nothing more fits: encoding it is not worth the time."""
+        return self.waiting_bytes > QUEUE_BYTES and time.monotonic() < self._retry_at
+
+    def drop(self, stream: str, n: int) -> None:
+        """Counts rows that do not reach the file."""
+        if n:
+            self.dropped[stream] += n
+            self._unmarked[stream] += n
+
+    def drain(self, *, now: bool = False) -> bool:
+        """Writes what waits; True when nothing waits any more. While the disk fails it tries once a second."""
+        if self._waiting and (now or time.monotonic() >= self._retry_at):
+            while self._waiting and self._write(self._waiting[0]):
+                self.waiting_bytes -= len(self._waiting.popleft().body)
+            if not self._waiting and self._unmarked:
+                told, why = dict(self._unmarked), self.error
+                self._unmarked.clear()
+                self._lost_mark(told, why)
+            if not self._waiting:
+                self.error = ""
+        return not self._waiting
+
+    def _lost_mark(self, lost: dict[str, int], why: str) -> None:
+        self.append(MARK, packb({"m": "lost", "t": osfile.clock_ns(), "by": "writer", "lost": lost, "why": why}))
+
+    def _write(self, frame: Waiting) -> bool:
+        data = memoryview(pack_frame(self.file_id, frame.kind, self.seq, frame.body))
+        done = 0
+        try:
+            if self._torn:
+                self.out.cut(self.offset)
+                self._torn = False
+            while done < len(data):
+                done += self.out.write(data[done:])
+        except OSError as error:
+            self._stall(error, torn=done > 0)
+            return False
+        if frame.kind not in (INDEX, END):
+            self._entries.extend((frame.kind, self.offset, len(data), frame.n, frame.t0, frame.t1))
+        self.offset += len(data)
+        self.seq += 1
+        self.rows[frame.stream] += frame.n
+        self._sync_if_due()
+        if len(self._entries) >= INDEX_ENTRIES * 6:
+            self._index_page()
+        return True
+
+    def _stall(self, error: OSError, *, torn: bool) -> None:
+        self.error = error.strerror or str(error)
+        if error.errno not in osfile.PASSING or (torn and not self.out.regular):
+            self.dead = f"{self.out.path}: {self.error}"
+            raise OutputError(self.dead) from None
+        self.stalls += 1
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        self._torn = self._torn or torn
+        if self._torn:
+            try:  # now, so that the file never ends in half a frame; again before the next write if this fails
+                self.out.cut(self.offset)
+                self._torn = False
+            except OSError:
+                pass
+
+    def _sync_if_due(self) -> None:
+        now = time.monotonic()
+        if self._sync == "frame" or (self._sync == "interval" and now - self._synced_at >= 1.0):
+            self._synced_at = now
+            try:
+                self.out.sync()
+                self.synced_bytes = self.offset
+            except OSError as error:
+                self.sync_errors += 1
+                self.error = error.strerror or str(error)
+
+    def _index_page(self) -> None:
+        entries = np.array(self._entries, "<u8").reshape(-1, 6)
+        del self._entries[:]
+        at = self.offset
+        if len(entries) and self._write(Waiting(INDEX, pack_index(entries), "", 0, 0, 0)):
+            self._pages.append(at)
+
+    def restore(self, entries: list[list[int]], pages: list[int], rows: dict[str, int]) -> None:
+        """What a resumed file holds already: index entries that no page has, its pages, its rows."""
+        for entry in entries:
+            self._entries.extend(entry)
+        self._pages = list(pages)
+        self.rows.update(rows)
+
+    def end(self, ledger: dict[str, int]) -> None:
+        """INDEX and END, then the file and its directory to the disk.
+
+        Raises:
+            OutputError: they do not fit; the file stands as far as its last whole frame.
+        """
+        if not self.drain(now=True):
+            for frame in self._waiting:  # those that wait are lost now; smaller ones may still fit
+                self.drop(frame.stream, frame.n)
+            self._waiting.clear()
+            self.waiting_bytes = 0
+            self._lost_mark(dict(self._unmarked), self.error)
+            self._unmarked.clear()
+            self.drain(now=True)
+        self._index_page()
+        end = {"index": self._pages, "frames": self.seq + 1, "rows": dict(self.rows), "ledger": ledger, "clean": True}
+        body = packb(end)
+        if len(body) > END_BYTES - HEAD_BYTES:
+            self.append(MARK, packb({"m": "ledger", "t": osfile.clock_ns(), "ledger": ledger}))
+            self._index_page()
+            body = packb({**end, "index": self._pages, "frames": self.seq + 1, "ledger": {}})
+        written = not self._waiting and self._write(Waiting(END, body, "", 0, 0, 0))
+        try:
+            self.out.sync(whole=True)
+        except OSError as error:
+            self.error = error.strerror or str(error)
+            written = False
+        if self.out.regular:
+            osfile.sync_directory(self.out.path)
+        self.out.close()
+        if not written:
+            lost = sum(self.dropped.values())
+            raise OutputError(
+                f"{self.out.path}: {self.error}: the trace is cut, {lost:,} records are not in it",
+                f"what is there can be read; `wstrace recover {self.out.path} -o OUT` ends it cleanly",
+            )

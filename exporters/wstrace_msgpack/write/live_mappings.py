@@ -1,0 +1,211 @@
+"""The writer's tables: which names and mappings a part already has, and which mappings still live.
+
+A part of a rotated trace begins with the live mappings and their names, so that it stands alone. A mapping dies when
+newer ones of its address space cover it, or when the last process that uses the space is gone; some seconds later, as
+records may come after the exit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.tally import distinct
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import DTYPES, MAPPING, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK
+
+#: seconds for which a dead mapping is kept: its last records wait for a watermark and for their frame
+GRACE_SECONDS = 3.0
+#: rows held before those that died are looked for
+PRUNE_ROWS = 65_536
+_STR_COLUMNS = tuple(c.name for c in MAPPING.columns if c.semantic == "str")
+
+
+class Names:
+    """Codes of the session's Dictionary -> ids of this part, given in order of first use."""
+
+    def __init__(self, strings: Dictionary, first: int = 1) -> None:
+        self._strings = strings
+        self._ids = np.zeros(1024, "<u4")
+        self.next = first
+        self.total = 0  # characters
+        self.new: list[str] = []  # not yet in a STRINGS frame; the last has id next - 1
+
+    def ids(self, codes: NDArray[Any]) -> NDArray[Any]:
+        """The ids of those codes; names seen for the first time are put into `new`."""
+        if not len(codes):
+            return codes.astype("<u4")
+        top = int(codes.max())
+        if top >= len(self._ids):
+            grown = np.zeros(max(2 * len(self._ids), top + 1), "<u4")
+            grown[: len(self._ids)] = self._ids
+            self._ids = grown
+        ids = self._ids[codes]
+        for code in distinct(codes[(ids == 0) & (codes != 0)]).tolist():
+            name = self._strings[code]
+            self._ids[code] = self.next
+            self.next += 1
+            self.total += len(name)
+            self.new.append(name)
+        found: NDArray[Any] = self._ids[codes]
+        return found
+
+
+class Spaces:
+    """Address spaces (pid incarnations) and who uses them: a forked child goes on in its parent's."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, int] = {}  # pid -> the space it maps into
+        self._uses: dict[int, set[int]] = {}  # pid -> spaces it may still refer to
+        self._next = 1
+
+    def space(self, pid: int) -> int:
+        """The space that pid's new mappings belong to."""
+        if pid not in self._of:
+            self._begin(pid)
+        return self._of[pid]
+
+    def _begin(self, pid: int, inherited: frozenset[int] = frozenset()) -> None:
+        self._of[pid] = self._next
+        self._uses[pid] = {self._next, *inherited}
+        self._next += 1
+
+    def apply(self, batch: Batch) -> None:
+        """Forks, execs and exits of a process batch, in order."""
+        if not {"event", "pid", "tid", "ppid"} <= set(batch):
+            return
+        event, pid, tid = batch["event"], batch["pid"], batch["tid"]
+        wanted = (event == PROCESS_FORK) | (event == PROCESS_EXEC) | ((event == PROCESS_EXIT) & (pid == tid))
+        for what, who, parent in zip(*(a[wanted].tolist() for a in (event, pid, batch["ppid"])), strict=True):
+            if what == PROCESS_FORK and who != parent and who not in self._of:
+                self._begin(who, frozenset(self._uses.get(parent, ())))
+            elif what == PROCESS_EXEC:
+                self._begin(who)
+            elif what == PROCESS_EXIT:
+                self._of.pop(who, None)
+                self._uses.pop(who, None)
+
+    def users(self) -> dict[int, int]:
+        """space -> number of living processes that may refer to it."""
+        counts: dict[int, int] = {}
+        for spaces in self._uses.values():
+            for space in spaces:
+                counts[space] = counts.get(space, 0) + 1
+        return counts
+
+
+class Mappings:
+    """Mapping rows that live, in the session's ids and codes; `new` are not yet in this part."""
+
+    def __init__(self) -> None:
+        self.spaces = Spaces()
+        self._rows: list[dict[str, NDArray[Any]]] = []
+        self._held = 0
+        self._prune_at = PRUNE_ROWS
+        self._dead_since: dict[int, float] = {}  # id -> monotonic seconds
+        self.new: list[dict[str, NDArray[Any]]] = []
+        self.new_rows = 0
+
+    def add(self, batch: Batch) -> None:
+        """The rows of a mapping batch."""
+        n = len(batch)
+        if not n:
+            return
+        rows = {c.name: batch[c.name] for c in MAPPING.columns if c.name in batch}
+        self.new.append(rows)
+        self.new_rows += n
+        pids = batch["pid"].tolist() if "pid" in batch else [0] * n
+        spaces = np.fromiter((self.spaces.space(pid) for pid in pids), "<u4", n)
+        self._rows.append({**{name: array.copy() for name, array in rows.items()}, "space": spaces})
+        self._held += n
+        if self._held > self._prune_at:
+            self.prune()
+            self._prune_at = max(PRUNE_ROWS, 2 * self._held)
+
+    def take_new(self) -> dict[str, NDArray[Any]] | None:
+        """The rows not yet in this part, as columns; they count as written from now on."""
+        rows, self.new, self.new_rows = self.new, [], 0
+        return concatenate(rows) if rows else None
+
+    def restart(self) -> None:
+        """A new part: all that lives is to be written again."""
+        self.prune()
+        self.new = [{k: v for k, v in rows.items() if k != "space"} for rows in self._rows]
+        self.new_rows = self._held
+
+    def prune(self) -> None:
+        """Forgets the rows that have been dead for a while; notes those that died since the last time."""
+        if not self._rows:
+            return
+        rows = concatenate(self._rows)
+        ids = rows["id"].tolist()
+        now = time.monotonic()
+        self._dead_since = {i: self._dead_since.get(i, now) for i in self._dead(rows)}
+        until = now - GRACE_SECONDS
+        keep = np.fromiter((self._dead_since.get(i, math.inf) > until for i in ids), bool, len(ids))
+        self._rows = [{name: array[keep] for name, array in rows.items()}] if keep.any() else []
+        self._held = int(keep.sum())
+
+    def _dead(self, rows: Mapping[str, NDArray[Any]]) -> set[int]:
+        users = self.spaces.users()
+        spaces = rows["space"].tolist()
+        ids, starts, ends = rows["id"].tolist(), rows["start"].tolist(), rows["end"].tolist()
+        dead: set[int] = set()
+        covered: dict[int, Covered] = {}
+        for i in range(len(ids) - 1, -1, -1):  # the newest first
+            using = users.get(spaces[i], 0)
+            if using == 0:
+                dead.add(ids[i])
+            elif using == 1 and not covered.setdefault(spaces[i], Covered()).add(starts[i], ends[i]):
+                dead.add(ids[i])  # with more users a child may still have what its parent has overlaid
+        return dead
+
+
+class Covered:
+    """A union of intervals."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, start: int, end: int) -> bool:
+        """Adds [start, end); False when all of it was covered."""
+        first = bisect_left(self._ends, start)
+        last = first
+        while last < len(self._starts) and self._starts[last] <= end:
+            last += 1
+        if last - first == 1 and self._starts[first] <= start and end <= self._ends[first]:
+            return False
+        if last > first:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last], self._ends[first:last] = [start], [end]
+        return True
+
+
+def concatenate(rows: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Rows of several batches as one set of columns; a column that one of them lacks is left out."""
+    if len(rows) == 1:
+        return rows[0]
+    names = [name for name in rows[0] if all(name in other for other in rows)]
+    return {name: np.concatenate([r[name] for r in rows]) for name in names}
+
+
+def columns_for_file(rows: Mapping[str, NDArray[Any]], names: Names, base: int) -> dict[str, NDArray[Any]]:
+    """Mapping rows with the part's ids: names, and the mapping's own where a resumed file has taken the low ones."""
+    columns = {name: array.astype(DTYPES[c.type], copy=False) for c in MAPPING.columns
+               if (array := rows.get(name := c.name)) is not None}  # fmt: skip
+    for name in _STR_COLUMNS:
+        if name in columns:
+            columns[name] = names.ids(columns[name])
+    return {**columns, "id": shifted(columns["id"], base)}
+
+
+def shifted(ids: NDArray[Any], base: int) -> NDArray[Any]:
+    """Mapping ids plus base, 0 (unknown) left as it is."""
+    return ids if base == 0 else np.where(ids == 0, ids, ids + np.uint32(base)).astype("<u4")

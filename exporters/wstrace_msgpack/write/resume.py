@@ -1,0 +1,70 @@
+"""Taking up an unfinished trace: cut to its last good frame, and gone on with the next seq."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wstrace_msgpack.format import frames, osfile
+from wstrace_msgpack.format.layout import END, INDEX, MARK, FrameError
+from wstrace_msgpack.format.values import packb
+from wstrace_msgpack.read.discover import parts_of
+from wstrace_msgpack.read.part import Part
+from wstrace_msgpack.read.scan import frame_at
+from wstrace_msgpack.write.frame_file import Sink
+from wstrace_msgpack.write.parts import Parts
+
+
+def take_up(parts: Parts) -> None:
+    """Goes on in the last part of the trace; after another boot of the machine, in a new part.
+
+    Raises:
+        OutputError: another writer has it.
+        TraceFileError: the file is no trace.
+    """
+    files = parts_of(parts.path)
+    out = osfile.OutputFile(files[-1], resume=True)
+    try:
+        last = Part(files[-1], scan=True)
+        try:
+            parts.number = last.header.part
+            parts.written = files
+            boot = osfile.boot_id()
+            if not boot or last.header.boot_id != boot:  # times of another boot are on another clock
+                out.close()
+                parts.begin_next(last.file_id)
+            else:
+                _append(parts, last, out)
+        finally:
+            last.close()
+    except BaseException:
+        out.close()
+        raise
+
+
+def _append(parts: Parts, last: Part, out: osfile.OutputFile) -> None:
+    entries = last.entries
+    rows = last.frame_rows()
+    if entries["kind"][-1] == END:
+        entries = entries[:-1]
+    end = int(entries["offset"][-1] + entries["length"][-1])
+    cut = out.size() - end
+    pages, paged = [], set[int]()
+    for offset in entries["offset"][entries["kind"] == INDEX].tolist():
+        frame = frame_at(last.input, offset, last.file_id, last.limits)
+        try:
+            listed = frames.unpack_index(frame.body, last.limits)[:, 1].tolist() if frame is not None else []
+        except FrameError:
+            continue
+        pages.append(offset)
+        paged.update(listed)
+    loose = entries[(entries["kind"] != INDEX) & ~np.isin(entries["offset"], list(paged))]
+    seq = int(entries["seq"].max()) + 1
+    out.cut(end)
+    sink = Sink(out, last.file_id or b"", seq=seq, offset=end, sync=parts.sync)
+    sink.restore([list(map(int, list(entry)[:6])) for entry in loose.tolist()], pages, rows)
+    tables = last.tables
+    parts.next_string = max(tables.names, default=0) + 1
+    parts.mapping_base = int(tables.mappings()["id"].max(initial=0))
+    parts.table_rows = tables.n_mappings
+    parts.go_on(sink)
+    sink.append(MARK, packb({"m": "resume", "t": osfile.clock_ns(), "frames": seq, "cut": cut}))

@@ -1,0 +1,88 @@
+"""layout=rows: one plain msgpack map a record, for tools that know msgpack and nothing of us. Names are in clear."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import OutputError
+from wstrace_msgpack.format import frames, osfile
+from wstrace_msgpack.format.values import packb
+from wstrace_msgpack.write.writer import plain
+
+_CHUNK_ROWS = 4096
+
+
+class RowWriter:
+    """Writes `{"stream": ..., column: value, ...}` for every row; the ledger and the facts come last.
+
+    Args:
+        path: "-" is standard output.
+        strings: the session's dictionary.
+        force: an existing file is overwritten.
+    """
+
+    def __init__(self, path: str, strings: Dictionary, *, force: bool = False) -> None:
+        self._out = osfile.OutputFile(path, force=force)
+        self._strings = strings
+        self.rows: Counter[str] = Counter()
+        self.dropped = 0
+        self.bytes = 0
+        self.created = self._out.created
+
+    def write(self, batch: Batch) -> None:
+        """Takes a batch. Raises OutputError when the disk refuses; the file ends with its last whole record."""
+        for start in range(0, len(batch), _CHUNK_ROWS):
+            part = batch.take(slice(start, start + _CHUNK_ROWS))
+            self._put(b"".join(map(packb, self._maps(part))))
+        self.rows[batch.schema.name] += len(batch)
+
+    def _maps(self, batch: Batch) -> list[dict[str, Any]]:
+        head = {"stream": batch.schema.name}
+        if batch.schema.snapshot:
+            head.update(plain(batch.header))
+        values = []
+        for name, array in batch.columns.items():
+            column = batch.schema.column(name)
+            if column is not None and column.semantic == "str":
+                values.append([frames.text(self._strings[code]) for code in array.tolist()])
+            else:
+                values.append(array.tolist())
+        return [{**head, **dict(zip(batch, row, strict=True))} for row in zip(*values, strict=True)]
+
+    def _put(self, data: bytes) -> None:
+        done = 0
+        try:
+            while done < len(data):
+                done += self._out.write(memoryview(data)[done:])
+        except OSError as error:
+            if self._out.regular:
+                self._out.cut(self.bytes)
+            raise OutputError(f"{self._out.path}: {error.strerror}") from None
+        self.bytes += len(data)
+
+    def tick(self) -> None:
+        """Nothing is due by time: every batch is written as it comes."""
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self, ledger: Mapping[str, int], facts: Mapping[str, Any]) -> None:
+        """Writes `{"stream": "end", "ledger": ..., "facts": ...}` and closes the file."""
+        try:
+            end = {"stream": "end", "time_ns": time.time_ns(), "ledger": dict(ledger), "facts": plain(facts)}
+            self._put(packb(end))
+            self._out.sync(whole=True)
+        finally:
+            self._out.close()
+
+    def abandon(self) -> None:
+        """Closes the descriptor."""
+        self._out.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Rows and bytes written."""
+        return {"rows": sum(self.rows.values()), "bytes": self.bytes, "dropped": self.dropped}

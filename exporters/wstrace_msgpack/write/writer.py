@@ -1,0 +1,334 @@
+"""TraceWriter: batches to frames, frames to parts.
+
+One thread writes. Small batches of a stream wait together until they fill a frame or are a second old; before a frame
+goes out, the names and mappings that it refers to stand in the file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary
+from wstrace_msgpack.format import frames, osfile
+from wstrace_msgpack.format.columns import TYPES
+from wstrace_msgpack.format.frames import Header
+from wstrace_msgpack.format.layout import (
+    CLOCK_MARK_SECONDS,
+    EVENTS,
+    FRAME_ROWS,
+    FRAME_SECONDS,
+    LIMITS,
+    MAPPINGS,
+    MARK,
+    SNAPSHOT,
+    STRINGS,
+)
+from wstrace_msgpack.format.values import packb
+from wstrace_msgpack.write.live_mappings import Mappings, Names, columns_for_file, concatenate, shifted
+from wstrace_msgpack.write.parts import Parts
+
+#: characters of names in one STRINGS frame: its body stays below a megabyte in any encoding
+_STRINGS_CHARS = 128 << 10
+#: at this share of a reader's limit on a table the part ends
+_TABLE_SHARE = 0.75
+_MAP_COLUMNS = ("mapping", "pc_mapping")
+
+
+class Gathering:
+    """Batches of one stream that wait to become a frame."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.rows = 0
+        self.lost = 0
+        self.since = 0.0
+
+    def add(self, batch: Batch) -> None:
+        """One more."""
+        if not self.batches:
+            self.since = time.monotonic()
+        self.batches.append(batch)
+        self.rows += len(batch)
+        self.lost += batch.lost
+
+
+class TraceWriter:
+    """Writes one trace, in one part or several.
+
+    Args:
+        parts: opens the first and every further part.
+        strings: the session's dictionary: codes of `str` columns.
+        level: of zstd; 1 is the measured optimum, 3 is slower and hardly smaller.
+
+    Raises (every method):
+        OutputError: the output will never take more.
+    """
+
+    def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1) -> None:
+        self._parts = parts
+        self._strings = strings
+        self._level = level
+        self._gathering: dict[str, Gathering] = {}
+        self._mappings = Mappings()
+        self._snapshots: dict[tuple[str, Any, Any], int] = {}
+        self._announced: set[tuple[str, str]] = set()
+        self.rows: Counter[str] = Counter()  # taken, by stream
+        self.left_out: Counter[str] = Counter()  # columns of a type that the format has not
+        self._clocked = time.monotonic()
+        self._skew = 0
+        self._sink = parts.sink
+
+    def begin(self, like: Header | None = None) -> None:
+        """The header, before all else; like: see Parts.begin."""
+        self._parts.begin(like)
+        self._begin_part()
+
+    def _begin_part(self) -> None:
+        self._sink = self._parts.sink
+        self._names = Names(self._strings, self._parts.next_string)
+        self._table_rows = self._parts.table_rows
+        self._base = self._parts.mapping_base
+        self._announced.clear()
+        self._clock()
+
+    # -- taking ----------------------------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> None:
+        """Takes a batch of any stream but address_space."""
+        name = batch.schema.name
+        self.rows[name] += len(batch)
+        if name == "mapping":
+            self._mappings.add(batch)
+            return
+        if name == "mark":
+            self._user_marks(batch)
+            return
+        if name == "process":
+            self._mappings.spaces.apply(batch)
+        if batch.schema.snapshot:
+            self._snapshot(batch)
+            return
+        gathering = self._gathering.setdefault(name, Gathering())
+        if gathering.batches and set(gathering.batches[0]) != set(batch):
+            self._cut(name, gathering)
+        gathering.add(batch)
+        if gathering.rows >= FRAME_ROWS:
+            self._cut(name, gathering)
+
+    def tick(self) -> None:
+        """What is due by time: old rows, the clock mark, a new part, a disk that failed."""
+        now = time.monotonic()
+        if any(g.batches and now - g.since >= FRAME_SECONDS for g in self._gathering.values()):
+            self.flush()
+        clocks = osfile.clocks()
+        skew = clocks.get("boottime", 0) - clocks["monotonic"]
+        if now - self._clocked >= CLOCK_MARK_SECONDS or abs(skew - self._skew) > 10**9:  # after suspend
+            self._clock()
+        self._sink.drain()
+        self._rotate_if_due()
+
+    def copy_mark(self, mark: Mapping[str, Any]) -> None:
+        """A mark of another trace as it stands there."""
+        self._sink.append(MARK, packb({key: plain(value) for key, value in mark.items()}))
+
+    def flush(self) -> None:
+        """Writes all that waits."""
+        for name in sorted(self._gathering, key=lambda name: name == "page_fault"):
+            self._cut(name, self._gathering[name])
+        self._tables()
+
+    def mark(self, kind: str, **fields: Any) -> None:
+        """A MARK frame."""
+        self._sink.append(MARK, packb({"m": kind, "t": osfile.clock_ns(), **fields}))
+
+    def close(self, ledger: Mapping[str, int], facts: Mapping[str, Any]) -> None:
+        """Writes the rest and ends the file.
+
+        Raises:
+            OutputError: the end did not fit.
+        """
+        self.flush()
+        self._clock()
+        if facts:
+            self.mark("facts", facts=plain(facts))
+        self._parts.end(dict(ledger))
+
+    def abandon(self) -> None:
+        """Closes the descriptor and writes nothing: this is a forked child."""
+        self._sink.out.close()
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def _clock(self) -> None:
+        if self._parts.like is not None:
+            return  # another trace's times: our clock says nothing of them
+        self._clocked = time.monotonic()
+        clocks = osfile.clocks()
+        self._skew = clocks.get("boottime", 0) - clocks["monotonic"]
+        self._sink.append(MARK, packb({"m": "clock", "t": clocks["monotonic"], **clocks}))
+
+    def _user_marks(self, batch: Batch) -> None:
+        columns = {name: batch[name].tolist() for name in batch}
+        for row in range(len(batch)):
+            at = {name: values[row] for name, values in columns.items()}
+            mark = {"m": "user", "t": at.pop("time_ns", 0), **at, "text": frames.text(self._strings[at.get("text", 0)])}
+            self._sink.append(MARK, packb(mark), stream="mark", n=1)
+
+    def _cut(self, name: str, gathering: Gathering) -> None:
+        """Frames of what was gathered: as many as it takes."""
+        if not gathering.batches:
+            return
+        batches, lost = gathering.batches, gathering.lost
+        self._gathering[name] = Gathering()
+        columns = concatenate([self._stored(batch) for batch in batches])
+        n = sum(len(batch) for batch in batches)
+        window = (min(b.window[0] for b in batches), max(b.window[1] for b in batches))
+        for start in range(0, max(n, 1), FRAME_ROWS):
+            part = {key: array[start : start + FRAME_ROWS] for key, array in columns.items()}
+            self._events(name, min(FRAME_ROWS, n - start), window, lost if start == 0 else 0, part)
+
+    def _events(self, name: str, n: int, window: tuple[int, int], lost: int, part: dict[str, NDArray[Any]]) -> None:
+        if self._sink.full:
+            self._sink.drain()
+            if self._sink.full:
+                self._sink.drop(name, n)
+                return
+        part = self._with_ids(name, part)
+        self._tables()
+        times = part.get("time_ns")
+        if times is not None and n:
+            window = (int(times.min()), int(times.max()))
+        body = frames.pack_events(name, n, window, lost, part, self._level)
+        self._sink.append(EVENTS, body, stream=name, n=n, t=window)
+        self._rotate_if_due()
+
+    def _snapshot(self, batch: Batch) -> None:
+        name, head = batch.schema.name, dict(batch.header)
+        columns, n = self._stored(batch), len(batch)
+        key = (name, head.get("snap"), head.get("pid"))
+        t = int(head.get("t", batch.window[0]))
+        for start in range(0, max(n, 1), FRAME_ROWS):
+            part = self._with_ids(name, {k: array[start : start + FRAME_ROWS] for k, array in columns.items()})
+            rows = min(FRAME_ROWS, n - start)
+            number = self._snapshots.get(key, 0)
+            last = bool(head.get("last", True)) and start + FRAME_ROWS >= n
+            self._tables()
+            header = {"s": name, "snap": head.get("snap", 0), "part": number, "last": last, "pid": head.get("pid", 0),
+                      "t": t, "pages": int(part["pages"].sum()) if "pages" in part else 0}  # fmt: skip
+            body = frames.pack_snapshot(header, rows, part, self._level)
+            self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t))
+            if last:
+                self._snapshots.pop(key, None)
+            else:
+                self._snapshots[key] = number + 1
+        self._rotate_if_due()
+
+    def _stored(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """The columns that a file holds: not the derived ones, only types that the format has."""
+        kept: dict[str, NDArray[Any]] = {}
+        for name, array in batch.columns.items():
+            column = batch.schema.column(name)
+            if column is not None and column.derived:
+                continue
+            if array.dtype.newbyteorder("<").str not in TYPES or len(kept) >= LIMITS.columns:
+                self.left_out[name] += 1
+                continue
+            kept[name] = array
+            if column is None and (batch.schema.name, name) not in self._announced:
+                self._announced.add((batch.schema.name, name))
+                kind = TYPES[array.dtype.newbyteorder("<").str]
+                self.mark("schema", schema={batch.schema.name: [[name, kind, "count"]]})
+        return kept
+
+    def _with_ids(self, stream: str, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        if stream == "process" and "name" in columns:
+            columns["name"] = self._names.ids(columns["name"])
+        for name in _MAP_COLUMNS if self._base else ():
+            if name in columns:
+                columns[name] = shifted(columns[name], self._base)
+        return columns
+
+    def _tables(self) -> None:
+        """Brings new mappings and names into the file, names first."""
+        rows = self._mappings.take_new()
+        columns = columns_for_file(rows, self._names, self._base) if rows else {}
+        self._strings_frames()
+        n = len(columns["id"]) if columns else 0
+        for start in range(0, n, FRAME_ROWS):
+            part = {name: array[start : start + FRAME_ROWS] for name, array in columns.items()}
+            count = len(part["id"])
+            t = (int(part["time_ns"].min()), int(part["time_ns"].max())) if "time_ns" in part else (0, 0)
+            body = frames.pack_mappings(count, part, self._level)
+            self._sink.append(MAPPINGS, body, stream="mapping", n=count, t=t)
+        self._table_rows += n
+
+    def _strings_frames(self) -> None:
+        names, base = self._names.new, self._names.next - len(self._names.new)
+        self._names.new = []
+        start = size = 0
+        for position, name in enumerate(names):
+            size += len(name)
+            if size > _STRINGS_CHARS or position == len(names) - 1:
+                body = frames.pack_strings(base + start, names[start : position + 1])
+                self._sink.append(STRINGS, body)
+                start, size = position + 1, 0
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _rotate_if_due(self) -> None:
+        full = (
+            self._table_rows + self._mappings.new_rows > _TABLE_SHARE * LIMITS.mappings
+            or self._names.next > _TABLE_SHARE * LIMITS.strings
+            or self._names.total > _TABLE_SHARE * LIMITS.strings_total
+        )
+        if self._parts.due(full) and self._parts.next():
+            self._mappings.restart()
+            self._begin_part()
+
+    @property
+    def dropped(self) -> int:
+        """Rows that did not reach the disk, and never will."""
+        if self._sink.dead:
+            return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name != "mapping")
+        return sum(self._parts.dropped().values())
+
+    @property
+    def created(self) -> bool:
+        """The file is a new one of this writer's."""
+        return self._sink.out.created and self._parts.number == 0
+
+    def statistics(self) -> dict[str, int]:
+        """Rows taken and dropped, bytes written and waiting, parts, stalls."""
+        sink = self._sink
+        return {
+            "rows": sum(self.rows.values()),
+            "dropped": self.dropped,
+            "bytes": self._parts.bytes(),
+            "waiting_bytes": sink.waiting_bytes,
+            "parts": self._parts.number + 1,
+            "stalls": sink.stalls,
+            "sync_errors": sink.sync_errors,
+            "columns_left_out": len(self.left_out),
+        }
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Facts as msgpack has them: scalars, lists and maps; anything else as its text."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int | np.integer):
+        number = int(value)
+        return number if -(1 << 63) <= number < 1 << 64 else str(number)
+    if isinstance(value, str):
+        return frames.text(value[:4096])
+    if isinstance(value, Mapping) and depth < 6:
+        return {str(key): plain(item, depth + 1) for key, item in list(value.items())[:1000]}
+    if isinstance(value, list | tuple | set | frozenset) and depth < 6:
+        return [plain(item, depth + 1) for item in list(value)[:1000]]
+    return frames.text(str(value)[:4096])

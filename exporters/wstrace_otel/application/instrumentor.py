@@ -1,0 +1,112 @@
+"""`opentelemetry-instrument python app.py`: wstrace as an instrumentation, without contrib as a dependency.
+
+It puts FaultSpanProcessor before the processors that export, and process.paging.faults on the global meter. Both come
+from the kernel's own counters: no privilege, no session, right in every forked worker. What is loaded is a class with
+the methods of contrib's BaseInstrumentor. An error here would end all other instrumentations: none gets out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from typing import Any
+
+from opentelemetry.sdk.trace import SpanProcessor
+
+log = logging.getLogger("wstrace")
+
+
+class WstraceInstrumentor:
+    """The entry point `wstrace` of the group `opentelemetry_instrumentor`.
+
+    Switched off by OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=wstrace (the loader's) and by OTEL_SDK_DISABLED=true.
+    """
+
+    _undo: Any = None
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """Nothing has to be installed for it to make sense."""
+        return ()
+
+    def instrument(self, **kwargs: Any) -> None:
+        """Counts the faults of every span and of the process from now on. Idempotent; never raises.
+
+        Args:
+            kwargs: `tracer_provider` in place of the global one; others are left alone.
+        """
+        try:
+            if WstraceInstrumentor._undo is None and not _disabled():
+                WstraceInstrumentor._undo = _instrument(kwargs.get("tracer_provider"))
+        except Exception:
+            log.warning("wstrace cannot instrument this application", exc_info=True)
+
+    def uninstrument(self, **kwargs: Any) -> None:
+        """Takes the processor out again. Instruments stay: OpenTelemetry has no way to remove one. Never raises."""
+        try:
+            undo, WstraceInstrumentor._undo = WstraceInstrumentor._undo, None
+            if undo is not None:
+                undo()
+        except Exception:
+            log.warning("wstrace cannot be taken out of this application", exc_info=True)
+
+
+def _disabled() -> bool:
+    """The SDK's own switch: this must be asked here, a loader calls us all the same."""
+    names = os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").replace(" ", "").split(",")
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or "wstrace" in names or "*" in names
+
+
+def _instrument(provider: Any) -> Any:
+    from opentelemetry.trace import get_tracer_provider
+
+    from wstrace_otel.application.embedded import embedded
+    from wstrace_otel.application.processor import FaultSpanProcessor
+
+    embedded.register()
+    # The SDK has no public way to wrap a processor that stands already, and adding one beside it cannot change spans.
+    # Tracers hold this object, so its tuple is replaced in place; without it nothing is done.
+    multi = getattr(provider or get_tracer_provider(), "_active_span_processor", None)
+    known = getattr(multi, "_span_processors", None)
+    if multi is None or not isinstance(known, tuple) or not known:
+        return lambda: None
+    wrapped = FaultSpanProcessor(_All(known))
+    multi._span_processors = (wrapped,)
+
+    def undo() -> None:
+        multi._span_processors = tuple(
+            inner for p in multi._span_processors for inner in (known if p is wrapped else (p,))
+        )
+
+    return undo
+
+
+class _All(SpanProcessor):
+    """Several processors as one."""
+
+    def __init__(self, processors: tuple[Any, ...]) -> None:
+        self._processors = processors
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """To each."""
+        for processor in self._processors:
+            processor.on_start(span, parent_context)
+
+    def _on_ending(self, span: Any) -> None:
+        for processor in self._processors:
+            getattr(processor, "_on_ending", lambda span: None)(span)
+
+    def on_end(self, span: Any) -> None:
+        """To each."""
+        for processor in self._processors:
+            processor.on_end(span)
+
+    def shutdown(self) -> None:
+        """To each."""
+        for processor in self._processors:
+            processor.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """To each; False when one did not."""
+        done = [processor.force_flush(timeout_millis) for processor in self._processors]
+        return all(done)

@@ -1,0 +1,112 @@
+"""Spans: `with wstrace.span("load"):` in an application, and one span for every traced process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from wstrace.text import base_name
+from wstrace_otel import names
+from wstrace_otel.clock import WallClock
+from wstrace_otel.export.processes import Process
+from wstrace_otel.export.resource import clean
+from wstrace_otel.ids import Ids
+from wstrace_otel.propagation import TraceParent, context_of, new_id, parent, take_reserved
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+
+@contextlib.contextmanager
+def span(name: str, **attributes: Any) -> Iterator[Span]:
+    """A span of the application's global tracer, around the body, with the page faults that the body took.
+
+    It carries the attributes of FaultSpanProcessor, with or without one. Without an OpenTelemetry SDK it is a span
+    that goes nowhere; records of a running session are correlated with it all the same.
+
+    Args:
+        name: of the span.
+        attributes: of the span.
+    """
+    import threading
+
+    from opentelemetry import trace
+
+    from wstrace_otel.application.correlation import windows
+    from wstrace_otel.application.processor import EXACT, THREAD_CHANGED, THREAD_WINDOW, fault_attributes, in_event_loop
+    from wstrace_otel.application.usage import thread_faults
+
+    with trace.get_tracer(names.SCOPE).start_as_current_span(name, attributes=attributes) as current:
+        context, tid = current.get_span_context(), threading.get_native_id()
+        window = windows.open(context.trace_id, context.span_id, tid) if context.is_valid else None
+        quality = EXACT if thread_faults.exact and not in_event_loop() else THREAD_WINDOW
+        minor, major = thread_faults()
+        try:
+            yield current
+        finally:
+            after = thread_faults()
+            if window is not None:
+                windows.close(window)
+            if threading.get_native_id() == tid:
+                current.set_attributes(fault_attributes(after[0] - minor, after[1] - major, quality))
+            else:
+                current.set_attribute(names.SPAN_QUALITY, THREAD_CHANGED)
+
+
+class ProcessSpans:
+    """A span for each traced process, made when it has ended. Its ids are fixed when the process is seen first.
+
+    Args:
+        tracer: gives the tracer of a process.
+        clock: wall time of a record.
+        own_ids: whether the tracers are ours, so that spans can get the ids that children were told of.
+    """
+
+    def __init__(self, tracer: Callable[[Process], Tracer], clock: WallClock, *, own_ids: bool) -> None:
+        self._tracer, self._clock, self._own_ids = tracer, clock, own_ids
+        self._places: dict[int, TraceParent] = {}  # pid -> where its span stands
+        self._above: dict[int, TraceParent | None] = {}
+        self.ended = 0
+
+    def begin(self, process: Process, *, root: bool) -> None:
+        """Fixes the ids of a process's span: those given to a launched target, below TRACEPARENT; else below its
+        parent process."""
+        if process.pid in self._places:
+            return
+        reserved = take_reserved() if root else None
+        above = reserved.above if reserved else self._places.get(process.parent) or parent()
+        own = reserved.own if reserved else TraceParent(
+            above.trace_id if above else new_id(16), new_id(8),
+            above.flags if above else 1)  # fmt: skip
+        self._places[process.pid], self._above[process.pid] = own, above
+
+    def end(self, process: Process, now_ns: int) -> None:
+        """Makes the span of a process that ended, or that goes on when the trace ends."""
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        own = self._places.pop(process.pid, None)
+        above = self._above.pop(process.pid, None)
+        if own is None:
+            return
+        tracer = self._tracer(process)
+        ids = getattr(tracer, "id_generator", None)
+        if self._own_ids and isinstance(ids, Ids):
+            ids.next = own
+        attributes: dict[str, Any] = {
+            names.PROCESS_PID: process.pid,
+            names.PROCESS_PARENT_PID: process.parent,
+            names.SPAN_MINOR: process.recorded(0),
+            names.SPAN_MAJOR: process.recorded(1),
+        }
+        name = clean(base_name(process.name)) or str(process.pid)
+        made = tracer.start_span(
+            name, context_of(above), SpanKind.INTERNAL, attributes, start_time=self._clock.wall(process.started_ns)
+        )
+        if process.code is not None:
+            made.set_attribute(names.PROCESS_EXIT_CODE, process.code)
+            if process.code:
+                made.set_attribute(names.ERROR_TYPE, str(process.code))
+                made.set_status(Status(StatusCode.ERROR, f"exit code {process.code}"))
+        made.end(self._clock.wall(process.ended_ns or now_ns))
+        self.ended += 1

@@ -1,0 +1,1 @@
+"""Every fault as a log record, and profiles: opt-in, and subject to change."""

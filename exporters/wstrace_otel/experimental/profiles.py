@@ -1,0 +1,194 @@
+"""OTLP profiles (v1development, experimental): faults by instruction, straight from columns.
+
+A sample is a distinct (instruction, touched file, kind, type, span) with the number of its faults. Source:
+opentelemetry-proto, profiles/v1development/profiles.proto; index 0 of every table is the zero value.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from wstrace.analysis.tally import group
+from wstrace.batch import Batch
+from wstrace.errors import OutputError
+from wstrace.schema import FAULT_MAJOR
+from wstrace_otel import names
+from wstrace_otel.application.correlation import Window, windows
+from wstrace_otel.export.processes import file_name, kind_name
+from wstrace_otel.export.resource import message
+
+#: (pc, pc_mapping, pc_file, file, kind, major, trace id, span id)
+Key = tuple[int, int, int, int, int, int, int, int]
+_NO_SPAN = Window(0, 0, 0, 0)
+#: distinct samples that a process may have in one profile; faults of further ones are lost and counted
+MAX_SAMPLES = 65_536
+#: mappings whose bounds are kept
+MAX_MAPPINGS = 65_536
+
+
+def need() -> Any:
+    """The messages. Raises OutputError where the installed package has none."""
+    try:
+        from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
+        from opentelemetry.proto.profiles.v1development import profiles_pb2
+
+        profiles_pb2.Stack  # noqa: B018  earlier drafts of the protocol had none, and collectors no longer read them
+    except (ImportError, AttributeError):
+        raise OutputError("OTLP profiles need a package that is not installed or too old",
+                          'pip install -U "wstrace[otlp]"') from None  # fmt: skip
+    return profiles_pb2, profiles_service_pb2
+
+
+class Profiles:
+    """Counts faults by sample until they are taken as a message."""
+
+    def __init__(self) -> None:
+        self._samples: dict[int, dict[Key, int]] = {}  # pid -> samples
+        self._mappings: dict[int, tuple[int, int, int, str]] = {}  # id -> start, end, offset, build id
+        self._first = self._last = 0
+        self.overflowed = 0
+
+    def add_mappings(self, batch: Batch) -> None:
+        """Notes where files are mapped, so that an instruction's address can be resolved later."""
+        builds = batch["build_id"].tolist() if "build_id" in batch else [0] * len(batch)
+        columns = (batch[name].tolist() for name in ("id", "start", "end", "offset"))
+        for key, start, end, offset, build in zip(*columns, builds, strict=True):
+            if len(self._mappings) < MAX_MAPPINGS:
+                self._mappings[key] = (start, end, offset, batch.strings[build])
+
+    def add(self, batch: Batch) -> None:
+        """Counts a batch of page faults."""
+        n = len(batch)
+        if not n:
+            return
+        zero = np.zeros(n, np.uint8)
+        pid, pc, mapping, pc_file, file, kind = (
+            batch.columns.get(c, zero) for c in ("pid", "pc", "pc_mapping", "pc_file", "file", "kind")
+        )
+        index, used = windows.assign(batch)
+        spans = [*used, _NO_SPAN]  # -1, no span, is the last one
+        major = (batch["flags"] & FAULT_MAJOR) != 0
+        found, counts = group(pid, pc, mapping, pc_file, file, kind, major, index)
+        for of, address, *rest, at, count in zip(*(c.tolist() for c in found), counts.tolist(), strict=True):
+            samples = self._samples.setdefault(of, {})
+            key = (address & (1 << 64) - 1, *rest, spans[at].trace_id, spans[at].span_id)
+            if key not in samples and len(samples) >= MAX_SAMPLES:
+                self.overflowed += count
+            else:
+                samples[key] = samples.get(key, 0) + count
+        first, last = batch.window
+        self._first = min(self._first or first, first)
+        self._last = max(self._last, last)
+
+    def take(self, resource_of: Any, strings: Any, wall: Any) -> tuple[bytes, int]:
+        """(the body of a request, faults in it) of all that was counted since the last time; (b"", 0) for nothing.
+
+        Args:
+            resource_of: pid -> Resource.
+            strings: the session's names.
+            wall: monotonic ns -> ns since the epoch.
+        """
+        taken, self._samples = self._samples, {}
+        if not taken:
+            return b"", 0
+        messages, service = need()
+        request = service.ExportProfilesServiceRequest()
+        tables = _Tables(messages, request.dictionary, strings, self._mappings)
+        total = 0
+        for pid, samples in taken.items():
+            at = request.resource_profiles.add()
+            at.resource.CopyFrom(message(resource_of(pid)))
+            scope = at.scope_profiles.add()
+            scope.scope.name = names.SCOPE
+            profile = scope.profiles.add()
+            profile.profile_id = os.urandom(16)
+            profile.time_unix_nano = wall(self._first)
+            profile.duration_nano = max(0, self._last - self._first)
+            profile.sample_type.type_strindex = tables.string("page_faults")
+            profile.sample_type.unit_strindex = tables.string("{fault}")
+            for key, count in samples.items():
+                tables.sample(profile.samples.add(), key, count)
+                total += count
+        self._first = self._last = 0
+        return bytes(request.SerializeToString()), total
+
+
+class _Tables:
+    """The tables that samples point into; each row once."""
+
+    def __init__(self, messages: Any, dictionary: Any, strings: Any, mappings: dict[int, Any]) -> None:
+        self._dictionary, self._strings, self._known = dictionary, strings, mappings
+        self._index: dict[Any, int] = {("string", ""): 0}
+        dictionary.string_table.append("")
+        for table in (dictionary.mapping_table, dictionary.location_table, dictionary.function_table,
+                      dictionary.link_table, dictionary.attribute_table, dictionary.stack_table):  # fmt: skip
+            table.add()
+
+    def string(self, text: str) -> int:
+        """Its index in string_table."""
+        index = self._index.get(("string", text))
+        if index is None:
+            index = self._index["string", text] = len(self._dictionary.string_table)
+            self._dictionary.string_table.append(text)
+        return index
+
+    def _row(self, key: Any, table: Any) -> tuple[int, Any]:
+        """(index, the row to be filled or None when it stands already)."""
+        index = self._index.get(key)
+        if index is not None:
+            return index, None
+        self._index[key] = len(table)
+        return len(table), table.add()
+
+    def attribute(self, name: str, value: str) -> int:
+        """Its index in attribute_table."""
+        index, row = self._row(("attribute", name, value), self._dictionary.attribute_table)
+        if row is not None:
+            row.key_strindex = self.string(name)
+            row.value.string_value = value
+        return index
+
+    def mapping(self, mapping: int, file: int) -> int:
+        """Its index in mapping_table."""
+        index, row = self._row(("mapping", mapping, file), self._dictionary.mapping_table)
+        if row is not None:
+            row.filename_strindex = self.string(file_name(self._strings, file))
+            start, end, offset, build = self._known.get(mapping, (0, 0, 0, ""))
+            row.memory_start, row.memory_limit, row.file_offset = start, end, offset
+            if build:
+                row.attribute_indices.append(self.attribute("process.executable.build_id.gnu", build))
+        return index
+
+    def stack(self, address: int, mapping: int, file: int) -> int:
+        """The index in stack_table of the stack that is this one instruction."""
+        index, row = self._row(("stack", address, mapping, file), self._dictionary.stack_table)
+        if row is not None:
+            location = len(self._dictionary.location_table)
+            place = self._dictionary.location_table.add()
+            place.address, place.mapping_index = address, self.mapping(mapping, file)
+            row.location_indices.append(location)
+        return index
+
+    def link(self, trace_id: int, span_id: int) -> int:
+        """Its index in link_table, 0 for no span."""
+        if not span_id:
+            return 0
+        index, row = self._row(("link", trace_id, span_id), self._dictionary.link_table)
+        if row is not None:
+            row.trace_id, row.span_id = trace_id.to_bytes(16, "big"), span_id.to_bytes(8, "big")
+        return index
+
+    def sample(self, sample: Any, key: Key, count: int) -> None:
+        """Fills a sample."""
+        pc, pc_mapping, pc_file, file, kind, major, trace_id, span_id = key
+        sample.stack_index = self.stack(pc, pc_mapping, pc_file)
+        sample.values.append(count)
+        sample.link_index = self.link(trace_id, span_id)
+        sample.attribute_indices.extend((
+            self.attribute(names.FAULT_TYPE, names.MAJOR if major else names.MINOR),
+            self.attribute(names.FILE_PATH, file_name(self._strings, file)),
+            self.attribute(names.KIND, kind_name(kind)),
+        ))  # fmt: skip

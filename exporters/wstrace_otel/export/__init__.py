@@ -1,0 +1,1 @@
+"""A trace as OpenTelemetry metrics, logs and spans. Imports `transport`."""

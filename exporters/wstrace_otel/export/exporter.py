@@ -1,0 +1,325 @@
+"""The exporter `otel`: metrics, events, spans and profiles of the traced processes to OpenTelemetry."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from wstrace.batch import Batch
+from wstrace.errors import OutputError, UsageError
+from wstrace.interfaces import Context, Exporter
+from wstrace_otel import names
+from wstrace_otel.application.usage import thread_faults
+from wstrace_otel.clock import WallClock
+from wstrace_otel.experimental.bulk import Encoder
+from wstrace_otel.experimental.profiles import Profiles
+from wstrace_otel.experimental.profiles import need as need_profiles
+from wstrace_otel.export import resource
+from wstrace_otel.export.metrics import KernelCounts, ProcessInstruments, TracerInstruments
+from wstrace_otel.export.processes import Process, Processes, memory
+from wstrace_otel.export.sampling import Sampler, TokenBucket
+from wstrace_otel.transport.courier import LOST, Courier, Pace
+
+if TYPE_CHECKING:  # the SDK is imported when the exporter starts: every command line asks for this class
+    from wstrace_otel.transport.backend import OwnBackend
+
+#: seconds that close() may take with the collector down
+CLOSE_SECONDS = 3.0
+REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
+#: seconds between two profiles
+PROFILE_SECONDS = 10.0
+#: requests of raw records that may wait, and seconds that a batch waits for room
+BULK_QUEUE, BULK_WAIT = 8, 1.0
+
+
+class OtelExporter(Exporter):
+    """Sends page faults and working sets to OpenTelemetry; all OTEL_* variables are honoured.
+
+    Args:
+        to: where to: OTLP over http or grpc, the console, a port that prometheus scrapes; "" = what
+            OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER, OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL say.
+        endpoint: a collector's address, before OTEL_EXPORTER_OTLP_ENDPOINT.
+        mode: aggregate = metrics, sampled events and spans; bulk = besides, every page fault as a log record.
+        metrics: send metrics.
+        logs: send events.
+        spans: send a span for each traced process.
+        profiles: send OTLP profiles (experimental).
+        events: minor faults that become events, per second; all major ones do.
+        interval_s: seconds between two exports of metrics; 0 = OTEL_METRIC_EXPORT_INTERVAL.
+        modules: files with a series of their own, in each process; the rest is `other`.
+        processes: processes with a resource of their own; the rest is `other`.
+        pids: put process.pid on every point; with prometheus it always is.
+        arguments: tell the command's arguments; they may hold secrets.
+        providers: own = pipelines of wstrace's own; global = those of the application, which are never set; auto =
+            global where the application has set some up or traces itself.
+    """
+
+    name = "otel"
+    streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault", "process", "mapping", "resident", "written"})
+
+    def __init__(
+        self,
+        *,
+        to: Literal["", "http", "grpc", "console", "prometheus"] = "",
+        endpoint: str = "",
+        mode: Literal["aggregate", "bulk"] = "aggregate",
+        metrics: bool = True,
+        logs: bool = True,
+        spans: bool = True,
+        profiles: bool = False,
+        events: float = 100.0,
+        interval_s: float = 0.0,
+        modules: int = 20,
+        processes: int = 64,
+        pids: bool = False,
+        arguments: bool = False,
+        providers: Literal["auto", "own", "global"] = "auto",
+    ) -> None:
+        if modules < 1 or processes < 0 or events < 0:
+            raise UsageError("otel: modules must be at least 1, processes and events at least 0")
+        self._to, self._endpoint, self._mode, self._providers = to, endpoint, mode, providers
+        wanted = {"metrics": metrics, "logs": logs or mode == "bulk", "traces": spans, "profiles": profiles}
+        self._signals = [signal for signal, on in wanted.items() if on]
+        self._events_logged = logs and mode != "bulk"
+        self._interval, self._arguments, self._pids = interval_s, arguments, pids
+        self._modules, self._limit = modules, processes
+        self._sampler = Sampler(TokenBucket(events))
+        self._only_own = mode == "bulk" or profiles
+        self._disabled = False
+        self._own: OwnBackend | None = None
+        self._told: dict[tuple[str, str], int] = {}
+        self._bulk: Courier | None = None
+        self._profile_courier: Courier | None = None
+        self._profiled_at = time.monotonic()
+        self.faults = 0
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def start(self, context: Context) -> None:
+        """Opens the pipelines. Raises OutputError or UsageError, before the target runs."""
+        from wstrace_otel.application.embedded import embedded
+        from wstrace_otel.export.lifecycle import Lifecycle
+        from wstrace_otel.transport.backend import GlobalBackend
+
+        self._context = context
+        self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        self._clock = WallClock(context.facts)
+        self._global = self._uses_global(context)
+        scraped = not self._global and self._scraped()
+        limit, modules = (0 if self._global else self._limit), self._modules
+        if scraped:  # one resource for all: their series share the 2,000 that an instrument may have
+            self._pids, modules = True, max(1, min(modules, 1800 // (4 * max(1, limit))))
+        self._processes = Processes(context.strings, limit=limit, modules=modules)
+        self._processes.roots = tuple(target.pid for target in context.targets)
+        self._kernel = KernelCounts(self._counted, self._processes.take_kernel)
+        self._profiles = Profiles()
+        if self._disabled:
+            return
+        if "profiles" in self._signals:
+            need_profiles()
+        self._backend = GlobalBackend() if self._global else self._open(context)
+        self._life = Lifecycle(
+            context, self._processes, self._clock, self._backend, own=not self._global, events="logs" in self._signals,
+            spans="traces" in self._signals, meter=self._meter, arguments=self._arguments,
+        )  # fmt: skip
+        self._events = self._life.events
+        if self._global:
+            embedded.add(self._processes, context.ledger)
+        for target in context.targets:
+            self._life.target(target)
+
+    def _uses_global(self, context: Context) -> bool:
+        if self._providers == "global" and self._only_own:
+            raise UsageError("otel: raw records and profiles need providers=own")
+        if self._providers != "auto":
+            return self._providers == "global"
+        from opentelemetry.metrics import get_meter_provider
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.trace import get_tracer_provider
+
+        if self._to or self._endpoint or self._only_own:
+            return False
+        metered = isinstance(get_meter_provider(), MeterProvider)
+        traced = isinstance(get_tracer_provider(), TracerProvider)
+        return metered or traced or any(target.pid == os.getpid() for target in context.targets)
+
+    def _scraped(self) -> bool:
+        from wstrace_otel.transport.endpoint import exporters
+
+        return "metrics" in self._signals and (
+            self._to == "prometheus" or (not self._to and "prometheus" in exporters("metrics"))
+        )
+
+    def _open(self, context: Context) -> OwnBackend:
+        from wstrace_otel.transport.backend import OwnBackend, version
+
+        own = self._own = OwnBackend(
+            context.ledger, to=self._to, endpoint=self._endpoint, interval=self._interval, signals=self._signals
+        )
+        if self._mode == "bulk":
+            sender = own.sender("logs")
+            self._encoder = Encoder(self._resource_of, self._clock.offset, sender.max_bytes, version())
+            self._bulk = own.courier("bulk", lambda items: sender.send(items[0][0]), Pace(BULK_QUEUE, 1, 1.0),
+                                     weigh=lambda item: item[1])  # fmt: skip
+            self._bulk.start()
+        if "profiles" in self._signals:
+            profiles = own.sender("profiles")
+            self._profile_courier = own.courier("profiles", lambda items: profiles.send(items[0][0]), Pace(8, 1, 1.0),
+                                                weigh=lambda item: item[1])  # fmt: skip
+            self._profile_courier.start()
+        if "metrics" in self._signals:
+            TracerInstruments(own.meter(resource.of_tracer()), context.ledger.rows, own_usage=True)
+        armed_not = context.own_threads
+        context.own_threads = lambda: armed_not() | own.own_threads()
+        return own
+
+    def export(self, batch: Batch) -> None:
+        """Counts a batch by columns, and sends what becomes an event or a record."""
+        stream = batch.schema.name
+        if stream == "page_fault":
+            self._take_faults(batch)
+        elif stream == "process":
+            if not self._disabled:
+                self._life.take(batch)
+        elif stream == "mapping":
+            self._profiles.add_mappings(batch)
+        elif batch.header.get("pid") is not None:
+            process = self._processes.get(int(batch.header["pid"]))
+            (process.add_resident if stream == "resident" else process.add_written)(batch)
+
+    def _take_faults(self, batch: Batch) -> None:
+        self.faults += len(batch)
+        self._processes.add_faults(batch)
+        if "pid" in batch and not thread_faults.exact:
+            thread_faults.add(batch.take(batch["pid"] == os.getpid()))
+        if self._disabled:
+            return
+        self._life.admit()
+        if "profiles" in self._signals:
+            self._profiles.add(batch)
+        if self._bulk is not None:
+            for body, n in self._encoder.payloads(batch):
+                self._bulk.put((body, n), wait=BULK_WAIT)
+        elif self._events_logged:
+            for rows, weights in self._sampler.choose(batch):
+                self._events.faults(rows, weights, self._processes.get)
+
+    def _meter(self, process: Process, others: int) -> None:
+        """Registers a process's metrics; others have theirs already."""
+        own = self._own
+        if own is None or "metrics" not in self._signals or (own.metrics.scraped and others):
+            return  # scraped, one provider serves all, and its instruments read every process
+        live = bool(self._context.targets)
+        ProcessInstruments(
+            own.meter(self._life.resource_of(process.pid)),
+            (lambda: self._processes) if own.metrics.scraped else (lambda: [process]),
+            kernel=self._kernel,
+            memory_of=lambda p: memory(p.pid) if live and p.pid and not p.ended_ns else None,
+            label=self._label if self._pids else lambda process: {},
+        )
+
+    def _label(self, process: Process) -> dict[str, Any]:
+        return {names.PROCESS_PID: process.pid, names.PROCESS_NAME: resource.clean(process.name) or names.OTHER}
+
+    def _resource_of(self, pid: int) -> Any:
+        return self._life.resource_of(pid)
+
+    def _counted(self) -> tuple[int, int]:
+        """(minor, major) by the kernel: what the source counted, else what the system accounts to the targets."""
+        ledger, facts = self._context.ledger, self._context.facts
+        if both := ledger.get("counted", "page_fault"):  # a system that counts the types together
+            major = self._processes.recorded(1)
+            return both - major, major
+        minor, major = (ledger.get("counted", kind) for kind in (names.MINOR, names.MAJOR))
+        if minor or major:
+            return minor, major
+        return int(facts.get("usage_minor") or 0), int(facts.get("usage_major") or 0)
+
+    # -- by time and at the end --------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """New processes get their metrics, losses are told, profiles are sent."""
+        if self._disabled:
+            return
+        self._life.settle()
+        self._tell_losses()
+        if self._profile_courier is not None and time.monotonic() - self._profiled_at >= PROFILE_SECONDS:
+            self._send_profiles()
+
+    def _send_profiles(self) -> None:
+        self._profiled_at = time.monotonic()
+        body, n = self._profiles.take(self._life.resource_of, self._context.strings, self._clock.wall)
+        if n and self._profile_courier is not None:
+            self._profile_courier.put((body, n))
+        self._context.ledger.add(LOST, self._profiles.overflowed, "otel.profiles")
+        self._profiles.overflowed = 0
+
+    def _tell_losses(self) -> None:
+        """An event for each stage of the ledger at which more was lost since the last time."""
+        if not self._events_logged:
+            return
+        for stage, who, count in self._context.ledger.losses():
+            more = count - self._told.get((stage, who), 0)
+            # what our own way lost is a metric; an event of it would be lost on the same way
+            if more > 0 and stage != LOST:
+                self._told[stage, who] = count
+                first = next(iter(self._processes), None)
+                if first is not None:
+                    self._events.lost(first, stage, who, more, time.monotonic_ns())
+
+    def flush(self, timeout: float) -> None:
+        """Has all that is queued sent now; its delivery is waited for in close()."""
+        if self._own is not None:
+            self._own.flush()
+
+    def close(self) -> None:
+        """Ends all spans and sends the last counts, in 3 s at most; what is not delivered by then is counted.
+
+        Raises:
+            OutputError: something did not arrive, in all the time of the trace.
+        """
+        if self._disabled:
+            return
+        until = time.monotonic() + CLOSE_SECONDS
+        self._life.end_all()
+        if self._events_logged:
+            for rows, weights in self._sampler.rest():
+                self._events.faults(rows, weights, self._processes.get)
+        self._tell_losses()
+        if self._profile_courier is not None:
+            self._send_profiles()
+        self._kernel.now()
+        if self._global:
+            from wstrace_otel.application.embedded import embedded
+
+            embedded.end(self._processes, self._context.ledger)
+        else:
+            self._backend.close(until)
+        if self._own is not None and self._own.lost:
+            raise OutputError(f"{self._own.lost} records did not arrive ({self.error or 'refused'})", REMEDY)
+
+    def cancel(self) -> None:
+        """Closes the pipelines: nothing was recorded, nothing is sent."""
+        if self._own is not None:
+            self._own.close(time.monotonic())
+
+    def abandon(self) -> None:
+        """In a forked child: nothing is sent and nothing was counted here."""
+        self._disabled = True
+        self._processes.forget()
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Faults counted, events and process spans made, and every signal's delivered and lost records."""
+        found: dict[str, int | float] = {"faults": self.faults}
+        if not self._disabled and hasattr(self, "_life"):
+            found.update(events=self._events.emitted, process_spans=self._life.spans.ended)
+            found.update(self._backend.statistics())
+        return found
+
+    @property
+    def error(self) -> str:
+        """The last failed delivery, or ""."""
+        return self._own.error if self._own is not None else ""

@@ -1,0 +1,222 @@
+"""What is known of every traced process: its counts by file, kind and type, its pages, its life. Bounded.
+
+Batches are counted by columns here; the instruments of metrics.py and the spans read it when they are asked.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.tally import group
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import FAULT_MAJOR, KINDS, PAGE_SHARED
+from wstrace_otel import names
+
+#: (file code, kind, major): the place of a count
+Place = tuple[int, int, int]
+#: the file code that stands for all modules past the bounds; no Dictionary gives out that many
+OTHER_FILE = 0xFFFF_FFFF
+#: places counted one by one in a process; faults at further ones count as OTHER_FILE
+MAX_PLACES = 8192
+
+
+class Process:
+    """A traced process, or `other`: those past the bound, together.
+
+    Attributes:
+        faults: place -> faults recorded.
+        resident: (kind, shared) -> pages of the last complete snapshot.
+        written: kind -> pages written, all intervals together.
+        kernel: (minor, major) as the system counts them; never goes back.
+    """
+
+    def __init__(self, pid: int, strings: Dictionary, *, modules: int) -> None:
+        self.pid, self.parent, self.name = pid, 0, ""
+        self.strings = strings
+        self.started_ns = self.ended_ns = 0  # monotonic
+        self.code: int | None = None
+        self.faults: dict[Place, int] = {}
+        self.resident: dict[tuple[int, int], int] = {}
+        self.written: dict[int, int] = {}
+        self.kernel = [0, 0]
+        self._modules = modules
+        self._slots: dict[int, dict[Place, int]] = {}  # file -> what its places counted when it got its own series
+        self._partial: dict[tuple[int, int], int] = {}
+
+    def recorded(self, major: int) -> int:
+        """Page faults recorded of that type."""
+        return sum(count for (_, _, m), count in list(self.faults.items()) if m == major)
+
+    def count(self, files: NDArray[Any], kinds: NDArray[Any], majors: NDArray[Any], counts: NDArray[Any]) -> None:
+        """Adds counts at places, arrays of shape (k,)."""
+        faults = self.faults
+        for place in zip(files.tolist(), kinds.tolist(), majors.tolist(), counts.tolist(), strict=True):
+            key = place[:3]
+            if key not in faults and len(faults) >= MAX_PLACES:
+                key = (OTHER_FILE, 0, place[2])
+            faults[key] = faults.get(key, 0) + place[3]
+
+    def series(self) -> dict[Place, int]:
+        """Counts by place for a backend: the modules with the most faults, the rest under OTHER_FILE.
+
+        A module keeps its series once it has one, and starts it with what it counts from then on: so every series,
+        `other` too, only grows, and together they are all that was recorded.
+        """
+        faults = dict(self.faults)
+        by_file: dict[int, int] = {}
+        for (file, _, _), count in faults.items():
+            by_file[file] = by_file.get(file, 0) + count
+        by_file.pop(OTHER_FILE, None)
+        first = not self._slots
+        for file in sorted(by_file, key=lambda f: by_file[f], reverse=True)[: self._modules]:
+            if file not in self._slots and len(self._slots) < 2 * self._modules:
+                self._slots[file] = {} if first else {p: n for p, n in faults.items() if p[0] == file}
+        found: dict[Place, int] = {}
+        for place, count in faults.items():
+            slot = self._slots.get(place[0])
+            before = count if slot is None else slot.get(place, 0)
+            if before < count:
+                found[place] = count - before
+            if before:
+                rest = (OTHER_FILE, 0, place[2])
+                found[rest] = found.get(rest, 0) + before
+        return found
+
+    def named_series(self) -> dict[tuple[str, str, int], int]:
+        """The same by (path, kind in words, major)."""
+        found: dict[tuple[str, str, int], int] = {}
+        for (file, kind, major), count in self.series().items():
+            key = (file_name(self.strings, file), kind_name(kind), major)
+            found[key] = found.get(key, 0) + count
+        return found
+
+    def add_resident(self, batch: Batch) -> None:
+        """A part of a snapshot of its pages; the parts count when the last one has come."""
+        if not batch.header.get("part"):
+            self._partial = {}
+        if len(batch):
+            kinds = batch["kind"] if "kind" in batch else np.zeros(len(batch), np.uint8)
+            shared = (batch["flags"] & PAGE_SHARED) != 0 if "flags" in batch else np.zeros(len(batch), np.bool_)
+            (kind, share), pages = group(kinds, shared, weights=batch["pages"])
+            for key, n in zip(zip(kind.tolist(), share.tolist(), strict=True), pages.tolist(), strict=True):
+                self._partial[key] = self._partial.get(key, 0) + n
+        if batch.header.get("last", True):
+            self.resident = self._partial
+
+    def add_written(self, batch: Batch) -> None:
+        """Pages written since the last reset."""
+        if len(batch):
+            kinds = batch["kind"] if "kind" in batch else np.zeros(len(batch), np.uint8)
+            (kind,), pages = group(kinds, weights=batch["pages"])
+            for key, n in zip(kind.tolist(), pages.tolist(), strict=True):
+                self.written[key] = self.written.get(key, 0) + n
+
+
+class Processes:
+    """All traced processes; at most `limit` of their own, the rest is `other` (pid 0).
+
+    Args:
+        strings: the session's names.
+        limit: processes with a row of their own; 0 = all are one, as a service's own telemetry wants it.
+        modules: files that get a series of their own, in each process.
+    """
+
+    def __init__(self, strings: Dictionary, *, limit: int, modules: int) -> None:
+        self.strings, self.limit, self.modules = strings, limit, modules
+        self.roots: tuple[int, ...] = ()
+        self._rows: dict[int, Process] = {}
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[Process]:
+        return iter(list(self._rows.values()))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, pid: int) -> Process:
+        """The row of a process, made when it is seen first; `other` past the bound."""
+        row = self._rows.get(pid)
+        if row is not None:
+            return row
+        with self._lock:
+            own = sum(1 for known in self._rows if known)
+            pid = pid if own < self.limit else 0
+            if pid not in self._rows:
+                self._rows[pid] = Process(pid, self.strings, modules=self.modules)
+            return self._rows[pid]
+
+    def is_own(self, pid: int) -> bool:
+        """Whether that process has a row of its own, or would get one."""
+        return pid in self._rows or sum(1 for known in list(self._rows) if known) < self.limit
+
+    def add_faults(self, batch: Batch) -> None:
+        """Counts a batch of page faults: a few array operations for all of it, and one step a distinct place."""
+        n = len(batch)
+        if not n:
+            return
+        zero = np.zeros(n, np.uint8)
+        major = (batch["flags"] & FAULT_MAJOR) != 0 if "flags" in batch else zero
+        pid, file, kind = (batch.columns.get(name, zero) for name in ("pid", "file", "kind"))
+        (pids, files, kinds, majors), counts = group(pid, file, kind, major)
+        cuts = np.flatnonzero(np.diff(pids)) + 1
+        for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(pids)], strict=True):
+            self.get(int(pids[low])).count(files[low:high], kinds[low:high], majors[low:high], counts[low:high])
+
+    def recorded(self, major: int) -> int:
+        """Page faults recorded of that type, all processes together."""
+        return sum(process.recorded(major) for process in self)
+
+    def take_kernel(self, minor: int, major: int) -> None:
+        """Shares out what the system's own counters say in all.
+
+        They count a tree of processes. Every process but the first root has at least what was recorded of it; what the
+        kernel counted and no record speaks of is the root's, where its children were waited for.
+        """
+        rows = list(self)
+        root = next((row for row in rows if row.pid in self.roots), rows[0] if rows else None)
+        for kind, counted in enumerate((minor, major)):
+            others = 0
+            for row in rows:
+                if row is not root:
+                    row.kernel[kind] = max(row.kernel[kind], row.recorded(kind))
+                    others += row.kernel[kind]
+            if root is not None:
+                root.kernel[kind] = max(root.kernel[kind], root.recorded(kind), counted - others)
+
+    def forget(self) -> None:
+        """In a forked child: nothing was counted here, and no lock that another thread held is waited for."""
+        self._lock = threading.Lock()
+        self._rows = {}
+
+
+def file_name(strings: Dictionary, code: int) -> str:
+    """What a backend shows of a file code: its path, `other` or `unknown`, in bounded length and printable."""
+    from wstrace.text import printable, well_formed
+
+    if code == OTHER_FILE:
+        return names.OTHER
+    if not 0 < code < len(strings):
+        return names.UNKNOWN
+    return well_formed(printable(strings[code][: names.MAX_VALUE]))[: names.MAX_VALUE]
+
+
+def kind_name(kind: int) -> str:
+    """The kind of a mapping in words."""
+    return KINDS[kind] if 0 <= kind < len(KINDS) else KINDS[0]
+
+
+def memory(pid: int) -> tuple[int, int] | None:
+    """(resident, virtual) bytes of a living process, None when it is gone or cannot be read."""
+    import psutil
+
+    try:
+        info = psutil.Process(pid or os.getpid()).memory_info()
+    except (psutil.Error, OSError):
+        return None
+    return int(info.rss), int(info.vms)

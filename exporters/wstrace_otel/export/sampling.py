@@ -1,0 +1,88 @@
+"""Which page faults become log events: all majors, and of the minors as many as a token bucket allows.
+
+An event's weight is the number of faults it stands for. For every process and type the weights add up to what was
+recorded: what finds no token is owed by the next event, and the last one of all takes the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.tally import group
+from wstrace.batch import Batch
+from wstrace.schema import FAULT_MAJOR
+
+
+class TokenBucket:
+    """At most `rate` tokens a second on average and `rate` at once.
+
+    Args:
+        rate: tokens a second.
+        clock: seconds; another one for tests.
+    """
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._clock = rate, clock
+        self._tokens, self._at = rate, clock()
+
+    def take(self, wanted: int) -> int:
+        """As many tokens as there are, at most `wanted`."""
+        now = self._clock()
+        self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        given = min(wanted, int(self._tokens))
+        self._tokens -= given
+        return given
+
+
+class Sampler:
+    """Chooses rows of page_fault batches and gives each its weight. Bounded by the number of processes.
+
+    Args:
+        bucket: what minor faults may become events.
+    """
+
+    def __init__(self, bucket: TokenBucket) -> None:
+        self._bucket = bucket
+        self._owed: dict[int, tuple[int, Batch]] = {}  # pid -> minors without an event yet, and one of them
+
+    def choose(self, batch: Batch) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
+        """(rows, weights shape (n,)) that become events."""
+        if not len(batch):
+            return
+        major = batch["flags"] & FAULT_MAJOR != 0
+        if major.any():
+            yield batch.take(major), np.ones(int(major.sum()), np.int64)
+        minors = np.flatnonzero(~major)
+        if not len(minors):
+            return
+        (pids,), counts = group(batch["pid"][minors])
+        tokens = self._bucket.take(len(minors))
+        for pid, count in zip(pids.tolist(), counts.tolist(), strict=True):
+            # in proportion, and each process at least one while there are any
+            share = min(tokens, count, max(1, tokens * count // len(minors))) if tokens else 0
+            tokens -= share
+            rows = minors if count == len(minors) else minors[batch["pid"][minors] == pid]
+            owed, _ = self._owed.pop(pid, (0, batch))
+            if share:
+                edges = np.linspace(0, count, share + 1).astype(np.int64)
+                weights = np.diff(edges)
+                weights[0] += owed
+                yield batch.take(rows[edges[:-1]]), weights
+            else:
+                self._owed[pid] = (owed + count, _copy(batch, int(rows[-1])))
+
+    def rest(self) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
+        """An event for every process that owes one: at the end."""
+        for owed, row in self._owed.values():
+            yield row, np.array([owed])
+        self._owed = {}
+
+
+def _copy(batch: Batch, row: int) -> Batch:
+    """One row that does not keep the whole batch alive."""
+    return batch.take(np.array([row]))

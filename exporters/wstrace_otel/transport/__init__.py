@@ -1,0 +1,1 @@
+"""How telemetry leaves the process: batches, encoding, endpoints, retries."""

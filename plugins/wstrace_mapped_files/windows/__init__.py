@@ -1,0 +1,1 @@
+"""What `wstrace_mapped_files` needs of Windows; imports on every system, works on this one."""

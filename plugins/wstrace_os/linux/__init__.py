@@ -1,0 +1,1 @@
+"""What `wstrace_os` needs of Linux; imports on every system, works on this one."""

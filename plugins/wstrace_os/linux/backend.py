@@ -1,0 +1,278 @@
+"""Launching and attaching processes on Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform as machine
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from wstrace.errors import TargetExited, Unavailable, WstraceError
+from wstrace.interfaces import Platform, Target, Usage
+from wstrace_os.foreign import declare
+from wstrace_os.linux import procfs
+from wstrace_os.linux.launcher import Launcher, start, sudo_user
+from wstrace_os.linux.remedies import remedies
+
+#: the modules as this system has them: their POSIX half is not typed where mypy checks for Windows
+_os: Any = os
+_signal: Any = signal
+_select: Any = select
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+#: the number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64)
+_WAITID = {"x86_64": 247, "ppc64le": 272, "s390x": 281}
+_waitid = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+                  ctypes.c_int, ctypes.c_void_p)  # fmt: skip
+_mallopt = declare(None, "mallopt", ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
+
+_LAUNCHER_SLACK = 1 << 20  # what the launcher itself still grows by between its last look and execve()
+_POLL_SECONDS = 0.01  # where pidfd_open is missing (before Linux 5.3) or refused (containers)
+
+
+class LinuxTarget(Target):
+    """A process. Launched: our child, held before execve() until resume(). Attached: any, ourselves included."""
+
+    def __init__(self, pid: int, name: str, launcher: Launcher | None = None) -> None:
+        self.pid, self.name, self.launched = pid, name, launcher is not None
+        self.exit_code: int | None = None
+        self._launcher = launcher
+        self._rusage: Any = None
+        self._peak: int | None = None
+        self._pidfd = _pidfd(pid)
+        self._before = Usage() if launcher else self._proc()
+
+    def resume(self) -> None:
+        """Lets a launched target execute its command; returns when the system has accepted or refused it.
+
+        Raises:
+            CommandNotFound, CannotExecute: as the system answered; the child is gone and reaped.
+        """
+        if self._launcher is None:
+            return
+        try:
+            self._before = self._launcher.go()
+        except WstraceError:
+            self.wait(5)
+            self._reap()
+            raise
+
+    def wait(self, timeout: float) -> int | None:
+        """Its exit code, 128 + N for signal N (attached: 0, its parent alone knows); None after timeout seconds."""
+        if self.exit_code is not None:
+            return self.exit_code
+        if self.launched:
+            if self._pidfd is not None and not _readable(self._pidfd, timeout):
+                return None
+            return self.exit_code if _waited(self._ended, timeout) else None
+        if self._pidfd is None:
+            if not _waited(lambda: not self._alive(), timeout):
+                return None
+        elif not _readable(self._pidfd, timeout):
+            return None
+        self.exit_code = 0
+        return 0
+
+    def _ended(self) -> bool:
+        """Asks without reaping: /proc still answers for a zombie, and sources read it after the end, until close()."""
+        try:
+            ended = _os.waitid(_os.P_PID, self.pid, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT)
+        except ChildProcessError:  # the embedding program waits for all its children itself
+            self.exit_code = self.exit_code or 0
+            return True
+        if ended is None:
+            return False
+        self._rusage = _rusage(self.pid)
+        self.exit_code = ended.si_status if ended.si_code == _os.CLD_EXITED else 128 + ended.si_status
+        return True
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, _os.WNOHANG)
+
+    def _alive(self) -> bool:
+        try:
+            return not procfs.stat(self.pid).gone
+        except Unavailable:
+            return False
+
+    def usage(self) -> Usage:
+        """Faults, CPU and peak since its first instruction (attached: since then, what it was before taken off).
+
+        The peak of a launched process is rusage's, but only where that is not its launcher's own (the kernel hands
+        ru_maxrss on over execve, exec_mmap() in fs/exec.c); else the largest VmHWM that was seen while it ran.
+        """
+        now = self._proc() if self.exit_code is None or self._rusage is None else self._from_rusage()
+        before = self._before
+
+        def since(new: Any, old: Any) -> Any:
+            return None if new is None else max(new - (old or 0), 0)
+
+        return Usage(since(now.minor, before.minor), since(now.major, before.major), now.peak_resident_bytes,
+                     since(now.cpu_seconds, before.cpu_seconds), now.peak_sampled)  # fmt: skip
+
+    def _from_rusage(self) -> Usage:
+        r = self._rusage
+        peak = r.ru_maxrss * 1024
+        if peak <= (self._before.peak_resident_bytes or 0) + _LAUNCHER_SLACK:
+            return Usage(r.ru_minflt, r.ru_majflt, self._peak, r.ru_utime + r.ru_stime, peak_sampled=True)
+        return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime)
+
+    def _proc(self) -> Usage:
+        try:
+            stat = procfs.stat(self.pid)
+            peak = procfs.status(self.pid).get("VmHWM", "").removesuffix(" kB")
+        except Unavailable:
+            return Usage(peak_resident_bytes=self._peak)
+        if peak and (not self.launched or (self._launcher is not None and self._launcher.executed)):
+            self._peak = max(self._peak or 0, int(peak) * 1024)
+        return Usage(stat.minor + stat.minor_children, stat.major + stat.major_children, self._peak, stat.cpu_seconds)
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal, through its pidfd where there is one: never to a successor of the same number."""
+        if self.exit_code is not None:
+            return
+        try:
+            if self._pidfd is not None:
+                _signal.pidfd_send_signal(self._pidfd, number)
+            else:
+                os.kill(self.pid, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError as error:
+            raise Unavailable(f"cannot signal process {self.pid}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Gives up the handle and reaps a launched target that has ended; one that never ran is ended."""
+        if self._launcher is not None and not self._launcher.gone:
+            self._launcher.close()
+            self.signal(_signal.SIGKILL)
+            self.wait(5)
+        if self.launched:
+            self._reap()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+class LinuxPlatform(Platform):
+    """Processes by fork, execve, pidfd and /proc."""
+
+    name = "linux"
+
+    def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
+        """A child that is blocked before its execve(). Call it before starting threads, and before raising limits.
+
+        Args:
+            command: the program (searched in PATH) and its arguments.
+            user: the name or number of whom it runs as; None = under sudo the user who called it, else ourselves.
+
+        Raises:
+            CommandNotFound, CannotExecute: there is no such program, or it is not executable.
+            Unavailable: no such user, or no right to become it, or no more processes.
+        """
+        pid, launcher = start(command, user)
+        _keep_freed_memory()
+        return LinuxTarget(pid, os.path.basename(command[0]), launcher)
+
+    def attach(self, pid: int) -> Target:
+        """A handle on a running process (or on ourselves).
+
+        Raises:
+            TargetExited: no such process, or only its zombie is left.
+            Unavailable: it is a kernel thread.
+        """
+        stat = procfs.stat(pid)
+        if stat.gone:
+            raise TargetExited(f"process {pid} ({stat.name}) has ended; its parent has not taken note yet")
+        if stat.kernel_thread:
+            raise Unavailable(f"process {pid} ({stat.name}) is a kernel thread: it has no memory of its own")
+        return LinuxTarget(pid, stat.name)
+
+    def thread_id(self) -> int:
+        """gettid(2)."""
+        return threading.get_native_id()
+
+    def environment(self) -> Mapping[str, str]:
+        """Kernel, machine, privilege, and the settings that decide what may be traced."""
+        system = _os.uname()
+        shown = {
+            "system": f"{system.sysname} {system.release}",
+            "machine": machine.machine(),
+            "user": "root" if _os.geteuid() == 0 else f"uid {_os.geteuid()}",
+            "capabilities": procfs.status(os.getpid()).get("CapEff", ""),
+        }
+        for path in ("kernel/perf_event_paranoid", "kernel/perf_event_mlock_kb", "kernel/yama/ptrace_scope",
+                     "vm/unprivileged_userfaultfd"):  # fmt: skip
+            value = procfs.setting(path)
+            if value is not None:
+                shown[path.replace("/", ".")] = str(value)
+        return shown
+
+    def remedies(self) -> Mapping[str, str]:
+        """What gives CAP_PERFMON, or more of perf events without it, where a tracer runs."""
+        return remedies()
+
+    def output_owner(self) -> tuple[int, int] | None:
+        """(uid, gid) of the user who called sudo, None without sudo."""
+        sudo = sudo_user()
+        return (sudo.uid, sudo.gid) if sudo else None
+
+
+def _keep_freed_memory() -> None:
+    """Has malloc keep what numpy frees: 32,000 page faults of the tracer's own for 1M records become 1,400.
+
+    Source: mallopt(3). It is for a process that exists to trace: nothing is launched from within an application.
+    """
+    with contextlib.suppress(Unavailable):  # musl has no mallopt
+        _mallopt(_M_MMAP_THRESHOLD, 64 << 20)
+        _mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+
+
+def platform() -> Platform:
+    """The Platform of Linux."""
+    return LinuxPlatform()
+
+
+def _rusage(pid: int) -> Any:
+    """The resources of a zombie; None when it is reaped, which wait4() would do and waitid() with WNOWAIT does not."""
+    import resource
+
+    usage: Any = resource
+    raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long
+    number = _WAITID.get(_os.uname().machine, 95)
+    if _waitid(number, _os.P_PID, pid, None, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT, raw) < 0:
+        return None
+    user, user_us, system, system_us, *rest = raw
+    return usage.struct_rusage((user + user_us / 1e6, system + system_us / 1e6, *rest))
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        fd: int = _os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise TargetExited(f"there is no process {pid}") from None
+    except (OSError, AttributeError):
+        return None
+    return fd
+
+
+def _readable(fd: int, timeout: float) -> bool:
+    poll = _select.poll()
+    poll.register(fd, _select.POLLIN)
+    return bool(poll.poll(max(timeout, 0) * 1000))
+
+
+def _waited(done: Callable[[], bool], timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    while not done():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

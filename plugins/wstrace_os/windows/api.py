@@ -1,0 +1,180 @@
+"""The functions of psapi.dll and kernel32.dll that wstrace calls, under their own names, and errors that name them.
+
+Pointers are passed as integers (`array.ctypes.data`). psapi.dll is asked for the bare names: it exports them on every
+Windows (kernel32's K32 names came with Windows 7), which Microsoft's pages give as the portable choice.
+A stand-in with the same functions is `fake_windows`; whatever takes an `api` takes either.
+Sources: Microsoft Learn, pages of psapi.h, memoryapi.h, processthreadsapi.h, tlhelp32.h; error codes of winerror.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int32, c_size_t, c_uint32, c_void_p, c_wchar_p
+from typing import Any
+
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_os.foreign import declare
+from wstrace_os.windows.layouts import POINTER as POINTER  # the width that whoever takes an `api` reads
+
+# -- rights, PROCESS_* of winnt.h ---------------------------------------------------------------------------------
+PROCESS_TERMINATE = 0x0001
+PROCESS_VM_READ = 0x0010
+PROCESS_SET_QUOTA = 0x0100
+PROCESS_SET_INFORMATION = 0x0200
+PROCESS_QUERY_INFORMATION = 0x0400
+PROCESS_SUSPEND_RESUME = 0x0800
+PROCESS_QUERY_LIMITED_INFORMATION = 0x1000
+SYNCHRONIZE = 0x0010_0000
+
+#: a snapshot, and names of mapped files
+QUERY_RIGHTS = PROCESS_QUERY_INFORMATION | PROCESS_VM_READ
+#: the watch: the page of InitializeProcessForWsWatch leaves SET_INFORMATION out; the kernel asks for it (observed)
+WATCH_RIGHTS = QUERY_RIGHTS | PROCESS_SET_INFORMATION | SYNCHRONIZE
+#: emptying: its page asks for SET_QUOTA
+EMPTY_RIGHTS = QUERY_RIGHTS | PROCESS_SET_QUOTA
+
+# -- error codes --------------------------------------------------------------------------------------------------
+ERROR_ACCESS_DENIED = 5
+ERROR_INVALID_HANDLE = 6
+ERROR_BAD_LENGTH = 24
+ERROR_GEN_FAILURE = 31
+ERROR_INVALID_PARAMETER = 87
+ERROR_CALL_NOT_IMPLEMENTED = 120
+ERROR_INSUFFICIENT_BUFFER = 122
+ERROR_PROC_NOT_FOUND = 127
+ERROR_PARTIAL_COPY = 299
+ERROR_NO_MORE_ITEMS = 259
+ERROR_NOACCESS = 998
+
+MEANINGS = {
+    ERROR_ACCESS_DENIED: "ERROR_ACCESS_DENIED",
+    ERROR_INVALID_HANDLE: "ERROR_INVALID_HANDLE",
+    ERROR_BAD_LENGTH: "ERROR_BAD_LENGTH: the buffer has not the size that the call asks for",
+    ERROR_GEN_FAILURE: "ERROR_GEN_FAILURE: the process is not watched",
+    ERROR_INVALID_PARAMETER: "ERROR_INVALID_PARAMETER",
+    ERROR_CALL_NOT_IMPLEMENTED: "ERROR_CALL_NOT_IMPLEMENTED",
+    ERROR_INSUFFICIENT_BUFFER: "ERROR_INSUFFICIENT_BUFFER",
+    ERROR_PROC_NOT_FOUND: "ERROR_PROC_NOT_FOUND",
+    ERROR_PARTIAL_COPY: "ERROR_PARTIAL_COPY: not all of that memory is there",
+    ERROR_NO_MORE_ITEMS: "ERROR_NO_MORE_ITEMS: nothing was recorded, or another query is under way",
+    ERROR_NOACCESS: "ERROR_NOACCESS",
+}
+
+DENIED = (
+    "run wstrace in an elevated terminal (Run as administrator), or as the user who owns the process; "
+    "an administrator may add --debug-privilege"
+)
+
+# -- memory, winnt.h ----------------------------------------------------------------------------------------------
+MEM_COMMIT, MEM_RESERVE, MEM_FREE = 0x1000, 0x2000, 0x1_0000
+MEM_PRIVATE, MEM_MAPPED, MEM_IMAGE = 0x2_0000, 0x4_0000, 0x100_0000
+MEM_RELEASE = 0x8000
+MEM_WRITE_WATCH = 0x20_0000
+PAGE_NOACCESS, PAGE_READONLY, PAGE_READWRITE, PAGE_WRITECOPY = 0x01, 0x02, 0x04, 0x08
+PAGE_EXECUTE, PAGE_EXECUTE_READ, PAGE_EXECUTE_READWRITE, PAGE_EXECUTE_WRITECOPY = 0x10, 0x20, 0x40, 0x80
+PAGE_GUARD = 0x100
+WRITE_WATCH_FLAG_RESET = 1
+
+TH32CS_SNAPPROCESS = 2
+INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
+
+# -- psapi.dll ----------------------------------------------------------------------------------------------------
+InitializeProcessForWsWatch = declare("psapi.dll", "InitializeProcessForWsWatch", c_int32, c_void_p)
+GetWsChanges = declare("psapi.dll", "GetWsChanges", c_int32, c_void_p, c_void_p, c_uint32)
+#: the third argument is a pointer (PDWORD, in and out)
+GetWsChangesEx = declare("psapi.dll", "GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p)
+QueryWorkingSet = declare("psapi.dll", "QueryWorkingSet", c_int32, c_void_p, c_void_p, c_uint32)
+QueryWorkingSetEx = declare("psapi.dll", "QueryWorkingSetEx", c_int32, c_void_p, c_void_p, c_uint32)
+EmptyWorkingSet = declare("psapi.dll", "EmptyWorkingSet", c_int32, c_void_p)
+GetMappedFileNameW = declare("psapi.dll", "GetMappedFileNameW", c_uint32, c_void_p, c_void_p, c_void_p, c_uint32)
+GetProcessMemoryInfo = declare("psapi.dll", "GetProcessMemoryInfo", c_int32, c_void_p, c_void_p, c_uint32)
+
+# -- kernel32.dll -------------------------------------------------------------------------------------------------
+OpenProcess = declare("kernel32.dll", "OpenProcess", c_void_p, c_uint32, c_int32, c_uint32)
+CloseHandle = declare("kernel32.dll", "CloseHandle", c_int32, c_void_p)
+GetCurrentProcess = declare("kernel32.dll", "GetCurrentProcess", c_void_p)
+GetCurrentProcessId = declare("kernel32.dll", "GetCurrentProcessId", c_uint32)
+GetExitCodeProcess = declare("kernel32.dll", "GetExitCodeProcess", c_int32, c_void_p, c_void_p)
+#: four FILETIMEs: created, exited, kernel, user; in 100 ns
+GetProcessTimes = declare("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
+NtResumeProcess = declare("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
+WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
+#: the handler is called on a thread that the system makes in the process
+SetConsoleCtrlHandler = declare("kernel32.dll", "SetConsoleCtrlHandler", c_int32, c_void_p, c_int32)
+TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
+IsWow64Process = declare("kernel32.dll", "IsWow64Process", c_int32, c_void_p, c_void_p)
+QueryFullProcessImageNameW = declare(
+    "kernel32.dll", "QueryFullProcessImageNameW", c_int32, c_void_p, c_uint32, c_void_p, c_void_p
+)
+VirtualAlloc = declare("kernel32.dll", "VirtualAlloc", c_void_p, c_void_p, c_size_t, c_uint32, c_uint32)
+VirtualFree = declare("kernel32.dll", "VirtualFree", c_int32, c_void_p, c_size_t, c_uint32)
+VirtualQueryEx = declare("kernel32.dll", "VirtualQueryEx", c_size_t, c_void_p, c_void_p, c_void_p, c_size_t)
+ReadProcessMemory = declare(
+    "kernel32.dll", "ReadProcessMemory", c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p
+)
+SetProcessWorkingSetSize = declare("kernel32.dll", "SetProcessWorkingSetSize", c_int32, c_void_p, c_size_t, c_size_t)
+#: lpdwCount is ULONG_PTR, in and out, in elements; lpdwGranularity is a ULONG of 4 bytes
+GetWriteWatch = declare(
+    "kernel32.dll", "GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p
+)
+ResetWriteWatch = declare("kernel32.dll", "ResetWriteWatch", c_uint32, c_void_p, c_size_t)
+QueryDosDeviceW = declare("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
+CreateToolhelp32Snapshot = declare("kernel32.dll", "CreateToolhelp32Snapshot", c_void_p, c_uint32, c_uint32)
+Process32FirstW = declare("kernel32.dll", "Process32FirstW", c_int32, c_void_p, c_void_p)
+Process32NextW = declare("kernel32.dll", "Process32NextW", c_int32, c_void_p, c_void_p)
+
+CreateJobObjectW = declare("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
+AssignProcessToJobObject = declare("kernel32.dll", "AssignProcessToJobObject", c_int32, c_void_p, c_void_p)
+SetInformationJobObject = declare(
+    "kernel32.dll", "SetInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32
+)
+CreateIoCompletionPort = declare(
+    "kernel32.dll", "CreateIoCompletionPort", c_void_p, c_void_p, c_void_p, c_size_t, c_uint32
+)
+#: of a job's messages: its number, the key of the port, the pid
+GetQueuedCompletionStatus = declare("kernel32.dll", "GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32)
+
+# -- advapi32.dll -------------------------------------------------------------------------------------------------
+OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
+#: TokenUser = 1: a TOKEN_USER, whose first member points to the SID behind it
+GetTokenInformation = declare(
+    "advapi32.dll", "GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p
+)
+
+
+def GetLastError() -> int:  # noqa: N802 - the system's own name
+    """The error code of the last call of this thread (ctypes keeps it: use_last_error)."""
+    return int(ctypes.get_last_error())  # type: ignore[attr-defined, unused-ignore]
+
+
+def meaning(code: int) -> str:
+    """`ERROR_ACCESS_DENIED`, or what the system says of another code."""
+    return MEANINGS.get(code) or getattr(ctypes, "FormatError", lambda n: "unknown")(code)
+
+
+def failed(call: str, code: int, what: str = "") -> Unavailable:
+    """The error to raise for a call that failed: it names the call, the code, its meaning and what to do.
+
+    Args:
+        call: the function's name.
+        code: GetLastError().
+        what: what was asked, `of pid 12`.
+    """
+    why = f"{call}{f' {what}' if what else ''} failed with {code} ({meaning(code)})"
+    return Unavailable(why, DENIED if code == ERROR_ACCESS_DENIED else "")
+
+
+def open_process(api: Any, pid: int, rights: int) -> int:
+    """A handle on a process; the caller closes it with CloseHandle.
+
+    Raises:
+        TargetExited: there is no such process.
+        Unavailable: access is refused; says what lifts it.
+    """
+    handle = api.OpenProcess(rights, 0, pid)
+    if handle:
+        return int(handle)
+    code = api.GetLastError()
+    if code == ERROR_INVALID_PARAMETER:
+        raise TargetExited(f"no process has the id {pid}")
+    raise failed("OpenProcess", code, f"of pid {pid}")

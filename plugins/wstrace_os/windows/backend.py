@@ -1,0 +1,236 @@
+"""Launching and attaching processes on Windows."""
+
+from __future__ import annotations
+
+import os
+import platform as machine
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
+from wstrace.interfaces import Platform, Target, Usage
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import console as windows_console
+from wstrace_os.windows import process as processes
+
+CREATE_SUSPENDED = 0x0000_0004  # processthreadsapi.h
+ATTACH_RIGHTS = winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE
+_SLICE_SECONDS = 0.2  # a blocking wait cannot be interrupted, so Ctrl-C is looked for between slices
+_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND, _ERROR_ELEVATION_REQUIRED = 2, 3, 740
+_SIGTERM_CODE = 1
+
+
+class WindowsTarget(Target):
+    """A process by its handle. Launched: created suspended, it runs from resume() on."""
+
+    def __init__(self, pid: int, name: str, handle: int, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid, self.name, self.launched = pid, name, child is not None
+        self.exit_code: int | None = None
+        self._handle, self._child, self._resumed = handle, child, False
+        self._last = Usage()
+
+    def resume(self) -> None:
+        """Lets a launched target run. Windows has accepted the command already."""
+        if self._child is None or self._resumed:
+            return
+        # not by psutil, which switches SeDebugPrivilege on when it is imported (observed)
+        handle = winapi.open_process(winapi, self.pid, winapi.PROCESS_SUSPEND_RESUME)
+        try:
+            status = winapi.NtResumeProcess(handle)
+        finally:
+            winapi.CloseHandle(handle)
+        if status < 0:
+            raise winapi.failed("NtResumeProcess", status, f"of pid {self.pid}")
+        self._resumed = True
+
+    def wait(self, timeout: float) -> int | None:
+        """Its exit code, an NTSTATUS as a signed 32-bit number (attached: 0); None after timeout seconds."""
+        deadline = time.perf_counter() + timeout
+        while self.exit_code is None:
+            left = deadline - time.perf_counter()
+            if processes.exited(winapi, self._handle, max(0, int(min(left, _SLICE_SECONDS) * 1000))):
+                self.exit_code = processes.exit_code(winapi, self._handle) if self.launched else 0
+            elif left <= 0:
+                return None
+            else:
+                self.usage()  # Wine forgets the peak of a process that has ended
+        return self.exit_code
+
+    def usage(self) -> Usage:
+        """Peak of the working set and CPU time. Windows counts faults of both kinds together: see the ledger."""
+        if self._handle:
+            counters = processes.counters(winapi, self._handle)
+            seen = self._last.peak_resident_bytes
+            peak = max(counters.peak_working_set, seen or 0) if counters is not None else seen
+            cpu = sum(processes.times(winapi, self._handle)[2:]) / 1e7
+            self._last = Usage(peak_resident_bytes=peak, cpu_seconds=cpu)
+        return self._last
+
+    def signal(self, number: int) -> None:
+        """Ends the process: Windows has no signals to send to one. Ctrl-C reaches it from the console by itself."""
+        if self.wait(0) is not None:
+            return
+        handle = winapi.open_process(winapi, self.pid, winapi.PROCESS_TERMINATE)
+        try:
+            winapi.TerminateProcess(handle, _SIGTERM_CODE)
+        finally:
+            winapi.CloseHandle(handle)
+
+    def close(self) -> None:
+        """Closes the handle; a launched target that never ran is ended."""
+        if self._child is not None and not self._resumed:
+            self._child.kill()
+            self.wait(5)
+        if self._handle:
+            self.usage()
+            winapi.CloseHandle(self._handle)
+            self._handle = 0
+        if self._child is not None:
+            self._child.returncode = self.exit_code or 0  # else its destructor warns that it still runs
+            self._child = None
+
+
+class WindowsPlatform(Platform):
+    """Processes by CreateProcess and handles."""
+
+    name = "windows"
+
+    def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
+        """A process created suspended; a venv's python.exe is resolved to the interpreter that it would start.
+
+        Raises:
+            CommandNotFound, CannotExecute: as Windows answered.
+            Unavailable: another user was asked for.
+        """
+        if user is not None:
+            raise Unavailable("wstrace launches as another user on POSIX systems only", "use runas or psexec for it")
+        if (shutil.which(command[0]) or "").lower().endswith((".bat", ".cmd")):
+            raise CannotExecute(f"{command[0]!r} is a batch file", f"write: wstrace run -- cmd /c {command[0]} ...")
+        executable, environment = interpreter(command[0])
+        try:
+            child = subprocess.Popen(
+                list(command), executable=executable, env=environment, creationflags=CREATE_SUSPENDED
+            )
+        except OSError as error:
+            raise _refused(command[0], error) from None
+        try:
+            handle = winapi.open_process(winapi, child.pid, ATTACH_RIGHTS)
+        except Unavailable:
+            child.kill()
+            raise
+        return WindowsTarget(child.pid, os.path.basename(command[0]), handle, child)
+
+    def attach(self, pid: int) -> Target:
+        """A handle on a running process. Raises TargetExited, or Unavailable when access is denied."""
+        handle = winapi.open_process(winapi, pid, ATTACH_RIGHTS)
+        if processes.exited(winapi, handle):  # it stays there as long as anybody has a handle
+            winapi.CloseHandle(handle)
+            raise TargetExited(f"process {pid} has ended")
+        return WindowsTarget(pid, processes.name(winapi, handle, pid), handle)
+
+    def thread_id(self) -> int:
+        """GetCurrentThreadId."""
+        return threading.get_native_id()
+
+    def environment(self) -> Mapping[str, str]:
+        """Windows's version, machine, width of this Python, and whether the terminal is elevated; Wine is named."""
+        shown = {
+            "system": f"Windows {machine.version()}",
+            "machine": machine.machine(),
+            "python": f"{machine.python_version()}, {8 * winapi.POINTER}-bit",
+            "privilege": "administrator" if _elevated() else "user",
+        }
+        wine = _wine_version()
+        return {**shown, "wine": f"{wine}: the watch of working sets is a stub there"} if wine else shown
+
+    def remedies(self) -> Mapping[str, str]:
+        """What lifts the level, ready to paste into PowerShell."""
+        return {
+            "elevated": "Start-Process -Verb RunAs powershell",
+            "other users": "wstrace attach PID --debug-privilege   (in an elevated terminal)",
+        }
+
+    def debug_privilege(self) -> None:
+        """Switches SeDebugPrivilege on."""
+        processes.enable_debug_privilege()
+
+    def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
+        """Holds the end that Windows puts to a process whose console closes."""
+        return windows_console.held_close(winapi, ask)
+
+    def output_owner(self) -> tuple[int, int] | None:
+        """None: a file belongs to who created it."""
+        return None
+
+
+def platform() -> Platform:
+    """The Platform of Windows."""
+    return WindowsPlatform()
+
+
+def interpreter(command: str) -> tuple[str | None, dict[str, str] | None]:
+    """(executable, environment) in place of a venv's python.exe, which only starts another process; else (None, None).
+
+    As multiprocessing does it: the base interpreter is run with __PYVENV_LAUNCHER__ naming the venv's own.
+    """
+    path = shutil.which(command)
+    if path is None:
+        return None, None
+    here = Path(path)
+    for folder in (here.parent, here.parent.parent):
+        home = _home(folder / "pyvenv.cfg")
+        if home is None:
+            continue
+        base = home / here.name
+        if not base.is_file():
+            base = Path(getattr(sys, "_base_executable", "")) if _same(path, sys.executable) else base
+        if base.is_file() and not _same(str(base), path):
+            return str(base), {**os.environ, "__PYVENV_LAUNCHER__": str(here)}
+    return None, None
+
+
+def _home(file: Path) -> Path | None:
+    """The folder of the base interpreter that a pyvenv.cfg names."""
+    try:
+        lines = file.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    for key, _, value in (line.partition("=") for line in lines[:100]):
+        if key.strip().lower() == "home":
+            return Path(value.strip())
+    return None
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.normcase(os.path.abspath(one)) == os.path.normcase(os.path.abspath(other))
+
+
+def _refused(command: str, error: OSError) -> CommandNotFound | CannotExecute:
+    code = getattr(error, "winerror", None)
+    if code in (_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND) or isinstance(error, FileNotFoundError):
+        return CommandNotFound(f"there is no command {command!r}", "give its path, or look at PATHEXT and PATH")
+    remedy = "run wstrace in an elevated terminal" if code == _ERROR_ELEVATION_REQUIRED else ""
+    return CannotExecute(f"{command!r} cannot be executed: {error.strerror} ({code})", remedy)
+
+
+def _elevated() -> bool:
+    try:
+        return bool(processes.IsUserAnAdmin())
+    except Unavailable:
+        return False
+
+
+def _wine_version() -> str:
+    """Wine's version, "" on Windows: ntdll exports wine_get_version there only."""
+    try:
+        version: Any = processes.wine_get_version()
+    except Unavailable:
+        return ""
+    return version.decode("ascii", "replace") if version else ""

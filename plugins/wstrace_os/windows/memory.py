@@ -1,0 +1,302 @@
+"""What lies where in a process on Windows: its allocations, the files behind them, as ADDRESS_SPACE columns.
+
+Windows tells nobody of a new mapping, so a tracer asks: VirtualQueryEx gives the allocation of an address (for an
+image, AllocationBase is the module's load address), GetMappedFileNameW the file behind it. Both fail once the process
+has exited. A row is one allocation; `offset` of an image is 0, so that an offset into it is an RVA.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Dictionary
+from wstrace.schema import (
+    KIND_ANON,
+    KIND_FILE,
+    KIND_SHARED,
+    KIND_SHIFT,
+    KIND_STACK,
+    MAP_EXECUTE,
+    MAP_READ,
+    MAP_SHARED,
+    MAP_WRITE,
+    SPACE_MAP,
+    SPACE_REPLACE,
+    SPACE_UNMAP,
+)
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows.layouts import MEMORY_BASIC_INFORMATION
+
+_GRANULARITY = 16  # allocations start at multiples of 64 KiB
+_MAX_REGIONS = 4096  # of one allocation: a hostile target may have millions
+_MAX_QUESTIONS = 512  # a drain asks for so many unknown places at most; the others at the next one
+_RECHECK_SECONDS = 0.1
+_PATH_CHARS = 32_768  # GetMappedFileNameW: longer than MAX_PATH under \\?\
+
+_READABLE = winapi.PAGE_READONLY | winapi.PAGE_READWRITE | winapi.PAGE_WRITECOPY
+_EXECUTABLE = (
+    winapi.PAGE_EXECUTE | winapi.PAGE_EXECUTE_READ | winapi.PAGE_EXECUTE_READWRITE | winapi.PAGE_EXECUTE_WRITECOPY
+)
+_WRITABLE = winapi.PAGE_READWRITE | winapi.PAGE_EXECUTE_READWRITE
+_WRITECOPY = winapi.PAGE_WRITECOPY | winapi.PAGE_EXECUTE_WRITECOPY
+
+
+class Region(NamedTuple):
+    """A MEMORY_BASIC_INFORMATION: pages in a row with equal attributes."""
+
+    base: int
+    allocation: int
+    allocation_protect: int
+    size: int
+    state: int
+    protect: int
+    type: int
+
+
+class Allocation(NamedTuple):
+    """One VirtualAlloc, MapViewOfFile or loaded image: [start, end), its type (MEM_*), protection and file."""
+
+    start: int
+    end: int
+    type: int
+    protect: int
+    file: str
+    stack: bool
+
+    @property
+    def name(self) -> str:
+        """Its file's path, or `[anon]`, `[stack]`, `[shared memory]`."""
+        if self.file:
+            return self.file
+        return "[stack]" if self.stack else "[anon]" if self.type == winapi.MEM_PRIVATE else "[shared memory]"
+
+    @property
+    def flags(self) -> int:
+        """MAP_* bits and kind, as ADDRESS_SPACE has them. An image is private: its writable pages are copied."""
+        kind = KIND_FILE if self.file else KIND_STACK if self.stack else KIND_ANON
+        if not self.file and self.type != winapi.MEM_PRIVATE:
+            kind = KIND_SHARED
+        flags = kind << KIND_SHIFT
+        if self.protect & (_READABLE | _EXECUTABLE):
+            flags |= MAP_READ
+        if self.protect & (_WRITABLE | (0 if self.type == winapi.MEM_IMAGE else _WRITECOPY)):
+            flags |= MAP_WRITE
+        if self.protect & _EXECUTABLE:
+            flags |= MAP_EXECUTE
+        if self.type == winapi.MEM_MAPPED and not self.protect & _WRITECOPY:
+            flags |= MAP_SHARED
+        return flags
+
+
+class Memory:
+    """Asks for the memory of one process.
+
+    Args:
+        api: wstrace_os.windows.api or a stand-in.
+        handle: a handle with PROCESS_QUERY_INFORMATION and PROCESS_VM_READ; the caller keeps and closes it.
+    """
+
+    def __init__(self, api: Any, handle: int) -> None:
+        self._api, self._handle = api, handle
+        self._information = np.zeros(1, MEMORY_BASIC_INFORMATION[api.POINTER])
+        self._path = np.zeros(_PATH_CHARS, "<u2")
+
+    def region(self, address: int) -> Region | None:
+        """The region around an address; None past the end of the address space or after the process's exit."""
+        information = self._information
+        done = self._api.VirtualQueryEx(self._handle, address, information.ctypes.data, information.itemsize)
+        return Region(*information[0].item()) if done else None
+
+    def regions(self, start: int = 0) -> Iterator[Region]:
+        """All regions from an address on, free ones too."""
+        while (region := self.region(start)) is not None and region.size:
+            yield region
+            start = region.base + region.size
+
+    def allocation(self, address: int) -> Allocation | None:
+        """The allocation around an address, None when nothing is there."""
+        region = self.region(address)
+        if region is None or region.state == winapi.MEM_FREE:
+            return None
+        return self._allocation(self.regions(region.allocation), region.allocation)[0]
+
+    def allocations(self) -> Iterator[Allocation]:
+        """All allocations, by address."""
+        regions = self.regions()
+        region = next(regions, None)
+        while region is not None:
+            if region.state == winapi.MEM_FREE:
+                region = next(regions, None)
+                continue
+            allocation, region = self._allocation(itertools.chain([region], regions), region.allocation)
+            if allocation is not None:
+                yield allocation
+
+    def _allocation(self, regions: Iterator[Region], base: int) -> tuple[Allocation | None, Region | None]:
+        """The allocation that those regions begin with, and the first region past it."""
+        first, end, guard = None, base, False
+        for count, region in enumerate(regions):
+            if region.state == winapi.MEM_FREE or region.allocation != base or count == _MAX_REGIONS:
+                following: Region | None = region
+                break
+            first = first or region
+            end = region.base + region.size
+            guard |= bool(region.protect & winapi.PAGE_GUARD)
+        else:
+            following = None
+        if first is None:
+            return None, following
+        file = self.file_of(first)
+        stack = guard and first.type == winapi.MEM_PRIVATE  # only stacks grow by guard pages (observed)
+        return Allocation(first.base, end, first.type, first.allocation_protect, file, stack), following
+
+    def file_of(self, region: Region) -> str:
+        """The path of the file behind a region; "" for private memory, which is not asked."""
+        return "" if region.type == winapi.MEM_PRIVATE else self.file(region.base)
+
+    def file(self, address: int) -> str:
+        """The path of the file mapped at an address, with its drive letter; "" for memory without a file."""
+        count = self._api.GetMappedFileNameW(self._handle, address, self._path.ctypes.data, _PATH_CHARS)
+        return drive_path(self._api, utf16(self._path[:count])) if count else ""
+
+
+class AddressSpace:
+    """What is known of a process's memory so far: gives rows for what is new. One thread."""
+
+    def __init__(self, memory: Memory, pid: int, strings: Dictionary) -> None:
+        self._memory, self._pid, self._strings = memory, pid, strings
+        self._known: dict[int, Allocation] = {}
+        self._checked: dict[int, float] = {}
+        self._hopeless: set[int] = set()
+        self._starts = np.zeros(0, "<u8")
+        self._ends = np.zeros(0, "<u8")
+
+    def listing(self, now: int) -> dict[str, NDArray[Any]]:
+        """A full listing as ADDRESS_SPACE rows, the first of them with event `replace`."""
+        self._known = {allocation.start: allocation for allocation in self._memory.allocations()}
+        self._index()
+        rows = self._rows([(SPACE_MAP, allocation) for allocation in self._known.values()], now)
+        rows["event"][:1] = SPACE_REPLACE
+        return rows
+
+    def discover(self, addresses: NDArray[np.uint64], now: int) -> dict[str, NDArray[Any]]:
+        """Rows for what those addresses (u64, shape (n,)) touch and what was not known, or has changed.
+
+        At most 512 questions; an allocation is asked again at most every 0.1 s.
+        """
+        chunks = np.unique(addresses >> np.uint64(_GRANULARITY)) << np.uint64(_GRANULARITY)
+        chunk_end = chunks + np.uint64((1 << _GRANULARITY) - 1)
+        place = np.searchsorted(self._starts, chunk_end, "right") - 1
+        covered = (place >= 0) & (chunks < self._ends[place]) if len(self._starts) else np.zeros(len(chunks), bool)
+        events: list[tuple[int, Allocation]] = []
+        for start in np.unique(self._starts[place[covered]]).tolist():
+            self._recheck(start, events)
+        for chunk in chunks[~covered][:_MAX_QUESTIONS].tolist():
+            if not any(known.start <= chunk < known.end for _, known in events[-8:]):
+                self._ask(chunk, events)
+        if events:
+            self._index()
+        return self._rows(events, now)
+
+    def _recheck(self, start: int, events: list[tuple[int, Allocation]]) -> None:
+        now = time.perf_counter()
+        if now - self._checked.get(start, now) < _RECHECK_SECONDS and start in self._checked:
+            return
+        self._checked[start] = now
+        region, known = self._memory.region(start), self._known[start]
+        if region is None:  # the process has exited: what was known stays true for its last records
+            return
+        same = region.state != winapi.MEM_FREE and region.allocation == start and region.type == known.type
+        if same and region.allocation_protect == known.protect and self._memory.file_of(region) == known.file:
+            return
+        events.append((SPACE_UNMAP, self._known.pop(start)))
+        self._ask(start, events)
+
+    def _ask(self, address: int, events: list[tuple[int, Allocation]]) -> None:
+        if address in self._hopeless:
+            return
+        allocation = self._memory.allocation(address)
+        if allocation is None:
+            return
+        if allocation.start in self._known:  # it has more regions than are walked, and this is beyond them
+            self._hopeless.add(address)
+            return
+        stale = [s for s, known in self._known.items() if s < allocation.end and allocation.start < known.end]
+        events.extend((SPACE_UNMAP, self._known.pop(start)) for start in stale)
+        self._known[allocation.start] = allocation
+        events.append((SPACE_MAP, allocation))
+
+    def _index(self) -> None:
+        starts = sorted(self._known)
+        self._starts = np.array(starts, "<u8")
+        self._ends = np.array([self._known[start].end for start in starts], "<u8")
+
+    def _rows(self, events: list[tuple[int, Allocation]], now: int) -> dict[str, NDArray[Any]]:
+        allocations = [allocation for _, allocation in events]
+        rows = columns(allocations, self._strings)
+        count = len(events)
+        return {
+            "time_ns": np.full(count, now, "<u8"),
+            "pid": np.full(count, self._pid, "<u4"),
+            "event": np.array([event for event, _ in events], "|u1"),
+            **rows,
+        }
+
+
+def columns(allocations: list[Allocation], strings: Dictionary) -> dict[str, NDArray[Any]]:
+    """start, end, offset, file, flags of allocations; dev and ino are absent: Windows does not tell them here."""
+    return {
+        "start": np.array([a.start for a in allocations], "<u8"),
+        "end": np.array([a.end for a in allocations], "<u8"),
+        "offset": np.zeros(len(allocations), "<u8"),
+        "file": np.array([strings.code(a.name) for a in allocations], "<u4"),
+        "flags": np.array([a.flags for a in allocations], "<u2"),
+    }
+
+
+def utf16(units: NDArray[np.uint16]) -> str:
+    """Text of UTF-16 code units; an unpaired surrogate reads as U+FFFD, so that the text can be written anywhere."""
+    return units.tobytes().decode("utf-16-le", "replace")
+
+
+#: device -> drive letter, or "" for one without
+_drives: dict[str, str] = {}
+
+
+def drive_path(api: Any, path: str) -> str:
+    r"""`C:\dir\file` for `\Device\HarddiskVolume3\dir\file`, `\\server\share\file` for `\Device\Mup\server\share\file`.
+
+    A device without a drive letter stays as it is; Wine's `\??\C:\file` loses its prefix.
+    """
+    for prefix, instead in (("\\??\\", ""), ("\\Device\\Mup\\", "\\\\"), ("\\Device\\LanmanRedirector\\", "\\\\")):
+        if path.startswith(prefix):
+            return instead + path[len(prefix) :]
+    if not path.startswith("\\Device\\"):
+        return path
+    device, tail = _split_device(path)
+    if device not in _drives:
+        _drives.update({device: "", **_drive_letters(api)})
+    drive = _drives.get(device, "")
+    return drive + tail if drive else path
+
+
+def _split_device(path: str) -> tuple[str, str]:
+    end = path.find("\\", len("\\Device\\"))
+    return (path, "") if end < 0 else (path[:end], path[end:])
+
+
+def _drive_letters(api: Any) -> dict[str, str]:
+    """`\\Device\\HarddiskVolume3` -> `C:` for every letter now."""
+    target = np.zeros(1024, "<u2")
+    letters = {}
+    for letter in "ZYXWVUTSRQPONMLKJIHGFEDCBA":  # the first letter of a device wins
+        count = api.QueryDosDeviceW(f"{letter}:", target.ctypes.data, len(target))
+        if count:
+            letters[utf16(target[:count]).partition("\0")[0]] = f"{letter}:"
+    return letters

@@ -1,0 +1,187 @@
+"""The events on the traced threads: three a thread and CPU, inherited by what these threads start."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_os.linux import procfs
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.descriptors import Descriptors
+from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, Rings
+
+REMAP = "remap"  # tracepoints, into the side band's ring
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How events are made.
+
+    kernel: faults taken by kernel code too; children: processes that the threads start, too; period: one record in so
+    many faults; on_exec: they begin to count at the thread's next execve(); tracepoints: further events for the side
+    band.
+    """
+
+    kernel: bool = True
+    children: bool = True
+    period: int = 1
+    on_exec: bool = False
+    tracepoints: tuple[NDArray[Any], ...] = ()
+
+    @property
+    def events(self) -> int:
+        """How many a thread and CPU needs."""
+        return 3 + len(self.tracepoints)
+
+    def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
+        """The perf_event_attr of the events of that kind."""
+        bits = ["inherit", "sample_id_all"]
+        common = []
+        if not self.children:
+            common.append("inherit_thread")
+        if self.on_exec:
+            common.append("enable_on_exec")
+        if kind == REMAP:
+            made = [one.copy() for one in self.tracepoints]
+            for one in made:
+                one["flags"] |= sum(1 << perf.BITS[bit] for bit in common)
+            return made
+        bits += common
+        if not self.kernel:
+            bits += ["exclude_kernel", "exclude_hv"]
+        fields = {"read_format": perf.PERF_FORMAT_LOST if lost else 0}
+        if kind == SIDE:
+            bits += ["mmap", "mmap2", "mmap_data", "comm", "comm_exec", "task"]
+            config, fields["sample_type"] = perf.PERF_COUNT_SW_DUMMY, perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME
+        else:
+            config = perf.PERF_COUNT_SW_PAGE_FAULTS_MAJ if kind == MAJOR else perf.PERF_COUNT_SW_PAGE_FAULTS_MIN
+            fields["sample_period"] = self.period
+            fields["sample_type"] = (
+                perf.PERF_SAMPLE_IP | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_ADDR
+            )
+        return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
+
+
+class Armed:
+    """All events of a source."""
+
+    def __init__(self, rings: Rings, cpus: Iterable[int], descriptors: Descriptors) -> None:
+        self._rings, self._cpus, self._descriptors = rings, tuple(cpus), descriptors
+        self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: []}
+        self.threads: set[int] = set()
+        self.tells_lost = True
+
+    def arm(self, tid: int, settings: Settings) -> bool:
+        """Events on one thread, the side band first. False when the thread is gone.
+
+        Raises:
+            OSError: of perf_event_open, but for a gone thread.
+            Unavailable: no more descriptors.
+        """
+        for kind, fds in self._fds.items():
+            made: list[int] = []
+            try:
+                for attributes in settings.attributes(kind, self.tells_lost):
+                    for cpu in self._cpus:
+                        made.append(self._open(attributes, tid, cpu))
+                        ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
+                        perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
+            except ProcessLookupError:
+                _close(made)
+                return False
+            except OSError as error:
+                _close(made)
+                if error.errno == errno.EINVAL and self.tells_lost:
+                    self.tells_lost = False  # PERF_FORMAT_LOST: Linux 6.0
+                    return self.arm(tid, settings)
+                raise
+            fds += made
+            if not settings.on_exec:
+                for fd in made:
+                    perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+        self.threads.add(tid)
+        return True
+
+    def arm_process(self, pid: int, settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
+        """Events on every thread of a running process, again until none is new: it may be making threads.
+
+        A thread born of an armed one has inherited its events and gets a second set here: its rows come twice, side by
+        side in one ring, and are kept once.
+
+        Raises:
+            TargetExited: it ended meanwhile.
+            OSError, Unavailable: as arm().
+        """
+        gone: set[int] = set()
+        while fresh := [t for t in procfs.threads(pid) if t not in self.threads | gone | leave_out()]:
+            settings = self.make_room(len(fresh), settings)
+            gone |= {tid for tid in fresh if not self.arm(tid, settings)}
+        if procfs.stat(pid).gone:
+            raise TargetExited(f"process {pid} ended while it was being attached")
+
+    def _open(self, attributes: NDArray[Any], tid: int, cpu: int) -> int:
+        try:
+            return perf.perf_event_open(attributes, tid, cpu)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise self._too_few(1) from None
+            raise
+
+    def make_room(self, threads: int, settings: Settings) -> Settings:
+        """Room for so many more threads; the tracepoints are done without where they are too many.
+
+        Raises:
+            Unavailable: past the hard limit of descriptors; with the arithmetic.
+        """
+        for wanted in (settings, replace(settings, tracepoints=())):
+            if self._descriptors.room(threads * len(self._cpus) * wanted.events):
+                return wanted
+        raise self._too_few(threads)
+
+    def _too_few(self, more: int) -> Unavailable:
+        threads, events = len(self.threads) + more, Settings().events
+        need = threads * len(self._cpus) * events
+        return Unavailable(
+            f"{threads:,} threads x {len(self._cpus)} CPUs x {events} events need {need:,} file descriptors, "
+            f"RLIMIT_NOFILE allows {self._descriptors.hard:,}",
+            f"ulimit -Hn {need + 1000} (as root), or trace from the start with run: threads then inherit the events",
+        )
+
+    def disarm(self) -> None:
+        """No event counts or records any more, inherited ones included."""
+        for fds in self._fds.values():
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
+
+    def counts(self, kind: str) -> tuple[int, int | None]:
+        """(faults that the kernel counted, records of them that found no room; None before Linux 6.0)."""
+        size = 16 if self.tells_lost else 8
+        read = b"".join(os.read(fd, size) for fd in self._fds[kind])
+        numbers = np.frombuffer(read, "<u8").reshape(-1, size // 8)
+        return int(numbers[:, 0].sum()), int(numbers[:, 1].sum()) if self.tells_lost else None
+
+    def close(self) -> None:
+        """Closes the events and gives our own limit of descriptors back."""
+        self.abandon()
+        self._descriptors.restore()
+
+    def abandon(self) -> None:
+        """In a forked child: closes the copied descriptors."""
+        for fds in self._fds.values():
+            _close(fds)
+            fds.clear()
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

@@ -1,0 +1,390 @@
+"""The source `page_faults` on Linux: every fault of the traced threads, by perf_event_open."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch
+from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.interfaces import Context, Level, Source
+from wstrace.schema import ADDRESS_SPACE, FAULT_OBSERVER, PAGE_FAULT, PROCESS, RESIDENT_PAGES, Schema
+from wstrace_os.linux import procfs
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux import remaps
+from wstrace_page_faults.linux.armed import Armed, Settings
+from wstrace_page_faults.linux.counters import Counters
+from wstrace_page_faults.linux.descriptors import Descriptors
+from wstrace_page_faults.linux.levels import allowed, not_ours
+from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, Rings
+from wstrace_page_faults.linux.samples import Lane, merge
+from wstrace_page_faults.linux.side_band import SideBand
+
+_LATEST_NS = 100_000_000  # a row is in its ring at most so long after its time: seen were 6-8 ms
+_FOREVER = (1 << 64) - 1
+_BATCH_ROWS = 1 << 17
+_PRUNE_SECONDS = 1.0
+_PEAK_SECONDS = (0.001, 0.25)  # between two looks at the target's peak: the first, the longest
+
+
+class PageFaults(Source):
+    """Page faults with time, address, instruction and thread, minor or major, of all threads and children.
+
+    Args:
+        ring_bytes: the kernel's buffer for minor faults, a CPU; 0 = 16 MiB, less where there are many CPUs.
+        poll_ms: the longest time between two looks, in ms; a quarter-full buffer is looked at at once.
+        kernel: faults that kernel code takes on the target's memory (read() into a new buffer), too.
+        children: follow the processes that the target starts.
+        period: record one fault in so many; all are counted.
+    """
+
+    name: ClassVar[str] = "page_faults"
+    streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE, RESIDENT_PAGES)
+    default: ClassVar[bool] = True
+
+    def __init__(
+        self, *, ring_bytes: int = 0, poll_ms: int = 100, kernel: bool = True, children: bool = True, period: int = 1
+    ) -> None:
+        for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
+            if value < least:
+                raise UsageError(f"page_faults: {option} is {value}", f"give at least {least}")
+        self._ring_bytes, self._poll_seconds = ring_bytes, poll_ms / 1000
+        self._asked = Settings(kernel, children, period)
+        self._counters: Counters | None = None
+        self._rings: Rings | None = None
+        self._armed: Armed
+        self._side: SideBand
+        self._lanes: list[Lane] = []
+        self._doubled = self._started = False
+        self._since = self._watermark = self._late = self._lost_told = 0
+        self._peak_due, self._peak_pause = 0.0, _PEAK_SECONDS[0]
+        self._prune_due = 0.0
+        self._grown = True
+
+    @classmethod
+    def probe(cls) -> Level:
+        """full, user or counters: what perf_event_open answers for the calling process."""
+        try:
+            return allowed(0, kernel=True)
+        except OSError as error:
+            refused = perf.refusal(error)
+            return Level("counters", refused.why, refused.remedy)
+        except Unavailable as absent:
+            return Level("none", absent.why, absent.remedy)
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    def start(self, context: Context) -> None:
+        """Arms every thread of the targets; a launched one counts from its execve().
+
+        Raises:
+            Unavailable: a target is another user's, or `require` is "full" and the kernel gives less.
+            TargetExited: a target ended meanwhile.
+        """
+        self._context = context
+        level = self._level(context)
+        context.facts.update(level=level.name, level_why=level.why, level_remedy=level.remedy)
+        if level.name != "full" and context.require == "full":
+            raise Unavailable(f"page faults: only level {level.name} works here: {level.why}", level.remedy)
+        self._settings = Settings(
+            self._asked.kernel and level.name == "full",
+            self._asked.children and context.children,
+            self._asked.period,
+            tracepoints=tuple(remaps.attributes()),
+        )
+        if self._asked.period > 1:
+            context.facts["sampled"] = self._asked.period
+            context.ledger.set("sampled", self._asked.period)
+        if level.name == "counters":
+            self._counters = Counters(context, self.name)
+            return
+        try:
+            self._arm(context)
+        except BaseException:
+            self._close()
+            raise
+        self._started = True
+
+    def _level(self, context: Context) -> Level:
+        """The level, tried on each target itself."""
+        lowest = Level("full")
+        for target in context.targets:
+            try:
+                level = allowed(target.pid, self._asked.kernel)
+            except ProcessLookupError:
+                raise TargetExited(f"there is no process {target.pid}") from None
+            except OSError:
+                own = self.probe()
+                if own.name == "counters":
+                    return own
+                raise not_ours(target.pid) from None
+            if level.name != "full":
+                lowest = level
+        return lowest
+
+    def _arm(self, context: Context) -> None:
+        cpus = perf.online_cpus()
+        targets = {target.pid: target for target in context.targets}
+        self._side = SideBand(
+            context.strings,
+            children=self._settings.children,
+            exit_code=lambda pid: getattr(targets.get(pid), "exit_code", None),
+            remaps=self._remaps(context),
+        )
+        descriptors = Descriptors()
+        descriptors.room(3 * len(cpus))
+        try:
+            self._rings = Rings(cpus, self._ring_bytes)
+        except OSError as error:
+            raise perf.refusal(error) from None
+        self._lanes = [Lane(ring.kind == MAJOR) for ring in self._rings if ring.kind != SIDE]
+        self._poll = select.poll()  # type: ignore[attr-defined, unused-ignore]
+        for ring in self._rings:
+            self._poll.register(ring.fd, 1)  # POLLIN
+        self._armed = Armed(self._rings, cpus, descriptors)
+        self._since = self._watermark = time.monotonic_ns()
+        for target in context.targets:
+            if target.launched:
+                self._arm_launched(target.pid)
+            else:
+                self._attach(target.pid)
+
+    def _remaps(self, context: Context) -> remaps.Remaps | None:
+        ids = [int(one["config"][0]) for one in self._settings.tracepoints]
+        return remaps.Remaps((ids[0], ids[1], ids[2]), context.strings.code("[anon]")) if ids else None
+
+    def _arm_launched(self, pid: int) -> None:
+        settings = self._armed.make_room(1, replace(self._settings, on_exec=True))
+        try:
+            if not self._armed.arm(pid, settings):
+                raise TargetExited(f"process {pid} ended before its first instruction")
+        except OSError as error:
+            raise self._explained(pid, error) from None
+        self._side.launched(pid)
+
+    def _attach(self, pid: int) -> None:
+        """Its threads, then its mappings; then the same for its children, again until none is new."""
+        known: set[int] = set()
+        while fresh := [p for p in self._family(pid) if p not in known]:
+            for process in fresh:
+                known.add(process)
+                try:
+                    self._armed.arm_process(process, self._settings, self._context.own_threads)
+                    self._side.seen(process, self._since)
+                except OSError as error:
+                    raise self._explained(process, error) from None
+                except TargetExited:
+                    if process == pid:
+                        raise
+        self._doubled = True
+
+    def _family(self, pid: int) -> list[int]:
+        return [pid, *(procfs.descendants(pid) if self._settings.children else ())]
+
+    def _explained(self, pid: int, error: OSError) -> Unavailable:
+        if error.errno == errno.EINVAL and not self._settings.children:
+            return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return not_ours(pid)
+        return perf.refusal(error)
+
+    # -- drain -----------------------------------------------------------------------------------------------------
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """What may be given out: all that is timed before every ring's last row, or 100 ms ago."""
+        if self._counters is not None:
+            yield from self._counters.drain(timeout)
+            return
+        wait = min(timeout, self._poll_seconds)
+        if self._grown:
+            wait = min(wait, max(self._peak_due - time.monotonic(), 0.001))
+        self._poll.poll(wait * 1000)
+        if self._quiet():
+            return
+        yield from self._collect(final=False)
+        self._grown = True
+        if time.monotonic() >= self._peak_due:
+            self._grown = False
+            self._peak_pause = min(self._peak_pause * 2, _PEAK_SECONDS[1])
+            self._peak_due = time.monotonic() + self._peak_pause
+            for target in self._context.targets:
+                target.usage()  # a process's peak cannot be asked for when it is gone: the target remembers
+
+    def _quiet(self) -> bool:
+        """True when nothing has come and nothing is held: what an idle trace costs."""
+        assert self._rings is not None
+        held = self._side.holds or any(len(lane.held) for lane in self._lanes)
+        return not held and not any(ring.filled for ring in self._rings)
+
+    def _collect(self, *, final: bool) -> Iterator[Batch]:
+        assert self._rings is not None
+        lanes = iter(self._lanes)
+        sides = []
+        for ring in self._rings:
+            if ring.kind == SIDE:
+                sides.append(ring)
+                continue
+            raw = ring.read()
+            next(lanes).take(raw, self._since, time.monotonic_ns(), doubled=self._doubled)
+        now = time.monotonic_ns()
+        for ring in sides:  # after the samples: what these need is here
+            raw = ring.read()
+            if len(raw):
+                self._side.take(raw.tobytes())
+        if self._side.stale:
+            self._read_maps_again()
+        watermark = min(max(lane.last_seen, now - _LATEST_NS) for lane in self._lanes)
+        yield from self._side.give(_FOREVER if final else watermark, self.name)
+        yield from self._faults(_FOREVER if final else watermark, now if final else watermark)
+        self._tell_loss()
+
+    def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
+        columns = merge([(lane.give(until), lane.major) for lane in self._lanes])
+        times = columns["time_ns"]
+        window, self._watermark = (self._watermark, max(watermark, self._watermark)), max(watermark, self._watermark)
+        if not len(times):
+            return
+        self._late += int(np.searchsorted(times, np.uint64(window[0])))
+        own = self._context.own_threads()
+        observers = np.isin(columns["tid"], list(own)) if own and self._doubled else None
+        if observers is not None and observers.any():
+            columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(FAULT_OBSERVER)
+        lost = sum(lane.lost for lane in self._lanes)
+        for start in range(0, len(times), _BATCH_ROWS):
+            part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
+            yield Batch(PAGE_FAULT, part, window=window, lost=lost - self._lost_told, source=self.name,
+                        strings=self._context.strings)  # fmt: skip
+            self._lost_told = lost
+
+    def _read_maps_again(self) -> None:
+        """After a loss in the side band: the mappings of every traced process that is alive, as they are now."""
+        self._side.stale = False
+        now = time.monotonic_ns()
+        families = [self._family(target.pid) for target in self._context.targets]
+        for pid in {*self._side.live, *(pid for family in families for pid in family)}:
+            try:
+                self._side.seen(pid, now)
+            except Unavailable:
+                self._side.live.pop(pid, None)
+
+    # -- stop ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> Iterable[Batch]:
+        """Disarms, gives the rest and sets the ledger's rows to the kernel's own counts."""
+        if self._counters is not None:
+            yield from self._counters.stop()
+        if not self._started:
+            return
+        self._started = False
+        try:
+            self._armed.disarm()
+            yield from self._collect(final=True)
+            self._balance()
+        finally:
+            self._close()
+
+    def _tell_loss(self) -> None:
+        """The ledger while it runs, from the rings alone."""
+        ledger = self._context.ledger
+        for kind, major in ((MINOR, False), (MAJOR, True)):
+            lanes = [lane for lane in self._lanes if lane.major == major]
+            for stage, count in (
+                ("lost_kernel", sum(lane.lost for lane in lanes)),
+                ("duplicates", sum(lane.duplicates for lane in lanes)),
+                ("foreign_clock", sum(lane.foreign for lane in lanes)),
+            ):
+                if count:
+                    ledger.set(stage, count, kind)
+        for stage, count in (("late", self._late), ("lost_side_band", self._side.lost)):
+            if count:
+                ledger.set(stage, count, self.name)
+
+    def _balance(self) -> None:
+        """recorded + lost_kernel + foreign_clock + unaccounted = counted, for minor and for major faults."""
+        ledger, recorded_in_all = self._context.ledger, 0
+        for kind, major in ((MINOR, False), (MAJOR, True)):
+            lanes = [lane for lane in self._lanes if lane.major == major]
+            counted, lost = self._armed.counts(kind)
+            counted -= sum(lane.duplicates for lane in lanes)
+            recorded = sum(lane.recorded for lane in lanes)
+            foreign = sum(lane.foreign for lane in lanes)
+            if lost is None:  # LOST rows tell of a loss only when the next row finds room: the tail's is missing
+                told = sum(lane.lost for lane in lanes)
+                lost = max(counted - recorded - foreign, told) if self._asked.period == 1 else told
+            ledger.set("counted", counted, kind)
+            ledger.set("lost_kernel", lost, kind)
+            if self._asked.period == 1:
+                ledger.set("unaccounted", counted - recorded - lost - foreign, kind)
+            self._context.facts[f"recorded_{kind}"] = recorded
+            recorded_in_all += recorded + lost
+        # the side band's tail, too: a process that ends behind a full ring writes no next row
+        if lost := max(self._side.lost, self._armed.counts(SIDE)[1] or 0):
+            ledger.set("lost_side_band", lost, self.name)
+        self._not_visible(recorded_in_all)
+
+    def _not_visible(self, seen: int) -> None:
+        """Why the system's own account of the target (rusage) has more than we saw."""
+        reasons: list[str] = self._context.facts.setdefault("not_visible", [])
+        if not self._settings.kernel:
+            reasons.append("faults that kernel code took on the target's memory (level user)")
+        if self._asked.period > 1 or not self._context.targets:
+            return
+        usages = [target.usage() for target in self._context.targets]
+        told = sum((usage.minor or 0) + (usage.major or 0) for usage in usages)
+        if told > seen and self._settings.kernel:
+            launched = all(target.launched for target in self._context.targets)
+            own = "exec's own" if launched else "those that came while it was being attached"
+            if any(target.pid == os.getpid() for target in self._context.targets):
+                own += ", those of wstrace's own threads"
+            reasons.append(f"{told - seen:,} pages that came without a fault: {own}, MAP_POPULATE, mlock")
+
+    def _close(self) -> None:
+        if self._rings is not None:
+            with contextlib.suppress(AttributeError):
+                self._armed.close()
+            self._rings.close()
+            self._rings = None
+
+    @property
+    def finished(self) -> bool:
+        """True when no traced process is left, where the trace is to wait for all."""
+        if self._counters is not None:
+            return self._counters.finished
+        if not self._started or not self._context.wait_children:
+            return False
+        if time.monotonic() >= self._prune_due:
+            self._prune_due = time.monotonic() + _PRUNE_SECONDS
+            gone = self._side.gone()
+            if self._quiet():  # asked for after: the last records of who is gone, its children's births, have been read
+                for pid in gone:
+                    self._side.live.pop(pid, None)
+        return not self._side.live
+
+    def abandon(self) -> None:
+        """In a forked child: the copied descriptors are closed; its faults stay in the parent's trace."""
+        if self._rings is not None:
+            self._armed.abandon()
+            self._rings.abandon()
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Rows and losses so far, ring bytes, threads armed, processes alive."""
+        if self._counters is not None:
+            return self._counters.statistics()
+        counts: dict[str, int | float] = {
+            name: sum(getattr(lane, name) for lane in self._lanes)
+            for name in ("recorded", "lost", "duplicates", "foreign", "malformed")
+        }
+        counts["late"] = self._late
+        if self._rings is not None:
+            counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._armed.threads),
+                       "processes": len(self._side.live), "side_band": self._side.records}  # fmt: skip
+        return counts

@@ -1,0 +1,133 @@
+"""Level `counters`: what is left where the kernel refuses perf events. Fault counts, and resident pages by file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace.schema import ADDRESS_SPACE, PAGE_FILE, RESIDENT_PAGES, SPACE_MAP, SPACE_REPLACE
+from wstrace_os.linux import pagemap, procfs
+
+_FIRST_SECONDS, _SLOWEST_SECONDS = 0.02, 1.0
+_MOST_CPU = 0.05  # of one CPU: looking at a large process is put off to hold it
+_ENTRIES = 1 << 19
+
+
+class Counters:
+    """Minor and major faults from rusage or /proc/PID/stat; resident pages sampled from pagemap, soon and then each
+    second. It has no thread, no instruction and no address of a fault.
+    """
+
+    def __init__(self, context: Context, source: str) -> None:
+        self._context, self._source = context, source
+        self._pause = _FIRST_SECONDS
+        self._due = 0.0
+        self._snaps = self._pages = self._missed = 0
+        context.facts.setdefault("not_visible", []).append(
+            "addresses, instructions and threads of faults (level counters)"
+        )
+
+    def drain(self, timeout: float) -> Iterator[Batch]:
+        """A snapshot of every process, when it is due; waits at most timeout seconds."""
+        wait = self._due - time.monotonic()
+        if wait > timeout:
+            time.sleep(timeout)
+            return
+        time.sleep(max(wait, 0))
+        yield from self._look()
+
+    def stop(self) -> Iterator[Batch]:
+        """A last snapshot of what still runs; then the system's own counts into the ledger."""
+        yield from self._look()
+        usages = [target.usage() for target in self._context.targets]
+        for kind, counts in (("minor", [u.minor for u in usages]), ("major", [u.major for u in usages])):
+            total = sum(count or 0 for count in counts)
+            self._context.ledger.set("counted", total, kind)
+            self._context.ledger.set("unaccounted", total, kind)
+
+    @property
+    def finished(self) -> bool:
+        """True when no process is left, where the trace is to wait for all."""
+        return self._context.wait_children and self._snaps > 0 and not self._pids()
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Snapshots, pages in all of them, processes that were gone or refused."""
+        return {"snapshots": self._snaps, "pages": self._pages, "missed": self._missed}
+
+    def _pids(self) -> list[int]:
+        pids = [target.pid for target in self._context.targets if procfs.exists(target.pid)]
+        if self._context.children:
+            pids += [child for pid in pids for child in procfs.descendants(pid)]
+        return list(dict.fromkeys(pids))
+
+    def _look(self) -> Iterator[Batch]:
+        began = time.thread_time()
+        self._snaps += 1
+        for target in self._context.targets:
+            target.usage()  # it remembers its peak
+        for pid in self._pids():
+            try:
+                yield from self._snapshot(pid)
+            except (Unavailable, OSError):  # gone, or another user's: its counts are still read
+                self._missed += 1
+        self._pause = min(self._pause * 2, _SLOWEST_SECONDS)
+        self._due = time.monotonic() + max(self._pause, (time.thread_time() - began) / _MOST_CPU)
+
+    def _snapshot(self, pid: int) -> Iterator[Batch]:
+        now = time.monotonic_ns()
+        maps = procfs.read_maps(pid).coded(self._context.strings)
+        n = len(maps["start"])
+        if not n:
+            return
+        opened = pagemap.Pagemap(pid)
+        try:
+            runs = _present(opened, maps["start"], maps["end"])
+        finally:
+            opened.close()
+        event = np.full(n, SPACE_MAP, "|u1")
+        event[0] = SPACE_REPLACE
+        maps |= {"time_ns": np.full(n, now, "<u8"), "pid": np.full(n, pid, "<u4"), "event": event}
+        spaces = {column.name: maps[column.name] for column in ADDRESS_SPACE.columns}
+        window = (now, now)
+        yield Batch(ADDRESS_SPACE, spaces, window=window, source=self._source, strings=self._context.strings)
+        pages = int(runs["pages"].sum())
+        self._pages += pages
+        header = {"snap": self._snaps, "part": 0, "last": True, "pid": pid, "t": now, "pages": pages}
+        yield Batch(RESIDENT_PAGES, runs, window=window, source=self._source, strings=self._context.strings,
+                    header=header)  # fmt: skip
+
+
+def _present(opened: pagemap.Pagemap, starts: NDArray[Any], ends: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """start, pages, flags: the runs of present pages of each mapping."""
+    runs = _scanned if pagemap.has_scan() else _read
+    parts = [run for start, end in zip(starts.tolist(), ends.tolist(), strict=True) for run in runs(opened, start, end)]
+    start, pages, flags = (np.concatenate(c) for c in zip(*parts, strict=True)) if parts else (np.zeros(0),) * 3
+    return {"start": start.astype("<u8"), "pages": pages.astype("<u4"), "flags": flags.astype("<u2")}
+
+
+def _scanned(opened: pagemap.Pagemap, start: int, end: int) -> Iterator[tuple[NDArray[Any], ...]]:
+    if start >= 1 << 63:  # [vsyscall]: not in pagemap
+        return
+    found = opened.scan(start, end, mask=pagemap.IS_PRESENT, give=pagemap.IS_FILE)
+    if len(found):
+        file = (found["categories"] & pagemap.IS_FILE) != 0
+        yield found["start"], (found["end"] - found["start"]) // pagemap.PAGE, file * PAGE_FILE
+
+
+def _read(opened: pagemap.Pagemap, start: int, end: int) -> Iterator[tuple[NDArray[Any], ...]]:
+    for low in range(start, min(end, 1 << 63), _ENTRIES * pagemap.PAGE):
+        entries = opened.entries([low], [min(end - low, _ENTRIES * pagemap.PAGE) // pagemap.PAGE])
+        top = (entries >> np.uint64(56)).astype(np.uint8)
+        state = np.where(top & pagemap.PRESENT_BIT, 1 + (top & pagemap.FILE_BIT != 0), 0)
+        edges = np.flatnonzero(np.diff(state, prepend=0, append=0))
+        first, after = edges[:-1], edges[1:]
+        held = state[first] > 0
+        first, after = first[held], after[held]
+        yield low + first * pagemap.PAGE, after - first, (state[first] == 2) * PAGE_FILE

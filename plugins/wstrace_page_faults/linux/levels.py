@@ -1,0 +1,39 @@
+"""What perf_event_open allows: everything, faults of user code, or nothing. Tried, not guessed."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Level
+from wstrace_os.linux import procfs
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.armed import Settings
+from wstrace_page_faults.linux.rings import MINOR
+
+
+def allowed(pid: int, kernel: bool) -> Level:
+    """full or user, by opening an event on that process (0 = ourselves). Raises OSError when both are refused."""
+    settings = Settings()
+    why = Level("user", "kernel=no was asked for")
+    if kernel:
+        try:
+            os.close(perf.perf_event_open(settings.attributes(MINOR, lost=False)[0], pid, -1))
+            return Level("full")
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM):
+                raise
+            refused = perf.refusal(error)
+            why = Level("user", f"{refused.why}: faults taken by kernel code are not shown", refused.remedy)
+    os.close(perf.perf_event_open(Settings(kernel=False).attributes(MINOR, lost=False)[0], pid, -1))
+    return why
+
+
+def not_ours(pid: int) -> Unavailable:
+    """What a refusal on another process means, when the same is allowed on one of ours."""
+    owner = procfs.status(pid).get("Uid", "?").split()[0]
+    return Unavailable(
+        f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",  # type: ignore[attr-defined, unused-ignore]
+        "run wstrace as that user or as root",
+    )

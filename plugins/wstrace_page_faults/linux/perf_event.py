@@ -1,0 +1,206 @@
+"""perf_event_open(2): structures, constants and calls under the system's own names.
+
+Source: include/uapi/linux/perf_event.h, man 2 perf_event_open. Nothing is opened when this module is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import Unavailable
+from wstrace_os import foreign
+from wstrace_os.linux import procfs
+
+# -- struct perf_event_attr, 112 bytes = PERF_ATTR_SIZE_VER5, known to every kernel since 4.1 -----------------------
+
+ATTR = np.dtype([
+    ("type", "<u4"),
+    ("size", "<u4"),
+    ("config", "<u8"),
+    ("sample_period", "<u8"),
+    ("sample_type", "<u8"),
+    ("read_format", "<u8"),
+    ("flags", "<u8"),
+    ("wakeup_watermark", "<u4"),
+    ("bp_type", "<u4"),
+    ("config1", "<u8"),
+    ("config2", "<u8"),
+    ("branch_sample_type", "<u8"),
+    ("sample_regs_user", "<u8"),
+    ("sample_stack_user", "<u4"),
+    ("clockid", "<i4"),
+    ("sample_regs_intr", "<u8"),
+    ("aux_watermark", "<u4"),
+    ("sample_max_stack", "<u2"),
+    ("reserved_2", "<u2"),
+])  # fmt: skip
+assert ATTR.itemsize == 112
+assert ATTR.fields is not None
+assert ATTR.fields["clockid"][1] == 92
+
+PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT = 1, 2
+PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_DUMMY = 5, 6, 9
+PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR, PERF_SAMPLE_RAW = 1, 2, 4, 8, 1024
+PERF_FORMAT_LOST = 16  # Linux 6.0
+
+#: bits of attr.flags, by their names in the header
+BITS = {
+    "disabled": 0, "inherit": 1, "exclude_kernel": 5, "exclude_hv": 6, "mmap": 8, "comm": 9, "enable_on_exec": 12,
+    "task": 13, "watermark": 14, "mmap_data": 17, "sample_id_all": 18, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
+    "inherit_thread": 35,
+}  # fmt: skip
+CLOCK_MONOTONIC = 1
+PERF_FLAG_FD_CLOEXEC = 8
+
+# _IO('$', n): the same on x86-64 and arm64
+PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_SET_OUTPUT = 0x2400, 0x2401, 0x2405
+
+# -- records ---------------------------------------------------------------------------------------------------------
+
+PERF_RECORD_LOST, PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_RECORD_FORK = 2, 3, 4, 7
+PERF_RECORD_SAMPLE, PERF_RECORD_MMAP2 = 9, 10
+PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER, PERF_RECORD_MISC_CPUMODE_MASK = 1, 2, 7
+PERF_RECORD_MISC_COMM_EXEC = 1 << 13
+
+#: PERF_RECORD_SAMPLE of sample_type IP|TID|TIME|ADDR
+SAMPLE = np.dtype([
+    ("type", "<u4"), ("misc", "<u2"), ("size", "<u2"), ("ip", "<u8"), ("pid", "<u4"), ("tid", "<u4"),
+    ("time", "<u8"), ("addr", "<u8"),
+])  # fmt: skip
+#: PERF_RECORD_LOST with the sample_id of sample_id_all: the size of a SAMPLE, so that a ring is an array of rows
+LOST = np.dtype([
+    ("type", "<u4"), ("misc", "<u2"), ("size", "<u2"), ("id", "<u8"), ("lost", "<u8"), ("pid", "<u4"), ("tid", "<u4"),
+    ("time", "<u8"),
+])  # fmt: skip
+assert SAMPLE.itemsize == LOST.itemsize == 40
+
+#: struct perf_event_mmap_page: where its cursors are, as indices of u64
+DATA_HEAD, DATA_TAIL = 1024 // 8, 1032 // 8
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+_NUMBERS = {  # perf_event_open, membarrier
+    "x86_64": (298, 324),
+    "AMD64": (298, 324),
+    "aarch64": (241, 283),
+    "arm64": (241, 283),
+    "riscv64": (241, 283),
+}
+_MEMBARRIER_CMD_GLOBAL_EXPEDITED = 2
+_ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with one of them perf_event_paranoid does not count
+_PROT_READ_WRITE, _MAP_SHARED = 3, 1
+
+_syscall = foreign.declare(
+    None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64,
+    ctypes.c_uint64,
+)  # fmt: skip
+_ioctl = foreign.declare(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_int64)
+_mmap = foreign.declare(
+    None, "mmap", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32,
+    ctypes.c_int64,
+)  # fmt: skip
+_munmap = foreign.declare(None, "munmap", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def _number(which: int) -> int:
+    machine = platform.machine()
+    if machine not in _NUMBERS:
+        raise Unavailable(f"wstrace does not know perf_event_open's number on {machine}", "x86-64 and arm64 work")
+    return _NUMBERS[machine][which]
+
+
+def attr(kind: int, config: int, *bits: str, **fields: int) -> NDArray[Any]:
+    """A perf_event_attr on CLOCK_MONOTONIC, disabled, with those bits and fields. Shape (1,)."""
+    one = np.zeros(1, ATTR)
+    one["type"], one["config"], one["size"], one["clockid"] = kind, config, ATTR.itemsize, CLOCK_MONOTONIC
+    one["flags"] = sum(1 << BITS[bit] for bit in {"disabled", "use_clockid", *bits})
+    for name, value in fields.items():
+        one[name] = value
+    return one
+
+
+def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int) -> int:
+    """A close-on-exec descriptor of an event on one thread and one CPU. Raises OSError."""
+    address = attributes.ctypes.data
+    fd: int = _syscall(_number(0), address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)
+    if fd < 0:
+        raise _oserror("perf_event_open")
+    return fd
+
+
+def ioctl(fd: int, request: int, argument: int = 0) -> None:
+    """ioctl(2) on an event: ENABLE, DISABLE (both with all inherited events) or SET_OUTPUT. Raises OSError."""
+    if _ioctl(fd, request, argument) < 0:
+        raise _oserror("ioctl")
+
+
+def map_ring(fd: int, size: int) -> int:
+    """The address of an event's control page with size - 1 page of buffer behind it. Raises OSError.
+
+    Not the mmap module: it duplicates the descriptor, and a forked child, which does not inherit this mapping
+    (VM_DONTCOPY), would unmap what has taken its place.
+    """
+    address: int | None = _mmap(None, size, _PROT_READ_WRITE, _MAP_SHARED, fd, 0)
+    if address is None or address == (1 << 64) - 1:
+        raise _oserror("mmap")
+    return address
+
+
+def unmap_ring(address: int, size: int) -> None:
+    """munmap(2)."""
+    _munmap(address, size)
+
+
+def memory_barrier() -> None:
+    """Orders our loads and stores of a ring against the kernel's. x86 orders them by itself.
+
+    Source: perf_output_put_handle() in kernel/events/ring_buffer.c; membarrier(2), whose GLOBAL_EXPEDITED command
+    runs a full barrier on the caller.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        _syscall(_number(1), _MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0, 0, 0)
+
+
+def online_cpus() -> list[int]:
+    """The numbers of the CPUs that are on line, from /sys/devices/system/cpu/online (`0-3,8`)."""
+    ranges = [part.partition(b"-") for part in Path("/sys/devices/system/cpu/online").read_bytes().strip().split(b",")]
+    return [cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)]
+
+
+def _oserror(call: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), call)
+
+
+# -- what an error means ---------------------------------------------------------------------------------------------
+
+
+def refusal(error: OSError) -> Unavailable:
+    """What a refused perf_event_open on a process of our own means and what lifts it."""
+    paranoid = procfs.setting("kernel/perf_event_paranoid")
+    if paranoid is None or error.errno in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
+        return Unavailable(
+            f"this kernel has no page fault events ({error.strerror})", "run a kernel built with CONFIG_PERF_EVENTS"
+        )
+    if error.errno not in (errno.EACCES, errno.EPERM):
+        return Unavailable(f"page faults cannot be recorded: {error.strerror}")
+    capabilities = int(procfs.status(os.getpid()).get("CapEff", "0"), 16)
+    if paranoid > 1 and not capabilities & _ENOUGH:
+        python = os.path.realpath(sys.executable)
+        return Unavailable(
+            f"kernel.perf_event_paranoid is {paranoid}",
+            f"sudo sysctl kernel.perf_event_paranoid=1, or sudo setcap cap_perfmon+ep {python}",
+        )
+    return Unavailable(
+        "perf_event_open is refused although our rights are enough: a container's seccomp profile",
+        "start the container with --cap-add PERFMON, or with --security-opt seccomp=unconfined",
+    )

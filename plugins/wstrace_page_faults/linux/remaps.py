@@ -1,0 +1,156 @@
+"""munmap() and mremap() of the traced threads, where tracefs may be read: perf itself does not tell of them.
+
+Without this a list of Python that grows (realloc() calls mremap()) has faults at addresses that no mapping is known
+for. Source: /sys/kernel/tracing/events/syscalls/sys_{enter,exit}_*/format, man 2 mremap.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from wstrace.schema import KIND_ANON, KIND_SHIFT, MAP_READ, MAP_WRITE, SPACE_MAP, SPACE_UNMAP
+from wstrace_os.foreign import declare
+from wstrace_page_faults.linux import perf_event as perf
+
+_FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
+_EVENTS = ("sys_enter_munmap", "sys_enter_mremap", "sys_exit_mremap")
+#: of a SAMPLE of type TID|TIME|RAW: pid, tid, time, size; then common_type ... __syscall_nr in 16 bytes, arguments u64
+_SAMPLE = struct.Struct("<IIQI")
+_COMMON_TYPE = struct.Struct("<H")
+_TWO, _FOUR, _ONE = struct.Struct("<QQ"), struct.Struct("<QQQQ"), struct.Struct("<Q")
+_RAW, _ARGUMENTS = 8 + _SAMPLE.size, 8 + _SAMPLE.size + 16
+_MREMAP_DONTUNMAP = 4
+_FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
+_fsopen = declare(
+    None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p,
+    ctypes.c_int64,
+)  # fmt: skip
+_ERRORS = (1 << 64) - 4096  # a value from here on is -errno
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_KEPT = 4096
+_ANON = MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT
+
+Row = tuple[int, ...]  # of ADDRESS_SPACE
+
+
+def attributes() -> list[NDArray[Any]]:
+    """The perf_event_attr of each tracepoint, [] where tracefs or perf does not allow them. Tried on ourselves."""
+    for ids in (_mounted, _detached):
+        try:
+            attrs = [_attribute(number) for number in ids()]
+            os.close(perf.perf_event_open(attrs[0], 0, -1))
+        except (OSError, ValueError):
+            continue
+        return attrs
+    return []
+
+
+def _mounted() -> list[int]:
+    folder = next((folder for folder in _FOLDERS if Path(folder).exists()), _FOLDERS[0])
+    return [int(Path(folder, "syscalls", event, "id").read_text()) for event in _EVENTS]
+
+
+def _detached() -> list[int]:
+    """From a tracefs of our own that is mounted nowhere (fsmount(2), Linux 5.2): machines without systemd, as root."""
+    opened = _fsopen(_FSOPEN, ctypes.c_char_p(b"tracefs"), 1, 0, 0, 0)
+    if opened < 0:
+        raise OSError(ctypes.get_errno(), "fsopen")
+    folder = -1
+    try:
+        if _fsopen(_FSCONFIG, opened, _FSCONFIG_CMD_CREATE, 0, 0, 0) == 0:
+            folder = _fsopen(_FSMOUNT, opened, 1, 0, 0, 0)
+        if folder < 0:
+            raise OSError(ctypes.get_errno(), "fsmount")
+        return [_number_in(folder, f"events/syscalls/{event}/id") for event in _EVENTS]
+    finally:
+        os.close(opened)
+        if folder >= 0:
+            os.close(folder)
+
+
+def _number_in(folder: int, path: str) -> int:
+    fd = os.open(path, os.O_RDONLY, dir_fd=folder)
+    try:
+        return int(os.read(fd, 32))
+    finally:
+        os.close(fd)
+
+
+def _attribute(number: int) -> NDArray[Any]:
+    kinds = perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_RAW
+    return perf.attr(perf.PERF_TYPE_TRACEPOINT, number, "inherit", "sample_id_all", sample_period=1, sample_type=kinds)
+
+
+class Remaps:
+    """Decodes the tracepoints' records, and remembers mappings: what is moved keeps its file.
+
+    Args:
+        numbers: the ids of munmap's entry, mremap's entry and mremap's exit.
+        anon: the code of the name `[anon]`.
+    """
+
+    def __init__(self, numbers: tuple[int, int, int], anon: int) -> None:
+        self._munmap, self._mremap, self._exit = numbers
+        self._anon = anon
+        self._called: dict[int, tuple[int, int, int, int]] = {}
+        self._mapped: dict[int, list[Row]] = {}
+
+    def rows(self, time_ns: int, record: bytes) -> list[Row]:
+        """The ADDRESS_SPACE rows of one record; none until a call that can still fail has returned."""
+        pid, tid, _, _ = _SAMPLE.unpack_from(record, 8)
+        number = _COMMON_TYPE.unpack_from(record, _RAW)[0]
+        if number == self._munmap and len(record) >= _ARGUMENTS + _TWO.size:
+            start, length = _TWO.unpack_from(record, _ARGUMENTS)
+            return [_unmap(time_ns, pid, start, length)]
+        if number == self._mremap and len(record) >= _ARGUMENTS + _FOUR.size:
+            if len(self._called) >= _KEPT:
+                self._called.clear()
+            self._called[tid] = _FOUR.unpack_from(record, _ARGUMENTS)
+        elif number == self._exit and len(record) >= _ARGUMENTS + _ONE.size:
+            called, moved = self._called.pop(tid, None), _ONE.unpack_from(record, _ARGUMENTS)[0]
+            if called is not None and moved < _ERRORS:
+                return self._moved(time_ns, pid, called, moved)
+        return []
+
+    def _moved(self, time_ns: int, pid: int, called: tuple[int, int, int, int], now: int) -> list[Row]:
+        start, old, new, flags = called
+        rows = [] if flags & _MREMAP_DONTUNMAP or not old else [_unmap(time_ns, pid, start, old)]
+        end = now + _pages(new)
+        for known in reversed(self._mapped.get(pid, ())):
+            if known[3] <= start < known[4]:
+                offset = known[5] + start - known[3] if known[7] or known[8] else 0
+                rows.append((time_ns, pid, SPACE_MAP, now, end, offset, *known[6:]))
+                break
+        else:
+            rows.append((time_ns, pid, SPACE_MAP, now, end, 0, self._anon, 0, 0, _ANON))
+        self.mapped(rows[-1])
+        return rows
+
+    def mapped(self, row: Row) -> None:
+        """Remembers a mapping, a few thousand a process."""
+        rows = self._mapped.setdefault(row[1], [])
+        if len(rows) >= _KEPT:
+            del rows[: _KEPT // 2]
+        rows.append(row)
+
+    def forked(self, pid: int, ppid: int) -> None:
+        """A child starts with its parent's mappings."""
+        self._mapped[pid] = list(self._mapped.get(ppid, ()))
+
+    def forget(self, pid: int) -> None:
+        """It has ended, or executes another program."""
+        self._mapped.pop(pid, None)
+
+
+def _pages(length: int) -> int:
+    return -(-length // _PAGE) * _PAGE
+
+
+def _unmap(time_ns: int, pid: int, start: int, length: int) -> Row:
+    return (time_ns, pid, SPACE_UNMAP, start, min(start + _pages(length), (1 << 64) - 1), 0, 0, 0, 0, 0)

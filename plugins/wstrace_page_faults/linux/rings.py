@@ -1,0 +1,147 @@
+"""Ring buffers between the kernel and us: three a CPU (minor faults, major faults, side band)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import Unavailable
+from wstrace_os.linux import procfs
+from wstrace_page_faults.linux import perf_event as perf
+
+MINOR, MAJOR, SIDE = "minor", "major", "side"
+#: the share of a CPU's minor ring that its other rings get: a major fault takes a disk's time, and a mapping is made
+#: for many faults
+_PARTS = {MINOR: 1, MAJOR: 8, SIDE: 4}
+_LARGEST, _ALL_CPUS, _SMALLEST = 16 << 20, 128 << 20, 64 << 10
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class Ring:
+    """A buffer that events write into once SET_OUTPUT points them to `fd`.
+
+    Its owner is an event of our own that records nothing: the buffer is there before any traced thread and outlives
+    all, and its descriptor becomes readable when a quarter is full, never because some thread has ended.
+    """
+
+    def __init__(self, kind: str, cpu: int, size: int) -> None:
+        self.kind, self.cpu, self.size = kind, cpu, size
+        owner = perf.attr(perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_DUMMY, "watermark", "exclude_kernel",
+                          wakeup_watermark=size // 4)  # fmt: skip
+        self.fd = perf.perf_event_open(owner, os.getpid(), cpu)
+        try:
+            self._address = perf.map_ring(self.fd, size + _PAGE)
+        except OSError:
+            os.close(self.fd)
+            raise
+        memory: Any = (ctypes.c_uint8 * (size + _PAGE)).from_address(self._address)
+        # aligned u64 loads and stores: a byte-wise copy (struct) could see half of a cursor
+        self._cursors: NDArray[Any] = np.frombuffer(memory, "<u8", _PAGE // 8)
+        self._data: NDArray[Any] = np.frombuffer(memory, np.uint8, size, _PAGE)
+        self._tail = 0
+
+    @property
+    def filled(self) -> bool:
+        """True when there is something to read."""
+        return bool(self._cursors[perf.DATA_HEAD] != self._tail)
+
+    def read(self) -> NDArray[Any]:
+        """A copy of the bytes that came since the last call, u8, shape (n,); their room is free again."""
+        head = int(self._cursors[perf.DATA_HEAD])
+        n = head - self._tail
+        if n == 0:
+            return _NOTHING
+        perf.memory_barrier()
+        start = self._tail % self.size
+        first = min(n, self.size - start)
+        if first == n:
+            out = self._data[start : start + n].copy()
+        else:
+            out = np.concatenate((self._data[start:], self._data[: n - first]))
+        perf.memory_barrier()
+        self._cursors[perf.DATA_TAIL] = self._tail = head
+        return out
+
+    def close(self) -> None:
+        """Unmaps and closes it."""
+        self._cursors = self._data = _NOTHING
+        perf.unmap_ring(self._address, self.size + _PAGE)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """In a forked child, which has the descriptor but not the mapping (VM_DONTCOPY): closes the descriptor."""
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+_NOTHING = np.zeros(0, np.uint8)
+
+
+class Rings:
+    """The rings of all CPUs.
+
+    Args:
+        size: bytes of a minor ring, 0 = 16 MiB a CPU and 128 MiB in all at most; rounded down to a power of two.
+
+    Raises:
+        OSError: of perf_event_open.
+        Unavailable: not even the smallest rings may be locked in memory.
+    """
+
+    def __init__(self, cpus: Sequence[int], size: int = 0) -> None:
+        size = max(size or min(_LARGEST, _ALL_CPUS // len(cpus)), _PAGE)
+        size = 1 << size.bit_length() - 1
+        smallest = min(size, _SMALLEST)
+        while True:
+            try:
+                self.all = self._make(cpus, size)
+                break
+            except OSError as error:
+                # EPERM of mmap: past kernel.perf_event_mlock_kb a CPU and RLIMIT_MEMLOCK
+                if error.errno not in (errno.EPERM, errno.ENOMEM) or error.filename != "mmap":
+                    raise
+                if size <= smallest:
+                    limit = procfs.setting("kernel/perf_event_mlock_kb")
+                    raise Unavailable(
+                        f"no room for the kernel's buffers: kernel.perf_event_mlock_kb is {limit} and used up",
+                        "end other tracers, or sudo sysctl kernel.perf_event_mlock_kb=4096",
+                    ) from None
+                size //= 2
+        self.size = size
+        self._by_place = {(ring.kind, ring.cpu): ring for ring in self.all}
+
+    @staticmethod
+    def _make(cpus: Sequence[int], size: int) -> list[Ring]:
+        rings: list[Ring] = []
+        try:
+            for cpu in cpus:
+                rings += (Ring(kind, cpu, max(size // part, _PAGE)) for kind, part in _PARTS.items())
+        except OSError:
+            for ring in rings:
+                ring.close()
+            raise
+        return rings
+
+    def __iter__(self) -> Iterator[Ring]:
+        return iter(self.all)
+
+    def fd(self, kind: str, cpu: int) -> int:
+        """The descriptor that events of that kind on that CPU are pointed to."""
+        return self._by_place[kind, cpu].fd
+
+    def close(self) -> None:
+        """Unmaps and closes all."""
+        for ring in self.all:
+            ring.close()
+
+    def abandon(self) -> None:
+        """In a forked child: closes the copied descriptors."""
+        for ring in self.all:
+            ring.abandon()

@@ -1,0 +1,307 @@
+"""The side band: what the kernel says of processes and mappings beside the faults, as PROCESS and ADDRESS_SPACE."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import Unavailable
+from wstrace.schema import (
+    ADDRESS_SPACE,
+    DTYPES,
+    KIND_ANON,
+    KIND_FILE,
+    KIND_HEAP,
+    KIND_SHARED,
+    KIND_SHIFT,
+    MAP_SHARED,
+    PROCESS,
+    PROCESS_EXEC,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+    PROCESS_NAME,
+    PROCESS_SEEN,
+    SPACE_MAP,
+    SPACE_REPLACE,
+    SPACE_UNMAP,
+    Schema,
+)
+from wstrace_os.linux import procfs
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.remaps import Remaps
+
+_HEADER = struct.Struct("<IHH")  # type, misc, size
+_MMAP2 = struct.Struct("<II QQQ II QQ II")  # pid tid, addr len pgoff, maj min, ino generation, prot flags
+_TASK = struct.Struct("<IIII")  # pid ppid tid ptid
+_IDS = struct.Struct("<II")  # pid tid
+_U64 = struct.Struct("<Q")
+_SAMPLE_ID = 16  # TID and TIME at the end of every record
+assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
+_UNKNOWN_CODE = -1
+_CACHE = 4096
+_HEAP_WITHIN = 1 << 30  # arch_randomize_brk(): up to 32 MiB above the image on x86-64, 1 GiB on arm64
+_END = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Live:
+    """A traced process that has not ended: its parent, name (code), threads, and where its program's image ends."""
+
+    ppid: int
+    name: int
+    threads: set[int] = field(default_factory=set)
+    image: int = 0
+    image_end: int = 0
+
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+class SideBand:
+    """Decodes side-band records and gives them out, by time, up to the watermark.
+
+    Process rows whose tid is the pid speak of the process: it has ended when the last of its threads has. `code` is
+    the exit code (128 + N for a signal) where it can still be asked for, else -1.
+
+    Args:
+        strings: where names get their codes.
+        children: whether processes that the traced ones start are traced.
+        exit_code: pid -> its code where we know it, else None.
+        remaps: decodes the tracepoints, where these are allowed.
+    """
+
+    def __init__(
+        self,
+        strings: Dictionary,
+        *,
+        children: bool,
+        exit_code: Callable[[int], int | None],
+        remaps: Remaps | None = None,
+    ) -> None:
+        self.live: dict[int, Live] = {}
+        self.lost = self.records = 0
+        #: records were lost: the mappings of live processes must be read again
+        self.stale = False
+        self._remaps = remaps
+        self._strings, self._children, self._exit_code = strings, children, exit_code
+        self._records: list[tuple[int, int, int, bytes]] = []
+        self._processes: list[tuple[int, ...]] = []
+        self._spaces: list[tuple[int, ...]] = []
+        self._listings: list[tuple[int, dict[str, NDArray[Any]]]] = []
+        self._labels: dict[bytes, tuple[int, int]] = {}
+        self._readers = {
+            perf.PERF_RECORD_MMAP2: self._mmap2,
+            perf.PERF_RECORD_COMM: self._comm,
+            perf.PERF_RECORD_FORK: self._fork,
+            perf.PERF_RECORD_EXIT: self._exit,
+            perf.PERF_RECORD_LOST: self._lose,
+            perf.PERF_RECORD_SAMPLE: self._syscall,
+        }
+
+    @property
+    def holds(self) -> bool:
+        """True when something waits for the watermark."""
+        return bool(self._records or self._processes or self._spaces or self._listings)
+
+    # -- from the kernel -----------------------------------------------------------------------------------------------
+
+    def take(self, raw: bytes) -> None:
+        """Holds what one CPU's ring gave. The same record twice in a row is that of a thread with two events."""
+        at, before, before_ns = 0, b"", 0
+        while at + _HEADER.size <= len(raw):
+            kind, misc, size = _HEADER.unpack_from(raw, at)
+            if size < _HEADER.size + _SAMPLE_ID or at + size > len(raw):
+                break
+            record = raw[at : at + size]
+            at += size
+            if record == before:
+                continue
+            time_ns = _U64.unpack_from(record, 16 if kind == perf.PERF_RECORD_SAMPLE else size - 8)[0]
+            if kind == perf.PERF_RECORD_LOST:
+                self.lost += _U64.unpack_from(record, 16)[0]
+                self.stale = True
+                time_ns = before_ns + 1  # what was lost came after the record before
+            self._records.append((time_ns, kind, misc, record))
+            self.records += 1
+            before, before_ns = record, time_ns
+
+    def _mmap2(self, time_ns: int, misc: int, record: bytes) -> None:
+        pid, _, start, length, offset, major, minor, ino, _, prot, flags = _MMAP2.unpack_from(record, 8)
+        raw = record[8 + _MMAP2.size : -_SAMPLE_ID].partition(b"\0")[0]
+        known = self._labels.get(raw)
+        if known is None:
+            if len(self._labels) >= _CACHE:
+                self._labels.clear()
+            name, kind = procfs.label(os.fsdecode(raw))
+            known = self._labels[raw] = (self._strings.code(name), kind)
+        code, kind = known
+        if kind in (KIND_ANON, KIND_FILE) and (live := self.live.get(pid)) is not None:
+            code, kind = self._heap_or(live, start, start + length, code, kind)
+        bits = prot & 7 | (MAP_SHARED if flags & 1 else 0) | kind << KIND_SHIFT  # PROT_* = MAP_READ, WRITE, EXECUTE
+        if kind not in (KIND_FILE, KIND_SHARED):
+            offset = 0  # of memory without a file vm_pgoff is its address
+        row = (time_ns, pid, SPACE_MAP, start, start + length & _END, offset, code, procfs.device(major, minor), ino,
+               bits)  # fmt: skip
+        self._spaces.append(row)
+        if self._remaps is not None:
+            self._remaps.mapped(row)
+
+    def _syscall(self, time_ns: int, misc: int, record: bytes) -> None:
+        if self._remaps is not None:
+            self._spaces += self._remaps.rows(time_ns, record)
+
+    def _heap_or(self, live: Live, start: int, end: int, code: int, kind: int) -> tuple[int, int]:
+        """The first growth of the heap is told as //anon: brk() moves mm->brk after it has told perf (6.x mmap.c)."""
+        if kind == KIND_FILE:
+            if not live.image_end or code == live.image:
+                live.image, live.image_end = code, max(live.image_end, end)
+        elif start == live.image_end:
+            live.image_end = end  # .bss
+        elif 0 < start - live.image_end <= _HEAP_WITHIN and live.image_end:
+            return self._strings.code("[heap]"), KIND_HEAP
+        return code, kind
+
+    def _comm(self, time_ns: int, misc: int, record: bytes) -> None:
+        pid, tid = _IDS.unpack_from(record, 8)
+        name = self._strings.code(os.fsdecode(record[16:-_SAMPLE_ID].partition(b"\0")[0]))
+        live = self.live.setdefault(pid, Live(0, name, {tid}))
+        executed = bool(misc & perf.PERF_RECORD_MISC_COMM_EXEC)
+        if executed:
+            live.image = live.image_end = 0
+            self._forget(pid)
+            live.threads = {pid}  # the others are gone, and the one that called it has taken the first one's number
+        if tid == pid:
+            live.name = name
+        self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXEC if executed else PROCESS_NAME, name,
+                                _UNKNOWN_CODE))  # fmt: skip
+
+    def _fork(self, time_ns: int, misc: int, record: bytes) -> None:
+        pid, ppid, tid, _ = _TASK.unpack_from(record, 8)
+        if pid != ppid and not self._children:
+            return
+        parent = self.live.get(ppid)
+        name = parent.name if parent else 0
+        if pid == ppid:
+            self.live.setdefault(pid, Live(0, name, {pid})).threads.add(tid)
+            ppid = self.live[pid].ppid
+        else:
+            image = (parent.image, parent.image_end) if parent else (0, 0)
+            self.live[pid] = Live(ppid, name, {tid}, *image)
+            if self._remaps is not None:
+                self._remaps.forked(pid, ppid)
+        self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, _UNKNOWN_CODE))
+
+    def _exit(self, time_ns: int, misc: int, record: bytes) -> None:
+        pid, _, tid, _ = _TASK.unpack_from(record, 8)
+        live = self.live.setdefault(pid, Live(0, 0, {tid}))
+        live.threads.discard(tid)
+        if tid != pid:
+            self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXIT, live.name, _UNKNOWN_CODE))
+        if not live.threads:
+            del self.live[pid]
+            self._forget(pid)
+            code = self._code(pid)
+            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_EXIT, live.name, code))
+
+    def _forget(self, pid: int) -> None:
+        if self._remaps is not None:
+            self._remaps.forget(pid)
+
+    def _code(self, pid: int) -> int:
+        code = self._exit_code(pid)
+        return procfs.exit_code(pid, _UNKNOWN_CODE) if code is None else code
+
+    def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
+        """Until their mappings are read again, faults of live processes are unknown."""
+        self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
+
+    # -- from us and /proc ---------------------------------------------------------------------------------------------
+
+    def launched(self, pid: int) -> None:
+        """A process of ours that has not executed its command yet."""
+        self.live[pid] = Live(os.getpid(), 0, {pid})
+
+    def gone(self) -> list[int]:
+        """Those of the live ones that have ended: of one that gained privilege by exec the kernel does not tell it."""
+        found = []
+        for pid in self.live:
+            try:
+                ended = procfs.stat(pid).gone
+            except Unavailable:
+                ended = True
+            if ended:
+                found.append(pid)
+        return found
+
+    def seen(self, pid: int, time_ns: int) -> None:
+        """A process that runs already: its name, threads and mappings, as they are now, from that time on.
+
+        Raises:
+            TargetExited, Unavailable: as procfs tells.
+        """
+        stat = procfs.stat(pid)
+        columns = procfs.read_maps(pid).coded(self._strings)
+        if pid not in self.live:
+            live = self.live[pid] = Live(stat.ppid, self._strings.code(stat.name), set(procfs.threads(pid)))
+            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_SEEN, live.name, _UNKNOWN_CODE))
+        n = len(columns["start"])
+        if n:
+            event = np.full(n, SPACE_MAP, "|u1")
+            event[0] = SPACE_REPLACE
+            columns["time_ns"] = np.full(n, time_ns, "<u8")
+            columns["pid"], columns["event"] = np.full(n, pid, "<u4"), event
+            self._listings.append((time_ns, columns))
+            if self._remaps is not None:
+                self._forget(pid)
+                for row in zip(*(columns[c.name].tolist() for c in ADDRESS_SPACE.columns), strict=True):
+                    self._remaps.mapped(row)
+
+    # -- to the bus ----------------------------------------------------------------------------------------------------
+
+    def give(self, watermark: int, source: str) -> Iterator[Batch]:
+        """Batches of what happened up to the watermark, each in time order.
+
+        Decoded only now: a thread may be born on one CPU and end on another, and the CPUs' rings come one by one.
+        """
+        due_records, self._records = _until(self._records, watermark)
+        for time_ns, kind, misc, record in due_records:
+            if (reader := self._readers.get(kind)) is not None:
+                reader(time_ns, misc, record)
+        processes, self._processes = _until(self._processes, watermark)
+        if processes:
+            yield self._batch(PROCESS, _columns(PROCESS, processes), source)
+        spaces, self._spaces = _until(self._spaces, watermark)
+        due = sorted((one for one in self._listings if one[0] <= watermark), key=lambda one: one[0])
+        self._listings = [one for one in self._listings if one[0] > watermark]
+        for time_ns, columns in due:
+            before, spaces = _until(spaces, time_ns)
+            if before:
+                yield self._batch(ADDRESS_SPACE, _columns(ADDRESS_SPACE, before), source)
+            yield self._batch(ADDRESS_SPACE, {c.name: columns[c.name] for c in ADDRESS_SPACE.columns}, source)
+        if spaces:
+            yield self._batch(ADDRESS_SPACE, _columns(ADDRESS_SPACE, spaces), source)
+
+    def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], source: str) -> Batch:
+        times = columns["time_ns"]
+        return Batch(schema, columns, window=(int(times[0]), int(times[-1])), source=source, strings=self._strings)
+
+
+def _until(rows: list[Row], watermark: int) -> tuple[list[Row], list[Row]]:
+    """Those up to the watermark by time, and the rest."""
+    if not rows:
+        return [], rows
+    due = sorted((row for row in rows if row[0] <= watermark), key=lambda row: row[0])
+    return due, [row for row in rows if row[0] > watermark] if len(due) < len(rows) else []
+
+
+def _columns(schema: Schema, rows: list[tuple[int, ...]]) -> dict[str, NDArray[Any]]:
+    dtype = np.dtype([(column.name, DTYPES[column.type]) for column in schema.columns])
+    table = np.array(rows, dtype)
+    return {name: np.ascontiguousarray(table[name]) for name in dtype.names or ()}

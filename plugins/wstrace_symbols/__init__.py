@@ -1,0 +1,16 @@
+"""Image sections and symbols: which section and function of a PE or ELF file an address lies in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Resolver
+
+
+@hookimpl
+def wstrace_resolvers() -> Sequence[type[Resolver]]:
+    """The resolver `sections`."""
+    from wstrace_symbols.resolver import Sections
+
+    return [Sections]

@@ -1,0 +1,16 @@
+"""Readable names of the symbols of PE files: Microsoft's C++ by dbghelp.dll where it is, the others as ELF's."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from wstrace_symbols.dbghelp import MAX_NAME, undecorated
+from wstrace_symbols.demangle import demangle
+
+
+@lru_cache(maxsize=65_536)
+def readable(name: str) -> str:
+    """The name as its programmer wrote it; the name itself where nobody here can read it."""
+    if not name.startswith("?") or len(name) > MAX_NAME:
+        return demangle(name)
+    return undecorated(name) or name

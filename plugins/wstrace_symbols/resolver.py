@@ -1,0 +1,135 @@
+"""Sections: the resolver that names the image section and the function at an offset of a mapped file."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.interfaces import Place, Resolver
+from wstrace_symbols.cache import ImageCache
+from wstrace_symbols.image import Image, ImageError, ImageFile
+
+#: first bytes of a file -> the module whose read_image() reads it
+FORMATS = {b"\x7fELF": "wstrace_symbols.elf", b"MZ": "wstrace_symbols.pe"}
+
+#: where distributions put the symbols that they strip off: what gdb reads (its "Separate Debug Files")
+DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
+
+
+class Sections(Resolver):
+    """Image section and function of file offsets, for ELF and PE files.
+
+    A file that is deleted, unreadable, cut off or no image gives Places with the module's name and the offset only, and
+    is counted.
+
+    Images are kept by build-id, else by device, inode, size and time of change; the least recently asked one goes
+    first when they hold more than max_bytes.
+
+    Args:
+        max_bytes: memory for symbol tables.
+    """
+
+    name = "sections"
+
+    def __init__(self, *, max_bytes: int = 256 << 20) -> None:
+        self._images = ImageCache(max_bytes)
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()  # a report and several exporters' lanes may ask one resolver
+
+    def resolve(self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "") -> Sequence[Place]:
+        """A Place for each offset; where the file tells nothing, with the module's name and the offset as address."""
+        offsets = np.ascontiguousarray(offsets, "<u8")
+        module = module_name(file)
+        with self._lock:
+            self._counts["asked"] += len(offsets)
+            image = self._image(file, pid, build_id)
+            if image is None:
+                return [Place(module, address=offset) for offset in offsets.tolist()]
+            places = image.places(module, offsets)
+            self._counts["with_section"] += sum(place.number > 0 for place in places)
+            self._counts["with_function"] += sum(bool(place.function) for place in places)
+        return places
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Offsets asked, with a section and with a function; images held and their bytes; files that failed, by why."""
+        return {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
+
+    def _image(self, file: str, pid: int, build_id: str) -> Image | None:
+        """The image to believe for a file, None when there is none. Counts why not."""
+        known = self._images.build(build_id) if build_id else None
+        path = path_of(file, pid)
+        if known is not None or not path:
+            return known
+        try:
+            with ImageFile(path) as opened:
+                image = self._read(opened, pid)
+        except ImageError:
+            image = None
+            self._counts["not_an_image"] += 1
+        except (OSError, ValueError):  # ValueError: a NUL in the name
+            image = None
+            self._counts["unreadable"] += 1
+        if image is not None and build_id and image.build_id != build_id:
+            self._counts["other_build"] += 1
+            return None
+        return image
+
+    def _read(self, file: ImageFile, pid: int) -> Image | None:
+        if file.identity in self._images:
+            return self._images[file.identity]
+        try:
+            image = self._with_debug_symbols(read_image(file), pid)
+        except ImageError:
+            self._images.add(file.identity, None)
+            raise
+        self._counts["loaded"] += 1
+        self._images.add(file.identity, image)
+        return image
+
+    def _with_debug_symbols(self, image: Image, pid: int) -> Image:
+        """The image with the symbols that its distribution keeps in a file of their own, where that is installed."""
+        if image.complete or not image.build_id:
+            return image
+        path = path_of(DEBUG_FILE.format(image.build_id[:2], image.build_id[2:]), pid)
+        try:
+            with ImageFile(path) as file:
+                debug = read_image(file)
+        except (OSError, ImageError):
+            return image
+        if not debug.complete or debug.build_id != image.build_id:
+            return image
+        self._counts["debug_files"] += 1
+        return replace(image, symbols=debug.symbols, names=debug.names, complete=True)
+
+
+def read_image(file: ImageFile) -> Image:
+    """The Image of a file, by its magic. Raises ImageError."""
+    magic = file.read(0, min(4, file.size))
+    for start, module in FORMATS.items():
+        if magic.startswith(start):
+            image: Image = importlib.import_module(module).read_image(file)
+            return image
+    raise ImageError(f"{file.path} is neither ELF nor PE")
+
+
+def module_name(file: str) -> str:
+    """The base name of a path as its target names it, `/` or Windows' own; without the kernel's ` (deleted)`."""
+    file = file.removesuffix(" (deleted)")
+    return file.rpartition("/" if "/" in file else "\\")[2] or file
+
+
+def path_of(file: str, pid: int) -> str:
+    """Where to open a file that process pid names so: in its name space while it lives, else in ours; "" = nowhere."""
+    if file.startswith("["):
+        return ""
+    if pid and file.startswith("/") and Path(f"/proc/{pid}/root").is_dir():
+        return f"/proc/{pid}/root{file}"
+    return file

@@ -1,0 +1,50 @@
+"""Working sets on Linux: the half that opens processes, tells what works here, and keeps an address space."""
+
+from __future__ import annotations
+
+import os
+
+from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Level
+from wstrace_os.linux import procfs
+from wstrace_working_set.linux.held_space import Keeper
+from wstrace_working_set.linux.space import Space as Space
+
+descendants = procfs.descendants
+
+
+def probe() -> Level:
+    """full with PAGEMAP_SCAN, `pagemap` before Linux 6.7 (huge and zero pages are then not told)."""
+    with Space(os.getpid()) as space:
+        space.runs(space.mappings(Dictionary()))
+        if space.scans:
+            return Level("full")
+    return Level("pagemap", "this kernel has no PAGEMAP_SCAN: huge pages are not told, zero pages taken by their looks",
+                 "Linux 6.7 or newer")  # fmt: skip
+
+
+def probe_keeper() -> Level:
+    """full, or none with the reason: tried on the calling process."""
+    try:
+        keeper = make_keeper()
+        try:
+            keeper.hold(os.getpid()).close()
+        finally:
+            keeper.close()
+    except Unavailable as refused:
+        return Level("none", refused.why, refused.remedy)
+    return Level("full")
+
+
+def make_keeper() -> Keeper:
+    """What keeps a process's address space over its end. Raises Unavailable."""
+    return Keeper()
+
+
+def faults() -> tuple[int, int | None]:
+    """(minor, major) faults of the calling process so far: getrusage(2)."""
+    import resource
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)  # type: ignore[attr-defined, unused-ignore]
+    return usage.ru_minflt, usage.ru_majflt

@@ -1,0 +1,164 @@
+"""An address space that stays after its process has ended, on Linux: what was resident at the exit can still be read.
+
+The target notices nothing: no signal, no stop, no ptrace; only its memory is freed when we let go, or die (keeper.py
+tells how). Its files in /proc, opened before, answer for a zombie too: a launched target is one until the trace closes.
+
+Source: userfaultfd(2); fs/proc/task_mmu.c.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_os.linux import procfs, userfaultfd
+from wstrace_working_set.linux import smaps
+from wstrace_working_set.linux.space import Space
+from wstrace_working_set.working_set import Totals
+
+_os: Any = os  # their POSIX half is not typed where mypy checks for Windows
+_signal: Any = signal
+_socket: Any = socket
+_SECONDS = 5.0  # for the keeper to answer: it needs 25 ms to start
+
+
+class Keeper:
+    """The process that keeps the address space of one process at a time; see keeper.py.
+
+    Raises:
+        Unavailable: the kernel may not be made to wait; says what lifts it.
+    """
+
+    def __init__(self) -> None:
+        os.close(userfaultfd.create())  # tried here, where a refusal can be told
+        self._socket, theirs = _socket.socketpair()
+        self._socket.settimeout(_SECONDS)
+        words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(userfaultfd.system_call())]
+        with theirs:
+            inherit = [(_os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
+            try:
+                self._pid: int = _os.posix_spawn(sys.executable, words, os.environ, file_actions=inherit, setsid=True)
+            except OSError as error:
+                self._socket.close()
+                raise Unavailable(f"cannot start {sys.executable}: {error.strerror}") from None
+        try:
+            self._answer()  # it is ready: else a command of 20 ms would end before it is held
+        except BaseException:
+            self.close()
+            raise
+
+    def hold(self, pid: int) -> HeldSpace:
+        """The address space that the process has now; the one held before is let go.
+
+        Raises:
+            TargetExited: the process is gone.
+            Unavailable: it belongs to someone else.
+        """
+        return HeldSpace(pid, self)
+
+    def keep(self, pagemap: int) -> None:
+        """Keeps the address space of that open pagemap.
+
+        Raises:
+            ProcessLookupError: it is gone.
+            Unavailable: the keeper is.
+        """
+        try:
+            _socket.send_fds(self._socket, [b"k"], [pagemap])
+        except OSError as error:
+            raise _silent(str(error)) from None
+        if self._answer() != b"+":
+            raise ProcessLookupError
+
+    def _answer(self) -> bytes:
+        try:
+            answer: bytes = self._socket.recv(1)
+        except OSError as error:
+            raise _silent(str(error)) from None
+        if not answer:
+            raise _silent("it has ended")
+        return answer
+
+    def close(self) -> None:
+        """Lets the address space go; again is no error."""
+        if self._pid:
+            self._socket.close()
+            os.kill(self._pid, _signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+
+def _silent(why: str) -> Unavailable:
+    return Unavailable(f"the process that keeps memory does not answer: {why}")
+
+
+class HeldSpace(Space):
+    """A Space that outlives its process, as long as its keeper keeps it."""
+
+    def __init__(self, pid: int, keeper: Keeper) -> None:
+        self._seen, self._last_status = procfs.stat(pid), procfs.status(pid)
+        super().__init__(pid)
+        self._files: dict[str, int] = {}
+        try:
+            keeper.keep(self._pagemap.fd)
+            self._files = {name: _os.open(f"/proc/{pid}/{name}", _os.O_CLOEXEC) for name in ("maps", "smaps")}
+            same = self.look()  # then all that was opened belongs to one program
+        except BaseException as error:
+            self.close()
+            if isinstance(error, FileNotFoundError | ProcessLookupError):
+                raise TargetExited(f"there is no process {pid}") from None
+            raise
+        if not same:
+            self.close()
+            raise TargetExited(f"process {pid} executed another program while it was opened")
+
+    def look(self) -> bool:
+        """Whether this is still the process's address space, or was its last one: False after another execve().
+
+        Of a process that has ended only its name is left to tell.
+
+        Raises:
+            TargetExited: it has been reaped.
+        """
+        now = procfs.stat(self.pid)
+        if now.gone:
+            return now.name == self._seen.name
+        if now.image != self._seen.image:
+            return False
+        self._seen, self._last_status = now, procfs.status(self.pid)
+        return True
+
+    def totals(self) -> Totals:
+        """Nothing: the counters that the system keeps end with the process."""
+        return Totals()
+
+    def close(self) -> None:
+        """Closes its files; the keeper lets the memory go. Again is no error."""
+        for fd in self._files.values():
+            os.close(fd)
+        self._files = {}
+        super().close()
+
+    def _maps(self) -> procfs.Maps:
+        return procfs.parse_maps(self._read("maps"))
+
+    def _status(self) -> dict[str, str]:
+        return self._last_status  # of a zombie it has no fields of memory
+
+    def _mapping_flags(self) -> dict[int, frozenset[str]]:
+        return smaps.parse(self._read("smaps").decode(errors="replace"))
+
+    def _read(self, name: str) -> bytes:
+        fd, parts = self._files[name], []
+        os.lseek(fd, 0, os.SEEK_SET)
+        try:
+            while part := os.read(fd, 1 << 16):
+                parts.append(part)
+        except ProcessLookupError:
+            raise self._gone() from None
+        return b"".join(parts)

@@ -1,0 +1,207 @@
+"""pagemap entries -> runs of pages with equal attributes. Columns only: a page costs no Python object.
+
+Source: Linux Documentation/admin-guide/mm/pagemap.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.schema import (
+    KIND_SHIFT,
+    KIND_VDSO,
+    MAP_SHARED,
+    MAP_WRITE,
+    PAGE_COPY_ON_WRITE,
+    PAGE_EXCLUSIVE,
+    PAGE_FILE,
+    PAGE_HUGE,
+    PAGE_LOCKED,
+    PAGE_SHARED,
+    PAGE_SWAPPED,
+    PAGE_ZERO,
+)
+from wstrace_os.linux.pagemap import EXCLUSIVE_BIT, FILE_BIT, IS_HUGE, IS_PFNZERO, PAGE, PRESENT_BIT, SWAPPED_BIT
+from wstrace_working_set.linux.kpagecount import Counter
+
+Columns = dict[str, NDArray[Any]]
+Entries = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # as Pagemap.entries
+_TOP = PRESENT_BIT | SWAPPED_BIT | FILE_BIT | EXCLUSIVE_BIT
+_GAP = 256 * PAGE  # absent pages read through rather than asked around: 8 ns each, a call costs 2 us
+CHUNK = 1 << 16  # pages read at a time: 512 KiB, which stays in the cache and hardly shows in an own snapshot
+
+
+class Spans:
+    """Where pagemap is to be read: start, end and row (index into the mappings) of each span, sorted.
+
+    Args:
+        mappings: columns start and end, sorted.
+        wanted: mask of the mappings to read.
+        windows: REGION rows outside of which nothing is present; None = read the mappings as a whole.
+    """
+
+    def __init__(self, mappings: Columns, wanted: NDArray[Any], windows: NDArray[Any] | None) -> None:
+        rows = np.flatnonzero(wanted).astype("<u4")
+        start, end = mappings["start"][rows], mappings["end"][rows]
+        if windows is not None:
+            start, end, rows = _clip(start, end, rows, windows)
+        self.start, self.end, self.row = _cut(start, end, rows)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def _clip(
+    start: NDArray[Any], end: NDArray[Any], rows: NDArray[Any], windows: NDArray[Any]
+) -> tuple[NDArray[Any], ...]:
+    """The windows, near ones joined, cut at the mappings' borders."""
+    if not len(windows) or not len(rows):
+        return start[:0], end[:0], rows[:0]
+    apart = np.flatnonzero(windows["start"][1:] > windows["end"][:-1] + np.uint64(_GAP))
+    low = windows["start"][np.r_[0, apart + 1]]
+    high = windows["end"][np.r_[apart, len(windows) - 1]]
+    first = np.searchsorted(high, start, "right")  # the windows that overlap each mapping
+    count = np.maximum(np.searchsorted(low, end, "left") - first, 0)
+    each = np.repeat(np.arange(len(rows)), count)
+    window = np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count) + first[each]
+    return np.maximum(low[window], start[each]), np.minimum(high[window], end[each]), rows[each]
+
+
+def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """Spans of at most CHUNK pages."""
+    step = np.uint64(CHUNK * PAGE)
+    count = ((end - start + step - np.uint64(1)) // step).astype(np.int64)
+    if (count == 1).all():
+        return start, end, row
+    each = np.repeat(np.arange(len(start)), count)
+    part = (np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count)).astype("<u8")
+    low = start[each] + part * step
+    return low, np.minimum(low + step, end[each]), row[each]
+
+
+def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: Counter | None) -> Columns:
+    """Runs of present or swapped pages: start, pages, row, top (masked top byte) and, with a counter, shares.
+
+    Args:
+        entries: Pagemap.entries.
+        special: REGION rows at whose borders a run ends.
+        counter: counts the sharers.
+
+    Raises:
+        EOFError: pagemap ended early: the address space is gone.
+    """
+    borders = np.empty(0, "<u8") if special is None else np.concatenate([special["start"], special["end"]])
+    borders.sort()
+    parts = []
+    pages = ((spans.end - spans.start) // np.uint64(PAGE)).astype(np.int64)
+    upto, first = np.cumsum(pages), 0
+    while first < len(spans):
+        base = int(upto[first - 1]) if first else 0
+        last = max(int(np.searchsorted(upto, base + CHUNK, "right")), first + 1)
+        some = slice(first, last)
+        offsets = upto[some] - pages[some] - base
+        held = _fill(entries, spans.start[some], spans.end[some], offsets, int(upto[last - 1]) - base)
+        parts.append(_runs(held, spans.start[some], offsets, spans.row[some], borders, counter))
+        first = last
+    if not parts:
+        return {"start": np.empty(0, "<u8"), "pages": np.empty(0, "<u4"), "row": np.empty(0, "<u4"),
+                "top": np.empty(0, "u1")}  # fmt: skip
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDArray[Any], pages: int) -> NDArray[Any]:
+    """The entries of the spans, one behind the other; adjacent spans are read with one call."""
+    first = np.flatnonzero(np.r_[True, start[1:] != end[:-1]])
+    held = entries(start[first], np.diff(offsets[first], append=pages))
+    if len(held) != pages:
+        raise EOFError
+    return held
+
+
+def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row: NDArray[Any], borders: NDArray[Any],
+          counter: Counter | None) -> Columns:  # fmt: skip
+    """The runs of the spans whose entries stand at these offsets."""
+    top = entries.view("u1")[7::8] & np.uint8(_TOP)
+    edge = np.empty(len(top), bool)
+    edge[1:] = top[1:] != top[:-1]
+    shares = None if counter is None else counter.counts(entries, top)
+    if shares is not None:
+        edge[1:] |= shares[1:] != shares[:-1]
+    edge[offsets] = True
+    if len(borders):
+        span = np.searchsorted(start, borders, "right") - 1
+        index = ((borders - start[span]) // np.uint64(PAGE)).astype(np.int64) + offsets[span]
+        ends = np.r_[offsets[1:], len(entries)]
+        edge[index[(span >= 0) & (index < ends[span])]] = True
+    at = np.flatnonzero(edge)
+    pages = np.diff(at, append=len(entries))
+    kept = (top[at] & (PRESENT_BIT | SWAPPED_BIT)) != 0
+    at, pages = at[kept], pages[kept]
+    span = np.searchsorted(offsets, at, "right") - 1
+    columns = {
+        "start": start[span] + (at - offsets[span]).astype("<u8") * np.uint64(PAGE),
+        "pages": pages.astype("<u4"),
+        "row": row[span],
+        "top": top[at],
+    }
+    return columns if shares is None else {**columns, "shares": shares[at]}
+
+
+def attributes(found: Columns, mappings: Columns, special: NDArray[Any] | None, locked: NDArray[Any]) -> Columns:
+    """The runs with their flags; what is no memory of the process (vvar, device memory) left out.
+
+    Args:
+        found: what read() gave.
+        mappings: column flags.
+        special: REGION rows of huge and zero pages; None = the kernel does not tell.
+        locked: mask of the mappings that are locked.
+    """
+    top, row = found["top"], found["row"]
+    mapping = mappings["flags"][row]
+    present, file = (top & PRESENT_BIT) != 0, (top & FILE_BIT) != 0
+    exclusive, private = (top & EXCLUSIVE_BIT) != 0, (mapping & MAP_SHARED) == 0
+    # pages without a struct page: no mm counter holds them, and no page of a shared mapping is anonymous
+    no_page = present & ~file & ~exclusive & (~private | ((mapping >> KIND_SHIFT) & 15 == KIND_VDSO))
+    huge, zero = _special(found["start"], special)
+    cow = present & private & ((mapping & MAP_WRITE) != 0) & (file | ~exclusive | zero)
+    bits = (
+        (cow, PAGE_COPY_ON_WRITE), (present & ~exclusive & ~zero, PAGE_SHARED), (file, PAGE_FILE),
+        (exclusive, PAGE_EXCLUSIVE), (huge & present, PAGE_HUGE), (zero & present, PAGE_ZERO),
+        ((top & SWAPPED_BIT) != 0, PAGE_SWAPPED), (locked[row] & present, PAGE_LOCKED),
+    )  # fmt: skip
+    flags = (mapping & 7).astype("<u2")  # PAGE_READ, PAGE_WRITE, PAGE_EXECUTE are MAP_READ, MAP_WRITE, MAP_EXECUTE
+    for mask, bit in bits:
+        flags |= mask.astype("<u2") * np.uint16(bit)
+    columns = {"start": found["start"], "pages": found["pages"], "flags": flags, "row": row}
+    if "shares" in found:
+        columns["shares"] = found["shares"]
+    return _join({name: column[~no_page] for name, column in columns.items()})
+
+
+def _special(start: NDArray[Any], special: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Masks: these runs are huge; these are the zero page."""
+    if special is None or not len(special):
+        none = np.zeros(len(start), bool)
+        return none, none
+    at = np.searchsorted(special["start"], start, "right") - 1
+    inside = (at >= 0) & (start < special["end"][at])
+    categories = np.where(inside, special["categories"][at], 0)
+    return (categories & IS_HUGE) != 0, (categories & IS_PFNZERO) != 0
+
+
+def _join(columns: Columns) -> Columns:
+    """Adjacent runs that are alike made one: where a chunk of reading had cut them."""
+    start, pages = columns["start"], columns["pages"]
+    if len(start) < 2:
+        return columns
+    alike = start[1:] == start[:-1] + pages[:-1] * np.uint64(PAGE)
+    for name in columns.keys() - {"start", "pages"}:
+        alike &= columns[name][1:] == columns[name][:-1]
+    first = np.flatnonzero(np.r_[True, ~alike])
+    joined = {name: column[first] for name, column in columns.items()}
+    joined["pages"] = np.add.reduceat(pages, first, dtype="<u4")
+    return joined

@@ -1,0 +1,137 @@
+"""An opened process on Linux: /proc/PID/pagemap for what pages are, PAGEMAP_SCAN (6.7) for where, huge and zero ones.
+
+pagemap costs 34 ns a present and 8 ns an absent page, PAGEMAP_SCAN without PAGE_IS_FILE 12 ns a present one and nothing
+for an absent table: so where memory is sparse PAGEMAP_SCAN finds the windows that pagemap is then read in.
+
+Source: Linux Documentation/admin-guide/mm/pagemap.rst, Documentation/filesystems/proc.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited
+from wstrace_os.linux import pagemap as pm
+from wstrace_os.linux import procfs
+from wstrace_working_set.linux import kpagecount, pagemap_runs, pageout, smaps
+from wstrace_working_set.working_set import Totals
+
+Columns = dict[str, NDArray[Any]]
+_USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
+
+
+class Space:
+    """An opened process; see the package's docstring."""
+
+    page_size = pm.PAGE
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.name = procfs.stat_with_memory(pid).name
+        self._pagemap = pm.Pagemap(pid)
+        self.scans = pm.has_scan()
+
+    def mappings(self, strings: Dictionary) -> Columns:
+        """The columns of its mappings, sorted by start."""
+        columns = self._maps().coded(strings)
+        return {name: column[columns["end"] <= _USER_END] for name, column in columns.items()}
+
+    def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
+        """Runs of resident and swapped pages; see the package's docstring."""
+        status = self._status()
+        locked, hugetlb = self._special(mappings, status)
+        zero_huge = windows = None
+        if self.scans and len(mappings["start"]):
+            low, high, special = int(mappings["start"][0]), int(mappings["end"].max()), pm.IS_HUGE | pm.IS_PFNZERO
+            if self._sparse(mappings, status):
+                windows = self._scan(low, high, any_of=pm.IS_PRESENT | pm.IS_SWAPPED, give=special)
+                zero_huge = windows[windows["categories"] != 0]
+            else:
+                zero_huge = self._scan(low, high, any_of=special, give=special)
+        counter = kpagecount.Counter() if shares else None
+        spans = pagemap_runs.Spans(mappings, ~hugetlb, windows)
+        try:
+            found = pagemap_runs.read(self._pagemap.entries, spans, zero_huge, counter)
+        except EOFError:
+            raise self._gone() from None
+        if not len(found["start"]):
+            raise self._gone()
+        return pagemap_runs.attributes(found, mappings, zero_huge, locked)
+
+    def totals(self) -> Totals:
+        """VmRSS and VmPTE, and HugetlbPages, which VmRSS leaves out (smaps_rollup would cost as much as a scan)."""
+        status = self._status()
+        return Totals(total=_kilobytes(status, "VmRSS"), page_tables=_kilobytes(status, "VmPTE"),
+                      large=_kilobytes(status, "HugetlbPages"))  # fmt: skip
+
+    def empty(self, mappings: Columns, runs: Columns) -> None:
+        """process_madvise(MADV_PAGEOUT) on every run."""
+        pageout.page_out(self.pid, runs)
+
+    def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[Any], tuple[str, ...]]:
+        """A reason for each run that is still there."""
+        return pageout.why_stayed(mappings, runs)
+
+    def owned(self) -> bool:
+        """True when its effective user is the caller's."""
+        user: int = os.geteuid()  # type: ignore[attr-defined, unused-ignore]
+        return int(procfs.status(self.pid)["Uid"].split()[1]) == user
+
+    def close(self) -> None:
+        """Closes its files."""
+        self._pagemap.close()
+
+    def __enter__(self) -> Space:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _maps(self) -> procfs.Maps:
+        return procfs.read_maps(self.pid)
+
+    def _status(self) -> dict[str, str]:
+        return procfs.status(self.pid)
+
+    def _mapping_flags(self) -> dict[int, frozenset[str]]:
+        return smaps.mapping_flags(self.pid)
+
+    def _scan(self, low: int, high: int, *, any_of: int, give: int) -> NDArray[Any]:
+        try:
+            return self._pagemap.scan(low, high, any_of=any_of, give=give)
+        except OSError:
+            raise self._gone() from None
+
+    def _gone(self) -> TargetExited:
+        """The address space that was opened holds nothing any more: the process ended or executed another program."""
+        try:
+            ended = procfs.stat(self.pid).gone
+        except TargetExited:
+            ended = True
+        now = "ended" if ended else "ended or executed another program"
+        return TargetExited(f"process {self.pid} ({self.name}) {now} while it was read")
+
+    def _sparse(self, mappings: Columns, status: dict[str, str]) -> bool:
+        """True when more than half of what is mapped is absent."""
+        return 2 * (_kilobytes(status, "VmRSS") or 0) < int((mappings["end"] - mappings["start"]).sum())
+
+    def _special(self, mappings: Columns, status: dict[str, str]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Masks of the mappings that are locked and of those of hugetlb; smaps is read only when there is one."""
+        none = np.zeros(len(mappings["start"]), bool)
+        if not (_kilobytes(status, "VmLck") or _kilobytes(status, "HugetlbPages")):
+            return none, none
+        flags = self._mapping_flags()
+        starts = mappings["start"].tolist()
+        return (np.array(["lo" in flags.get(s, ()) for s in starts], bool),
+                np.array(["ht" in flags.get(s, ()) for s in starts], bool))  # fmt: skip
+
+
+def _kilobytes(status: dict[str, str], field: str) -> int | None:
+    value = status.get(field, "").split()
+    return int(value[0]) * 1024 if value else None

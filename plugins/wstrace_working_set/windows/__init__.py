@@ -1,0 +1,1 @@
+"""What `wstrace_working_set` needs of Windows; imports on every system, works on this one."""

@@ -1,0 +1,262 @@
+"""Resident pages on Windows: QueryWorkingSet, QueryWorkingSetEx and EmptyWorkingSet.
+
+Source: Microsoft Learn, psapi.h: QueryWorkingSet, QueryWorkingSetEx, EmptyWorkingSet.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Level
+from wstrace.schema import KIND_FILE, KIND_KERNEL, KIND_SHIFT, PAGE_FILE, PAGE_LOCKED
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
+from wstrace_os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
+from wstrace_os.windows.memory import Memory, columns
+from wstrace_working_set.windows import blocks as windows_blocks
+from wstrace_working_set.working_set import Totals
+
+Columns = dict[str, NDArray[Any]]
+PAGE = 4096
+LARGE_PAGE = 2 << 20
+_FIRST_ENTRIES = 1 << 14
+_MAX_ENTRIES = 1 << 28  # 1 TiB of pages
+_EX_ENTRIES = 1 << 16
+#: where a 32-bit Windows of the old days kept page tables; no other Windows shows them in a working set
+_X86_PAGE_TABLES = (0xC000_0000, 0xE000_0000)
+_KERNEL_BASE = {8: 1 << 63, 4: 0x8000_0000}
+REASONS = (
+    "in use: brought back since, or kept by the system",
+    "locked in memory (VirtualLock)",
+    "shared with the system",
+)
+
+
+def probe() -> Level:
+    """full, or none with the reason: tried on the calling process."""
+    try:
+        with Space(os.getpid()) as space:
+            space.runs(space.mappings(Dictionary()))
+    except Unavailable as refused:
+        return Level("none", refused.why, refused.remedy)
+    return Level("full")
+
+
+def probe_keeper() -> Level:
+    """none: see make_keeper()."""
+    return Level("none", "Windows frees the memory of a process at its end", "-s working_set takes looks until then")
+
+
+def make_keeper() -> NoReturn:
+    """Always refused. Raises Unavailable."""
+    level = probe_keeper()
+    raise Unavailable(level.why, level.remedy)
+
+
+def descendants(pid: int) -> list[int]:
+    """Its children, and theirs, now."""
+    born = processes.created(winapi, pid)
+    found = []
+    for child, _ in processes.descendants(winapi, pid):
+        try:
+            if processes.created(winapi, child) >= born:  # else it stands under a number that was given anew
+                found.append(child)
+        except Unavailable:
+            continue
+    return found
+
+
+def faults() -> tuple[int, int | None]:
+    """Page faults of the calling process so far: Windows counts both kinds together, so major is None."""
+    counters = processes.counters(winapi, winapi.GetCurrentProcess())
+    return (counters.page_faults if counters is not None else 0), None
+
+
+class Space:
+    """An opened process; see the package's docstring.
+
+    Args:
+        pid: the process.
+        api: wstrace_os.windows.api or a stand-in.
+    """
+
+    page_size = PAGE
+
+    def __init__(self, pid: int, api: Any = winapi) -> None:
+        self.pid, self._api = pid, api
+        if pid == api.GetCurrentProcessId():  # Wine answers for its own process only, and only by this handle
+            self._handle: int = api.GetCurrentProcess()
+        else:
+            self._handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE)
+        self.name = processes.name(api, self._handle, pid)
+        self._blocks: NDArray[Any] = np.zeros(0, PSAPI_WORKING_SET_BLOCK[api.POINTER])
+        self._large = 0
+        #: False where QueryWorkingSetEx refuses another process (Wine): locked pages are then not told
+        self.extended = True
+
+    def mappings(self, strings: Dictionary) -> Columns:
+        """The columns of its allocations, and a row for each stretch of pages that belongs to none (the kernel's)."""
+        self._blocks = self.query()  # first the pages, then whose they are: no page is left without a row
+        allocations = list(Memory(self._api, self._handle).allocations())
+        self._large = self._large_bytes([(a.start, a.end) for a in allocations])
+        known = columns(allocations, strings)
+        pages = windows_blocks.addresses(self._blocks, self.page_size)
+        at = np.searchsorted(known["start"], pages, "right") - 1
+        covered = (at >= 0) & (pages < known["end"][at]) if allocations else np.zeros(len(pages), bool)
+        if covered.all():
+            return known
+        return _merged(known, _strays(pages[~covered], self.page_size, self._api.POINTER, strings))
+
+    def query(self) -> NDArray[Any]:
+        """QueryWorkingSet, grown until it fits: PSAPI_WORKING_SET_BLOCKs by address.
+
+        Raises:
+            TargetExited: it has ended.
+            Unavailable: the system refuses.
+        """
+        layout = PSAPI_WORKING_SET_BLOCK[self._api.POINTER]
+        entries = _FIRST_ENTRIES
+        while True:
+            buffer = np.empty(entries + 1, layout)
+            buffer[0] = 0
+            if self._api.QueryWorkingSet(self._handle, buffer.ctypes.data, buffer.nbytes):
+                count = min(int(buffer[0]), entries)
+                return windows_blocks.in_order(buffer[1 : count + 1])
+            code = self._api.GetLastError()
+            if code != winapi.ERROR_BAD_LENGTH or entries >= _MAX_ENTRIES:
+                raise self._refused("QueryWorkingSet", code)
+            needed = max(int(buffer[0]), entries)  # it grows while it is asked: with slack
+            entries = min(needed + needed // 4 + 1024, _MAX_ENTRIES)
+
+    def attributes(self, addresses: NDArray[Any]) -> windows_blocks.Attributes:
+        """QueryWorkingSetEx of these addresses: share count, protection, node, locked, large, bad; shape (n,).
+
+        Raises:
+            TargetExited, Unavailable
+        """
+        values = np.zeros(len(addresses), "<u8")
+        rows = np.zeros(min(len(addresses), _EX_ENTRIES), PSAPI_WORKING_SET_EX_INFORMATION[self._api.POINTER])
+        for at in range(0, len(addresses), _EX_ENTRIES):
+            some = rows[: len(addresses) - at]
+            some["VirtualAddress"], some["VirtualAttributes"] = addresses[at : at + len(some)], 0
+            if not self._api.QueryWorkingSetEx(self._handle, some.ctypes.data, some.nbytes):
+                raise self._refused("QueryWorkingSetEx", self._api.GetLastError())
+            values[at : at + len(some)] = some["VirtualAttributes"]
+        return windows_blocks.attributes(values)
+
+    def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
+        """Runs of resident pages; see the package's docstring. Share counts end at 7: 7 or more."""
+        blocks = self._with_locked(self._blocks)
+        index, pages = windows_blocks.runs(blocks, self.page_size, mappings["start"])
+        first = blocks[index]
+        start = windows_blocks.addresses(first, self.page_size).astype("<u8")
+        row = (np.searchsorted(mappings["start"], start, "right") - 1).astype("<u4")
+        flags = windows_blocks.flags(first)
+        is_file = (mappings["flags"][row] >> KIND_SHIFT) & 15 == KIND_FILE
+        flags |= is_file * np.uint16(PAGE_FILE)
+        counts = {"shares": windows_blocks.shares(first)} if shares else {}
+        return {"start": start, "pages": pages, "flags": flags, **counts, "row": row}
+
+    def _with_locked(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        """The blocks with what QueryWorkingSetEx adds in their reserved bits."""
+        try:
+            found = self.attributes(windows_blocks.addresses(blocks, self.page_size))
+        except TargetExited:
+            raise
+        except Unavailable:
+            self.extended = False
+            return blocks
+        if not found.locked.any() and not found.large.any():
+            return blocks
+        marks = found.locked * windows_blocks.LOCKED | found.large * windows_blocks.LARGE
+        marked: NDArray[Any] = blocks | marks.astype(blocks.dtype)
+        return marked
+
+    def totals(self) -> Totals:
+        """WorkingSetSize; page tables on an old 32-bit Windows only; large pages, which a working set leaves out."""
+        counters = processes.counters(self._api, self._handle)
+        tables = None
+        if self._api.POINTER == 4:
+            pages = windows_blocks.addresses(self._blocks, self.page_size)
+            tables = int(((pages >= _X86_PAGE_TABLES[0]) & (pages < _X86_PAGE_TABLES[1])).sum()) * self.page_size
+        return Totals(counters.working_set if counters else None, tables or None, self._large or None)
+
+    def empty(self, mappings: Columns, runs: Columns) -> None:
+        """EmptyWorkingSet, or its equal SetProcessWorkingSetSize(-1, -1). No data is touched."""
+        handle = winapi.open_process(self._api, self.pid, winapi.EMPTY_RIGHTS)
+        everything = (1 << 8 * self._api.POINTER) - 1
+        try:
+            try:
+                done = self._api.EmptyWorkingSet(handle)
+            except Unavailable:
+                done = 0
+            if not done and not self._api.SetProcessWorkingSetSize(handle, everything, everything):
+                raise self._refused("EmptyWorkingSet", self._api.GetLastError())
+        finally:
+            self._api.CloseHandle(handle)
+
+    def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+        """A reason for each run that is still there: an index into the texts."""
+        codes = np.zeros(len(runs["start"]), "|u1")
+        codes[runs["flags"] & PAGE_LOCKED != 0] = 1
+        kernel = (mappings["flags"][runs["row"]] >> KIND_SHIFT) & 15 == KIND_KERNEL
+        codes[kernel] = 2
+        return codes, REASONS
+
+    def owned(self) -> bool:
+        """It belongs to the calling user: the user of its token is ours."""
+        return processes.user(self._api, self._handle) == processes.user(self._api, self._api.GetCurrentProcess())
+
+    def close(self) -> None:
+        """Closes the handle."""
+        if self._handle:
+            self._api.CloseHandle(self._handle)
+            self._handle = 0
+
+    def __enter__(self) -> Space:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _large_bytes(self, ranges: list[tuple[int, int]]) -> int:
+        """Bytes of large pages: they are locked and in no working set, so each place for one is asked for."""
+        places = [np.arange(-(-start // LARGE_PAGE) * LARGE_PAGE, end - LARGE_PAGE + 1, LARGE_PAGE, dtype="<u8")
+                  for start, end in ranges if 0 < end - start <= 1 << 40 and end - start >= LARGE_PAGE]  # fmt: skip
+        if not places:
+            return 0
+        try:
+            return int(self.attributes(np.concatenate(places)[: 1 << 20]).large.sum()) * LARGE_PAGE
+        except Unavailable:
+            return 0
+
+    def _refused(self, call: str, code: int) -> Unavailable:
+        if processes.exited(self._api, self._handle):
+            return TargetExited(f"process {self.pid} ({self.name}) ended while it was read")
+        return winapi.failed(call, code, f"of pid {self.pid}")
+
+
+def _strays(pages: NDArray[Any], page_size: int, pointer: int, strings: Dictionary) -> Columns:
+    """Rows for pages without an allocation: the kernel's, or memory that was freed since."""
+    first = np.flatnonzero(np.diff(pages, prepend=pages.dtype.type(0)) != page_size)
+    first = np.union1d(first, [0]).astype(np.intp)
+    last = np.append(first[1:], len(pages)) - 1
+    start, end = pages[first].astype("<u8"), pages[last].astype("<u8") + np.uint64(page_size)
+    kernel = start >= np.uint64(_KERNEL_BASE[pointer])
+    names = np.where(kernel, np.uint32(strings.code("[kernel]")), np.uint32(0)).astype("<u4")
+    flags = (kernel * np.uint16(KIND_KERNEL << KIND_SHIFT)).astype("<u2")
+    return {"start": start, "end": end, "offset": np.zeros(len(start), "<u8"), "file": names, "flags": flags}
+
+
+def _merged(one: Columns, other: Columns) -> Columns:
+    """Both tables by start."""
+    both = {name: np.concatenate((one[name], other[name])) for name in one}
+    order = np.argsort(both["start"], kind="stable")
+    return {name: column[order] for name, column in both.items()}

@@ -1,0 +1,200 @@
+r"""The agent on Windows: the process answers at a named pipe what was written in memory that WriteWatch made in it.
+
+`\\.\pipe\wstrace-PID`. The pipe's default rights let its owner, administrators and the system write to it, so nobody
+else can ask; each side also looks up which process the other one is (GetNamedPipeServerProcessId and
+GetNamedPipeClientProcessId) and believes its own user only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_os.foreign import declare
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
+
+_GetNamedPipeServerProcessId = declare(
+    "kernel32.dll", "GetNamedPipeServerProcessId", ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
+)
+_GetNamedPipeClientProcessId = declare(
+    "kernel32.dll", "GetNamedPipeClientProcessId", ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
+)
+#: a question: operation, two addresses. An answer: number of runs or bytes, then starts (u64) and pages (u32)
+_QUESTION = struct.Struct("<cQQ")
+_ADD, _ADD_ALL, _REMOVE, _WRITTEN, _PEEK = b"a", b"A", b"r", b"w", b"p"
+_MAX_ANSWER = 256 << 20
+
+
+def default_path(pid: int) -> str:
+    """The name of a process's pipe."""
+    return f"\\\\.\\pipe\\wstrace-{pid}"
+
+
+class Agent:
+    """A running agent: a thread for each tracer that asks.
+
+    Args:
+        path: the pipe's name; None = the usual one.
+        watcher: makes a watcher for each tracer.
+
+    Raises:
+        Unavailable: the pipe cannot be made.
+    """
+
+    def __init__(self, path: str | None, watcher: Callable[[], Any]) -> None:
+        import os
+        from multiprocessing.connection import Listener
+
+        self.path = path or default_path(os.getpid())
+        self._watcher = watcher
+        try:
+            self._listener = Listener(self.path, "AF_PIPE")
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"the agent cannot listen at {self.path}: {error}", "give another name") from None
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="wstrace-agent", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends it and takes its pipe away; a tracer that is connected goes on."""
+        from multiprocessing.connection import Client
+
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(OSError):  # wakes the thread that waits for a tracer
+                Client(self.path, "AF_PIPE").close()
+            self._thread.join(5)
+
+    def _serve(self) -> None:
+        while not self._closed:
+            try:
+                peer: Any = self._listener.accept()
+            except OSError:  # the tracer went away between opening and accepting
+                continue
+            threading.Thread(target=self._answer, args=(peer,), name="wstrace-agent", daemon=True).start()
+        self._listener.close()
+
+    def _answer(self, peer: Any) -> None:
+        """Questions of one tracer until it goes. Whatever a question raises is its answer."""
+        with peer:
+            if self._closed or not _same_user(peer.fileno(), _GetNamedPipeClientProcessId):
+                return
+            watcher = self._watcher()
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    question = peer.recv_bytes(_QUESTION.size)
+                    try:
+                        peer.send_bytes(b"+" + _reply(watcher, *_QUESTION.unpack(question)))
+                    except (Unavailable, struct.error) as refused:
+                        peer.send_bytes(b"-" + str(refused).encode("utf-8", "replace"))
+            watcher.close()
+
+
+def _reply(watcher: Any, operation: bytes, start: int, end: int) -> bytes:
+    if operation == _ADD:
+        watcher.add(start, end)
+    elif operation == _REMOVE:
+        watcher.remove(start, end)
+    elif operation == _ADD_ALL:
+        return struct.pack("<Q", watcher.add_allocated())
+    elif operation in (_WRITTEN, _PEEK):
+        starts, pages = watcher.written(reset=operation == _WRITTEN)
+        return b"".join((struct.pack("<Q", len(starts)), starts.astype("<u8"), pages.astype("<u4")))
+    else:
+        raise Unavailable(f"unknown question {operation!r}")
+    return struct.pack("<Q", 0)
+
+
+class RemoteWatcher:
+    """A watcher of another process: its agent does what is asked. See the package's docstring."""
+
+    page_size = 4096
+
+    def __init__(self, peer: Any, pid: int) -> None:
+        self._peer, self._pid = peer, pid
+
+    def add(self, start: int, end: int) -> None:
+        """Watches these pages of it."""
+        self._ask(_ADD, start, end)
+
+    def add_writable(self) -> int:
+        """Watches all memory that WriteWatch made in it."""
+        return int(struct.unpack_from("<Q", self._ask(_ADD_ALL))[0])
+
+    def remove(self, start: int, end: int) -> None:
+        """Ends the watch of these pages."""
+        self._ask(_REMOVE, start, end)
+
+    def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Runs of written pages: addresses and numbers of pages."""
+        answer = self._ask(_WRITTEN if reset else _PEEK)
+        count = struct.unpack_from("<Q", answer)[0]
+        if len(answer) != 8 + 12 * count:
+            raise Unavailable(f"process {self._pid}'s agent answered {len(answer)} bytes for {count} runs")
+        return np.frombuffer(answer, "<u8", count, 8), np.frombuffer(answer, "<u4", count, 8 + 8 * count)
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._peer.close()
+
+    abandon = close
+
+    def _ask(self, operation: bytes, start: int = 0, end: int = 0) -> bytes:
+        try:
+            self._peer.send_bytes(_QUESTION.pack(operation, start, end))
+            answer: bytes = self._peer.recv_bytes(_MAX_ANSWER)
+        except (EOFError, OSError):
+            raise TargetExited(f"process {self._pid} has ended, or its agent was closed") from None
+        if answer[:1] != b"+":
+            raise Unavailable(f"process {self._pid}'s agent: {answer[1:].decode('utf-8', 'replace')}")
+        return answer[1:]
+
+
+def connect(pid: int, path: str = "") -> RemoteWatcher:
+    """A watcher of a process that runs an agent.
+
+    Raises:
+        TargetExited: there is no such process.
+        Unavailable: it runs no agent, or the pipe is another process's.
+    """
+    from multiprocessing.connection import Client
+
+    winapi.CloseHandle(winapi.open_process(winapi, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION))
+    path = path or default_path(pid)
+    try:
+        peer: Any = Client(path, "AF_PIPE")
+    except (OSError, ValueError) as error:
+        why = f"process {pid} cannot be watched from outside: it runs no agent ({error})"
+        raise Unavailable(why, "call wstrace.agent() in that process") from None
+    server = np.zeros(1, "<u4")
+    _GetNamedPipeServerProcessId(peer.fileno(), server.ctypes.data)
+    if int(server[0]) != pid:
+        peer.close()
+        raise Unavailable(f"{path} is process {int(server[0])}'s, not process {pid}'s")
+    return RemoteWatcher(peer, pid)
+
+
+def _same_user(pipe: int, question: Any) -> bool:
+    """True when the process at the other end runs as our user."""
+    other = np.zeros(1, "<u4")
+    if not question(pipe, other.ctypes.data):
+        return False
+    try:
+        handle = winapi.open_process(winapi, int(other[0]), winapi.PROCESS_QUERY_LIMITED_INFORMATION)
+    except Unavailable:
+        return False
+    try:
+        return processes.user(winapi, handle) == processes.user(winapi, winapi.GetCurrentProcess())
+    except Unavailable:
+        return False
+    finally:
+        winapi.CloseHandle(handle)

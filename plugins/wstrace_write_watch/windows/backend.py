@@ -1,0 +1,237 @@
+"""Write watch on Windows: memory of one's own, allocated with MEM_WRITE_WATCH and asked with GetWriteWatch.
+
+GetWriteWatch with WRITE_WATCH_FLAG_RESET gives and resets in one step. ResetWriteWatch does not: a page written between
+the two calls is never seen (Microsoft's page says so), so it is called only before anyone may have written.
+The state belongs to the region: what one watcher resets is kept for the others.
+
+Source: Microsoft Learn, memoryapi.h: VirtualAlloc, GetWriteWatch, ResetWriteWatch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Level
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows.memory import Memory, columns
+from wstrace_write_watch.windows.agent import Agent, RemoteWatcher, connect
+
+Runs = tuple[NDArray[Any], NDArray[Any]]
+PAGE = 4096
+_CAPACITY = 1 << 16  # addresses that one call may give; more are asked for from there on
+
+_lock = threading.RLock()
+#: start -> end of what allocate() made and still lives
+_allocations: dict[int, int] = {}
+_watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
+
+
+def probe() -> Level:
+    """full, or none with the reason: tried on pages of its own."""
+    try:
+        Watcher().close()
+    except Unavailable as refused:
+        return Level("none", refused.why, refused.remedy)
+    return Level("full")
+
+
+def allocate(nbytes: int, api: Any = winapi) -> Any:
+    """Zeroed memory of whole pages whose writes are tracked; it is freed when its last reference goes.
+
+    Raises:
+        Unavailable: there is no room, or the system tracks no writes.
+    """
+    memory = _allocate(nbytes, api)
+    start = ctypes.addressof(memory)
+    with _lock:
+        _allocations[start] = start + -(-nbytes // PAGE) * PAGE
+    return memory
+
+
+def _allocate(nbytes: int, api: Any) -> Any:
+    size = -(-nbytes // PAGE) * PAGE
+    kinds = winapi.MEM_RESERVE | winapi.MEM_COMMIT | winapi.MEM_WRITE_WATCH
+    start = api.VirtualAlloc(None, size, kinds, winapi.PAGE_READWRITE)
+    if not start:
+        raise winapi.failed("VirtualAlloc", api.GetLastError(), f"of {size} bytes with MEM_WRITE_WATCH")
+    kind: Any = type("WriteWatchMemory", (ctypes.c_ubyte * nbytes,), {})  # a class of its own is weakly referable
+    memory = kind.from_address(start)
+    weakref.finalize(memory, _free, api, start)
+    return memory
+
+
+def _free(api: Any, start: int) -> None:
+    with _lock:
+        _allocations.pop(start, None)
+        api.VirtualFree(start, 0, winapi.MEM_RELEASE)
+
+
+def mappings(pid: int, strings: Dictionary) -> dict[str, NDArray[Any]]:
+    """The columns of a process's allocations."""
+    handle = winapi.open_process(winapi, pid, winapi.QUERY_RIGHTS)
+    try:
+        rows = columns(list(Memory(winapi, handle).allocations()), strings)
+    finally:
+        winapi.CloseHandle(handle)
+    if not len(rows["start"]):
+        raise TargetExited(f"process {pid} has ended")
+    return rows
+
+
+def open_watcher(pid: int, agent: str = "") -> Watcher | RemoteWatcher:
+    """A watcher of the calling process, or of another one through the pipe of its agent."""
+    return Watcher() if pid == os.getpid() else connect(pid, agent)
+
+
+def start_agent(path: str | None) -> Agent:
+    """Lets a tracer outside of this process ask what is written in memory that WriteWatch made here."""
+    Watcher().close()
+    return Agent(path, Watcher)
+
+
+class Watcher:
+    """A watch; see the package's docstring.
+
+    Args:
+        pid: the calling process, or None: no other one's memory can be asked (GetWriteWatch takes no handle).
+        api: wstrace_os.windows.api or a stand-in.
+    """
+
+    page_size = PAGE
+
+    def __init__(self, pid: int | None = None, api: Any = winapi) -> None:
+        if pid not in (None, os.getpid()):
+            raise Unavailable("GetWriteWatch tells of the calling process only", "call wstrace.agent() in that process")
+        self._api = api
+        self._ranges: list[tuple[int, int]] = []
+        self._everything = False
+        self._kept: list[NDArray[np.uint64]] = []
+        self._addresses = np.zeros(_CAPACITY, f"<u{api.POINTER}")
+        self._count = np.zeros(1, f"<u{api.POINTER}")  # ULONG_PTR, in and out, in elements
+        self._granularity = np.zeros(1, "<u4")  # ULONG
+        self._prove()
+        with _lock:
+            _watchers.add(self)
+
+    def add(self, start: int, end: int) -> None:
+        """Watches these pages, nothing of them written yet."""
+        with _lock:
+            if any(s < end and start < e for s, e in self._ranges):
+                raise Unavailable(
+                    f"the memory at {start:#x}-{end:#x} is watched already", "close the other watch first"
+                )
+            if self._api.GetWriteWatch(0, start, end - start, *self._arguments()):
+                raise Unavailable(
+                    f"cannot watch the memory at {start:#x}-{end:#x}: Windows tracks writes only in memory that was "
+                    "allocated for it (MEM_WRITE_WATCH)",
+                    "let wstrace.WriteWatch(nbytes) allocate it",
+                )
+            self._share(self._collect(start, end, reset=True))
+            self._ranges.append((start, end))
+
+    def add_writable(self) -> int:
+        """Refuses: Windows cannot watch memory that was there before."""
+        raise Unavailable(
+            "Windows tracks writes only in memory that was allocated for it (MEM_WRITE_WATCH)",
+            "let wstrace.WriteWatch(nbytes) allocate it",
+        )
+
+    def add_allocated(self) -> int:
+        """Watches all memory that WriteWatch made and that is not yet watched here; gives the bytes added.
+
+        Memory that is freed later leaves the watch by itself.
+        """
+        added = 0
+        with _lock:
+            for start, end in list(_allocations.items()):
+                if not any(s < end and start < e for s, e in self._ranges):
+                    self._ranges.append((start, end))
+                    added += end - start
+            self._everything = True
+        return added
+
+    def remove(self, start: int, end: int) -> None:
+        """Ends the watch of these pages."""
+        with _lock:
+            self._ranges = [(s, e) for s, e in self._ranges if e <= start or s >= end]
+
+    def written(self, *, reset: bool = True) -> Runs:
+        """Runs of written pages: addresses and numbers of pages.
+
+        Raises:
+            Unavailable: the memory is gone.
+        """
+        with _lock:
+            if self._everything:  # buffers come and go
+                live = list(_allocations.items())
+                self._ranges = [(s, e) for s, e in self._ranges if any(a <= s and e <= b for a, b in live)]
+            parts = [self._collect(s, e, reset=reset) for s, e in self._ranges]
+            found = np.concatenate([*parts, *self._kept, np.zeros(0, "<u8")])
+            if reset:
+                self._kept = []
+                for part in parts:
+                    self._share(part)
+        pages = np.unique(found)
+        first = np.flatnonzero(np.diff(pages, prepend=np.uint64(0)) != self.page_size)
+        if len(pages) and (not len(first) or first[0]):
+            first = np.concatenate(([0], first))
+        return pages[first], np.diff(first, append=len(pages)).astype("<u4")
+
+    def close(self) -> None:
+        """Ends all watching."""
+        with _lock:
+            self._ranges, self._kept = [], []
+            _watchers.discard(self)
+
+    abandon = close
+
+    def _arguments(self) -> tuple[int, int, int]:
+        self._count[0] = len(self._addresses)
+        return self._addresses.ctypes.data, self._count.ctypes.data, self._granularity.ctypes.data
+
+    def _collect(self, start: int, end: int, *, reset: bool) -> NDArray[np.uint64]:
+        """GetWriteWatch until its count is below the capacity; a full answer goes on behind its last page."""
+        parts, flag = [], winapi.WRITE_WATCH_FLAG_RESET if reset else 0
+        while start < end:
+            if self._api.GetWriteWatch(flag, start, end - start, *self._arguments()):
+                raise Unavailable(
+                    f"GetWriteWatch of {start:#x}-{end:#x} failed with {self._api.GetLastError()}: the memory is gone",
+                    "make a new watch",
+                )
+            count = int(self._count[0])
+            self.page_size = int(self._granularity[0]) or PAGE
+            parts.append(self._addresses[:count].astype("<u8"))
+            if count < len(self._addresses):
+                break
+            start = int(self._addresses[count - 1]) + self.page_size
+        return np.concatenate(parts) if parts else np.zeros(0, "<u8")
+
+    def _share(self, pages: NDArray[np.uint64]) -> None:
+        """What was reset here is kept for the other watchers of the same memory."""
+        for other in list(_watchers):
+            if other is self or not len(pages):
+                continue
+            for start, end in other._ranges:
+                theirs = pages[(pages >= start) & (pages < end)]
+                if len(theirs):
+                    other._kept.append(theirs)
+
+    def _prove(self) -> None:
+        """Writes the second of three fresh pages and expects to see it alone: what is absent can look like silence."""
+        memory = _allocate(3 * PAGE, self._api)
+        start = ctypes.addressof(memory)
+        self._ranges = [(start, start + 3 * PAGE)]
+        memory[PAGE] = 1
+        seen = [self.written()[0].tolist(), self.written()[0].tolist()]
+        self._ranges = []
+        if seen != [[start + PAGE], []]:
+            raise Unavailable("GetWriteWatch did not see a write of its own", "please report this Windows's version")

@@ -1,0 +1,388 @@
+"""A Windows in memory: the functions of `windows_api` with their documented contract, on every system.
+
+A source is handed `FakeWindows()` in place of the module `windows_api`; a script then makes processes fault
+(`process.fault(pc, va, tid)`) and knows in advance what a tracer must see. What it keeps of Microsoft's pages: one
+buffer a process, its capacity, the count of lost records in the terminator (1 on XP), a concurrent query refused, a
+buffer too small refused with the records kept, rights checked, handles counted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows.layouts import (
+    MEMORY_BASIC_INFORMATION,
+    PROCESS_MEMORY_COUNTERS,
+    PROCESSENTRY32W,
+    PSAPI_WORKING_SET_BLOCK,
+    PSAPI_WORKING_SET_EX_INFORMATION,
+    PSAPI_WS_WATCH_INFORMATION,
+    PSAPI_WS_WATCH_INFORMATION_EX,
+)
+
+PAGE = 4096
+
+
+@dataclass(slots=True)
+class FakeAllocation:
+    """Memory of a fake process; file is a device path, data what ReadProcessMemory gives."""
+
+    start: int
+    size: int
+    type: int = winapi.MEM_PRIVATE
+    protect: int = winapi.PAGE_READWRITE
+    file: str = ""
+    guard: bool = False
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class FakeProcess:
+    """A process: what its kernel side would hold.
+
+    records: (pc, va with bit 0, tid) not yet taken. working_set: page address -> low 12 bits of its block.
+    stubborn: pages that stay when the working set is emptied.
+    """
+
+    pid: int
+    parent: int = 0
+    name: str = "app.exe"
+    capacity: int = 1024
+    wow64: bool = False
+    denied: bool = False
+    watched: bool = False
+    busy: bool = False
+    exited: bool = False
+    exit_code: int = 0
+    created: int = 100
+    lost: int = 0
+    page_faults: int = 0
+    records: list[tuple[int, int, int]] = field(default_factory=list)
+    allocations: list[FakeAllocation] = field(default_factory=list)
+    working_set: dict[int, int] = field(default_factory=dict)
+    attributes: dict[int, int] = field(default_factory=dict)
+    stubborn: frozenset[int] = frozenset()
+
+    def fault(self, pc: int, va: int, tid: int = 1, *, hard: bool = False) -> None:
+        """A page fault: recorded when watched and there is room, else lost; counted in any case."""
+        self.page_faults += 1
+        if not self.watched:
+            return
+        if len(self.records) < self.capacity and not self.busy:
+            self.records.append((pc, va & ~1 | (not hard), tid))
+        else:
+            self.lost += 1
+
+
+class FakeWindows:
+    """The api of one fake machine.
+
+    Args:
+        pointer: 8 or 4, the width of the tracer.
+        ex: False for a Windows before Vista, without GetWsChangesEx (calling it then raises Unavailable).
+        xp: records lost are told as 1, however many.
+        stub: InitializeProcessForWsWatch returns TRUE and watches nothing, as under Wine.
+    """
+
+    def __init__(self, *, pointer: int = 8, ex: bool = True, xp: bool = False, stub: bool = False) -> None:
+        self.POINTER = pointer
+        self.ex, self.xp, self.stub = ex, xp, stub
+        self.processes: dict[int, FakeProcess] = {}
+        self.handles: dict[int, tuple[int, int]] = {}
+        self.opened = 0
+        self.calls: list[str] = []
+        self.drives = {"C:": "\\Device\\HarddiskVolume3"}
+        self.handlers: list[int] = []
+        self._error = 0
+        self._memory: dict[int, tuple[Any, bytearray | None]] = {}
+        self._snapshots: dict[int, list[FakeProcess]] = {}
+
+    def process(self, pid: int, **attributes: object) -> FakeProcess:
+        """A new process."""
+        process = self.processes[pid] = FakeProcess(pid, **attributes)  # type: ignore[arg-type]
+        return process
+
+    # -- handles --------------------------------------------------------------------------------------------------
+
+    def GetLastError(self) -> int:
+        """As kernel32's."""
+        return self._error
+
+    def OpenProcess(self, rights: int, inherit: int, pid: int) -> int:
+        """0 and 87 for no such process, 5 for one that is denied."""
+        process = self.processes.get(pid)
+        if process is None or process.denied:
+            return self._fail(winapi.ERROR_INVALID_PARAMETER if process is None else winapi.ERROR_ACCESS_DENIED)
+        self.opened += 4
+        self.handles[self.opened] = (pid, rights)
+        return self.opened
+
+    def CloseHandle(self, handle: int) -> int:
+        """0 and 6 for a handle that is not open: closing twice is seen."""
+        if self._snapshots.pop(handle, None) is not None or self.handles.pop(handle, None) is not None:
+            return 1
+        return self._fail(winapi.ERROR_INVALID_HANDLE)
+
+    def GetCurrentProcess(self) -> int:
+        """The pseudo handle -1, of process 1."""
+        self.handles.setdefault(-1, (1, 0xFFFFFFFF))
+        return -1
+
+    def GetCurrentProcessId(self) -> int:
+        """We are process 1."""
+        return 1
+
+    def WaitForSingleObject(self, handle: int, milliseconds: int) -> int:
+        """0 when it has exited, else 258 (WAIT_TIMEOUT) at once."""
+        process = self._of(handle, winapi.SYNCHRONIZE)
+        return 0 if process is not None and process.exited else 258
+
+    def GetExitCodeProcess(self, handle: int, code: int) -> int:
+        """259 (STILL_ACTIVE) while it runs."""
+        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
+        if process is not None:
+            _at(code, "<u4", 1)[0] = process.exit_code & 0xFFFFFFFF if process.exited else 259
+        return int(process is not None)
+
+    def GetProcessTimes(self, handle: int, created: int, ended: int, kernel: int, user: int) -> int:
+        """When it was created; it used no CPU."""
+        process = self._of(handle, winapi.PROCESS_QUERY_LIMITED_INFORMATION)
+        if process is not None:
+            _at(created, "<u8", 1)[0] = process.created
+        return int(process is not None)
+
+    def QueryFullProcessImageNameW(self, handle: int, flags: int, buffer: int, size: int) -> int:
+        """The path of the executable; size is in characters, in and out."""
+        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
+        if process is not None:
+            _at(size, "<u4", 1)[0] = _write_utf16(buffer, f"C:\\apps\\{process.name}", int(_at(size, "<u4", 1)[0]))
+        return int(process is not None)
+
+    def IsWow64Process(self, handle: int, result: int) -> int:
+        """A 32-bit process on a 64-bit system."""
+        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
+        _at(result, "<u4", 1)[0] = bool(process and process.wow64)
+        return int(process is not None)
+
+    # -- the watch ------------------------------------------------------------------------------------------------
+
+    def InitializeProcessForWsWatch(self, handle: int) -> int:
+        """Starts the watch; initialising again flushes nothing."""
+        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION | winapi.PROCESS_SET_INFORMATION)
+        if process is not None and not self.stub:
+            process.watched = True
+        return int(process is not None)
+
+    def GetWsChanges(self, handle: int, buffer: int, size: int) -> int:
+        """The basic records."""
+        return self._changes(handle, buffer, size, PSAPI_WS_WATCH_INFORMATION[self.POINTER], None)
+
+    def GetWsChangesEx(self, handle: int, buffer: int, size: int) -> int:
+        """The records with threads; size points to the bytes of the buffer and receives the bytes required."""
+        if not self.ex:
+            raise winapi.failed("GetWsChangesEx", winapi.ERROR_PROC_NOT_FOUND)
+        count = _at(size, "<u4", 1)
+        return self._changes(handle, buffer, int(count[0]), PSAPI_WS_WATCH_INFORMATION_EX[self.POINTER], count)
+
+    def _changes(self, handle: int, buffer: int, size: int, layout: Any, required: Any) -> int:
+        self.calls.append("GetWsChanges")
+        if self.stub:
+            return self._fail(winapi.ERROR_CALL_NOT_IMPLEMENTED)
+        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
+        if process is None:
+            return 0
+        if required is not None and size % layout.itemsize:
+            return self._fail(winapi.ERROR_BAD_LENGTH)
+        if not process.watched:
+            return self._fail(winapi.ERROR_GEN_FAILURE)
+        if process.busy or not (process.records or process.lost):
+            return self._fail(winapi.ERROR_NO_MORE_ITEMS)
+        needed = (len(process.records) + 1) * layout.itemsize
+        if required is not None:
+            required[0] = needed
+        if size < needed:
+            return self._fail(winapi.ERROR_INSUFFICIENT_BUFFER)
+        rows = _at(buffer, layout, len(process.records) + 1)
+        rows[:] = np.zeros(1, layout)
+        for row, (pc, va, tid) in zip(rows, process.records, strict=False):
+            row["FaultingPc"], row["FaultingVa"] = pc, va
+            if required is not None:
+                row["FaultingThreadId"] = tid
+        rows[-1]["FaultingVa"] = min(process.lost, 1) if self.xp else process.lost
+        process.records, process.lost = [], 0
+        return 1
+
+    # -- the working set ------------------------------------------------------------------------------------------
+
+    def QueryWorkingSet(self, handle: int, buffer: int, size: int) -> int:
+        """24 and the number of entries when the buffer is too small."""
+        process = self._of(handle, winapi.QUERY_RIGHTS)
+        if process is None:
+            return 0
+        layout = PSAPI_WORKING_SET_BLOCK[self.POINTER]
+        _at(buffer, layout, 1)[0] = len(process.working_set)
+        if size < (len(process.working_set) + 1) * layout.itemsize:
+            return self._fail(winapi.ERROR_BAD_LENGTH)
+        blocks = [address | bits for address, bits in process.working_set.items()]
+        _at(buffer, layout, len(blocks) + 1)[1:] = blocks
+        return 1
+
+    def QueryWorkingSetEx(self, handle: int, buffer: int, size: int) -> int:
+        """The attributes of the addresses in the buffer; 0 for a page that is not there."""
+        process = self._of(handle, winapi.QUERY_RIGHTS)
+        if process is None:
+            return 0
+        layout = PSAPI_WORKING_SET_EX_INFORMATION[self.POINTER]
+        for row in _at(buffer, layout, size // layout.itemsize):
+            row["VirtualAttributes"] = process.attributes.get(int(row["VirtualAddress"]) // PAGE * PAGE, 0)
+        return 1
+
+    def EmptyWorkingSet(self, handle: int) -> int:
+        """Takes out what is not stubborn."""
+        process = self._of(handle, winapi.PROCESS_SET_QUOTA)
+        if process is not None:
+            process.working_set = {a: bits for a, bits in process.working_set.items() if a in process.stubborn}
+        return int(process is not None)
+
+    def SetProcessWorkingSetSize(self, handle: int, minimum: int, maximum: int) -> int:
+        """(SIZE_T)-1 twice is EmptyWorkingSet."""
+        everything = (1 << 8 * self.POINTER) - 1
+        return self.EmptyWorkingSet(handle) if minimum == maximum == everything else 1
+
+    def GetProcessMemoryInfo(self, handle: int, buffer: int, size: int) -> int:
+        """Counts; they stay after the exit while a handle is open."""
+        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
+        if process is None:
+            return 0
+        counters = _at(buffer, PROCESS_MEMORY_COUNTERS[self.POINTER], 1)[0]
+        counters["PageFaultCount"] = process.page_faults & 0xFFFFFFFF
+        counters["WorkingSetSize"] = counters["PeakWorkingSetSize"] = len(process.working_set) * PAGE
+        return 1
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def VirtualQueryEx(self, handle: int, address: int, buffer: int, size: int) -> int:
+        """The region around an address; 0 after the exit."""
+        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
+        limit = 0x7FFF_FFFF_0000 if self.POINTER == 8 else 0x7FFF_0000
+        if process is None or process.exited or address >= limit:
+            return self._fail(winapi.ERROR_INVALID_PARAMETER)
+        region = _at(buffer, MEMORY_BASIC_INFORMATION[self.POINTER], 1)
+        for a in sorted(process.allocations, key=lambda a: a.start):
+            if a.start <= address < a.start + a.size:
+                protect = a.protect | (winapi.PAGE_GUARD if a.guard else 0)
+                region[0] = (a.start, a.start, a.protect, a.size, winapi.MEM_COMMIT, protect, a.type)
+                return size
+            if address < a.start:
+                limit = a.start
+                break
+        region[0] = (address // PAGE * PAGE, 0, 0, limit - address // PAGE * PAGE, winapi.MEM_FREE, 1, 0)
+        return size
+
+    def GetMappedFileNameW(self, handle: int, address: int, buffer: int, chars: int) -> int:
+        """The device path of the file mapped there, 0 for private memory."""
+        process = self._of(handle, winapi.QUERY_RIGHTS)
+        for a in process.allocations if process is not None and not process.exited else ():
+            if a.start <= address < a.start + a.size and a.file:
+                return _write_utf16(buffer, a.file, chars)
+        return self._fail(winapi.ERROR_INVALID_PARAMETER)
+
+    def QueryDosDeviceW(self, drive: str, buffer: int, chars: int) -> int:
+        """The device of a drive letter, with its two closing zeros."""
+        device = self.drives.get(drive)
+        return _write_utf16(buffer, device + "\0\0", chars) if device else self._fail(2)
+
+    def VirtualAlloc(self, address: int | None, size: int, kinds: int, protect: int) -> int:
+        """Memory of the calling process, real; with MEM_WRITE_WATCH its writes are told."""
+        memory = ctypes.create_string_buffer(size + PAGE)
+        start = -(-ctypes.addressof(memory) // PAGE) * PAGE
+        self._memory[start] = (memory, bytearray(size) if kinds & winapi.MEM_WRITE_WATCH else None)
+        return start
+
+    def VirtualFree(self, start: int, size: int, kind: int) -> int:
+        """Frees a whole allocation."""
+        return int(self._memory.pop(start, None) is not None)
+
+    def GetWriteWatch(self, flags: int, start: int, size: int, addresses: int, count: int, granularity: int) -> int:
+        """0, or nonzero and 87 outside of MEM_WRITE_WATCH memory. A page whose content changed was written."""
+        base = next((b for b, (_, seen) in self._memory.items() if seen is not None and b <= start < b + len(seen)), 0)
+        _, shadow = self._memory.get(base, (None, None))
+        if shadow is None or start + size > base + len(shadow):
+            self._fail(winapi.ERROR_INVALID_PARAMETER)
+            return 0xFFFFFFFF
+        counter = _at(count, f"<u{self.POINTER}", 1)
+        written: list[int] = []
+        for at in range(start // PAGE * PAGE, start + size, PAGE):
+            now, before = ctypes.string_at(at, PAGE), slice(at - base, at - base + PAGE)
+            if now != shadow[before] and len(written) < int(counter[0]):
+                written.append(at)
+                if flags & winapi.WRITE_WATCH_FLAG_RESET:  # the pages not returned stay set
+                    shadow[before] = now
+        _at(addresses, f"<u{self.POINTER}", len(written) or 1)[: len(written)] = written
+        counter[0], _at(granularity, "<u4", 1)[0] = len(written), PAGE
+        return 0
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def CreateToolhelp32Snapshot(self, flags: int, pid: int) -> int:
+        """A listing of the processes."""
+        self.opened += 4
+        self._snapshots[self.opened] = list(self.processes.values())
+        return self.opened
+
+    def Process32FirstW(self, snapshot: int, buffer: int) -> int:
+        """The first entry; 18 (ERROR_NO_MORE_FILES) when there is none."""
+        if not self._snapshots[snapshot]:
+            return self._fail(18)
+        process = self._snapshots[snapshot].pop(0)
+        entry = _at(buffer, PROCESSENTRY32W[self.POINTER], 1)[0]
+        entry["th32ProcessID"], entry["th32ParentProcessID"] = process.pid, process.parent
+        entry["szExeFile"] = np.frombuffer(process.name.encode("utf-16-le").ljust(520, b"\0"), "V520")[0]
+        return 1
+
+    Process32NextW = Process32FirstW
+
+    def CreateJobObjectW(self, security: None, name: None) -> int:
+        """No jobs on this machine: 5."""
+        return self._fail(winapi.ERROR_ACCESS_DENIED)
+
+    def SetConsoleCtrlHandler(self, handler: int, add: int) -> int:
+        """Keeps the handlers, the latest last."""
+        self.handlers.append(handler) if add else self.handlers.remove(handler)
+        return 1
+
+    # -- plumbing -------------------------------------------------------------------------------------------------
+
+    def _of(self, handle: int, rights: int) -> FakeProcess | None:
+        pid, granted = self.handles.get(handle, (0, 0))
+        if not pid:
+            self._fail(winapi.ERROR_INVALID_HANDLE)
+            return None
+        if granted & winapi.PROCESS_QUERY_INFORMATION:  # it includes the limited right
+            granted |= winapi.PROCESS_QUERY_LIMITED_INFORMATION
+        if granted & rights != rights:
+            self._fail(winapi.ERROR_ACCESS_DENIED)
+            return None
+        return self.processes[pid]
+
+    def _fail(self, code: int) -> int:
+        self._error = code
+        return 0
+
+
+def _at(address: int, dtype: Any, count: int) -> Any:
+    """The memory at an address as an array: what a kernel would write into."""
+    layout = np.dtype(dtype)
+    memory = (ctypes.c_char * (layout.itemsize * count)).from_address(address)
+    return np.frombuffer(memoryview(memory), layout)
+
+
+def _write_utf16(buffer: int, text: str, chars: int) -> int:
+    units = np.frombuffer(text.encode("utf-16-le"), "<u2")[:chars]
+    _at(buffer, "<u2", len(units))[:] = units
+    return len(units)

@@ -1,0 +1,58 @@
+"""What the tests of trace files share: an exporter that writes one, and what of a made-up trace is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import synthetic_trace as synthetic
+
+from wstrace.batch import Batch
+from wstrace.interfaces import Context
+from wstrace.schema import MARK
+from wstrace.testing import batch_of
+from wstrace_msgpack.write.exporter import MsgpackExporter
+
+#: the columns of a fault that stand in the file; the others are computed again
+STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
+
+
+def started(path: Path, **options: object) -> tuple[MsgpackExporter, Context]:
+    context = Context()
+    exporter = MsgpackExporter(path=str(path), **options)
+    exporter.start(context)
+    return exporter, context
+
+
+def everything(exporter: MsgpackExporter, context: Context, n: int = 10_000, rows: int = 1000) -> list[Batch]:
+    """Exports mappings, processes and n faults; gives the faults."""
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings))
+    batches = list(synthetic.faults(context.strings, n, rows=rows))
+    for batch in batches:
+        exporter.export(batch)
+    return batches
+
+
+def recorded(path: Path, n: int, rows: int = 1000, seed: int = 1, **options: object) -> list[Batch]:
+    """A whole trace of every stream, with losses and facts, a frame every `rows` faults; gives the faults."""
+    exporter, context = started(path, **options)
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings))
+    batches = list(synthetic.faults(context.strings, n, rows=rows, seed=seed))
+    for batch in batches:
+        exporter.export(batch)
+        exporter.flush(1)
+    exporter.export(batch_of(MARK, context.strings, time_ns=[2_500_000], pid=7, tid=8, text=["warm"]))
+    exporter.export(synthetic.resident(context.strings))
+    context.ledger.add("recorded", n, "page_fault")
+    context.ledger.add("lost_kernel", 7, "page_fault")
+    context.facts.update(level="full", peak_resident_bytes=123)
+    exporter.close()
+    return batches
+
+
+def column(batches: Iterable[Batch], name: str) -> np.ndarray:
+    """A column of all batches."""
+    return np.concatenate([batch[name] for batch in batches])

@@ -1,0 +1,43 @@
+"""What the tests of the Windows watch share: a stand-in machine with process 7, and a source that traces it."""
+
+import numpy as np
+from fake_windows import FakeAllocation, FakeWindows
+
+from wstrace.interfaces import Context
+from wstrace.testing import ScriptedTarget
+from wstrace_os.windows import api as winapi
+from wstrace_page_faults.windows.backend import PageFaults
+
+EXE, DLL, HEAP = 0x140000000, 0x7FFB10000000, 0x20000000
+DEVICE = "\\Device\\HarddiskVolume3"
+
+
+def machine(**options) -> FakeWindows:
+    """A fake machine with process 7: an exe, a DLL, a heap and a stack."""
+    windows = FakeWindows(**options)
+    high = windows.POINTER == 8
+    windows.process(7).allocations += [
+        FakeAllocation(EXE if high else 0x400000, 0x5000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY,
+                       DEVICE + "\\apps\\app.exe"),
+        FakeAllocation(DLL if high else 0x10000000, 0x200000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY,
+                       DEVICE + "\\Windows\\System32\\cwdll32.dll"),
+        FakeAllocation(HEAP, 0x10000),
+        FakeAllocation(HEAP + 0x100000, 0x100000, guard=True),
+        FakeAllocation(HEAP + 0x300000, 0x1000, winapi.MEM_MAPPED),
+        FakeAllocation(HEAP + 0x400000, 0x1000, winapi.MEM_MAPPED, winapi.PAGE_READONLY,
+                       "\\Device\\Mup\\server\\share\\data.bin"),
+    ]  # fmt: skip
+    return windows
+
+
+def traced(windows, *pids, launched=True, context=None, **options):
+    source = PageFaults(poll_ms=1, **options)
+    source.api, source.exits_seconds = windows, 0
+    context = context or Context(targets=tuple(ScriptedTarget(pid, launched=launched) for pid in pids or (7,)))
+    source.start(context)
+    return source, context
+
+
+def faults(batches):
+    batches = [b for b in batches if b.schema.name == "page_fault"]
+    return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]} if batches else {}

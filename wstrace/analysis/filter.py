@@ -1,0 +1,107 @@
+"""Filter: which faults and pages a summary or an export speaks of."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.tally import distinct
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import UsageError
+from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
+from wstrace.text import base_name
+
+_NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Filter:
+    """Keeps the rows that all given conditions hold for. Streams that it does not speak of pass whole.
+
+    Attributes:
+        file: glob on the page's file: on its path or its last part (`*.so*`, `/usr/lib/*`, `[[]heap]`); "" = any.
+        tid: the faulting thread; 0 = any.
+        start: seconds after the origin at which it begins.
+        end: seconds after the origin at which it ends; 0 = never.
+        hard: only faults that read from disk (major).
+        soft: only faults that did not (minor).
+        origin_ns: the time that start and end count from; 0 = the first fault's.
+
+    Raises:
+        UsageError: hard and soft together, or an end that is not after the start.
+    """
+
+    file: str = ""
+    tid: int = 0
+    start: float = 0
+    end: float = 0
+    hard: bool = False
+    soft: bool = False
+    origin_ns: int = 0
+    _strings: Dictionary | None = field(default=None, init=False, repr=False)
+    _matches: NDArray[np.int8] = field(default_factory=lambda: np.empty(0, np.int8), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.hard and self.soft:
+            raise UsageError("--hard and --soft exclude each other", "leave both out for all faults")
+        if self.start < 0 or self.end < 0 or (self.end and self.end <= self.start):
+            raise UsageError(f"no time lies between {self.start:g} s and {self.end:g} s", "give an --end after --start")
+
+    def __bool__(self) -> bool:
+        return bool(self.file or self.tid or self.start or self.end or self.hard or self.soft)
+
+    def __str__(self) -> str:
+        """The conditions as text: `file *.so, from 2 s to 5 s, hard`."""
+        span = [f"from {self.start:g} s"] * bool(self.start) + [f"to {self.end:g} s"] * bool(self.end)
+        parts = [f"file {self.file}" if self.file else "", f"thread {self.tid}" if self.tid else "", " ".join(span),
+                 "only from disk" if self.hard else "only soft" if self.soft else ""]  # fmt: skip
+        return ", ".join(part for part in parts if part)
+
+    def apply(self, batch: Batch) -> Batch:
+        """The batch's rows that it keeps; the same batch when these are all."""
+        faults = batch.schema.name == PAGE_FAULT.name
+        if not self or not len(batch) or not (faults or batch.schema.name in (RESIDENT_PAGES.name, WRITTEN_PAGES.name)):
+            return batch
+        keep = np.ones(len(batch), np.bool_)
+        if self.file:
+            keep &= self._file(batch)
+        if faults:
+            if self.tid:
+                keep &= batch["tid"] == self.tid
+            if self.hard or self.soft:
+                keep &= ((batch["flags"] & FAULT_MAJOR) != 0) == self.hard
+            if self.start or self.end:
+                keep &= self._time(batch)
+        return batch if keep.all() else batch.take(keep)
+
+    def _time(self, batch: Batch) -> NDArray[np.bool_]:
+        times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], np.uint64)
+        self.origin_ns = self.origin_ns or int(times.min())
+        # u64 with u64: numpy 1 would compare u64 and int as float64
+        keep: NDArray[np.bool_] = times >= np.uint64(self.origin_ns + int(self.start * _NS))
+        if self.end:
+            keep &= times < np.uint64(self.origin_ns + int(self.end * _NS))
+        return keep
+
+    def _file(self, batch: Batch) -> NDArray[np.bool_]:
+        """Each row's file matches; a name is matched once."""
+        if "file" not in batch:
+            return np.zeros(len(batch), np.bool_)
+        if batch.strings is not self._strings:
+            self._strings, self._matches = batch.strings, np.empty(0, np.int8)
+        codes = batch["file"]
+        if int(codes.max()) >= len(self._matches):  # -1: not asked yet
+            room = np.full(int(codes.max()) + 1024 - len(self._matches), -1, np.int8)
+            self._matches = np.concatenate([self._matches, room])
+        new = distinct(codes[self._matches[codes] < 0])
+        if len(new):
+            pattern = re.compile(fnmatch.translate(self.file))
+            for code in new.tolist():
+                name = batch.strings[code] if code < len(batch.strings) else ""
+                self._matches[code] = bool(pattern.match(name) or pattern.match(base_name(name)))
+        found: NDArray[np.bool_] = self._matches[codes] == 1
+        return found

@@ -1,0 +1,315 @@
+"""Summary: who brought which pages, counted batch by batch in bounded memory. No loop over records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.tally import Tally, group
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import (
+    FAULT_MAJOR,
+    FAULT_OBSERVER,
+    FAULT_PC_KERNEL,
+    KINDS,
+    PAGE_FAULT,
+    PAGE_GUARD,
+    PAGE_SWAPPED,
+    PAGE_ZERO,
+    PROCESS,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+    RESIDENT_PAGES,
+    WRITTEN_PAGES,
+)
+from wstrace.text import base_name
+
+By = Literal["file", "module", "pair", "thread", "process", "kind"]
+
+UNKNOWN = "[unknown]"
+OTHER = "[other]"
+
+
+class Row(NamedTuple):
+    """One line of a table of faults.
+
+    label is the name as it came from the target (print it through wstrace.text.printable); share the part of all faults
+    of the table, 0..1; key what the label was made of: (path,), (module,), (path, module), (name, pid, tid),
+    (name, pid) or (kind,).
+    """
+
+    label: str
+    total: int
+    minor: int
+    major: int
+    share: float
+    key: tuple[Any, ...]
+
+
+class Summary:
+    """Counts of faults by file, module, pair of both, thread, process and kind; of resident and written pages by file.
+
+    One thread at a time. Its memory is bounded: a table keeps at most 65,536 keys and counts the rarest as `[other]`.
+
+    Attributes:
+        total, minor, major: faults.
+        unresolved: faults whose page has no known mapping.
+        kernel: faults of instructions in the kernel; observer: of the tracer itself.
+        first_ns, last_ns: time of the first and last fault, monotonic; 0 when there was none.
+        exits: processes that ended.
+        strings: the Dictionary that codes point into: that of the first batch.
+    """
+
+    LIMIT = Tally.LIMIT
+
+    def __init__(self) -> None:
+        self.total = self.minor = self.major = self.unresolved = self.kernel = self.observer = 0
+        self.first_ns = self.last_ns = self.exits = 0
+        self.strings: Dictionary | None = None
+        self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
+        self._names: dict[int, int] = {}  # pid << 32 | tid -> code of its last name
+        self._parents: dict[int, int] = {}  # pid -> its parent's
+        self._snapshots: dict[int, Snapshot] = {}
+        self._written = Tally(self.LIMIT)
+        self._add = {
+            PAGE_FAULT.name: self._page_fault,
+            PROCESS.name: self._process,
+            RESIDENT_PAGES.name: self._resident,
+            WRITTEN_PAGES.name: self._write,
+        }
+
+    def add(self, batch: Batch) -> None:
+        """Counts a batch of page_fault, process, resident or written rows; others are none of its business."""
+        if add := self._add.get(batch.schema.name):
+            if self.strings is None:
+                self.strings = batch.strings
+            add(batch)
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def _page_fault(self, batch: Batch) -> None:
+        n = len(batch)
+        if not n:
+            return
+        flags = batch["flags"]
+        hard = (flags & FAULT_MAJOR) != 0
+        major = int(np.count_nonzero(hard))
+        self.total, self.minor, self.major = self.total + n, self.minor + n - major, self.major + major
+        self.kernel += int(np.count_nonzero(flags & FAULT_PC_KERNEL))
+        self.observer += int(np.count_nonzero(flags & FAULT_OBSERVER))
+        self._span(batch)
+
+        whole = self._keys(batch)
+        part = self._keys(batch.take(hard))  # few rows: a second look at them costs less than a wider key for all
+        for by, table in self._tables.items():
+            table.add(*whole[by], *part[by])
+        files, counts = whole["file"]
+        self.unresolved += int(counts[files == 0].sum())
+
+    def _keys(self, batch: Batch) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """by -> keys of its table and their counts; keys may repeat."""
+        (pids, tids), of_thread = group(batch["pid"], batch["tid"])
+        (files, modules), of_pair = group(_column(batch, "file"), _column(batch, "pc_file"))
+        (kinds,), of_kind = group(_column(batch, "kind"))
+        files, modules = self._own(files, batch), self._own(modules, batch)
+        return {
+            "file": (files, of_pair),
+            "module": (modules, of_pair),
+            "pair": (files << 32 | modules, of_pair),
+            "thread": (pids << 32 | tids, of_thread),
+            "process": (pids, of_thread),
+            "kind": (kinds, of_kind),
+        }
+
+    def _span(self, batch: Batch) -> None:
+        if "time_ns" in batch:
+            first, last = int(batch["time_ns"].min()), int(batch["time_ns"].max())
+        else:
+            first, last = batch.window
+        self.first_ns = min(self.first_ns, first) if self.first_ns else first
+        self.last_ns = max(self.last_ns, last)
+
+    def _own(self, codes: NDArray[Any], batch: Batch) -> NDArray[Any]:
+        """The codes in our dictionary, when the batch has another one."""
+        strings = self.strings
+        if batch.strings is strings or strings is None:
+            return codes
+        theirs = batch.strings
+        return np.array([strings.code(theirs[c]) if c < len(theirs) else 0 for c in codes.tolist()], np.intp)
+
+    # -- other streams -----------------------------------------------------------------------------------------------
+
+    def _process(self, batch: Batch) -> None:
+        events, pids, tids = batch["event"], batch["pid"].astype(np.uint64), batch["tid"].astype(np.uint64)
+        self.exits += int(np.count_nonzero((events == PROCESS_EXIT) & (tids == pids)))
+        born = (events == PROCESS_FORK) & (batch["ppid"] != pids)
+        _remember(self._parents, pids[born], batch["ppid"][born])
+        if "name" in batch:
+            named = batch["name"] != 0
+            _remember(self._names, (pids << 32 | tids)[named], self._own(batch["name"][named], batch))
+
+    def _resident(self, batch: Batch) -> None:
+        pid = int(batch.header.get("pid", 0))
+        if pid not in self._snapshots and len(self._snapshots) >= MAX_SNAPSHOTS:
+            del self._snapshots[next(iter(self._snapshots))]
+        held = self._snapshots.setdefault(pid, Snapshot())
+        rows = batch
+        if "flags" in batch:
+            rows = batch.take((batch["flags"] & (PAGE_SWAPPED | PAGE_ZERO | PAGE_GUARD)) == 0)
+        held.add(batch.header, *self._pages(rows))
+
+    def _write(self, batch: Batch) -> None:
+        self._written.add(*self._pages(batch))
+
+    def _pages(self, batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
+        """(file << 8 | kind, pages) of runs of pages."""
+        (files, kinds), counts = group(_column(batch, "file"), _column(batch, "kind"), weights=batch["pages"])
+        return self._own(files, batch) << 8 | kinds, counts
+
+    # -- what it tells -----------------------------------------------------------------------------------------------
+
+    def top(self, by: By = "file", n: int | None = 10, *, hard: bool = False, soft: bool = False) -> list[Row]:
+        """The n rows with the most faults (None: all), most first, equal ones by label.
+
+        Args:
+            by: file = the page's file; module = last part of the instruction's; pair = both; thread; process; kind.
+            n: how many rows.
+            hard: count only faults that read from disk.
+            soft: count only faults that did not.
+        """
+        table = self._tables[by]
+        counts, other = table.counts.copy(), table.other.copy()
+        counts[:, 0] -= counts[:, 1]  # (all, major) -> (minor, major)
+        other[0] -= other[1]
+        if hard or soft:
+            counts[:, 0 if hard else 1] = other[0 if hard else 1] = 0
+        sums = counts.sum(axis=1)
+        chosen = np.flatnonzero(sums)
+        # names of modules may fall together, so all of them are looked at; of other tables only those that can win
+        if n and by not in ("module", "pair") and n < len(chosen):
+            chosen = chosen[sums[chosen] >= np.partition(sums[chosen], -n)[-n]]
+        found: dict[tuple[Any, ...], tuple[int, int]] = {}
+        for code, (minor, major) in zip(table.keys[chosen].tolist(), counts[chosen].tolist(), strict=True):
+            key = self._key(by, code)
+            before = found.get(key, (0, 0))
+            found[key] = before[0] + minor, before[1] + major
+        if other.any():
+            found[(OTHER,)] = int(other[0]), int(other[1])
+        whole = max(int(sums.sum() + other.sum()), 1)
+        ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))[:n]
+        return [Row(_label(by, key), sum(pair), *pair, sum(pair) / whole, key) for key, pair in ordered]
+
+    def count(self, by: By) -> int:
+        """How many rows the table has, those counted as `[other]` included."""
+        table = self._tables[by]
+        return len(table) + table.forgotten
+
+    def _key(self, by: By, key: int) -> tuple[Any, ...]:
+        if by == "file":
+            return (self._text(key),)
+        if by == "module":
+            return (base_name(self._text(key)),)
+        if by == "pair":
+            return self._text(key >> 32), base_name(self._text(key & 0xFFFFFFFF))
+        if by == "thread":
+            return self.name_of(key >> 32, key & 0xFFFFFFFF), key >> 32, key & 0xFFFFFFFF
+        if by == "process":
+            return self.name_of(key), key
+        return (KINDS[key] if key < len(KINDS) else KINDS[0],)
+
+    def _text(self, code: int) -> str:
+        return (self.strings[code] if self.strings is not None and code < len(self.strings) else "") or UNKNOWN
+
+    def name_of(self, pid: int, tid: int = 0) -> str:
+        """The last known name of a thread, else of its process, else of the process that it was forked from; or ""."""
+        keys = [pid << 32 | tid] if tid else []
+        for _ in range(8):  # generations: a fork that never named itself has its parent's name
+            keys.append(pid << 32 | pid)
+            pid = self._parents.get(pid, 0)
+        code = next((self._names[key] for key in keys if key in self._names), 0)
+        return self._text(code) if code else ""
+
+    def resident(self) -> list[tuple[str, str, int]]:
+        """(file, kind, pages) of each process's last whole snapshot, most pages first; each counts what it maps."""
+        return self._page_rows([snapshot.table for snapshot in self._snapshots.values()])
+
+    def written(self) -> list[tuple[str, str, int]]:
+        """(file, kind, pages) of all written pages that were reported, most first."""
+        return self._page_rows([self._written])
+
+    def _page_rows(self, tables: list[Tally]) -> list[tuple[str, str, int]]:
+        pages: dict[tuple[str, str], int] = {}
+        for table in tables:
+            for key, n in zip(table.keys.tolist(), table.counts[:, 0].tolist(), strict=True):
+                name = (self._text(key >> 8), *self._key("kind", key & 0xFF))
+                pages[name] = pages.get(name, 0) + n
+            if table.other[0]:
+                pages[OTHER, "other"] = pages.get((OTHER, "other"), 0) + int(table.other[0])
+        return sorted(((file, kind, n) for (file, kind), n in pages.items()), key=lambda row: (-row[2], row[0]))
+
+    def as_dict(self, n: int | None = 10) -> dict[str, Any]:
+        """All of it as JSON takes it: counts, `top` (by -> rows) with at most n rows a table, resident, written."""
+        return {
+            **{name: getattr(self, name) for name in ("total", "minor", "major", "unresolved", "kernel", "observer")},
+            **{name: getattr(self, name) for name in ("first_ns", "last_ns", "exits")},
+            "top": {by: [_as_dict(by, row) for row in self.top(by, n)] for by in get_args(By)},
+            "resident": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.resident()[:n]],
+            "written": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.written()[:n]],
+        }
+
+
+#: processes whose resident pages are held; past it the one that was first seen is forgotten
+MAX_SNAPSHOTS = 4096
+
+
+class Snapshot:
+    """One process's resident pages by file and kind: its last whole snapshot by time, or the parts of the first."""
+
+    def __init__(self) -> None:
+        self.table = Tally()
+        self._parts = Tally()
+        self._number: object = None
+        self._time_ns = 0
+        self._whole = True
+
+    def add(self, header: Mapping[str, Any], keys: NDArray[Any], pages: NDArray[Any]) -> None:
+        """Adds one part; the last part makes the snapshot the one that counts."""
+        time_ns = int(header.get("t", self._time_ns))
+        if time_ns < self._time_ns:  # two sources take snapshots: the older one came late
+            return
+        self._time_ns = time_ns
+        if self._whole or header.get("snap") != self._number:
+            self._number, self._parts = header.get("snap"), Tally()
+        self._parts.add(keys, pages)
+        self._whole = bool(header.get("last", True))
+        if self._whole or not len(self.table):
+            self.table = self._parts
+
+
+def _remember(table: dict[int, int], keys: NDArray[Any], values: NDArray[Any]) -> None:
+    """Sets keys to values, the last of equal ones counting; past the limit the older half is forgotten."""
+    table.update(zip(keys.tolist(), values.tolist(), strict=True))
+    if len(table) > Summary.LIMIT:
+        for key in list(islice(table, len(table) - Summary.LIMIT // 2)):
+            del table[key]
+
+
+def _column(batch: Batch, name: str) -> NDArray[Any]:
+    """The column, or all unknown where no enricher added it."""
+    return batch[name] if name in batch else np.zeros(len(batch), np.uint8)
+
+
+def _label(by: By, key: tuple[Any, ...]) -> str:
+    if len(key) == 1:
+        return str(key[0])
+    return f"{key[0]} by {key[1]}" if by == "pair" else f"{key[0] or UNKNOWN} ({key[-1]})"
+
+
+def _as_dict(by: By, row: Row) -> dict[str, Any]:
+    fields = {"pair": ("file", "module"), "thread": ("name", "pid", "tid"), "process": ("name", "pid")}.get(by, (by,))
+    return {**dict(zip(fields, row.key, strict=False)), "total": row.total, "minor": row.minor, "major": row.major,
+            "share": round(row.share, 6)}  # fmt: skip
