@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "kit"))
+
 import msgpack
 import numpy as np
 import pyarrow as pa
@@ -231,10 +233,11 @@ def perf(folder: Path, faults: int) -> None:
 
 # -- the other goals -------------------------------------------------------------------------------------------------
 
-MEMORY = """
+MEMORY = f"""
 import itertools, pathlib, sys
+sys.path[:0] = {sys.path!r}
 from wstrace.interfaces import Context
-from wstrace_msgpack import synthetic
+import synthetic_trace as synthetic
 from wstrace_msgpack.write.exporter import MsgpackExporter
 context = Context()
 def kib(name):

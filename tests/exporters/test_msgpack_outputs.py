@@ -120,9 +120,11 @@ def test_a_pipe_whose_reader_leaves_is_one_error(tmp_path):
     assert context.ledger.get("failed_lane") + refused == exporter.statistics()["dropped"]
 
 
-STDOUT = """
+STDOUT = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+import synthetic_trace as synthetic
 from wstrace.interfaces import Context
-from wstrace_msgpack import synthetic
 from wstrace_msgpack.write.exporter import MsgpackExporter
 context = Context()
 exporter = MsgpackExporter(path="-")
