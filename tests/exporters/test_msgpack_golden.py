@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from wstrace_msgpack.read.trace import open_trace
 
 from wstrace_msgpack.commands.info import describe
+from wstrace_msgpack.read.trace import open_trace
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TRACES = sorted(GOLDEN.glob("wstf*.wst"))
@@ -45,13 +45,13 @@ def test_a_kept_trace_reads_as_it_always_did(path):
 
 
 def write(path: Path) -> None:
-    from wstrace_msgpack.write.exporter import MsgpackExporter
+    import synthetic_trace as synthetic
 
     from wstrace.interfaces import Context
     from wstrace.schema import MARK
     from wstrace.testing import batch_of
     from wstrace_msgpack.format import osfile
-    import synthetic_trace as synthetic
+    from wstrace_msgpack.write.exporter import MsgpackExporter
 
     osfile.host = lambda: {"name": "host", "system": "Linux", "release": "6.1", "machine": "x86_64", "cpus": 2}
     osfile.boot_id = lambda: "00000000-0000-0000-0000-000000000001"

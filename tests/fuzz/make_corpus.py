@@ -6,15 +6,15 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from wstrace_msgpack.format.values import packb
-from wstrace_msgpack.write.exporter import MsgpackExporter
+import synthetic_trace as synthetic
 
 from wstrace.interfaces import Context
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
 from wstrace_msgpack.format import columns
-import synthetic_trace as synthetic
 from wstrace_msgpack.format.layout import EVENTS, HEAD_BYTES, HEADER, pack_frame, unpack_head
+from wstrace_msgpack.format.values import packb
+from wstrace_msgpack.write.exporter import MsgpackExporter
 
 CORPUS = Path(__file__).with_name("corpus")
 
