@@ -108,7 +108,7 @@ while faulting.waiting() and time.monotonic() < until:
 """)
     unseen = f"""
 import os
-from wstrace_os import windows_process
+from wstrace_os.windows import process as windows_process
 listed = windows_process.descendants
 windows_process.descendants = lambda *a: listed(*a) if os.path.exists({str(seen)!r}) else []
 """
