@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -39,6 +41,25 @@ def well_formed(text: str) -> str:
     except UnicodeEncodeError:
         return "".join(_escape(ord(c)) if "\ud800" <= c <= "\udfff" else c for c in text)
     return text
+
+
+def json_safe(value: Any) -> Any:
+    """A plain value as JSON takes it: texts and keys well-formed, bytes as hex, what else JSON lacks as text."""
+    if isinstance(value, dict):
+        return {well_formed(str(key)): json_safe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_safe(item) for item in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, (bool, int, float)) else well_formed(str(value))
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def spreadsheet_text(text: str) -> str:
+    """The text for a cell of a CSV file, with a `'` before what a spreadsheet would take for a formula (CWE-1236)."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def encodable(text: str, encoding: str | None) -> str:

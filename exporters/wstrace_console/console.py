@@ -12,7 +12,7 @@ from wstrace.analysis.summary import By, Summary
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Exporter
 from wstrace.schema import PAGE_FAULT
-from wstrace.text import well_formed
+from wstrace.text import json_safe
 from wstrace_console import headline
 from wstrace_console.live import LiveLine
 from wstrace_console.output import Output
@@ -215,20 +215,9 @@ class Console(Exporter):
             "ledger": ledger.as_dict(),
             "summary": summary,
         }
-        found: dict[str, Any] = _clean(report)
+        found: dict[str, Any] = json_safe(report)
         return found
 
     def abandon(self) -> None:
         """In a forked child: forgets output and live line without writing."""
         self._output = self._live = None
-
-
-def _clean(value: Any) -> Any:
-    """The value with well-formed texts and nothing that JSON does not know."""
-    if isinstance(value, dict):
-        return {well_formed(str(key)): _clean(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    return well_formed(str(value))

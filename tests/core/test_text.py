@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wstrace.text import base_name, duration, encodable, number, plural, printable, size, well_formed
+from wstrace.text import (
+    base_name,
+    duration,
+    encodable,
+    json_safe,
+    number,
+    plural,
+    printable,
+    size,
+    spreadsheet_text,
+    well_formed,
+)
 
 ANY_TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Z", "C", "M")))
 
@@ -93,3 +104,14 @@ def test_numbers() -> None:
     assert [number(96113), plural(1, "fault"), plural(0, "fault")] == ["96,113", "1 fault", "0 faults"]
     assert [duration(s) for s in (85e-5, 0.0123, 2.34)] == ["850 us", "12.3 ms", "2.3 s"]
     assert [duration(s) for s in (250, 10930)] == ["4 min 10 s", "3 h 02 min"]
+
+
+def test_what_json_lacks_becomes_text() -> None:
+    raw = b"\xff".decode("utf-8", "surrogateescape")
+    assert json_safe({raw: [b"\x01", None, True, 2.5, (raw,)]}) == {"\\xff": ["01", None, True, 2.5, ["\\xff"]]}
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_a_formula_is_text_in_a_spreadsheet(text: str) -> None:
+    assert spreadsheet_text(text) == f"'{text}"
+    assert spreadsheet_text("/usr/bin/x=1") == "/usr/bin/x=1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wstrace.cli.tracing import is_administrator
+from wstrace.cli.common import is_administrator
 from wstrace.config import TOP, Config
 from wstrace.errors import WstraceError
 from wstrace.interfaces import Level

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wstrace.cli.common import Duration, exit_on_lane_error, is_administrator
 from wstrace.cli.privilege import debug_privilege
 from wstrace.config import Config
-from wstrace.errors import LossError, OutputError, UsageError
+from wstrace.errors import LossError, UsageError
 from wstrace.interfaces import Target
 from wstrace.ledger import Ledger
 from wstrace.options import Spec, options_of, parse_duration, parse_spec
@@ -44,19 +45,6 @@ class Tracing:
     fail_on_loss: bool
     require: str
     config: str | None
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
-    """`30s`, `5m`: seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds, or a usage error."""
-        try:
-            return value if isinstance(value, float) else parse_duration(value)
-        except ValueError as wrong:
-            self.fail(str(wrong), param, ctx)
 
 
 _OPTIONS = [
@@ -89,11 +77,6 @@ def tracing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         with_tracing = option(with_tracing)
     return with_tracing
-
-
-def is_administrator() -> bool:
-    """Whether we run as root: then nothing is read from the working directory."""
-    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 class Trace:
@@ -199,9 +182,7 @@ class Trace:
         code = session.facts.get("exit_code", 0)
         if code and any(target.launched for target in session.context.targets):
             return int(code)
-        for lane in session.lanes:
-            if lane.error:
-                raise OutputError(f"exporter {lane.name}: {lane.error}")
+        exit_on_lane_error(session)
         losses = session.ledger.losses()
         if losses and (self.options.fail_on_loss or _truth(self.config.get("fail_on_loss", False))):
             raise LossError("lost: " + ", ".join(_lost(session.ledger, *row) for row in losses))

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from wstrace.cli.tracing import Duration
+from wstrace.cli.common import Duration, exit_on_lane_error
 from wstrace.options import Spec
 
 
@@ -42,9 +42,5 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
         while not session.wait(0.1):
             if console.broken:
                 break
-    for lane in session.lanes:
-        if lane.error:
-            from wstrace.errors import OutputError
-
-            raise OutputError(lane.error)
+    exit_on_lane_error(session)
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from wstrace.cli.tracing import Duration
+from wstrace.cli.common import Duration
 from wstrace.errors import UsageError
 from wstrace.options import nearest
 from wstrace_msgpack.interchange.tabular import FORMATS, write

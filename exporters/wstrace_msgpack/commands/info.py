@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from wstrace.cli.common import print_json
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
 
@@ -20,9 +20,7 @@ def info(paths: tuple[str, ...], as_json: bool, quick: bool) -> None:
     with open_trace(paths, scan=not quick) as trace:
         facts = describe(trace)
     if as_json:
-        from wstrace.text import well_formed
-
-        click.echo(json.dumps(_each(facts, well_formed), indent=2))
+        print_json(facts)
         return
     from wstrace.text import printable
 
@@ -85,14 +83,3 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield "mark: " + ", ".join(f"{key}={value}" for key, value in mark.items())
     for stage, n in facts["ledger"].items():
         yield f"ledger {stage}: {n:,}"
-
-
-def _each(value: Any, change: Any) -> Any:
-    """The same value with every text changed, and bytes as hex: JSON knows no bytes."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return {change(str(key)): _each(item, change) for key, item in value.items()}
-    return [_each(item, change) for item in value] if isinstance(value, list | tuple) else value

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from wstrace.cli.tracing import Duration, is_administrator
+from wstrace.cli.common import Duration, exit_on_lane_error, is_administrator
 from wstrace.config import Config
-from wstrace.errors import OutputError
 from wstrace.options import Spec
 from wstrace.session import Session
 
@@ -36,6 +35,4 @@ def replay(
     )
     with session:
         session.wait()
-    for lane in session.lanes:
-        if lane.error:
-            raise OutputError(f"exporter {lane.name}: {lane.error}")
+    exit_on_lane_error(session)

@@ -13,8 +13,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.cli.common import Duration
 from wstrace.cli.privilege import debug_privilege
-from wstrace.cli.tracing import Duration
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.plugins import default_plugins
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
