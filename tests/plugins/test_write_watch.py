@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernel_answers import refuses
 
 import wstrace
 from wstrace.errors import Unavailable, UsageError
@@ -288,18 +289,6 @@ def test_a_kernel_that_takes_the_calls_and_shows_nothing_is_found_out(monkeypatc
     monkeypatch.setattr(pagemap.Pagemap, "scan", lambda *_, **__: np.empty(0, pagemap.REGION))
     with pytest.raises(Unavailable, match="did not see a write"):
         linux.Watcher()
-
-
-def refuses(request: int, number: int, real):
-    """ioctl(2) as a kernel does it that does not know this request."""
-
-    def ioctl(fd: int, asked: int, argument: object) -> int:
-        if asked != request:
-            return real(fd, asked, argument)
-        ctypes.set_errno(number)
-        return -1
-
-    return ioctl
 
 
 def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):

@@ -74,8 +74,12 @@ class Pagemap:
             give: categories told in the rows; a run ends where one of them changes.
             flags: PM_SCAN_WP_MATCHING protects what matched, in the same step.
 
+        An address space that is gone has no pages: up to 6.17 the kernel answers so, from 6.18 on with ESRCH; `gone`
+        tells it from one where nothing matches.
+
         Raises:
-            OSError: of the call: ENOTTY = a kernel before 6.7, EPERM = memory that is not armed, ESRCH = it is gone.
+            PermissionError: PM_SCAN_CHECK_WPASYNC was asked for, and not all of the range is under a userfaultfd.
+            Unavailable: any other refusal; ENOTTY or EINVAL come from a kernel that has no such scan (before 6.7).
         """
         arg, parts, (vec_at, arg_at) = self._arg, [], self._at
         while start < end:
@@ -86,7 +90,9 @@ class Pagemap:
                 number = ctypes.get_errno()
                 if number == errno.EINTR:
                     continue
-                raise OSError(number, f"PAGEMAP_SCAN: {os.strerror(number)}")
+                if number == errno.ESRCH:
+                    break
+                raise _scan_refused(number, flags)
             # copy() of such rows goes field by field and takes ten times as long
             parts.append(np.frombuffer(self._vec[:found].tobytes(), REGION))
             if found < VEC_LEN:  # done: only a full vector means that there is more
@@ -100,10 +106,18 @@ class Pagemap:
 
         Args:
             start: addresses where the ranges begin, shape (n,); pages: how many pages each has.
+
+        Raises:
+            Unavailable: the kernel refuses to read them.
         """
         # map() over the call itself: a Python frame would cost a fifth of reading a lone page
         sizes, offsets = np.multiply(pages, 8), np.floor_divide(start, PAGE) * 8
-        raw = b"".join(map(_pread, itertools.repeat(self.fd), sizes.tolist(), offsets.tolist()))
+        try:
+            raw = b"".join(map(_pread, itertools.repeat(self.fd), sizes.tolist(), offsets.tolist()))
+        except ProcessLookupError:  # another way to say that the address space is gone; 6.18 still gives nothing
+            raw = b""
+        except OSError as error:
+            raise Unavailable(f"pagemap cannot be read: {error.strerror}") from None
         return np.frombuffer(raw, "<u8")
 
     @property
@@ -127,11 +141,18 @@ def has_scan() -> bool:
         return False
     try:
         pagemap.scan(PAGE, 2 * PAGE, mask=IS_PRESENT, give=IS_PRESENT)
-    except OSError:
+    except Unavailable:
         return False
     finally:
         pagemap.close()
     return True
+
+
+def _scan_refused(number: int, flags: int) -> OSError | Unavailable:
+    why = f"PAGEMAP_SCAN: {os.strerror(number)}"
+    if number == errno.EPERM and flags & PM_SCAN_CHECK_WPASYNC:
+        return PermissionError(number, why)
+    return Unavailable(why, "Linux 6.7 or newer" if number in (errno.ENOTTY, errno.EINVAL, errno.ENOSYS) else "")
 
 
 def _open(pid: int) -> int:

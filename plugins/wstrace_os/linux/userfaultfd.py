@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ _UFFDIO_API, _UFFDIO_REGISTER, _UFFDIO_UNREGISTER, _UFFDIO_WRITEPROTECT = (
     0xC018AA3F, 0xC020AA00, 0x8010AA01, 0xC018AA06,
 )  # fmt: skip
 _USERFAULTFD_IOC_NEW = 0xAA00
+#: how long a call is repeated while the mappings change: a fork of 100 GiB takes a second
+_PATIENCE_SECONDS = 5.0
 
 _ioctl = declare(None, "ioctl", ctypes.c_int, ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
 _syscall = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int)
@@ -79,10 +82,14 @@ class Userfaultfd:
             self.fd = -1
 
     def _call(self, request: int, argument: Any) -> None:
+        until = 0.0
         while _ioctl(self.fd, request, argument.ctypes.data) < 0:
             number = ctypes.get_errno()
-            if number != errno.EAGAIN:  # the mappings change at this moment, or a fork is under way
-                raise OSError(number, os.strerror(number))
+            if number == errno.EAGAIN:  # the mappings change at this moment, or a fork is under way
+                until = until or time.monotonic() + _PATIENCE_SECONDS
+                if time.monotonic() < until:
+                    continue
+            raise OSError(number, os.strerror(number))
 
 
 def system_call() -> int:

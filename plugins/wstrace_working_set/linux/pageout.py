@@ -55,6 +55,9 @@ def page_out(pid: int, runs: dict[str, NDArray[Any]]) -> None:
         pidfd = os.pidfd_open(pid)  # type: ignore[attr-defined, unused-ignore]
     except ProcessLookupError:
         raise TargetExited(f"there is no process {pid}") from None
+    except OSError as error:
+        remedy = "Linux 5.10 or newer" if error.errno == errno.ENOSYS else ""
+        raise Unavailable(f"pidfd_open is refused on process {pid}: {error.strerror}", remedy) from None
     try:
         at = 0
         while at < len(vectors):

@@ -50,10 +50,10 @@ class Space:
         if self.scans and len(mappings["start"]):
             low, high, special = int(mappings["start"][0]), int(mappings["end"].max()), pm.IS_HUGE | pm.IS_PFNZERO
             if self._sparse(mappings, status):
-                windows = self._scan(low, high, any_of=pm.IS_PRESENT | pm.IS_SWAPPED, give=special)
+                windows = self._pagemap.scan(low, high, any_of=pm.IS_PRESENT | pm.IS_SWAPPED, give=special)
                 zero_huge = windows[windows["categories"] != 0]
             else:
-                zero_huge = self._scan(low, high, any_of=special, give=special)
+                zero_huge = self._pagemap.scan(low, high, any_of=special, give=special)
         counter = kpagecount.Counter() if shares else None
         spans = pagemap_runs.Spans(mappings, ~hugetlb, windows)
         try:
@@ -101,12 +101,6 @@ class Space:
 
     def _mapping_flags(self) -> dict[int, frozenset[str]]:
         return smaps.mapping_flags(self.pid)
-
-    def _scan(self, low: int, high: int, *, any_of: int, give: int) -> NDArray[Any]:
-        try:
-            return self._pagemap.scan(low, high, any_of=any_of, give=give)
-        except OSError:
-            raise self._gone() from None
 
     def _gone(self) -> TargetExited:
         """The address space that was opened holds nothing any more: the process ended or executed another program."""

@@ -105,9 +105,10 @@ class Watcher:
         self._check_maker()
         try:
             self._uffd.register(start, end)
+            self._uffd.protect(start, end)
         except OSError as error:
+            self._check_there()
             raise _refused(start, end, error) from None
-        self._uffd.protect(start, end)
         self._ranges.append((start, end))
 
     def add_writable(self) -> int:
@@ -154,6 +155,7 @@ class Watcher:
         try:
             self._uffd.unregister(start, end)
         except OSError as error:
+            self._check_there()
             raise _refused(start, end, error) from None
 
     def written(self, *, reset: bool = True) -> Runs:
@@ -187,9 +189,8 @@ class Watcher:
         try:
             if self._mapped(start, end):
                 return self._pagemap.scan(start, end, mask=pm.IS_WRITTEN, give=pm.IS_WRITTEN, flags=flags)
-        except OSError as error:
-            if error.errno != errno.EPERM:
-                raise
+        except PermissionError:
+            pass
         self._check_there()
         what = f"the memory at {start:#x}-{end:#x}"
         raise Unavailable(f"{what} was unmapped or mapped anew while it was watched", "make a new watch")
@@ -221,7 +222,7 @@ class Watcher:
         """Writes the second of three fresh pages and expects to see it alone: what is absent can look like silence."""
         memory = allocate(3 * pm.PAGE)
         start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
-        why = "write watch did not see a write of its own"
+        why, remedy = "write watch did not see a write of its own", "Linux 6.7 or newer"
         try:
             self.add(start, start + 3 * pm.PAGE)
             memory[pm.PAGE] = 1
@@ -229,12 +230,10 @@ class Watcher:
             self.remove(start, start + 3 * pm.PAGE)
             if seen == [([start + pm.PAGE], [1]), ([], [])]:
                 return
-        except OSError as error:
-            why = f"write watch does not work here: {error.strerror}"
         except Unavailable as refused:
-            why = refused.why
+            why, remedy = f"write watch does not work here: {refused.why}", refused.remedy
         self.close()
-        raise Unavailable(why, "Linux 6.7 or newer")
+        raise Unavailable(why, remedy)
 
     def _check_there(self) -> None:
         """After scans: in an address space that is gone they just find nothing."""
