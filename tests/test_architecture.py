@@ -119,6 +119,14 @@ def test_a_package_imports_only_the_core_and_what_plugins_share(package):
 #: rooms of a package, lowest first: a room imports only rooms of lower floors, and what stands outside all rooms
 ROOMS = {
     "wstrace_msgpack": [{"format"}, {"read"}, {"write", "interchange"}, {"commands"}],
+    "wstrace_otel": [
+        {"names", "clock", "propagation", "correlation", "usage"},
+        {"ids"},
+        {"transport"},
+        {"export", "application"},
+        {"experimental"},
+        {"exporter", "instrumentor", "otel"},  # the doors: what entry points and `wstrace.otel` name
+    ],
 }
 
 
@@ -127,7 +135,7 @@ def test_rooms_import_downward_only(package):
     floors = ROOMS.get(package.name, [{"linux", "windows"}])
     floor = {room: number for number, rooms in enumerate(floors) for room in rooms}
     for path in modules(package):
-        own = path.relative_to(package).parts[0]
+        own = path.relative_to(package).parts[0].removesuffix(".py")
         if own not in floor:
             continue
         for name in imports(path):
@@ -136,6 +144,12 @@ def test_rooms_import_downward_only(package):
                 continue
             if parts[0] == package.name and len(parts) > 1 and parts[1] != own and parts[1] in floor:
                 assert floor[parts[1]] < floor[own], f"{path}: imports {name}"
+
+
+def test_every_module_of_the_otel_exporter_has_a_floor():
+    package = ROOT / "exporters" / "wstrace_otel"
+    own = {path.relative_to(package).parts[0].removesuffix(".py") for path in modules(package)}
+    assert own - {"__init__"} == set().union(*ROOMS["wstrace_otel"])
 
 
 def test_what_plugins_share_knows_only_the_contracts():

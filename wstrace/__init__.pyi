@@ -17,7 +17,7 @@ from wstrace.session import Session as Session
 from wstrace_mapped_files.question import mapped_file as mapped_file
 from wstrace_msgpack.read.trace import open_trace as open_trace
 from wstrace_otel import otel as otel
-from wstrace_otel.application.spans import span as span
+from wstrace_otel.application.span import span as span
 from wstrace_working_set.delta import delta as delta
 from wstrace_working_set.empty import empty_working_set as empty_working_set
 from wstrace_working_set.working_set import working_set as working_set

@@ -1,6 +1,13 @@
 """Exporter `otel`: page faults and working sets in an OpenTelemetry backend, and on the spans of an application.
 
-`wstrace.otel` is `wstrace_otel.otel`: FaultSpanProcessor counts the faults of every span, `span` opens one.
+The rooms, each of which imports only those before it (tests/test_architecture.py holds them to it):
+
+* names, clock, propagation, correlation, usage, ids: what all others share.
+* transport: batches, encoding, endpoints, retries.
+* export: a trace as metrics, log events and spans. application: the faults of an application's own spans.
+* experimental: every fault as a log record, and OTLP profiles.
+* exporter, instrumentor, otel: the doors. `wstrace.otel` is `wstrace_otel.otel`: FaultSpanProcessor counts the faults
+  of every span, `span` opens one.
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from wstrace.interfaces import Exporter
 @hookimpl
 def wstrace_exporters() -> Sequence[type[Exporter]]:
     """The exporter `otel`."""
-    from wstrace_otel.export.exporter import OtelExporter
+    from wstrace_otel.exporter import OtelExporter
 
     return [OtelExporter]
 
@@ -28,7 +35,7 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
 @hookimpl
 def wstrace_api() -> Mapping[str, str]:
     """`wstrace.span` and `wstrace.otel`."""
-    return {"span": "wstrace_otel.application.spans:span", "otel": "wstrace_otel.otel"}
+    return {"span": "wstrace_otel.application.span:span", "otel": "wstrace_otel.otel"}
 
 
 @hookimpl

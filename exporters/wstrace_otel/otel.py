@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from wstrace_otel.application.processor import FaultSpanProcessor
-from wstrace_otel.application.spans import span
+from wstrace_otel.application.span import span
 
 __all__ = ["FaultSpanProcessor", "span"]

@@ -68,7 +68,7 @@ def metrics(quick: bool) -> dict[str, Any]:
     """The aggregating path alone, and with events at their default rate."""
     from receiver import Receiver
 
-    from wstrace_otel.export.exporter import OtelExporter
+    from wstrace_otel.exporter import OtelExporter
 
     rounds = 8 if quick else 64
     found = {}
@@ -199,7 +199,7 @@ def outage(quick: bool, seconds: float) -> dict[str, Any]:
     """Faults go on while the collector is away; afterwards its last values are compared with what was given."""
     from collector import Collector, records
 
-    from wstrace_otel.export.exporter import OtelExporter
+    from wstrace_otel.exporter import OtelExporter
 
     seconds = min(seconds, 3.0) if quick else seconds
     with tempfile.TemporaryDirectory() as folder:

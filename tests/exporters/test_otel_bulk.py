@@ -65,7 +65,7 @@ def test_bulk_bodies_stay_below_the_limit_and_lose_nothing() -> None:
 def test_bulk_records_carry_the_span_that_was_open() -> None:
     import os
 
-    from wstrace_otel.application.correlation import windows
+    from wstrace_otel.correlation import windows
 
     windows.forget()
     tid, at = threading.get_native_id(), time.monotonic_ns()

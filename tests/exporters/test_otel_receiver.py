@@ -14,7 +14,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import PROCESS
 from wstrace.session import Session
 from wstrace.testing import ExporterContract, ScriptedSource, ScriptedTarget, batch_of
-from wstrace_otel.export.exporter import OtelExporter
+from wstrace_otel.exporter import OtelExporter
 
 
 def test_metrics_events_and_the_process_span_say_what_the_batches_hold() -> None:

@@ -17,7 +17,7 @@ from wstrace.errors import OutputError
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
 from wstrace_console import headline
-from wstrace_otel.export.exporter import OtelExporter
+from wstrace_otel.exporter import OtelExporter
 from wstrace_otel.transport.endpoint import Endpoint
 from wstrace_otel.transport.sender import Sender
 

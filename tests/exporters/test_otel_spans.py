@@ -22,10 +22,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import wstrace
 from wstrace.schema import PAGE_FAULT
 from wstrace.testing import batch_of
-from wstrace_otel.application.correlation import windows
-from wstrace_otel.application.instrumentor import WstraceInstrumentor
 from wstrace_otel.application.processor import FaultSpanProcessor
-from wstrace_otel.application.usage import ThreadFaults
+from wstrace_otel.correlation import windows
+from wstrace_otel.instrumentor import WstraceInstrumentor
+from wstrace_otel.usage import ThreadFaults
 
 resource = pytest.importorskip("resource", reason="only on Linux: page faults are counted by thread")
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from receiver import Receiver, logs
 
 from wstrace.errors import UsageError
 from wstrace.session import Session
-from wstrace_otel.export.exporter import OtelExporter
+from wstrace_otel.exporter import OtelExporter
 from wstrace_otel.transport.endpoint import Endpoint
 
 

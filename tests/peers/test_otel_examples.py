@@ -22,7 +22,7 @@ from wstrace.batch import Batch
 from wstrace.schema import PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.session import Session
 from wstrace.testing import batch_of, rebase
-from wstrace_otel.export.exporter import OtelExporter
+from wstrace_otel.exporter import OtelExporter
 
 pytestmark = pytest.mark.peers
 EXAMPLES = Path(__file__).parents[2] / "examples" / "observability"

@@ -20,8 +20,8 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from wstrace_otel import names
-from wstrace_otel.application.correlation import Window, windows
-from wstrace_otel.application.usage import PAGE_SIZE, thread_faults
+from wstrace_otel.correlation import Window, windows
+from wstrace_otel.usage import PAGE_SIZE, thread_faults
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

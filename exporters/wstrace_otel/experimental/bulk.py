@@ -20,7 +20,7 @@ from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 from wstrace.schema import FAULT_ACCESS_KNOWN, FAULT_EXECUTE, FAULT_MAJOR, FAULT_WRITE
 from wstrace_otel import names
-from wstrace_otel.application.correlation import windows
+from wstrace_otel.correlation import windows
 from wstrace_otel.export.events import access
 from wstrace_otel.export.processes import file_name, kind_name
 from wstrace_otel.export.resource import message

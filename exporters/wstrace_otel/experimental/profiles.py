@@ -16,7 +16,7 @@ from wstrace.batch import Batch
 from wstrace.errors import OutputError
 from wstrace.schema import FAULT_MAJOR
 from wstrace_otel import names
-from wstrace_otel.application.correlation import Window, windows
+from wstrace_otel.correlation import Window, windows
 from wstrace_otel.export.processes import file_name, kind_name
 from wstrace_otel.export.resource import message
 

@@ -17,8 +17,8 @@ from wstrace.schema import (
 )
 from wstrace.text import base_name
 from wstrace_otel import names
-from wstrace_otel.application.correlation import Window, windows
 from wstrace_otel.clock import WallClock
+from wstrace_otel.correlation import Window, windows
 from wstrace_otel.export.processes import Process, file_name, kind_name
 from wstrace_otel.export.resource import clean
 from wstrace_otel.propagation import TraceParent, context_of

@@ -10,11 +10,11 @@ from typing import Any
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Target
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, PROCESS_NAME, PROCESS_SEEN
-from wstrace_otel.application.spans import ProcessSpans
 from wstrace_otel.clock import WallClock
 from wstrace_otel.export import resource
 from wstrace_otel.export.events import Events
 from wstrace_otel.export.processes import Process, Processes
+from wstrace_otel.export.spans import ProcessSpans
 from wstrace_otel.transport.backend import Backend
 
 #: seconds after which all faults of a process that ended have come

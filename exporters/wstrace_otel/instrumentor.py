@@ -60,8 +60,8 @@ def _disabled() -> bool:
 def _instrument(provider: Any) -> Any:
     from opentelemetry.trace import get_tracer_provider
 
-    from wstrace_otel.application.embedded import embedded
     from wstrace_otel.application.processor import FaultSpanProcessor
+    from wstrace_otel.export.embedded import embedded
 
     embedded.register()
     # The SDK has no public way to wrap a processor that stands already, and adding one beside it cannot change spans.

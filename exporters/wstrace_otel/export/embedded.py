@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from wstrace.batch import Dictionary
 from wstrace.ledger import Ledger
-from wstrace_otel.application.usage import process_faults
 from wstrace_otel.export.metrics import ProcessInstruments, TracerInstruments
 from wstrace_otel.export.processes import Process, Processes, memory
 from wstrace_otel.export.resource import of_tracer
 from wstrace_otel.transport.backend import GlobalBackend
+from wstrace_otel.usage import process_faults
 
 #: series that ended sessions may leave behind; counts of further ones are kept under `other`
 MAX_ARCHIVED = 1024

@@ -11,7 +11,6 @@ from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace_otel import names
-from wstrace_otel.application.usage import thread_faults
 from wstrace_otel.clock import WallClock
 from wstrace_otel.experimental.bulk import Encoder
 from wstrace_otel.experimental.profiles import Profiles
@@ -21,6 +20,7 @@ from wstrace_otel.export.metrics import KernelCounts, ProcessInstruments, Tracer
 from wstrace_otel.export.processes import Process, Processes, memory
 from wstrace_otel.export.sampling import Sampler, TokenBucket
 from wstrace_otel.transport.courier import LOST, Courier, Pace
+from wstrace_otel.usage import thread_faults
 
 if TYPE_CHECKING:  # the SDK is imported when the exporter starts: every command line asks for this class
     from wstrace_otel.transport.backend import OwnBackend
@@ -99,7 +99,7 @@ class OtelExporter(Exporter):
 
     def start(self, context: Context) -> None:
         """Opens the pipelines. Raises OutputError or UsageError, before the target runs."""
-        from wstrace_otel.application.embedded import embedded
+        from wstrace_otel.export.embedded import embedded
         from wstrace_otel.export.lifecycle import Lifecycle
         from wstrace_otel.transport.backend import GlobalBackend
 
@@ -293,7 +293,7 @@ class OtelExporter(Exporter):
             self._send_profiles()
         self._kernel.now()
         if self._global:
-            from wstrace_otel.application.embedded import embedded
+            from wstrace_otel.export.embedded import embedded
 
             embedded.end(self._processes, self._context.ledger)
         else:

@@ -1,9 +1,8 @@
-"""Spans: `with wstrace.span("load"):` in an application, and one span for every traced process."""
+"""One span for every traced process, made when it has ended."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from wstrace.text import base_name
@@ -15,43 +14,7 @@ from wstrace_otel.ids import Ids
 from wstrace_otel.propagation import TraceParent, context_of, new_id, parent, take_reserved
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer
-
-
-@contextlib.contextmanager
-def span(name: str, **attributes: Any) -> Iterator[Span]:
-    """A span of the application's global tracer, around the body, with the page faults that the body took.
-
-    It carries the attributes of FaultSpanProcessor, with or without one. Without an OpenTelemetry SDK it is a span
-    that goes nowhere; records of a running session are correlated with it all the same.
-
-    Args:
-        name: of the span.
-        attributes: of the span.
-    """
-    import threading
-
-    from opentelemetry import trace
-
-    from wstrace_otel.application.correlation import windows
-    from wstrace_otel.application.processor import EXACT, THREAD_CHANGED, THREAD_WINDOW, fault_attributes, in_event_loop
-    from wstrace_otel.application.usage import thread_faults
-
-    with trace.get_tracer(names.SCOPE).start_as_current_span(name, attributes=attributes) as current:
-        context, tid = current.get_span_context(), threading.get_native_id()
-        window = windows.open(context.trace_id, context.span_id, tid) if context.is_valid else None
-        quality = EXACT if thread_faults.exact and not in_event_loop() else THREAD_WINDOW
-        minor, major = thread_faults()
-        try:
-            yield current
-        finally:
-            after = thread_faults()
-            if window is not None:
-                windows.close(window)
-            if threading.get_native_id() == tid:
-                current.set_attributes(fault_attributes(after[0] - minor, after[1] - major, quality))
-            else:
-                current.set_attribute(names.SPAN_QUALITY, THREAD_CHANGED)
+    from opentelemetry.trace import Tracer
 
 
 class ProcessSpans:
