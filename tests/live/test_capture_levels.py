@@ -20,9 +20,9 @@ sys.path[:0] = {path!r}
 import numpy as np
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace_os import pagemap
+from wstrace_os.linux import pagemap
 from wstrace_os.linux.backend import platform
-from wstrace_page_faults import counters, perf_event
+from wstrace_page_faults.linux import counters, perf_event
 from wstrace_page_faults.linux.backend import PageFaults
 {before}
 import ctypes

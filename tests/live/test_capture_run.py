@@ -124,7 +124,7 @@ def test_every_fault_has_its_mapping(trace: Tracer) -> None:
     moved = traced.column("address_space", "event").tolist().count(SPACE_UNMAP)
     known, unknown = coverage(traced)
     assert known > 3_000_000 * 8 // 4096
-    assert moved > 30
+    assert moved > 5  # what grows in its place is not unmapped
     assert unknown <= 25  # the new image's first faults may come before its first mapping is told
 
 

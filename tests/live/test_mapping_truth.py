@@ -7,14 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from recorded_run import faults, record
 
-import wstrace
 from wstrace.schema import KINDS, PROCESS_EXEC
 
 if sys.platform != "linux":
@@ -43,22 +43,6 @@ def traced_remaps() -> bool:
     from wstrace_page_faults.linux import remaps
 
     return bool(remaps.attributes())
-
-
-def record(folder: Path, command: Sequence[str | Path], *options: str) -> Any:
-    """The trace of a command as `wstrace run` wrote it."""
-    trace = folder / "trace.wst"
-    words = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, *options, "--", *command]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "detached" not in done.stderr, done.stderr
-    return wstrace.open_trace(str(trace))
-
-
-def faults(trace: Any) -> dict[str, np.ndarray]:
-    """The columns of all page faults, one after the other."""
-    batches = list(trace.batches("page_fault"))
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def mapping_rows(trace: Any) -> dict[int, tuple[int, int, int]]:

@@ -248,7 +248,7 @@ def test_loss_makes_live_processes_unknown() -> None:
 def test_torn_and_hostile_records(noise: bytes, cut: int) -> None:
     good = comm(b"a", 10) + mmap2(0x1000, 0x1000, b"/x", 20) + task(7, 30, 9, 9, 7)
     band(good[:cut] + noise)
-    band(noise, remaps=Remaps((1, 2, 3), 0))
+    band(noise, remaps=Remaps((1, 2, 3, 4), 0))
 
 
 def test_a_double_record_is_taken_once() -> None:
@@ -266,26 +266,54 @@ def syscall(number: int, time_ns: int, *arguments: int, tid: int = 7) -> bytes:
     return struct.pack("<IHH", 9, 2, 8 + len(body)) + body
 
 
-MUNMAP, MREMAP, RETURN = 705, 707, 706
+MUNMAP, UNMAPPED, MREMAP, RETURN = 705, 704, 707, 706
+EINVAL = (1 << 64) - 22
 
 
 def moves(*records: bytes) -> list[tuple[Any, ...]]:
     strings = Dictionary()
     anon = strings.code("[anon]")
     start = comm(b"a", 1, executed=True) + mmap2(0x10000, 0x4000, b"/data", 2, flags=1)
-    _, _, _, spaces = band(start, *records, remaps=Remaps((MUNMAP, MREMAP, RETURN), anon))
+    _, _, _, spaces = band(start, *records, remaps=Remaps((MUNMAP, UNMAPPED, MREMAP, RETURN), anon))
     return [(time_ns, event, hex(begin), hex(end), offset, ino) for time_ns, _, event, begin, end, offset, _, _, ino, _
             in spaces[1:]]  # fmt: skip
 
 
+def test_a_munmap_that_failed_is_not_believed() -> None:
+    call = syscall(MUNMAP, 10, 0x10001, 0x1000)
+    assert moves(call) == moves(call, syscall(UNMAPPED, 20, EINVAL)) == []
+    # the return of another call, or of another thread, is not its own
+    assert moves(call, syscall(RETURN, 20, 0)) == moves(call, syscall(UNMAPPED, 20, 0, tid=9)) == []
+    assert moves(call, syscall(MREMAP, 12, 0x10000, 1, 1, 0, 0), syscall(UNMAPPED, 20, 0)) == []
+
+
+def test_what_another_thread_maps_before_the_call_returns_stays() -> None:
+    """munmap() and mremap() free their place before they return: it counts as free from their entry on."""
+    again = mmap2(0x10000, 0x1000, b"/new", 15)
+    assert moves(syscall(MUNMAP, 10, 0x10000, 1), again, syscall(UNMAPPED, 20, 0)) == [
+        (10, 2, "0x10000", "0x11000", 0, 0),
+        (15, 1, "0x10000", "0x11000", 0x2000, 42),
+    ]
+    moved = moves(syscall(MREMAP, 10, 0x10000, 0x1000, 0x1000, 1, 0), again, syscall(RETURN, 20, 0x90000))
+    assert [row[:3] for row in moved] == [(10, 2, "0x10000"), (15, 1, "0x10000"), (20, 1, "0x90000")]
+
+
+def test_grown_and_shrunk_in_its_place() -> None:
+    """Nothing of what stays is unknown meanwhile."""
+    grown = moves(syscall(MREMAP, 10, 0x10000, 0x4000, 0x8000, 0, 0), syscall(RETURN, 20, 0x10000))
+    assert grown == [(20, 1, "0x10000", "0x18000", 0x2000, 42)]
+    shrunk = moves(syscall(MREMAP, 10, 0x10000, 0x4000, 0x1000, 0, 0), syscall(RETURN, 20, 0x10000))
+    assert shrunk == [(10, 2, "0x11000", "0x14000", 0, 0), (20, 1, "0x10000", "0x11000", 0x2000, 42)]
+
+
 def test_unmapped_and_moved() -> None:
-    assert moves(syscall(MUNMAP, 10, 0x10000, 1)) == [(10, 2, "0x10000", "0x11000", 0, 0)]
+    assert moves(syscall(MUNMAP, 10, 0x10000, 1), syscall(UNMAPPED, 20, 0)) == [(10, 2, "0x10000", "0x11000", 0, 0)]
     call = syscall(MREMAP, 10, 0x11000, 0x1000, 0x3000, 1, 0)
     assert moves(call) == []
     assert moves(call, syscall(RETURN, 20, (1 << 64) - 12)) == []
     # what is moved keeps its file, from its own offset on; entry and return may be in different rings
     assert moves(syscall(RETURN, 20, 0x90000), call) == [
-        (20, 2, "0x11000", "0x12000", 0, 0),
+        (10, 2, "0x11000", "0x12000", 0, 0),
         (20, 1, "0x90000", "0x93000", 0x3000, 42),
     ]
     kept = syscall(MREMAP, 10, 0x11000, 0x1000, 0x1000, 1 | 4, 0)  # MREMAP_DONTUNMAP

@@ -160,7 +160,7 @@ class PageFaults(Source):
 
     def _remaps(self, context: Context) -> remaps.Remaps | None:
         ids = [int(one["config"][0]) for one in self._settings.tracepoints]
-        return remaps.Remaps((ids[0], ids[1], ids[2]), context.strings.code("[anon]")) if ids else None
+        return remaps.Remaps(ids, context.strings.code("[anon]")) if ids else None
 
     def _arm_launched(self, pid: int) -> None:
         settings = self._armed.make_room(1, replace(self._settings, on_exec=True))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ from wstrace_os.foreign import declare
 from wstrace_page_faults.linux import perf_event as perf
 
 _FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
-_EVENTS = ("sys_enter_munmap", "sys_enter_mremap", "sys_exit_mremap")
+_EVENTS = ("sys_enter_munmap", "sys_exit_munmap", "sys_enter_mremap", "sys_exit_mremap")
 #: of a SAMPLE of type TID|TIME|RAW: pid, tid, time, size; then common_type ... __syscall_nr in 16 bytes, arguments u64
 _SAMPLE = struct.Struct("<IIQI")
 _COMMON_TYPE = struct.Struct("<H")
@@ -87,41 +88,65 @@ def _attribute(number: int) -> NDArray[Any]:
     return perf.attr(perf.PERF_TYPE_TRACEPOINT, number, "inherit", "sample_id_all", sample_period=1, sample_type=kinds)
 
 
+class Call(NamedTuple):
+    """A call that has not returned: the tracepoint of its entry, when, and its arguments."""
+
+    number: int
+    time_ns: int
+    arguments: tuple[int, ...]
+
+
 class Remaps:
     """Decodes the tracepoints' records, and remembers mappings: what is moved keeps its file.
 
+    A call is believed once it has returned without an error: munmap() of a range that is not there changes nothing.
+    What it took away then counts from its entry on: between the two another thread may have mapped the same place.
+
     Args:
-        numbers: the ids of munmap's entry, mremap's entry and mremap's exit.
+        numbers: the ids of munmap's entry and exit and of mremap's entry and exit, as attributes() has them.
         anon: the code of the name `[anon]`.
     """
 
-    def __init__(self, numbers: tuple[int, int, int], anon: int) -> None:
-        self._munmap, self._mremap, self._exit = numbers
+    def __init__(self, numbers: Sequence[int], anon: int) -> None:
+        self._munmap, munmap_exit, self._mremap, mremap_exit = numbers
+        self._arguments = {self._munmap: _TWO, self._mremap: _FOUR}
+        self._entry_of = {munmap_exit: self._munmap, mremap_exit: self._mremap}
         self._anon = anon
-        self._called: dict[int, tuple[int, int, int, int]] = {}
+        self._called: dict[int, Call] = {}
         self._mapped: dict[int, list[Row]] = {}
 
     def rows(self, time_ns: int, record: bytes) -> list[Row]:
-        """The ADDRESS_SPACE rows of one record; none until a call that can still fail has returned."""
+        """The ADDRESS_SPACE rows of one record; none until a call has returned."""
+        if len(record) < _ARGUMENTS + _ONE.size:
+            return []
         pid, tid, _, _ = _SAMPLE.unpack_from(record, 8)
         number = _COMMON_TYPE.unpack_from(record, _RAW)[0]
-        if number == self._munmap and len(record) >= _ARGUMENTS + _TWO.size:
-            start, length = _TWO.unpack_from(record, _ARGUMENTS)
-            return [_unmap(time_ns, pid, start, length)]
-        if number == self._mremap and len(record) >= _ARGUMENTS + _FOUR.size:
+        layout = self._arguments.get(number)
+        if layout is not None:
             if len(self._called) >= _KEPT:
                 self._called.clear()
-            self._called[tid] = _FOUR.unpack_from(record, _ARGUMENTS)
-        elif number == self._exit and len(record) >= _ARGUMENTS + _ONE.size:
-            called, moved = self._called.pop(tid, None), _ONE.unpack_from(record, _ARGUMENTS)[0]
-            if called is not None and moved < _ERRORS:
-                return self._moved(time_ns, pid, called, moved)
-        return []
+            if len(record) >= _ARGUMENTS + layout.size:
+                self._called[tid] = Call(number, time_ns, layout.unpack_from(record, _ARGUMENTS))
+            return []
+        call = self._called.pop(tid, None)
+        result: int = _ONE.unpack_from(record, _ARGUMENTS)[0]
+        if call is None or call.number != self._entry_of.get(number) or result >= _ERRORS:
+            return []
+        if call.number == self._munmap:
+            start, length = call.arguments
+            return [_unmap(call.time_ns, pid, start, length)]
+        return self._moved(time_ns, pid, call, result)
 
-    def _moved(self, time_ns: int, pid: int, called: tuple[int, int, int, int], now: int) -> list[Row]:
-        start, old, new, flags = called
-        rows = [] if flags & _MREMAP_DONTUNMAP or not old else [_unmap(time_ns, pid, start, old)]
-        end = now + _pages(new)
+    def _moved(self, time_ns: int, pid: int, call: Call, now: int) -> list[Row]:
+        start, old, new, flags = call.arguments
+        old, new = _pages(old), _pages(new)
+        rows = []
+        if now == start:  # it grew or shrank where it is
+            if new < old:
+                rows = [_unmap(call.time_ns, pid, start + new, old - new)]
+        elif old and not flags & _MREMAP_DONTUNMAP:
+            rows = [_unmap(call.time_ns, pid, start, old)]
+        end = now + new
         for known in reversed(self._mapped.get(pid, ())):
             if known[3] <= start < known[4]:
                 offset = known[5] + start - known[3] if known[7] or known[8] else 0

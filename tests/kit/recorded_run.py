@@ -1,0 +1,41 @@
+"""A command under `wstrace run`, and the page faults of the trace that it wrote."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wstrace
+
+
+def record(folder: Path, command: Sequence[str | Path], *options: str) -> Any:
+    """The trace of a command as `wstrace run` wrote it."""
+    trace = folder / "trace.wst"
+    words = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, *options, "--", *command]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "detached" not in done.stderr, done.stderr
+    return wstrace.open_trace(str(trace))
+
+
+def faults(trace: Any) -> dict[str, np.ndarray]:
+    """The columns of all page faults, one after the other."""
+    batches = list(trace.batches("page_fault"))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def compiled(folder: Path, code: str, *options: str) -> Path:
+    """The program `program` in that folder, made of C code."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc (tests/install-peers)")
+    source, program = folder / "program.c", folder / "program"
+    source.write_text(code)
+    subprocess.run(["gcc", "-O1", "-pthread", "-o", program, source, *options], check=True)
+    return program
