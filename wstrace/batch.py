@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,59 @@ class Dictionary:
     def statistics(self) -> dict[str, int]:
         """names, characters held, and names refused past the limits."""
         return {"names": len(self._names), "characters": self._chars, "overflowed": self.overflowed}
+
+
+#: ids of one space, shape (n,) -> the same in another, u32 (n,)
+Recoding = Callable[["NDArray[Any]"], "NDArray[Any]"]
+
+
+class Translation:
+    """A Recoding: codes of one Dictionary -> codes of another, each name looked up once. A code of no name gives 0.
+
+    Args:
+        source: whose codes are given.
+        target: whose codes are returned; names are added to it.
+        suffix: put behind every name.
+    """
+
+    def __init__(self, source: Dictionary, target: Dictionary, suffix: str = "") -> None:
+        import numpy as np
+
+        self._source, self._target, self._suffix = source, target, suffix
+        self._codes = np.empty(0, "<i8")  # -1: not looked up yet
+
+    def __call__(self, codes: NDArray[Any]) -> NDArray[Any]:
+        """The target's codes, u32, shape (n,)."""
+        import numpy as np
+
+        if len(self._codes) <= len(self._source):  # one more place than names: for codes of none
+            grown = np.full(len(self._source) + 1 - len(self._codes), -1, "<i8")
+            self._codes = np.concatenate((self._codes, grown))
+            self._codes[[0, -1]] = 0
+        codes = np.minimum(codes, len(self._codes) - 1)
+        for code in set(codes[self._codes[codes] < 0].tolist()):
+            name = self._source[code] if code < len(self._source) else ""
+            self._codes[code] = self._target.code(name + self._suffix) if name else 0
+        found: NDArray[Any] = self._codes[codes].astype("<u4")
+        return found
+
+
+def recoded(
+    schema: Schema, columns: Mapping[str, NDArray[Any]], spaces: Mapping[str, Recoding]
+) -> dict[str, NDArray[Any]]:
+    """The columns of a stream with their ids in other id spaces; the columns of no such space as they are.
+
+    Args:
+        schema: tells what each column means.
+        columns: name -> array, shape (n,).
+        spaces: semantic -> what translates columns of that semantic.
+    """
+    found = dict(columns)
+    for column in schema.columns:
+        recoding = spaces.get(column.semantic)
+        if recoding is not None and column.name in found:
+            found[column.name] = recoding(found[column.name])
+    return found
 
 
 class Batch:
@@ -141,7 +194,22 @@ class Batch:
         """The same batch with further columns; one that stands already is left as it is (a replay knows better)."""
         return self._like({**columns, **self._columns}, lost=self.lost)
 
-    def _like(self, columns: Mapping[str, NDArray[Any]], *, lost: int) -> Batch:
+    def recode(self, strings: Dictionary | None = None, **spaces: Recoding) -> Batch:
+        """The same rows with their ids in other id spaces.
+
+        Args:
+            strings: the dictionary that `str` columns point into from then on; None = the same one.
+            spaces: semantic -> what translates the columns of that semantic (`map=...`, `ns=...`). `str` need not be
+                given: names are looked up in `strings`.
+        """
+        if strings is not None and strings is not self.strings:
+            spaces.setdefault("str", Translation(self.strings, strings))
+        if not spaces:
+            return self
+        columns = recoded(self.schema, self._columns, spaces)
+        return self._like(columns, lost=self.lost, strings=strings)
+
+    def _like(self, columns: Mapping[str, NDArray[Any]], *, lost: int, strings: Dictionary | None = None) -> Batch:
         # names is read anew: an enricher may have coined names since, and the dictionary only grows
         return Batch(
             self.schema,
@@ -149,7 +217,7 @@ class Batch:
             window=self.window,
             lost=lost,
             source=self.source,
-            strings=self.strings,
+            strings=self.strings if strings is None else strings,
             header=self.header,
         )
 

@@ -39,7 +39,7 @@ class Recorder(Exporter):
     def export(self, batch: Batch) -> None:
         """Counts the batch; keeps it when it holds page faults."""
         self.summary.add(batch)
-        if batch.schema is not PAGE_FAULT:
+        if batch.schema.name != PAGE_FAULT.name:
             return
         if self._bytes + batch.nbytes > self._keep_bytes:
             self._ledger.add("dropped_lane", len(batch), self.name)

@@ -13,12 +13,28 @@ from dataclasses import dataclass
 DTYPES = {"u8": "|u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i64": "<i8"}
 
 
+#: what the numbers of a column mean
+SEMANTICS = {
+    "ns": "time in ns on the monotonic clock",
+    "addr": "an address",
+    "bits": "flags",
+    "id": "a number that the system gave: a pid, an inode, an index into a list of words",
+    "count": "an amount",
+    "str": "the code of a name in the session's Dictionary",
+    "map": "the id of a row of `mapping`",
+}
+#: Semantics whose numbers are ids that a session, a part of a file and a merged file each give anew: u32, 0 = unknown.
+#: Semantic -> the stream whose rows they name, and whose own id is the column of that semantic; "" = the Dictionary.
+#: Whoever moves records between two of those recodes by this table, so another id space is one more entry here.
+ID_SPACES = {"str": "", "map": "mapping"}
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column: its name, width and meaning.
 
-    semantic is one of ns, addr, bits, str (code into the session's Dictionary), map (id of a MAPPING row), id, count.
-    A derived column can be computed again from the others; it is never stored in a trace file.
+    semantic is one of SEMANTICS. A derived column can be computed again from the others; it is never stored in a trace
+    file.
     """
 
     name: str
@@ -131,7 +147,7 @@ ADDRESS_SPACE = Schema(
 MAPPING = Schema(
     "mapping",
     (
-        Column("id", "u32", "id"),
+        Column("id", "u32", "map", "its own id"),
         Column("time_ns", "u64", "ns"),
         Column("pid", "u32", "id"),
         Column("start", "u64", "addr"),

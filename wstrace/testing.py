@@ -56,7 +56,7 @@ class ScriptedSource(Source):
     def start(self, context: Context) -> None:
         """Moves the names into the session's dictionary."""
         self.started = True
-        self._batches = [rebase(batch, context.strings) for batch in self._batches]
+        self._batches = [batch.recode(context.strings) for batch in self._batches]
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The next one."""
@@ -128,26 +128,6 @@ class RecordingExporter(Exporter):
     def of(self, stream: str) -> list[Batch]:
         """The batches of one stream."""
         return [batch for batch in self.batches if batch.schema.name == stream]
-
-
-def rebase(batch: Batch, strings: Dictionary) -> Batch:
-    """The same batch with its names in another dictionary."""
-    if batch.strings is strings:
-        return batch
-    codes = np.array([strings.code(name) for name in batch.strings.names(0, batch.names)], "<u4")
-    columns = dict(batch.columns)
-    for column in batch.schema.columns:
-        if column.semantic == "str" and column.name in columns:
-            columns[column.name] = codes[columns[column.name]]
-    return Batch(
-        batch.schema,
-        columns,
-        window=batch.window,
-        lost=batch.lost,
-        source=batch.source,
-        strings=strings,
-        header=batch.header,
-    )
 
 
 class SourceContract:

@@ -21,7 +21,7 @@ from required import absent
 from wstrace.batch import Batch
 from wstrace.schema import PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.session import Session
-from wstrace.testing import batch_of, rebase
+from wstrace.testing import batch_of
 from wstrace_otel.exporter import OtelExporter
 
 pytestmark = pytest.mark.peers
@@ -58,7 +58,7 @@ def test_every_panel_of_the_dashboard_has_data(
     mine = {"pid": [sys.modules["os"].getpid()]}
 
     def give(batch: Batch, **header: Any) -> None:
-        moved = rebase(batch, session.context.strings)
+        moved = batch.recode(session.context.strings)
         exporter.export(Batch(moved.schema, dict(moved.columns), strings=session.context.strings, header=header))
 
     session.context.targets = (object(),)  # type: ignore[assignment]  # live: memory is asked for

@@ -18,7 +18,7 @@ from wstrace.errors import OutputError
 from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
-from wstrace.testing import batch_of, rebase
+from wstrace.testing import batch_of
 from wstrace_otel.exporter import OtelExporter
 
 pytestmark = pytest.mark.peers
@@ -34,7 +34,7 @@ def test_what_prometheus_answers_is_what_was_recorded(
     session.start()
     batch = batch_of(PAGE_FAULT, time_ns=1, pid=[7] * 60 + [8] * 40, tid=1, pc=1, va=1,
                      flags=[int(i % 10 == 0) for i in range(100)], file=["/lib/a", "/lib/b"] * 50, kind=1)  # fmt: skip
-    batch = rebase(batch, session.context.strings)
+    batch = batch.recode(session.context.strings)
     session.ledger.add("lost_kernel", 12, "page_fault")
     with Prometheus(tmp_path, f"127.0.0.1:{port}") as prometheus:
         for _ in range(3):

@@ -87,7 +87,7 @@ class Summary:
         if add := self._add.get(batch.schema.name):
             if self.strings is None:
                 self.strings = batch.strings
-            add(batch)
+            add(batch.recode(self.strings))
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,6 @@ class Summary:
         (pids, tids), of_thread = group(batch["pid"], batch["tid"])
         (files, modules), of_pair = group(_column(batch, "file"), _column(batch, "pc_file"))
         (kinds,), of_kind = group(_column(batch, "kind"))
-        files, modules = self._own(files, batch), self._own(modules, batch)
         return {
             "file": (files, of_pair),
             "module": (modules, of_pair),
@@ -133,14 +132,6 @@ class Summary:
         self.first_ns = min(self.first_ns, first) if self.first_ns else first
         self.last_ns = max(self.last_ns, last)
 
-    def _own(self, codes: NDArray[Any], batch: Batch) -> NDArray[Any]:
-        """The codes in our dictionary, when the batch has another one."""
-        strings = self.strings
-        if batch.strings is strings or strings is None:
-            return codes
-        theirs = batch.strings
-        return np.array([strings.code(theirs[c]) if c < len(theirs) else 0 for c in codes.tolist()], np.intp)
-
     # -- other streams -----------------------------------------------------------------------------------------------
 
     def _process(self, batch: Batch) -> None:
@@ -150,7 +141,7 @@ class Summary:
         _remember(self._parents, pids[born], batch["ppid"][born])
         if "name" in batch:
             named = batch["name"] != 0
-            _remember(self._names, (pids << 32 | tids)[named], self._own(batch["name"][named], batch))
+            _remember(self._names, (pids << 32 | tids)[named], batch["name"][named])
 
     def _resident(self, batch: Batch) -> None:
         pid = int(batch.header.get("pid", 0))
@@ -168,7 +159,7 @@ class Summary:
     def _pages(self, batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
         """(file << 8 | kind, pages) of runs of pages."""
         (files, kinds), counts = group(_column(batch, "file"), _column(batch, "kind"), weights=batch["pages"])
-        return self._own(files, batch) << 8 | kinds, counts
+        return files << 8 | kinds, counts
 
     # -- what it tells -----------------------------------------------------------------------------------------------
 

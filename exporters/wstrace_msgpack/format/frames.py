@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.schema import STREAMS
+from wstrace.schema import Schema
 from wstrace_msgpack.format import columns as col
 from wstrace_msgpack.format.layout import FEATURES, INDEX_ENTRIES, LIMITS, VERSION, FrameError, Limits
 from wstrace_msgpack.format.values import Body, packb
@@ -24,8 +24,6 @@ assert _INDEX_ROW.itemsize == 39  # FORMAT.md, INDEX
 _INDEX_FIXED = {"array": 0x96, "m1": 0xCF, "m2": 0xCE, "m3": 0xCE, "m4": 0xCF, "m5": 0xCF}
 _INDEX_START = b"\x81\xa1f\xdd"
 MAX_TIME = (1 << 64) - 1
-#: streams that a header announces
-STORED = ("page_fault", "process", "resident", "written")
 #: bytes of a body's start in which stream, n and t are looked for before all of it is read
 PEEK_BYTES = 512
 
@@ -45,15 +43,9 @@ def text(name: str) -> str | bytes:
     return name
 
 
-def schema_of(stream: str, names: list[str]) -> list[list[str]]:
-    """[[column, type, semantic]...] of those columns of a known stream."""
-    schema = STREAMS[stream]
-    return [[c.name, c.type, c.semantic] for c in schema.columns if c.name in names]
-
-
-def announced() -> dict[str, list[list[str]]]:
-    """The header's `schema`: every stored column of the streams of v1."""
-    return {name: schema_of(name, [c.name for c in STREAMS[name].columns if not c.derived]) for name in STORED}
+def schema_rows(schema: Schema) -> list[list[str]]:
+    """[[column, type, semantic]...] of a stream's stored columns: how it is announced."""
+    return [[column.name, column.type, column.semantic] for column in schema.columns if not column.derived]
 
 
 def pack_strings(base: int, names: list[str]) -> bytes:
@@ -137,14 +129,15 @@ def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
             value = body.value()
             setattr(header, key, value if isinstance(value, dict) else {})
         elif key == "schema":
-            header.schema = _schema(body.value())
+            header.schema = announced_rows(body.value())
         else:
             body.skip()
     body.end()
     return header
 
 
-def _schema(value: Any) -> dict[str, list[list[str]]]:
+def announced_rows(value: Any) -> dict[str, list[list[str]]]:
+    """{stream: [[column, type, semantic]...]} of a value that may be anything; what has another shape is left out."""
     if not isinstance(value, dict):
         return {}
     return {

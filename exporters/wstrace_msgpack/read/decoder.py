@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Batch, Dictionary
-from wstrace.schema import DTYPES, MARK, Schema
+from wstrace.batch import Batch, Dictionary, recoded
+from wstrace.schema import DTYPES, MARK, STREAMS, Schema
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import EVENTS, SNAPSHOT, FrameError, Limits
 from wstrace_msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_msgpack.read.id_tables import PartLookups
 from wstrace_msgpack.read.scan import Damage, Frame
 
-MAP_COLUMNS = ("mapping", "pc_mapping")
 #: derived column -> the stored ones it is computed from
 DERIVED_FROM = {"file": ("mapping",), "kind": ("mapping",), "pc_file": ("pc_mapping", "flags")}
 
@@ -77,7 +76,10 @@ class Decoder:
             return frozenset((EVENTS, SNAPSHOT, MARK_FRAME))
         if stream == "mark":
             return frozenset((MARK_FRAME,))
-        return frozenset((SNAPSHOT if self._schema(stream).snapshot else EVENTS,))
+        known = STREAMS.get(stream)
+        if known is None:  # a file may have lost what announces it
+            return frozenset((EVENTS, SNAPSHOT))
+        return frozenset((SNAPSHOT if known.snapshot else EVENTS,))
 
     def batch(self, frame: Frame) -> Batch | None:
         """The batch of a frame; None when it is of another stream, or bad."""
@@ -92,13 +94,21 @@ class Decoder:
         if stream is not None and rows.stream != stream:
             return None
         self._part.unreadable.update(rows.unreadable)
-        columns = self._translated(rows.columns, self._schema(rows.stream))
+        schema = self._schema_of(rows.stream, rows.columns)
+        columns = self._translated(rows.columns, schema)
         columns = self._in_time(columns)
         if self.selection.columns is not None:
             columns = {name: columns[name] for name in self.selection.columns if name in columns}
         window = rows.window if rows.window[0] <= rows.window[1] else (rows.window[1], rows.window[0])
-        return Batch(self._schema(rows.stream), columns, window=window, lost=rows.lost, source="replay",
+        return Batch(schema, columns, window=window, lost=rows.lost, source="replay",
                      strings=self._strings, header=rows.header)  # fmt: skip
+
+    def _schema_of(self, stream: str, columns: Iterable[str]) -> Schema:
+        """The stream's schema; what the file announces is asked for only when it can tell more than is known here."""
+        known = STREAMS.get(stream)
+        if known is not None and all(known.column(name) is not None for name in columns):
+            return known
+        return self._schema(stream)
 
     def _translated(self, columns: dict[str, NDArray[Any]], schema: Schema) -> dict[str, NDArray[Any]]:
         found = {}
@@ -106,20 +116,16 @@ class Decoder:
             array = columns.pop(column.name, None)
             if array is None:
                 continue
-            if array.dtype != DTYPES[column.type]:
-                array = array.astype(DTYPES[column.type])
-            if column.semantic == "str":
-                array = self._lookups.name(array)
-            found[column.name] = array
+            if not np.can_cast(array.dtype, DTYPES[column.type]):  # it would lose digits
+                self._part.unreadable.add(column.name)
+                continue
+            found[column.name] = array.astype(DTYPES[column.type], copy=False)
         found.update(columns)
         wanted = self.selection.columns
         derived = {}
         if schema.column("mapping") is not None and (wanted is None or not DERIVED_FROM.keys().isdisjoint(wanted)):
             derived = self._lookups.derived(found)
-        for name in MAP_COLUMNS:
-            if name in found and not self._lookups.identical:
-                found[name] = self._lookups.mapping(found[name])
-        return {**found, **derived}
+        return {**recoded(schema, found, self._lookups.spaces), **derived}
 
     def _in_time(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         start, end, times = self.selection.start, self.selection.end, columns.get("time_ns")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
-from wstrace.schema import STREAMS, Schema
 from wstrace_msgpack.format import frames, osfile
 from wstrace_msgpack.format.frames import unpack_header
 from wstrace_msgpack.format.layout import END, HEADER, LIMITS, MAPPINGS, MARK, STRINGS, FrameError, Limits
@@ -15,6 +14,7 @@ from wstrace_msgpack.read.decoder import Decoder, Selection
 from wstrace_msgpack.read.id_tables import PartLookups, Tables, Whole
 from wstrace_msgpack.read.part import first_header
 from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner
+from wstrace_msgpack.read.schemas import Schemas
 
 
 class Follower:
@@ -41,6 +41,7 @@ class Follower:
         self.facts: dict[str, object] = {}
         self._path, self._number = path, 0
         self._whole = Whole(strings)
+        self._schemas = Schemas(limits)
         self._open(path)
 
     def _open(self, path: str) -> None:
@@ -68,6 +69,7 @@ class Follower:
             if why := header.refused():
                 raise TraceFileError(f"{self._input.path}: {why}", "read it with a newer wstrace")
             self._number = header.part
+            self._schemas.add(header.schema)
         elif frame.kind == STRINGS:
             self._tables.add_strings(*frames.unpack_strings(frame.body, self.limits))
             self._decoder = None
@@ -83,12 +85,13 @@ class Follower:
     def _rows(self, frame: Frame) -> Iterator[Batch]:
         if frame.kind == MARK:
             mark = frames.unpack_mark(frame.body, self.limits)
+            self._schemas.add_mark(mark)
             if mark.get("m") == "facts" and isinstance(mark.get("facts"), dict):
                 self.facts = mark["facts"]
         if self._decoder is None:
             known = self._whole.n_rows
             lookups = PartLookups(self._tables, self._whole)
-            self._decoder = Decoder(self, lookups, Selection(), _schema, self._whole.strings)
+            self._decoder = Decoder(self, lookups, Selection(), self._schemas, self._whole.strings)
             if self._whole.n_rows > known:
                 yield self._whole.batch(known)
         if frame.kind in self._decoder.kinds:
@@ -112,7 +115,3 @@ class Follower:
     def close(self) -> None:
         """Closes the file."""
         self._input.close()
-
-
-def _schema(name: str) -> Schema:
-    return STREAMS.get(name) or Schema(name, ())

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, Recoding
 from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS, MAPPING
 from wstrace_msgpack.format.layout import LOST, FrameError, Limits
 
@@ -103,8 +103,10 @@ class PartLookups:
         for column in ("file", "build_id"):
             rows[column] = self.name(rows[column])
         given = whole.add(rows)
-        self.mapping = Lookup(rows["id"], given, 0)
-        self.identical = bool(np.array_equal(given, rows["id"]))
+        #: what translates the part's ids, by semantic
+        self.spaces: dict[str, Recoding] = {"str": self.name}
+        if not np.array_equal(given, rows["id"]):
+            self.spaces["map"] = Lookup(rows["id"], given, 0)
         kinds = (rows["flags"] >> KIND_SHIFT) & 15
         labels = label_codes(rows["file"], kinds, whole.strings)
         self._file = Lookup(rows["id"], labels, lost)

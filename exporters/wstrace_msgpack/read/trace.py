@@ -10,13 +10,14 @@ import numpy as np
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.ledger import Ledger
-from wstrace.schema import MAPPING, PROCESS, STREAMS, Column, Schema
+from wstrace.schema import MAPPING, PROCESS, Column, Schema
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.columns import TYPES
 from wstrace_msgpack.format.layout import EVENTS, LIMITS, SNAPSHOT, Limits
 from wstrace_msgpack.read.decoder import Decoder, Selection
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
+from wstrace_msgpack.read.schemas import Schemas
 
 
 def open_trace(
@@ -75,6 +76,7 @@ class TraceFile:
         self._lookups = [PartLookups(part.tables, self._whole) for part in self.parts]
         self._processes: Batch | None = None
         self._marks: list[dict[str, Any]] | None = None
+        self._schemas: Schemas | None = None
 
     @property
     def header(self) -> frames.Header:
@@ -185,7 +187,7 @@ class TraceFile:
 
     @property
     def streams(self) -> dict[str, Schema]:
-        """stream -> its schema: what the header announces, for those that have rows."""
+        """stream -> its schema, for those that have rows."""
         return {name: self.schema(name) for name in self.rows}
 
     def columns_of(self, stream: str, wanted: Sequence[str] | None = None) -> list[Column]:
@@ -209,12 +211,19 @@ class TraceFile:
         return self.parts[0].begin_ns
 
     def schema(self, name: str) -> Schema:
-        """The schema of a stream: the known one, else what the header announces."""
-        known = STREAMS.get(name)
-        if known is not None:
-            return known
-        rows = self.header.schema.get(name, [])
-        return Schema(name, tuple(Column(row[0], row[1], row[2]) for row in rows))
+        """The schema of a stream: the known one with what the file announces beside it, or all that it announces."""
+        return self.schemas(name)
+
+    @property
+    def schemas(self) -> Schemas:
+        """The schemas of all streams, by name."""
+        if self._schemas is None:
+            self._schemas = Schemas(self.limits)
+            for part in self.parts:
+                self._schemas.add(part.header.schema)
+            for mark in self.marks:
+                self._schemas.add_mark(mark)
+        return self._schemas
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

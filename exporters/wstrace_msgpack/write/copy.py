@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, Recoding, Translation, recoded
 from wstrace.ledger import Ledger
+from wstrace.schema import ID_SPACES, MAPPING, MARK, PROCESS
 from wstrace_msgpack.read.decoder import Decoder, Selection
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.trace import TraceFile
+from wstrace_msgpack.write.live_mappings import shifted
 from wstrace_msgpack.write.parts import Parts
 from wstrace_msgpack.write.writer import TraceWriter
 
@@ -36,11 +39,12 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
     writer = TraceWriter(parts, strings)
     writer.begin(first.header)
     hosts = _hosts(traces)
-    base = 0
+    bases = dict.fromkeys((space for space, table in ID_SPACES.items() if table), 0)
     streams = []
     for number, trace in enumerate(traces):
-        moved = Moved(trace, strings, base, _shift(first, trace), number if len(hosts) > 1 else None)
-        base += int(trace.mappings["id"].max(initial=0))
+        moved = Moved(trace, strings, dict(bases), _shift(first, trace), number if len(hosts) > 1 else None)
+        for space in bases:
+            bases[space] += _highest(trace, space)
         writer.write(moved.batch(trace.mappings))
         for mark in trace.marks:
             kind = mark.get("m")
@@ -56,20 +60,28 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
 
 
 class Moved:
-    """One trace's batches as they stand in the new file: its names, ids of mappings, times and host.
+    """One trace's batches as they stand in the new file: its ids, times and host.
 
     Args:
         strings: the new file's names.
-        base: added to ids of mappings.
+        bases: semantic -> what is added to the ids of that space.
         shift: ns added to times.
         host: which one of several it is; None = there is but one.
     """
 
-    def __init__(self, trace: TraceFile, strings: Dictionary, base: int, shift: int, host: int | None) -> None:
-        self._trace = trace
-        self._suffix = "" if host is None else f"@{trace.header.host.get('name') or host}"
-        self._codes = {"": np.empty(0, "<u4"), self._suffix: np.empty(0, "<u4")}
-        self._strings, self._base, self._shift, self._host = strings, base, shift, host
+    def __init__(
+        self, trace: TraceFile, strings: Dictionary, bases: Mapping[str, int], shift: int, host: int | None
+    ) -> None:
+        self._strings, self._shift, self._host = strings, shift, host
+        suffix = "" if host is None else f"@{trace.header.host.get('name') or host}"
+        self._spaces: dict[str, Recoding] = {
+            "str": Translation(trace.strings, strings),
+            **{space: functools.partial(shifted, base=base) for space, base in bases.items()},
+        }
+        if shift:
+            self._spaces["ns"] = self._later
+        #: processes of several hosts are told apart by their names
+        self._of_processes: dict[str, Recoding] = {**self._spaces, "str": Translation(trace.strings, strings, suffix)}
 
     def batches(self, part: Part, decoder: Decoder) -> Iterator[Batch]:
         """The rows of a part."""
@@ -78,38 +90,19 @@ class Moved:
             if batch is not None and (len(batch) or batch.lost):
                 yield self.batch(batch)
 
-    def _names(self, codes: NDArray[Any], suffix: str) -> NDArray[Any]:
-        """The new file's codes of names; the old dictionary may have grown meanwhile."""
-        known = self._codes[suffix]
-        if len(known) < len(self._trace.strings):
-            names = self._trace.strings.names(len(known), len(self._trace.strings))
-            more = [self._strings.code(name + suffix) if name else 0 for name in names]
-            known = self._codes[suffix] = np.concatenate((known, np.array(more, "<u4")))
-        found: NDArray[Any] = known[codes]
-        return found
+    def _later(self, times: NDArray[Any]) -> NDArray[Any]:
+        return (times.astype("<i8") + self._shift).astype("<u8")
 
     def batch(self, batch: Batch) -> Batch:
         """A batch, moved."""
-        columns = {}
-        for name, array in batch.columns.items():
-            column = batch.schema.column(name)
-            if column is None:
-                columns[name] = array
-            elif column.derived:
-                continue
-            elif column.semantic == "str":
-                columns[name] = self._names(array, self._suffix if batch.schema.name == "process" else "")
-            elif column.semantic == "map" or (name == "id" and batch.schema.name == "mapping"):
-                columns[name] = np.where(array == 0, array, array + np.uint32(self._base)).astype("<u4")
-            elif column.semantic == "ns" and self._shift:
-                columns[name] = (array.astype("<i8") + self._shift).astype("<u8")
-            else:
-                columns[name] = array
-        if self._host is not None and batch.schema.name not in ("mapping", "mark"):
+        schema = batch.schema
+        stored = {c: batch[c] for c in batch if (column := schema.column(c)) is None or not column.derived}
+        columns = recoded(schema, stored, self._of_processes if schema.name == PROCESS.name else self._spaces)
+        if self._host is not None and schema.name not in (MAPPING.name, MARK.name):
             columns.setdefault("host", np.full(len(batch), self._host, "<u2"))
         window = (max(0, batch.window[0] + self._shift), max(0, batch.window[1] + self._shift))
         header = self.mark(batch.header)
-        return Batch(batch.schema, columns, window=window, lost=batch.lost, strings=self._strings, header=header)
+        return Batch(schema, columns, window=window, lost=batch.lost, strings=self._strings, header=header)
 
     def mark(self, mark: Mapping[str, Any]) -> dict[str, Any]:
         """A mark or header with its times moved."""
@@ -118,6 +111,13 @@ class Moved:
             if type(moved.get(key)) is int:
                 moved[key] = max(0, moved[key] + self._shift)
         return moved
+
+
+def _highest(trace: TraceFile, space: str) -> int:
+    """The highest id of a space that a trace's table gives."""
+    table = ID_SPACES[space]
+    key = next(column.name for column in trace.schema(table).columns if column.semantic == space)
+    return max((int(batch[key].max(initial=0)) for batch in trace.batches(table, [key])), default=0)
 
 
 def _shift(first: TraceFile, other: TraceFile) -> int:

@@ -24,7 +24,6 @@ from wstrace.schema import DTYPES, MAPPING, PROCESS_EXEC, PROCESS_EXIT, PROCESS_
 GRACE_SECONDS = 3.0
 #: rows held before those that died are looked for
 PRUNE_ROWS = 65_536
-_STR_COLUMNS = tuple(c.name for c in MAPPING.columns if c.semantic == "str")
 
 
 class Names:
@@ -38,10 +37,12 @@ class Names:
         self.new: list[str] = []  # not yet in a STRINGS frame; the last has id next - 1
 
     def ids(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """The ids of those codes; names seen for the first time are put into `new`."""
+        """The ids of those codes, 0 for a code of no name; names seen for the first time are put into `new`."""
         if not len(codes):
             return codes.astype("<u4")
-        top = int(codes.max())
+        if (top := int(codes.max())) >= len(self._strings):
+            codes = np.where(codes < len(self._strings), codes, 0)
+            top = int(codes.max())
         if top >= len(self._ids):
             grown = np.zeros(max(2 * len(self._ids), top + 1), "<u4")
             grown[: len(self._ids)] = self._ids
@@ -117,7 +118,7 @@ class Mappings:
         n = len(batch)
         if not n:
             return
-        rows = {c.name: batch[c.name] for c in MAPPING.columns if c.name in batch}
+        rows = {c.name: batch[c.name].astype(DTYPES[c.type], copy=False) for c in MAPPING.columns if c.name in batch}
         self.new.append(rows)
         self.new_rows += n
         pids = batch["pid"].tolist() if "pid" in batch else [0] * n
@@ -196,16 +197,6 @@ def concatenate(rows: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([r[name] for r in rows]) for name in names}
 
 
-def columns_for_file(rows: Mapping[str, NDArray[Any]], names: Names, base: int) -> dict[str, NDArray[Any]]:
-    """Mapping rows with the part's ids: names, and the mapping's own where a resumed file has taken the low ones."""
-    columns = {name: array.astype(DTYPES[c.type], copy=False) for c in MAPPING.columns
-               if (array := rows.get(name := c.name)) is not None}  # fmt: skip
-    for name in _STR_COLUMNS:
-        if name in columns:
-            columns[name] = names.ids(columns[name])
-    return {**columns, "id": shifted(columns["id"], base)}
-
-
 def shifted(ids: NDArray[Any], base: int) -> NDArray[Any]:
-    """Mapping ids plus base, 0 (unknown) left as it is."""
+    """Ids plus base, where a resumed file or another trace has taken the low ones; 0 (unknown) is left as it is."""
     return ids if base == 0 else np.where(ids == 0, ids, ids + np.uint32(base)).astype("<u4")

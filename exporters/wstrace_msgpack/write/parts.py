@@ -99,7 +99,7 @@ class Parts:
         if self.like is not None:
             return replace(
                 self.like, version=VERSION, need=[], id=self.sink.file_id, part=self.number, prev=prev,
-                writer=f"wstrace {version('wstrace')}", schema=frames.announced(),
+                writer=f"wstrace {version('wstrace')}", schema={},
             )  # fmt: skip
         clocks = osfile.clocks()
         return frames.Header(
@@ -113,7 +113,6 @@ class Parts:
             host=dict(osfile.host()),
             writer=f"wstrace {version('wstrace')}",
             command=self._command,
-            schema=frames.announced(),
         )
 
     def due(self, full: bool = False) -> bool:

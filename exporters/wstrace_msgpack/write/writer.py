@@ -6,6 +6,7 @@ goes out, the names and mappings that it refers to stand in the file.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, Recoding, recoded
+from wstrace.schema import MAPPING, Schema
 from wstrace_msgpack.format import frames, osfile
 from wstrace_msgpack.format.columns import TYPES
 from wstrace_msgpack.format.frames import Header
@@ -30,14 +32,13 @@ from wstrace_msgpack.format.layout import (
     STRINGS,
 )
 from wstrace_msgpack.format.values import packb
-from wstrace_msgpack.write.live_mappings import Mappings, Names, columns_for_file, concatenate, shifted
+from wstrace_msgpack.write.live_mappings import Mappings, Names, concatenate, shifted
 from wstrace_msgpack.write.parts import Parts
 
 #: characters of names in one STRINGS frame: its body stays below a megabyte in any encoding
 _STRINGS_CHARS = 128 << 10
 #: at this share of a reader's limit on a table the part ends
 _TABLE_SHARE = 0.75
-_MAP_COLUMNS = ("mapping", "pc_mapping")
 
 
 class Gathering:
@@ -48,6 +49,11 @@ class Gathering:
         self.rows = 0
         self.lost = 0
         self.since = 0.0
+
+    def fits(self, batch: Batch) -> bool:
+        """Whether it has the columns of those that wait, with the same meaning."""
+        first = self.batches[0]
+        return set(first) == set(batch) and first.schema == batch.schema
 
     def add(self, batch: Batch) -> None:
         """One more."""
@@ -77,7 +83,7 @@ class TraceWriter:
         self._gathering: dict[str, Gathering] = {}
         self._mappings = Mappings()
         self._snapshots: dict[tuple[str, Any, Any], int] = {}
-        self._announced: set[tuple[str, str]] = set()
+        self._announced: dict[str, set[str]] = {}  # stream -> columns, in this part
         self.rows: Counter[str] = Counter()  # taken, by stream
         self.left_out: Counter[str] = Counter()  # columns of a type that the format has not
         self._clocked = time.monotonic()
@@ -93,7 +99,10 @@ class TraceWriter:
         self._sink = self._parts.sink
         self._names = Names(self._strings, self._parts.next_string)
         self._table_rows = self._parts.table_rows
-        self._base = self._parts.mapping_base
+        #: the session's ids -> the part's, by semantic
+        self._spaces: dict[str, Recoding] = {
+            "str": self._names.ids, "map": functools.partial(shifted, base=self._parts.mapping_base)
+        }  # fmt: skip
         self._announced.clear()
         self._clock()
 
@@ -115,7 +124,7 @@ class TraceWriter:
             self._snapshot(batch)
             return
         gathering = self._gathering.setdefault(name, Gathering())
-        if gathering.batches and set(gathering.batches[0]) != set(batch):
+        if gathering.batches and not gathering.fits(batch):
             self._cut(name, gathering)
         gathering.add(batch)
         if gathering.rows >= FRAME_ROWS:
@@ -174,6 +183,7 @@ class TraceWriter:
         self._sink.append(MARK, packb({"m": "clock", "t": clocks["monotonic"], **clocks}))
 
     def _user_marks(self, batch: Batch) -> None:
+        self._announce(batch.schema, {})
         columns = {name: batch[name].tolist() for name in batch}
         for row in range(len(batch)):
             at = {name: values[row] for name, values in columns.items()}
@@ -186,20 +196,24 @@ class TraceWriter:
             return
         batches, lost = gathering.batches, gathering.lost
         self._gathering[name] = Gathering()
-        columns = concatenate([self._stored(batch) for batch in batches])
+        schema, columns = batches[0].schema, concatenate([self._stored(batch) for batch in batches])
         n = sum(len(batch) for batch in batches)
         window = (min(b.window[0] for b in batches), max(b.window[1] for b in batches))
         for start in range(0, max(n, 1), FRAME_ROWS):
             part = {key: array[start : start + FRAME_ROWS] for key, array in columns.items()}
-            self._events(name, min(FRAME_ROWS, n - start), window, lost if start == 0 else 0, part)
+            self._events(schema, min(FRAME_ROWS, n - start), window, lost if start == 0 else 0, part)
 
-    def _events(self, name: str, n: int, window: tuple[int, int], lost: int, part: dict[str, NDArray[Any]]) -> None:
+    def _events(
+        self, schema: Schema, n: int, window: tuple[int, int], lost: int, part: dict[str, NDArray[Any]]
+    ) -> None:
+        name = schema.name
         if self._sink.full:
             self._sink.drain()
             if self._sink.full:
                 self._sink.drop(name, n)
                 return
-        part = self._with_ids(name, part)
+        part = recoded(schema, part, self._spaces)
+        self._announce(schema, part)
         self._tables()
         times = part.get("time_ns")
         if times is not None and n:
@@ -214,10 +228,12 @@ class TraceWriter:
         key = (name, head.get("snap"), head.get("pid"))
         t = int(head.get("t", batch.window[0]))
         for start in range(0, max(n, 1), FRAME_ROWS):
-            part = self._with_ids(name, {k: array[start : start + FRAME_ROWS] for k, array in columns.items()})
+            part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
+            part = recoded(batch.schema, part, self._spaces)
             rows = min(FRAME_ROWS, n - start)
             number = self._snapshots.get(key, 0)
             last = bool(head.get("last", True)) and start + FRAME_ROWS >= n
+            self._announce(batch.schema, part)
             self._tables()
             header = {"s": name, "snap": head.get("snap", 0), "part": number, "last": last, "pid": head.get("pid", 0),
                       "t": t, "pages": int(part["pages"].sum()) if "pages" in part else 0}  # fmt: skip
@@ -240,24 +256,30 @@ class TraceWriter:
                 self.left_out[name] += 1
                 continue
             kept[name] = array
-            if column is None and (batch.schema.name, name) not in self._announced:
-                self._announced.add((batch.schema.name, name))
-                kind = TYPES[array.dtype.newbyteorder("<").str]
-                self.mark("schema", schema={batch.schema.name: [[name, kind, "count"]]})
         return kept
 
-    def _with_ids(self, stream: str, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        if stream == "process" and "name" in columns:
-            columns["name"] = self._names.ids(columns["name"])
-        for name in _MAP_COLUMNS if self._base else ():
-            if name in columns:
-                columns[name] = shifted(columns[name], self._base)
-        return columns
+    def _announce(self, schema: Schema, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Says what a stream's columns mean, before its first rows in a part; and those that enrichers added."""
+        if schema.name not in self._announced:
+            self._announced[schema.name] = set()
+            self._announce_rows(schema, frames.schema_rows(schema))
+        told = self._announced[schema.name]
+        if new := [name for name in columns if name not in told]:
+            self._announce_rows(
+                schema, [[name, TYPES[columns[name].dtype.newbyteorder("<").str], "count"] for name in new]
+            )
+
+    def _announce_rows(self, schema: Schema, rows: list[list[str]]) -> None:
+        self._announced[schema.name].update(name for name, _, _ in rows)
+        kinds = {word: [schema.name] for word in ("snapshot", "essential") if getattr(schema, word)}
+        self.mark("schema", schema={schema.name: rows}, **kinds)
 
     def _tables(self) -> None:
         """Brings new mappings and names into the file, names first."""
         rows = self._mappings.take_new()
-        columns = columns_for_file(rows, self._names, self._base) if rows else {}
+        columns = recoded(MAPPING, rows, self._spaces) if rows else {}
+        if rows:
+            self._announce(MAPPING, columns)
         self._strings_frames()
         n = len(columns["id"]) if columns else 0
         for start in range(0, n, FRAME_ROWS):

@@ -1,0 +1,61 @@
+"""What the columns of a trace's streams mean: those known here, and what the file itself announces of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wstrace.schema import DTYPES, ID_SPACES, SEMANTICS, STREAMS, Column, Schema
+from wstrace_msgpack.format.frames import announced_rows
+from wstrace_msgpack.format.layout import Limits
+
+
+class Schemas:
+    """Streams by name. Of a stream of ours only columns are added: a file cannot change what a column of it means.
+
+    Args:
+        limits: a file may announce as many streams as a table of `free_items` has, and as many columns as a frame.
+
+    Attributes:
+        unknown: semantic that this version does not know -> the columns (stream.column) that have it; they are given
+            as the numbers that stand in the file.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._streams: dict[str, Schema] = dict(STREAMS)
+        self.unknown: dict[str, list[str]] = {}
+
+    def __call__(self, name: str) -> Schema:
+        """The schema of a stream; one without columns when nothing is known of it."""
+        return self._streams.get(name) or Schema(name, ())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._streams
+
+    def add(self, announced: dict[str, Any], snapshots: Any = (), essentials: Any = ()) -> None:
+        """Takes what a header or a mark `schema` announces; what stood first is right."""
+        for name, rows in announced.items():
+            if name not in self._streams and len(self._streams) >= self._limits.free_items:
+                return
+            schema = self(name)
+            known = {column.name for column in schema.columns}
+            columns = list(schema.columns)
+            for word, kind, semantic in (row[:3] for row in rows):
+                if kind in DTYPES and word not in known and len(columns) < self._limits.columns:
+                    known.add(word)
+                    columns.append(Column(word, "u32" if semantic in ID_SPACES else kind, semantic))
+                    if semantic not in SEMANTICS and len(self.unknown) < self._limits.columns:
+                        self.unknown.setdefault(semantic, []).append(f"{name}.{word}")
+            essential, snapshot = schema.essential, schema.snapshot
+            if name not in STREAMS:
+                essential, snapshot = essential or _has(essentials, name), snapshot or _has(snapshots, name)
+            self._streams[name] = Schema(name, tuple(columns), essential, snapshot)
+
+    def add_mark(self, mark: dict[str, Any]) -> None:
+        """Takes a mark, when it is one that announces schemas."""
+        if mark.get("m") == "schema":
+            self.add(announced_rows(mark.get("schema")), mark.get("snapshot"), mark.get("essential"))
+
+
+def _has(value: Any, name: str) -> bool:
+    return isinstance(value, list | tuple) and name in value
