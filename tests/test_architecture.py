@@ -29,6 +29,7 @@ LAYERS = [
     "options",
     "hookspecs",
     "plugins",
+    "output_file",
     "config",
     "analysis",
     "recorder",

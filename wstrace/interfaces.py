@@ -283,7 +283,15 @@ class Platform(abc.ABC):
 
     @abc.abstractmethod
     def output_owner(self) -> tuple[int, int] | None:
-        """(uid, gid) that outputs are to belong to when that is not the caller (sudo), else None."""
+        """(uid, gid) of the user for whom we run with more rights than his own (who called sudo), else None."""
+
+    def as_output_owner(self) -> AbstractContextManager[None]:
+        """While entered, this thread, and no other one, opens and removes files with the output owner's rights.
+
+        Raises (when entered):
+            OutputError: these rights cannot be taken on.
+        """
+        return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)

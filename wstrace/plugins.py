@@ -219,6 +219,15 @@ def default_plugins() -> Plugins:
     return Plugins.from_environment()
 
 
+@functools.cache
+def own_platform() -> Platform | None:
+    """The Platform of the running system, from wstrace's own plugins and whatever is switched off; None without one."""
+    try:
+        return Plugins(third_party=False).platform
+    except Unavailable:
+        return None
+
+
 def api_name(name: str) -> Any:
     """A public name that a plugin gives to `wstrace`. Raises AttributeError, as a module does."""
     target = default_plugins().api.get(name)

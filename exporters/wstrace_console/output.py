@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from wstrace.errors import OutputError
+from wstrace.output_file import open_output
 from wstrace.text import encodable, printable
 
 if TYPE_CHECKING:
@@ -44,17 +45,19 @@ class Output:
 
     @classmethod
     def open(cls, path: str) -> Output:
-        """A new file, UTF-8. Raises OutputError."""
-        try:
-            return cls(Path(path).open("w", encoding="utf-8"), name=path, owned=True)
-        except OSError as error:
-            raise OutputError(f"cannot write {printable(path)}: {error.strerror}", "choose another path") from error
+        """A file, UTF-8; one that is there is overwritten. Raises OutputError."""
+        opened = open_output(path, force=True)
+        if opened.regular:
+            os.ftruncate(opened.fd, 0)
+        return cls(os.fdopen(opened.fd, "w", encoding="utf-8"), name=path, owned=True)
 
     @classmethod
     def standard(cls, name: str) -> Output:
         """stdout or stderr of this process, as it is now; nowhere when it has none (pythonw)."""
         stream = getattr(sys, name)
-        return cls.open(os.devnull) if stream is None else cls(stream, name=name)
+        if stream is None:
+            return cls(Path(os.devnull).open("w", encoding="utf-8"), owned=True)
+        return cls(stream, name=name)
 
     def write(self, text: str) -> None:
         """Writes and flushes. Raises OutputError when the output fails (a full disk), not when its reader went away."""

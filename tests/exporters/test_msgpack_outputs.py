@@ -175,3 +175,61 @@ def test_a_forked_child_writes_nothing(tmp_path):
     with open_trace(str(tmp_path / "x.wst")) as trace:
         assert trace.clean
         assert trace.rows["page_fault"] == 2000
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="plays sudo: needs root")
+class TestUnderSudo:
+    """As root for a user who, or whose programs, can write in the folder of the output."""
+
+    @pytest.fixture
+    def folder(self, tmp_path, monkeypatch) -> Path:
+        for parent in list(tmp_path.parents)[:3]:
+            parent.chmod(parent.stat().st_mode | 0o055)
+        tmp_path.chmod(0o755)
+        own = tmp_path / "own"
+        own.mkdir()
+        os.chown(own, 65534, 65534)
+        monkeypatch.setenv("SUDO_UID", "65534")
+        monkeypatch.setenv("SUDO_GID", "65534")
+        return own
+
+    @pytest.fixture
+    def victim(self, tmp_path) -> Path:
+        path = tmp_path / "victim"
+        path.write_bytes(b"precious")
+        yield path
+        assert path.read_bytes() == b"precious"
+        assert path.stat().st_uid == 0
+
+    def test_a_link_is_not_followed_though_it_may_overwrite(self, folder, victim):
+        (folder / "x.wst").symlink_to(victim)
+        with pytest.raises(OutputError, match="symbolic link"):
+            started(folder / "x.wst", force=True)
+        with pytest.raises(OutputError, match="symbolic link"):
+            started(folder / "x.wst", force=True, layout="rows")
+
+    @pytest.mark.parametrize("force", [False, True])
+    def test_rotation_into_a_planted_part_is_told(self, folder, victim, force):
+        path = folder / "r.wst"
+        (folder / "r.0001.wst").symlink_to(victim)
+        exporter, context = started(path, rotate_bytes=10_000, force=force)
+        everything(exporter, context, 20_000)
+        with pytest.raises(
+            OutputError, match=r"r\.0001\.wst is a symbolic link; the records since then are in .*/r\.wst"
+        ):
+            exporter.close()
+        assert context.ledger.as_dict() == {}
+        with open_trace(str(path)) as trace:
+            assert trace.clean
+            assert trace.rows["page_fault"] == 20_000
+            assert any(mark.get("m") == "rotation" and "symbolic link" in mark["why"] for mark in trace.marks)
+        assert path.stat().st_uid == 65534
+
+    def test_old_parts_are_removed_with_the_callers_rights_only(self, folder):
+        exporter, context = started(folder / "r.wst", rotate_bytes=8_000, keep=1)
+        for _ in range(3):
+            everything(exporter, context, 3000)
+            exporter.flush(1)
+        exporter.close()
+        (last,) = folder.iterdir()
+        assert last.stat().st_uid == 65534

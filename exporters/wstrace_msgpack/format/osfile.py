@@ -1,4 +1,4 @@
-"""Output files as the system has them: opening, locking, truncating, syncing, owner. The one file that knows the OS.
+"""Trace files as the system has them: locking, truncating, syncing; clocks, host. The one file that knows the OS.
 
 Files are written by `os.write`, unbuffered: what a write() returned for survives kill -9.
 """
@@ -11,12 +11,12 @@ import importlib
 import mmap
 import os
 import platform
-import stat
 import time
 from pathlib import Path
 from typing import Any
 
 from wstrace.errors import OutputError
+from wstrace.output_file import open_output
 
 #: conditions that may pass: space comes back, a disk recovers
 PASSING = frozenset({errno.ENOSPC, errno.EIO, errno.EAGAIN, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
@@ -92,7 +92,7 @@ class OutputFile:
         resume: an existing file is kept; the caller cuts it.
 
     Raises:
-        OutputError: it exists, another writer has it, the directory or disk refuses, standard output is a terminal.
+        OutputError: another writer has it, standard output is a terminal, or as wstrace.output_file.open_output().
     """
 
     def __init__(self, path: str, *, force: bool = False, resume: bool = False) -> None:
@@ -104,32 +104,17 @@ class OutputFile:
             self.fd = os.dup(1)
             if _msvcrt is not None:  # else every 0A becomes 0D 0A
                 _msvcrt.setmode(self.fd, getattr(os, "O_BINARY", 0))
+            self.regular = False
         else:
-            self.fd = self._open(path, force, resume)
-        mode = os.fstat(self.fd).st_mode
-        self.regular = path != "-" and stat.S_ISREG(mode)
+            self.fd, self.created, self.regular = open_output(path, force=force, resume=resume)
         if self.regular:
             try:
-                self._take(force, resume)
+                self._take(resume)
             except BaseException:
                 os.close(self.fd)
                 raise
 
-    def _open(self, path: str, force: bool, resume: bool) -> int:
-        try:
-            with contextlib.suppress(FileExistsError):
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
-                self.created = True
-                return fd
-            regular = stat.S_ISREG(Path(path).stat().st_mode)
-            if regular and not force and not resume:
-                raise OutputError(f"{path} exists", "choose another name, or overwrite it with -f (force=true)")
-            # a FIFO waits here for its reader, as with any other program
-            return os.open(path, (os.O_RDWR if regular else os.O_WRONLY) | _BINARY)
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {error.strerror}", _remedy(error)) from None
-
-    def _take(self, force: bool, resume: bool) -> None:
+    def _take(self, resume: bool) -> None:
         """Locks it, and only then empties it: another writer's file must not lose a byte."""
         try:
             _lock(self.fd)
@@ -137,7 +122,6 @@ class OutputFile:
             raise OutputError(f"{self.path} is being written by another wstrace", "choose another name") from None
         if not resume:
             os.ftruncate(self.fd, 0)
-        _give_to_caller(self.fd)
 
     def size(self) -> int:
         """Its bytes."""
@@ -174,19 +158,6 @@ def sync_directory(path: str) -> None:
             os.close(fd)
 
 
-def remove(path: str) -> None:
-    """Removes a file; on Windows waits for a moment while another program has it open (errors 32 and 5)."""
-    for _ in range(10):
-        try:
-            Path(path).unlink(missing_ok=True)
-        except PermissionError:
-            if _msvcrt is None:
-                raise
-            time.sleep(0.05)
-        else:
-            return
-
-
 def is_being_written(path: str) -> bool:
     """Whether a writer holds the file's lock now."""
     try:
@@ -221,23 +192,3 @@ def _lock(fd: int) -> None:
             raise
         except OSError:
             pass  # a file system without locks (some network ones) is no reason not to write
-
-
-def _give_to_caller(fd: int) -> None:
-    """Under sudo the file belongs to the user who called it, not to root."""
-    geteuid, fchown = getattr(os, "geteuid", None), getattr(os, "fchown", None)
-    if geteuid is not None and fchown is not None and geteuid() == 0:
-        uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
-        if uid.isdigit():
-            with contextlib.suppress(OSError):
-                fchown(fd, int(uid), int(gid) if gid.isdigit() else -1)
-
-
-def _remedy(error: OSError) -> str:
-    return {
-        errno.ENOENT: "create its directory first",
-        errno.EACCES: "choose a directory that you may write to",
-        errno.EROFS: "choose a directory that you may write to",
-        errno.ENOSPC: "free some space or choose another disk",
-        errno.EISDIR: "name a file in it",
-    }.get(error.errno or 0, "choose another name")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
-from wstrace.errors import OutputError, Unavailable
+from wstrace.errors import Unavailable
+from wstrace.output_file import whole_file
 from wstrace.schema import KINDS, Column
 from wstrace.text import well_formed
-from wstrace_msgpack.format import osfile
 from wstrace_msgpack.read.trace import Batches
 
 FORMATS = frozenset((".parquet", ".csv", ".jsonl", ".arrow"))
@@ -80,63 +79,55 @@ def write(batches: Batches, output: str, *, force: bool = False, progress: bool 
         OutputError: it exists, or cannot be written.
     """
     table = Table(batches)
-    if Path(output).exists() and not force:
-        raise OutputError(f"{output} exists", "choose another name, or overwrite it with -f")
-    unfinished = f"{output}.{os.getpid()}.part"
-    out = osfile.OutputFile(unfinished, force=True)
-    out.close()
     rows = 0
-    try:
-        with _bar(batches, progress) as advance, _sink(table, unfinished, Path(output).suffix) as put:
-            for batch in batches:
-                put(batch)
-                rows += len(batch)
-                advance(len(batch))
-        Path(unfinished).replace(output)
-    except OSError as error:
-        raise OutputError(f"cannot write {output}: {error.strerror or error}") from None
-    finally:
-        osfile.remove(unfinished)
+    with (
+        whole_file(output, force=force) as file,
+        _bar(batches, progress) as advance,
+        _sink(table, file, Path(output).suffix) as put,
+    ):
+        for batch in batches:
+            put(batch)
+            rows += len(batch)
+            advance(len(batch))
     return rows
 
 
 @contextmanager
-def _sink(table: Table, path: str, suffix: str) -> Iterator[Callable[[Batch], None]]:
+def _sink(table: Table, file: IO[bytes], suffix: str) -> Iterator[Callable[[Batch], None]]:
     """What takes batches of that format."""
     pa = pyarrow()
     if suffix == ".jsonl":
-        with Path(path).open("w", encoding="utf-8", newline="\n") as file:
-            yield lambda batch: file.writelines(_json_lines(table.record_batch(batch)))
+        yield lambda batch: file.writelines(_json_lines(table.record_batch(batch)))
         return
     if suffix == ".parquet":
-        writer = _parquet_writer(path, table.schema)
+        writer = _parquet_writer(file, table.schema)
     elif suffix == ".csv":
         from pyarrow import csv
 
         plain = pa.schema(
             [pa.field(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type) for f in table.schema]
         )
-        with csv.CSVWriter(path, plain) as lines:
+        with csv.CSVWriter(file, plain) as lines:
             yield lambda batch: lines.write_batch(table.record_batch(batch).cast(plain))
         return
     else:
-        writer = pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(unify_dictionaries=False))
+        writer = pa.ipc.new_file(file, table.schema, options=pa.ipc.IpcWriteOptions(unify_dictionaries=False))
     with writer:
         yield lambda batch: writer.write_batch(table.record_batch(batch))
 
 
-def _parquet_writer(path: str, schema: Any) -> Any:
+def _parquet_writer(file: IO[bytes], schema: Any) -> Any:
     from pyarrow import parquet
 
-    return parquet.ParquetWriter(path, schema, compression="zstd")
+    return parquet.ParquetWriter(file, schema, compression="zstd")
 
 
-def _json_lines(record_batch: Any) -> Iterator[str]:
+def _json_lines(record_batch: Any) -> Iterator[bytes]:
     import json
 
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     for row in record_batch.to_pylist():
-        yield encode(row) + "\n"
+        yield encode(row).encode() + b"\n"
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
+from wstrace.output_file import remove
 from wstrace.schema import ADDRESS_SPACE
-from wstrace_msgpack.format import osfile
 from wstrace_msgpack.read.replay import ORIGIN
 
 if TYPE_CHECKING:  # every session knows this class, not each writes a file
@@ -169,7 +169,7 @@ class MsgpackExporter(Exporter):
         if writer is not None:
             writer.abandon()
             if writer.created and not self._taken:
-                osfile.remove(self.path)
+                remove(self.path)
 
     def abandon(self) -> None:
         """In a forked child: closes the descriptor and writes nothing."""

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wstrace.errors import OutputError
+from wstrace.output_file import remove
 from wstrace_msgpack.format import frames, osfile
-from wstrace_msgpack.format.layout import HEADER, VERSION
+from wstrace_msgpack.format.layout import HEADER, MARK, VERSION
 from wstrace_msgpack.format.part_names import is_trace, numbered, part_path
+from wstrace_msgpack.format.values import packb
 from wstrace_msgpack.write.frame_file import Sink
 
 
@@ -50,6 +52,7 @@ class Parts:
         self._rows: Counter[str] = Counter()  # in the parts before; of a part taken up, those that it had count less
         self._finished_bytes = 0
         self._retry_at = 0.0
+        self.refused = ""  # why the next part cannot be opened now
         self.written: list[str] = []
 
     def exist(self) -> bool:
@@ -63,7 +66,7 @@ class Parts:
             raise OutputError(f"{old[0][1]} exists", "choose another name, or overwrite all parts with -f (force=true)")
         out = osfile.OutputFile(self.path, force=self._force)
         for _, part in old:
-            osfile.remove(part)
+            remove(part)
         self.go_on(Sink(out, os.urandom(8), sync=self.sync))
 
     def begin(self, like: frames.Header | None = None) -> None:
@@ -131,21 +134,30 @@ class Parts:
         old = self.sink
         try:
             self.begin_next(old.file_id)
-        except OutputError:
+        except OutputError as error:
             self._retry_at = time.monotonic() + 10.0
+            if error.why != self.refused:
+                self.refused = error.why
+                self.sink.append(MARK, packb({"m": "rotation", "t": osfile.clock_ns(), "why": error.why}))
             return False
+        self.refused = ""
         with contextlib.suppress(OutputError):  # its end did not fit: it reads as cut, its rows are there
             old.end({})
         self._dropped.update(old.dropped)
         self._rows.update(old.rows)
         self._finished_bytes += old.offset
         while self._keep and len(self.written) > self._keep:
-            osfile.remove(self.written.pop(0))
+            remove(self.written.pop(0))
         return True
 
     def end(self, ledger: dict[str, int]) -> None:
-        """Ends the last part. Raises OutputError when its end does not fit."""
+        """Ends the last part. Raises OutputError when its end does not fit, or the part after it was refused."""
         self.sink.end(ledger)
+        if self.refused:
+            raise OutputError(
+                f"no next part was begun: {self.refused}; the records since then are in {self.sink.out.path}",
+                "clear the way, or write to a folder that nobody else can write to",
+            )
 
     def dropped(self) -> Counter[str]:
         """Rows that did not reach the disk, by stream."""

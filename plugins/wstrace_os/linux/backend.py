@@ -11,13 +11,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable, WstraceError
 from wstrace.interfaces import Platform, Target, Usage
 from wstrace_os.foreign import declare
 from wstrace_os.linux import procfs
-from wstrace_os.linux.launcher import Launcher, start, sudo_user
+from wstrace_os.linux.file_rights import file_rights, sudo_caller
+from wstrace_os.linux.launcher import Launcher, start
 from wstrace_os.linux.remedies import remedies
 
 #: the modules as this system has them: their POSIX half is not typed where mypy checks for Windows
@@ -221,8 +223,13 @@ class LinuxPlatform(Platform):
 
     def output_owner(self) -> tuple[int, int] | None:
         """(uid, gid) of the user who called sudo, None without sudo."""
-        sudo = sudo_user()
-        return (sudo.uid, sudo.gid) if sudo else None
+        caller = sudo_caller()
+        return None if caller is None else (caller.uid, caller.gid)
+
+    def as_output_owner(self) -> AbstractContextManager[None]:
+        """With the file-system uid, gid and groups of the user who called sudo; nothing changes without sudo."""
+        caller = sudo_caller()
+        return nullcontext() if caller is None else file_rights(caller)
 
 
 def _keep_freed_memory() -> None:

@@ -1,0 +1,89 @@
+"""Files opened with the rights of the user who called sudo, by one thread, for as long as the opening takes.
+
+seteuid() would not do: the C library changes the ids of all threads (nptl(7)), so the drain of a session would lose its
+privilege amid its work. The file-system ids are the calling thread's alone, the kernel uses them for files and for
+nothing else, and while they are not root's the thread has no CAP_DAC_OVERRIDE and no CAP_FOWNER (setfsuid(2),
+capabilities(7)). The groups count too: root's own, gid 0 among them, are exchanged by the system call itself, which
+changes the calling thread only; the C library's setgroups() would change all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from wstrace.errors import OutputError
+from wstrace_os.foreign import declare
+
+#: the module as this system has it: its POSIX half is not typed where mypy checks for Windows
+_os: Any = os
+
+_setfsuid = declare(None, "setfsuid", ctypes.c_int, ctypes.c_uint32)
+_setfsgid = declare(None, "setfsgid", ctypes.c_int, ctypes.c_uint32)
+_setgroups = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+#: the number of setgroups; 159 where the kernel uses the common table (aarch64, riscv64, loongarch64)
+_SETGROUPS = {"x86_64": 116, "ppc64le": 81, "s390x": 206}
+_ASK = 0xFFFFFFFF  # no valid id: both calls leave things as they are and answer with the present one
+
+
+class Caller(NamedTuple):
+    """A user with all groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def sudo_caller() -> Caller | None:
+    """The user who called sudo, where we are root by it; None otherwise."""
+    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    if _os.geteuid() != 0 or not uid.isdecimal() or not int(uid):
+        return None
+    return _caller(int(uid), int(gid) if gid.isdecimal() else None)
+
+
+@functools.cache
+def _caller(uid: int, gid: int | None) -> Caller:
+    import pwd
+
+    passwd: Any = pwd
+    try:
+        entry = passwd.getpwuid(uid)
+    except KeyError:  # a container's sudo, or a directory service that does not answer
+        gid = uid if gid is None else gid
+        return Caller(uid, gid, (gid,))
+    gid = entry.pw_gid if gid is None else gid
+    return Caller(uid, gid, tuple(_os.getgrouplist(entry.pw_name, gid)))
+
+
+@contextmanager
+def file_rights(caller: Caller) -> Iterator[None]:
+    """While entered, the calling thread has a user's rights on files, and root's on all else.
+
+    Raises:
+        OutputError: the kernel refuses them (no CAP_SETUID or CAP_SETGID, as in some containers).
+    """
+    groups, gid, uid = _os.getgroups(), _setfsgid(_ASK), _setfsuid(_ASK)
+    try:
+        taken = _set(caller.groups, caller.gid, caller.uid)
+        if not taken:
+            raise OutputError(
+                f"cannot take on the rights of uid {caller.uid}, who called sudo, to write files",
+                "give the container CAP_SETUID and CAP_SETGID, or unset SUDO_UID to write as root",
+            )
+        yield
+    finally:
+        _set(groups, gid, uid)
+
+
+def _set(groups: tuple[int, ...] | list[int], gid: int, uid: int) -> bool:
+    """Whether the thread has them now. The uid is the last one to go, and comes back whatever happened before it."""
+    listed = (ctypes.c_uint32 * len(groups))(*groups)
+    done = _setgroups(_SETGROUPS.get(_os.uname().machine, 159), len(groups), listed) == 0
+    _setfsgid(gid)
+    _setfsuid(uid)
+    return done and (_setfsgid(_ASK), _setfsuid(_ASK)) == (gid, uid)
