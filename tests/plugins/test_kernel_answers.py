@@ -7,6 +7,7 @@ gone: nothing up to 6.17, ESRCH from 6.18 on).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import subprocess
@@ -94,7 +95,7 @@ def test_pages_that_may_not_be_taken_out_are_told_in_a_sentence(number, monkeypa
     """process_madvise() refuses single ranges too (device memory): then the rescan tells what stayed."""
 
     def refused(*_: object) -> int:
-        pageout.ctypes.set_errno(number)
+        ctypes.set_errno(number)
         return -1
 
     monkeypatch.setattr(pageout, "_syscall", refused)

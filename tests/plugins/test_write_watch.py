@@ -274,7 +274,7 @@ def test_a_system_without_it_says_so(monkeypatch):
     from wstrace_write_watch.linux import backend as linux
 
     monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
-    monkeypatch.setattr(userfaultfd.ctypes, "get_errno", lambda: 38)
+    monkeypatch.setattr(ctypes, "get_errno", lambda: 38)
     monkeypatch.setattr(userfaultfd.os, "open", lambda *_: (_ for _ in ()).throw(OSError(2, "No such file")))
     level = linux.probe()
     assert level.name == "none"

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_os.foreign import declare
-from wstrace_os.linux import procfs
+from wstrace_os.linux import libc, procfs
 
 PAGE = 4096 if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE")
 
@@ -42,7 +41,7 @@ PAGEMAP_SCAN = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg)
 VEC_LEN = 16_384
 
 _pread: Any = getattr(os, "pread", None)  # not on Windows
-_ioctl = declare(None, "ioctl", ctypes.c_int, ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
+_ioctl = libc.ioctl
 
 
 class Pagemap:

@@ -9,7 +9,6 @@ Source: userfaultfd(2), ioctl_userfaultfd(2), include/uapi/linux/userfaultfd.h.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import time
@@ -18,10 +17,8 @@ from typing import Any
 import numpy as np
 
 from wstrace.errors import Unavailable
-from wstrace_os.foreign import declare
+from wstrace_os.linux import libc
 
-#: the call's number; 282 where the kernel uses the common table (aarch64, riscv64, loongarch64)
-_SYSCALLS = {"x86_64": 323, "ppc64le": 364, "s390x": 355}
 _UFFD_USER_MODE_ONLY = 1
 _FEATURES = 1 << 15 | 1 << 13  # UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_UNPOPULATED
 _MODE_WP = 2  # UFFDIO_REGISTER_MODE_WP
@@ -37,8 +34,7 @@ _USERFAULTFD_IOC_NEW = 0xAA00
 #: how long a call is repeated while the mappings change: a fork of 100 GiB takes a second
 _PATIENCE_SECONDS = 5.0
 
-_ioctl = declare(None, "ioctl", ctypes.c_int, ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
-_syscall = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int)
+_ioctl, _syscall = libc.ioctl, libc.syscall
 
 
 class Userfaultfd:
@@ -84,18 +80,17 @@ class Userfaultfd:
     def _call(self, request: int, argument: Any) -> None:
         until = 0.0
         while _ioctl(self.fd, request, argument.ctypes.data) < 0:
-            number = ctypes.get_errno()
-            if number == errno.EAGAIN:  # the mappings change at this moment, or a fork is under way
+            refused = libc.last_error()
+            if refused.errno == errno.EAGAIN:  # the mappings change at this moment, or a fork is under way
                 until = until or time.monotonic() + _PATIENCE_SECONDS
                 if time.monotonic() < until:
                     continue
-            raise OSError(number, os.strerror(number))
+            raise refused
 
 
 def system_call() -> int:
     """The number of the call on this machine."""
-    machine = os.uname().machine  # type: ignore[attr-defined, unused-ignore]
-    return _SYSCALLS.get(machine, 282)
+    return libc.number_of(282, x86_64=323, ppc64le=364, s390x=355)
 
 
 def create(flag: int = 0) -> int:
@@ -105,23 +100,23 @@ def create(flag: int = 0) -> int:
         Unavailable: refused; says what lifts it.
     """
     flags = os.O_CLOEXEC | os.O_NONBLOCK | flag  # type: ignore[attr-defined, unused-ignore]
-    fd = int(_syscall(system_call(), flags))
-    refused = ctypes.get_errno()
+    fd = _syscall(system_call(), flags)
+    refused = libc.last_error()
     if fd >= 0:
         return fd
     try:  # containers that filter the call may still hand the device in
         device = os.open("/dev/userfaultfd", os.O_RDWR | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
     except OSError:
         remedy = "in a container: pass --device /dev/userfaultfd"
-        if refused == errno.ENOSYS:
+        if refused.errno == errno.ENOSYS:
             remedy = "Linux 6.7 or newer"
         elif not flag:
             remedy = "run wstrace as root, or: sysctl -w vm.unprivileged_userfaultfd=1"
-        raise Unavailable(f"userfaultfd is refused: {os.strerror(refused)}", remedy) from None
+        raise Unavailable(f"userfaultfd is refused: {refused.strerror}", remedy) from None
     try:
         fd = int(_ioctl(device, _USERFAULTFD_IOC_NEW, flags))
         if fd < 0:
-            raise Unavailable(f"/dev/userfaultfd is refused: {os.strerror(ctypes.get_errno())}")
+            raise Unavailable(f"/dev/userfaultfd is refused: {libc.last_error().strerror}")
         return fd
     finally:
         os.close(device)

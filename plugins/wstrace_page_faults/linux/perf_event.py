@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace_os import foreign
-from wstrace_os.linux import procfs
+from wstrace_os.linux import libc, procfs
 
 # -- struct perf_event_attr, 112 bytes = PERF_ATTR_SIZE_VER5, known to every kernel since 4.1 -----------------------
 
@@ -99,11 +99,6 @@ _MEMBARRIER_CMD_GLOBAL_EXPEDITED = 2
 _ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with one of them perf_event_paranoid does not count
 _PROT_READ_WRITE, _MAP_SHARED = 3, 1
 
-_syscall = foreign.declare(
-    None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64,
-    ctypes.c_uint64,
-)  # fmt: skip
-_ioctl = foreign.declare(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_int64)
 _mmap = foreign.declare(
     None, "mmap", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32,
     ctypes.c_int64,
@@ -131,7 +126,7 @@ def attr(kind: int, config: int, *bits: str, **fields: int) -> NDArray[Any]:
 def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int) -> int:
     """A close-on-exec descriptor of an event on one thread and one CPU. Raises OSError."""
     address = attributes.ctypes.data
-    fd: int = _syscall(_number(0), address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)
+    fd = libc.syscall(_number(0), address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)
     if fd < 0:
         raise _oserror("perf_event_open")
     return fd
@@ -139,7 +134,7 @@ def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int) -> int:
 
 def ioctl(fd: int, request: int, argument: int = 0) -> None:
     """ioctl(2) on an event: ENABLE, DISABLE (both with all inherited events) or SET_OUTPUT. Raises OSError."""
-    if _ioctl(fd, request, argument) < 0:
+    if libc.ioctl(fd, request, argument) < 0:
         raise _oserror("ioctl")
 
 
@@ -167,7 +162,7 @@ def memory_barrier() -> None:
     runs a full barrier on the caller.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
-        _syscall(_number(1), _MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0, 0, 0)
+        libc.syscall(_number(1), _MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 
 
 def online_cpus() -> list[int]:

@@ -8,7 +8,6 @@ Source: process_madvise(2), madvise(2); mm/madvise.c can_madv_lru_vma(), madvise
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.schema import KIND_SHIFT, KIND_VDSO, PAGE_FILE, PAGE_LOCKED, PAGE_SHARED, PAGE_SWAPPED, PAGE_ZERO
-from wstrace_os.foreign import declare
+from wstrace_os.linux import libc
 from wstrace_os.linux.pagemap import PAGE
 
 _SYS_PROCESS_MADVISE = 440  # the same on every architecture
@@ -28,10 +27,7 @@ _IOV_MAX = 1024
 IOVEC = np.dtype([("base", "<u8"), ("len", "<u8")])
 assert IOVEC.itemsize == 16  # struct iovec, 64-bit
 
-_syscall = declare(
-    None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int,
-    ctypes.c_uint,
-)  # fmt: skip
+_syscall = libc.syscall
 
 REASONS = (
     "kept by the kernel: in use, being written back, or a file that its user may not write",
@@ -64,7 +60,7 @@ def page_out(pid: int, runs: dict[str, NDArray[Any]]) -> None:
             some = vectors[at : at + _IOV_MAX]
             done = _syscall(_SYS_PROCESS_MADVISE, pidfd, some.ctypes.data, len(some), _MADV_PAGEOUT, 0)
             if done < 0:
-                _check(pid, ctypes.get_errno())
+                _check(pid, libc.last_error())
                 at += 1  # a mapping that cannot be paged out (device memory): the rescan tells
             else:  # it stops at the first range that it refuses; the error comes when that one is first
                 at += max(int(np.searchsorted(np.cumsum(some["len"]), done, "right")), 1)
@@ -84,14 +80,15 @@ def _ranges(runs: dict[str, NDArray[Any]]) -> NDArray[Any]:
     return vectors
 
 
-def _check(pid: int, number: int) -> None:
+def _check(pid: int, refused: OSError) -> None:
+    number = refused.errno
     if number == errno.ESRCH:
         raise TargetExited(f"process {pid} ended meanwhile")
     if number == errno.ENOSYS:
         raise Unavailable("this kernel has no process_madvise", "Linux 5.10 or newer")
     if number == errno.EPERM:
         remedy = "run wstrace as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE"
-        raise Unavailable(f"process_madvise is refused on process {pid}: {os.strerror(number)}", remedy)
+        raise Unavailable(f"process_madvise is refused on process {pid}: {refused.strerror}", remedy)
 
 
 def why_stayed(

@@ -1,0 +1,46 @@
+"""Linux's C library, for calls that Python does not offer: ioctl(2), and system calls by their number.
+
+Source: ioctl(2), syscall(2); Linux scripts/syscall.tbl (the common table) and arch/*/kernel/syscalls/*.tbl.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+
+from wstrace_os.foreign import declare
+
+#: ioctl(descriptor, request, address or number): -1 with the errno of last_error() when it is refused
+ioctl = declare(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_ulong, ctypes.c_void_p)
+_syscall = declare(None, "syscall", ctypes.c_int64, *[ctypes.c_int64] * 7)
+
+
+def syscall(number: int, *arguments: int) -> int:
+    """What that system call returns: -1 with the errno of last_error() when it is refused.
+
+    Args:
+        number: see number_of().
+        arguments: up to six, addresses as numbers.
+
+    Raises:
+        Unavailable: there is no C library with syscall(2).
+    """
+    result: int = _syscall(number, *arguments, *[0] * (6 - len(arguments)))
+    return result
+
+
+def number_of(common: int, **others: int) -> int:
+    """The number of a system call on this machine.
+
+    Args:
+        common: where the kernel uses the common table (aarch64, riscv64, loongarch64).
+        others: x86_64, ppc64le, s390x, where they differ from it.
+    """
+    return others.get(platform.machine(), common)
+
+
+def last_error() -> OSError:
+    """The refusal of the call before, as Python tells it: a FileNotFoundError, a PermissionError ..."""
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
