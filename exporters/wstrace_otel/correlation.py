@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch
 
 
-class Window:
+class SpanInterval:
     """A span on its thread: monotonic ns from its start to its end (0 = still open)."""
 
     __slots__ = ("end", "span_id", "start", "tid", "trace_id")
@@ -29,7 +29,7 @@ class Window:
         self.end = 0
 
 
-class Windows:
+class SpanIntervals:
     """The spans of this process, the open ones and the last closed ones of every thread. Bounded; takes no lock.
 
     Lists are only appended to and replaced as a whole, which the interpreter does in one step.
@@ -44,16 +44,16 @@ class Windows:
     def forget(self) -> None:
         """In a forked child, and at first: nothing is open."""
         self.pid = os.getpid()
-        self._threads: dict[int, collections.deque[Window]] = {}
+        self._threads: dict[int, collections.deque[SpanInterval]] = {}
 
-    def open(self, trace_id: int, span_id: int, tid: int = 0) -> Window:
+    def open(self, trace_id: int, span_id: int, tid: int = 0) -> SpanInterval:
         """Notes a span that starts on this thread."""
-        window = Window(tid or threading.get_native_id(), time.monotonic_ns(), trace_id, span_id)
-        self.of_thread(window.tid).append(window)
-        return window
+        interval = SpanInterval(tid or threading.get_native_id(), time.monotonic_ns(), trace_id, span_id)
+        self.of_thread(interval.tid).append(interval)
+        return interval
 
-    def of_thread(self, tid: int) -> collections.deque[Window]:
-        """The windows of a thread, by start: what starts is appended."""
+    def of_thread(self, tid: int) -> collections.deque[SpanInterval]:
+        """The intervals of a thread, by start: what starts is appended."""
         known = self._threads.get(tid)
         if known is None:
             if len(self._threads) >= self.THREADS:
@@ -61,17 +61,17 @@ class Windows:
             known = self._threads[tid] = collections.deque(maxlen=self.CLOSED)
         return known
 
-    def close(self, window: Window) -> None:
+    def close(self, interval: SpanInterval) -> None:
         """Notes its end."""
-        window.end = time.monotonic_ns()
+        interval.end = time.monotonic_ns()
 
-    def find(self, tid: int, time_ns: int) -> Window | None:
+    def find(self, tid: int, time_ns: int) -> SpanInterval | None:
         """The innermost span open on that thread at that time."""
         known = list(self._threads.get(tid, ()))
-        at = bisect.bisect_right(known, time_ns, key=lambda window: window.start)
+        at = bisect.bisect_right(known, time_ns, key=lambda interval: interval.start)
         return next((w for w in reversed(known[:at]) if not w.end or w.end >= time_ns), None)
 
-    def assign(self, batch: Batch) -> tuple[NDArray[np.intp], list[Window]]:
+    def assign(self, batch: Batch) -> tuple[NDArray[np.intp], list[SpanInterval]]:
         """For each row the index of its span in the list, or -1; by columns.
 
         Args:
@@ -81,7 +81,7 @@ class Windows:
             indices, shape (n,), and the spans that occur.
         """
         index = np.full(len(batch), -1, np.intp)
-        used: list[Window] = []
+        used: list[SpanInterval] = []
         if not self._threads or not len(batch) or not {"time_ns", "pid", "tid"} <= set(batch):
             return index, used
         own = batch["pid"] == self.pid
@@ -92,17 +92,17 @@ class Windows:
             if not len(rows):
                 continue
             times = batch["time_ns"][rows]
-            for window in open_then:  # by start: an inner span takes its rows from the one around it
-                low = np.searchsorted(times, window.start, "left")
-                high = np.searchsorted(times, window.end, "right") if window.end else len(rows)
+            for interval in open_then:  # by start: an inner span takes its rows from the one around it
+                low = np.searchsorted(times, interval.start, "left")
+                high = np.searchsorted(times, interval.end, "right") if interval.end else len(rows)
                 if low < high:
                     index[rows[low:high]] = len(used)
-                    used.append(window)
+                    used.append(interval)
         return index, used
 
 
 #: the spans of this process
-windows = Windows()
+span_intervals = SpanIntervals()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=windows.forget)
+    os.register_at_fork(after_in_child=span_intervals.forget)

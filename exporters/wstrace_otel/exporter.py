@@ -12,26 +12,20 @@ from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace_otel import names
 from wstrace_otel.clock import WallClock
-from wstrace_otel.experimental.bulk import Encoder
-from wstrace_otel.experimental.profiles import Profiles
-from wstrace_otel.experimental.profiles import need as need_profiles
 from wstrace_otel.export import resource
 from wstrace_otel.export.metrics import KernelCounts, ProcessInstruments, TracerInstruments
 from wstrace_otel.export.processes import Process, Processes, memory
 from wstrace_otel.export.sampling import Sampler, TokenBucket
-from wstrace_otel.transport.courier import LOST, Courier, Pace
+from wstrace_otel.transport.batch_sender import LOST
 from wstrace_otel.usage import thread_faults
 
 if TYPE_CHECKING:  # the SDK is imported when the exporter starts: every command line asks for this class
-    from wstrace_otel.transport.backend import OwnBackend
+    from wstrace_otel.experimental import Experiment
+    from wstrace_otel.transport.own_providers import OwnProviders
 
 #: seconds that close() may take with the collector down
 CLOSE_SECONDS = 3.0
 REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
-#: seconds between two profiles
-PROFILE_SECONDS = 10.0
-#: requests of raw records that may wait, and seconds that a batch waits for room
-BULK_QUEUE, BULK_WAIT = 8, 1.0
 
 
 class OtelExporter(Exporter):
@@ -41,7 +35,8 @@ class OtelExporter(Exporter):
         to: where to: OTLP over http or grpc, the console, a port that prometheus scrapes; "" = what
             OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER, OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL say.
         endpoint: a collector's address, before OTEL_EXPORTER_OTLP_ENDPOINT.
-        mode: aggregate = metrics, sampled events and spans; bulk = besides, every page fault as a log record.
+        mode: aggregate = metrics, sampled events and spans; bulk = besides, every page fault as a log record
+            (experimental).
         metrics: send metrics.
         logs: send events.
         spans: send a span for each traced process.
@@ -79,7 +74,7 @@ class OtelExporter(Exporter):
     ) -> None:
         if modules < 1 or processes < 0 or events < 0:
             raise UsageError("otel: modules must be at least 1, processes and events at least 0")
-        self._to, self._endpoint, self._mode, self._providers = to, endpoint, mode, providers
+        self._to, self._endpoint, self._mode, self._providers_wanted = to, endpoint, mode, providers
         wanted = {"metrics": metrics, "logs": logs or mode == "bulk", "traces": spans, "profiles": profiles}
         self._signals = [signal for signal, on in wanted.items() if on]
         self._events_logged = logs and mode != "bulk"
@@ -88,11 +83,9 @@ class OtelExporter(Exporter):
         self._sampler = Sampler(TokenBucket(events))
         self._only_own = mode == "bulk" or profiles
         self._disabled = False
-        self._own: OwnBackend | None = None
-        self._told: dict[tuple[str, str], int] = {}
-        self._bulk: Courier | None = None
-        self._profile_courier: Courier | None = None
-        self._profiled_at = time.monotonic()
+        self._own: OwnProviders | None = None
+        self._reported: dict[tuple[str, str], int] = {}
+        self._experiments: list[Experiment] = []
         self.faults = 0
 
     # -- life --------------------------------------------------------------------------------------------------
@@ -101,7 +94,7 @@ class OtelExporter(Exporter):
         """Opens the pipelines. Raises OutputError or UsageError, before the target runs."""
         from wstrace_otel.export.embedded import embedded
         from wstrace_otel.export.lifecycle import Lifecycle
-        from wstrace_otel.transport.backend import GlobalBackend
+        from wstrace_otel.transport.providers import GlobalProviders
 
         self._context = context
         self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
@@ -114,16 +107,20 @@ class OtelExporter(Exporter):
         self._processes = Processes(context.strings, limit=limit, modules=modules)
         self._processes.roots = tuple(target.pid for target in context.targets)
         self._kernel = KernelCounts(self._counted, self._processes.take_kernel)
-        self._profiles = Profiles()
         if self._disabled:
             return
-        if "profiles" in self._signals:
-            need_profiles()
-        self._backend = GlobalBackend() if self._global else self._open(context)
+        self._providers = GlobalProviders() if self._global else self._open(context)
         self._life = Lifecycle(
-            context, self._processes, self._clock, self._backend, own=not self._global, events="logs" in self._signals,
-            spans="traces" in self._signals, meter=self._meter, arguments=self._arguments,
-        )  # fmt: skip
+            context,
+            self._processes,
+            self._clock,
+            self._providers,
+            own=not self._global,
+            events="logs" in self._signals,
+            spans="traces" in self._signals,
+            meter=self._meter,
+            arguments=self._arguments,
+        )
         self._events = self._life.events
         if self._global:
             embedded.add(self._processes, context.ledger)
@@ -131,10 +128,10 @@ class OtelExporter(Exporter):
             self._life.target(target)
 
     def _uses_global(self, context: Context) -> bool:
-        if self._providers == "global" and self._only_own:
+        if self._providers_wanted == "global" and self._only_own:
             raise UsageError("otel: raw records and profiles need providers=own")
-        if self._providers != "auto":
-            return self._providers == "global"
+        if self._providers_wanted != "auto":
+            return self._providers_wanted == "global"
         from opentelemetry.metrics import get_meter_provider
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.trace import TracerProvider
@@ -153,23 +150,21 @@ class OtelExporter(Exporter):
             self._to == "prometheus" or (not self._to and "prometheus" in exporters("metrics"))
         )
 
-    def _open(self, context: Context) -> OwnBackend:
-        from wstrace_otel.transport.backend import OwnBackend, version
+    def _open(self, context: Context) -> OwnProviders:
+        from wstrace_otel.experimental import bulk, profiles
+        from wstrace_otel.transport.own_providers import OwnProviders
 
-        own = self._own = OwnBackend(
+        if "profiles" in self._signals:
+            profiles.need()
+        own = self._own = OwnProviders(
             context.ledger, to=self._to, endpoint=self._endpoint, interval=self._interval, signals=self._signals
         )
         if self._mode == "bulk":
-            sender = own.sender("logs")
-            self._encoder = Encoder(self._resource_of, self._clock.offset, sender.max_bytes, version())
-            self._bulk = own.courier("bulk", lambda items: sender.send(items[0][0]), Pace(BULK_QUEUE, 1, 1.0),
-                                     weigh=lambda item: item[1])  # fmt: skip
-            self._bulk.start()
+            self._experiments.append(bulk.BulkLogs(own, self._resource_of, self._clock.offset))
         if "profiles" in self._signals:
-            profiles = own.sender("profiles")
-            self._profile_courier = own.courier("profiles", lambda items: profiles.send(items[0][0]), Pace(8, 1, 1.0),
-                                                weigh=lambda item: item[1])  # fmt: skip
-            self._profile_courier.start()
+            self._experiments.append(
+                profiles.ProfileExport(own, self._resource_of, context.strings, self._clock.wall, context.ledger)
+            )
         if "metrics" in self._signals:
             TracerInstruments(own.meter(resource.of_tracer()), context.ledger.rows, own_usage=True)
         armed_not = context.own_threads
@@ -185,7 +180,8 @@ class OtelExporter(Exporter):
             if not self._disabled:
                 self._life.take(batch)
         elif stream == "mapping":
-            self._profiles.add_mappings(batch)
+            for experiment in self._experiments:
+                experiment.add_mappings(batch)
         elif batch.header.get("pid") is not None:
             process = self._processes.get(int(batch.header["pid"]))
             (process.add_resident if stream == "resident" else process.add_written)(batch)
@@ -198,12 +194,9 @@ class OtelExporter(Exporter):
         if self._disabled:
             return
         self._life.admit()
-        if "profiles" in self._signals:
-            self._profiles.add(batch)
-        if self._bulk is not None:
-            for body, n in self._encoder.payloads(batch):
-                self._bulk.put((body, n), wait=BULK_WAIT)
-        elif self._events_logged:
+        for experiment in self._experiments:
+            experiment.add_faults(batch)
+        if self._events_logged:
             for rows, weights in self._sampler.choose(batch):
                 self._events.faults(rows, weights, self._processes.get)
 
@@ -241,31 +234,23 @@ class OtelExporter(Exporter):
     # -- by time and at the end --------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """New processes get their metrics, losses are told, profiles are sent."""
+        """New processes get their metrics, losses are reported, profiles are sent."""
         if self._disabled:
             return
         self._life.settle()
-        self._tell_losses()
-        if self._profile_courier is not None and time.monotonic() - self._profiled_at >= PROFILE_SECONDS:
-            self._send_profiles()
+        self._report_losses()
+        for experiment in self._experiments:
+            experiment.tick()
 
-    def _send_profiles(self) -> None:
-        self._profiled_at = time.monotonic()
-        body, n = self._profiles.take(self._life.resource_of, self._context.strings, self._clock.wall)
-        if n and self._profile_courier is not None:
-            self._profile_courier.put((body, n))
-        self._context.ledger.add(LOST, self._profiles.overflowed, "otel.profiles")
-        self._profiles.overflowed = 0
-
-    def _tell_losses(self) -> None:
+    def _report_losses(self) -> None:
         """An event for each stage of the ledger at which more was lost since the last time."""
         if not self._events_logged:
             return
         for stage, who, count in self._context.ledger.losses():
-            more = count - self._told.get((stage, who), 0)
+            more = count - self._reported.get((stage, who), 0)
             # what our own way lost is a metric; an event of it would be lost on the same way
             if more > 0 and stage != LOST:
-                self._told[stage, who] = count
+                self._reported[stage, who] = count
                 first = next(iter(self._processes), None)
                 if first is not None:
                     self._events.lost(first, stage, who, more, time.monotonic_ns())
@@ -288,16 +273,16 @@ class OtelExporter(Exporter):
         if self._events_logged:
             for rows, weights in self._sampler.rest():
                 self._events.faults(rows, weights, self._processes.get)
-        self._tell_losses()
-        if self._profile_courier is not None:
-            self._send_profiles()
+        self._report_losses()
+        for experiment in self._experiments:
+            experiment.close()
         self._kernel.now()
         if self._global:
             from wstrace_otel.export.embedded import embedded
 
             embedded.end(self._processes, self._context.ledger)
         else:
-            self._backend.close(until)
+            self._providers.close(until)
         if self._own is not None and self._own.lost:
             raise OutputError(f"{self._own.lost} records did not arrive ({self.error or 'refused'})", REMEDY)
 
@@ -316,7 +301,7 @@ class OtelExporter(Exporter):
         found: dict[str, int | float] = {"faults": self.faults}
         if not self._disabled and hasattr(self, "_life"):
             found.update(events=self._events.emitted, process_spans=self._life.spans.ended)
-            found.update(self._backend.statistics())
+            found.update(self._providers.statistics())
         return found
 
     @property

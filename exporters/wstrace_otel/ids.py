@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from wstrace_otel.propagation import TraceParent
 
 
-class Ids(IdGenerator):
+class ReservedIdGenerator(IdGenerator):
     """Random ids, but those of `next` for the next span: how a span gets the ids that were given out before."""
 
     def __init__(self) -> None:

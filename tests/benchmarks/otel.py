@@ -95,7 +95,7 @@ def bulk(quick: bool) -> dict[str, Any]:
     from wstrace_otel.experimental.bulk import Encoder
     from wstrace_otel.export.events import Events
     from wstrace_otel.export.processes import Process
-    from wstrace_otel.transport.encode import LogDoor
+    from wstrace_otel.transport.queueing import QueueingLogProcessor
 
     strings = Dictionary()
     one = batch(strings, 1)
@@ -119,7 +119,7 @@ def bulk(quick: bool) -> dict[str, Any]:
 
     provider = LoggerProvider(about, shutdown_on_exit=False)
     kept = Kept()
-    provider.add_log_record_processor(LogDoor(kept))  # type: ignore[arg-type]
+    provider.add_log_record_processor(QueueingLogProcessor(kept))  # type: ignore[arg-type]
     logger = provider.get_logger("wstrace")
     some = one.take(slice(0, 2048))
     process = Process(4000, strings, modules=1)

@@ -46,7 +46,7 @@ def test_a_run_that_keeps_nothing_loads_neither_reader_nor_writer_nor_sender():
     code = (
         "import sys\nfrom wstrace.cli import main\n"
         "assert main(['run', '-q', '--', sys.executable, '-c', 'pass']) == 0\n"
-        "kept = ('wstrace_msgpack.read.trace', 'wstrace_msgpack.write.writer', 'wstrace_otel.transport.sender',"
+        "kept = ('wstrace_msgpack.read.trace', 'wstrace_msgpack.write.writer', 'wstrace_otel.transport.connection',"
         " 'opentelemetry')\n"
         "heavy = [name for name in kept if name in sys.modules]\nassert not heavy, heavy"
     )

@@ -65,14 +65,14 @@ def test_bulk_bodies_stay_below_the_limit_and_lose_nothing() -> None:
 def test_bulk_records_carry_the_span_that_was_open() -> None:
     import os
 
-    from wstrace_otel.correlation import windows
+    from wstrace_otel.correlation import span_intervals
 
-    windows.forget()
+    span_intervals.forget()
     tid, at = threading.get_native_id(), time.monotonic_ns()
-    outer = windows.open(0xABC, 0x1)
-    inner = windows.open(0xABC, 0x2)
-    windows.close(inner)
-    windows.close(outer)
+    outer = span_intervals.open(0xABC, 0x1)
+    inner = span_intervals.open(0xABC, 0x2)
+    span_intervals.close(inner)
+    span_intervals.close(outer)
     times = [at, inner.start, inner.end, outer.end, outer.end + 10**9]
     batch = batch_of(PAGE_FAULT, time_ns=times, pid=os.getpid(), tid=tid, pc=1, va=2, flags=0, file="/f", kind=1)
     for options in ({"mode": "bulk"}, {"events": 1e9}):

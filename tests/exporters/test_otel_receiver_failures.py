@@ -18,12 +18,12 @@ from wstrace.session import Session
 from wstrace.testing import ScriptedSource
 from wstrace_console import headline
 from wstrace_otel.exporter import OtelExporter
+from wstrace_otel.transport.connection import Connection
 from wstrace_otel.transport.endpoint import Endpoint
-from wstrace_otel.transport.sender import Sender
 
 
-def send(receiver: Receiver, timeout: float = 5.0) -> tuple[Any, Sender]:
-    sender = Sender(Endpoint.from_environment("logs", {"OTEL_EXPORTER_OTLP_TIMEOUT": str(timeout),
+def send(receiver: Receiver, timeout: float = 5.0) -> tuple[Any, Connection]:
+    sender = Connection(Endpoint.from_environment("logs", {"OTEL_EXPORTER_OTLP_TIMEOUT": str(timeout),
                                                        "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer {SECRET}"},
                                               url=receiver.url))  # fmt: skip
     try:
@@ -123,7 +123,7 @@ def test_an_absent_collector_costs_three_seconds_and_a_count(
     assert lost["otel.metrics"] > 0
     assert "127.0.0.1" in exporter.error
     said = exporter.error + caplog.text + repr(session.statistics()) + session.lanes[0].error
-    said += repr([sender.endpoint for sender in exporter._own.senders])  # type: ignore[union-attr]
+    said += repr([sender.endpoint for sender in exporter._own.connections])  # type: ignore[union-attr]
     assert SECRET not in said
 
 
@@ -143,7 +143,7 @@ def test_a_collector_that_never_answers_costs_three_seconds() -> None:
 def test_tls_without_trust_is_told_and_not_retried() -> None:
     with Receiver() as receiver:  # speaks plain HTTP
         url = receiver.url.replace("http:", "https:")
-        sender = Sender(Endpoint.from_environment("logs", {}, url=url))
+        sender = Connection(Endpoint.from_environment("logs", {}, url=url))
         outcome = sender.send(b"")
         sender.close()
     assert "SSLError" in outcome.error
@@ -153,4 +153,4 @@ def test_tls_without_trust_is_told_and_not_retried() -> None:
 def test_a_certificate_that_is_not_there_is_told(tmp_path: Path) -> None:
     variables = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path / "ca.pem"), "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     with pytest.raises(OutputError, match=r"ca.pem.*OTEL_EXPORTER_OTLP_CERTIFICATE"):
-        Sender(Endpoint.from_environment("logs", variables, url="https://127.0.0.1:1"))
+        Connection(Endpoint.from_environment("logs", variables, url="https://127.0.0.1:1"))

@@ -23,7 +23,7 @@ import wstrace
 from wstrace.schema import PAGE_FAULT
 from wstrace.testing import batch_of
 from wstrace_otel.application.processor import FaultSpanProcessor
-from wstrace_otel.correlation import windows
+from wstrace_otel.correlation import span_intervals
 from wstrace_otel.instrumentor import WstraceInstrumentor
 from wstrace_otel.usage import ThreadFaults
 
@@ -156,7 +156,7 @@ def test_what_the_limits_dropped_stays_told(exported: InMemorySpanExporter) -> N
 
 
 def test_a_counter_that_raises_costs_nothing_but_the_count(exported: InMemorySpanExporter) -> None:
-    windows.forget()
+    span_intervals.forget()
 
     def broken() -> tuple[int, int]:
         raise OSError("no")
@@ -167,7 +167,9 @@ def test_a_counter_that_raises_costs_nothing_but_the_count(exported: InMemorySpa
         pass
     assert of(exported, "s") == {"a": 1}
     assert processor.statistics()["uncounted"] >= 1
-    assert windows.find(threading.get_native_id(), time.monotonic_ns()) is None  # it is not taken for open any more
+    assert (
+        span_intervals.find(threading.get_native_id(), time.monotonic_ns()) is None
+    )  # it is not taken for open any more
 
 
 def test_open_spans_are_bounded_and_ended_ones_forgotten(exported: InMemorySpanExporter) -> None:

@@ -20,7 +20,7 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from wstrace_otel import names
-from wstrace_otel.correlation import Window, windows
+from wstrace_otel.correlation import SpanInterval, span_intervals
 from wstrace_otel.usage import PAGE_SIZE, thread_faults
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ THREAD_CHANGED = "thread_changed"
 Counter = Callable[[], tuple[int, int]]
 
 
-class Open(Window):
+class OpenSpan(SpanInterval):
     """A span that is open: the spans beside it on its thread, how good its counts will be, what the thread had."""
 
     __slots__ = ("before", "beside", "parent", "quality")
@@ -77,8 +77,8 @@ class FaultSpanProcessor(SpanProcessor):
 
     def _forget(self) -> None:
         """In a forked child, and at first: nothing is open."""
-        self._open: dict[int, Open] = {}
-        self._here = threading.local()  # .both: ids of the spans open on this thread, and its windows
+        self._open: dict[int, OpenSpan] = {}
+        self._here = threading.local()  # .both: ids of the spans open on this thread, and its intervals
         self.counted = self.uncounted = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -96,9 +96,9 @@ class FaultSpanProcessor(SpanProcessor):
         context, above, tid = span.context, span.parent, get_native_id()
         parent = above.span_id if above is not None else 0
         try:
-            here, known_windows = self._here.both
+            here, known_intervals = self._here.both
         except AttributeError:
-            here, known_windows = self._here.both = ([], windows.of_thread(tid))
+            here, known_intervals = self._here.both = ([], span_intervals.of_thread(tid))
         quality = self._exact
         if _running_loop() is not None:  # other tasks may run before the span ends
             quality = THREAD_WINDOW
@@ -106,8 +106,8 @@ class FaultSpanProcessor(SpanProcessor):
         for other in here[-64:] if here else ():
             if other != parent and not self._is_above(other, parent) and (known := self._open.get(other)) is not None:
                 known.quality = quality = THREAD_WINDOW
-        entry = Open(tid, context, here, parent, quality)
-        known_windows.append(entry)
+        entry = OpenSpan(tid, context, here, parent, quality)
+        known_intervals.append(entry)
         here.append(entry.span_id)
         self._open[entry.span_id] = entry
         entry.before = self._counter()  # last: what is above counts for nobody

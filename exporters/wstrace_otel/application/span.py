@@ -28,20 +28,20 @@ def span(name: str, **attributes: Any) -> Iterator[Span]:
     from opentelemetry import trace
 
     from wstrace_otel.application.processor import EXACT, THREAD_CHANGED, THREAD_WINDOW, fault_attributes, in_event_loop
-    from wstrace_otel.correlation import windows
+    from wstrace_otel.correlation import span_intervals
     from wstrace_otel.usage import thread_faults
 
     with trace.get_tracer(names.SCOPE).start_as_current_span(name, attributes=attributes) as current:
         context, tid = current.get_span_context(), threading.get_native_id()
-        window = windows.open(context.trace_id, context.span_id, tid) if context.is_valid else None
+        interval = span_intervals.open(context.trace_id, context.span_id, tid) if context.is_valid else None
         quality = EXACT if thread_faults.exact and not in_event_loop() else THREAD_WINDOW
         minor, major = thread_faults()
         try:
             yield current
         finally:
             after = thread_faults()
-            if window is not None:
-                windows.close(window)
+            if interval is not None:
+                span_intervals.close(interval)
             if threading.get_native_id() == tid:
                 current.set_attributes(fault_attributes(after[0] - minor, after[1] - major, quality))
             else:

@@ -20,13 +20,20 @@ from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 from wstrace.schema import FAULT_ACCESS_KNOWN, FAULT_EXECUTE, FAULT_MAJOR, FAULT_WRITE
 from wstrace_otel import names
-from wstrace_otel.correlation import windows
+from wstrace_otel.correlation import span_intervals
 from wstrace_otel.export.events import access
 from wstrace_otel.export.processes import file_name, kind_name
 from wstrace_otel.export.resource import message
+from wstrace_otel.transport.batch_sender import BatchLimits
+from wstrace_otel.transport.providers import version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
+
+    from wstrace_otel.transport.own_providers import OwnProviders
+
+#: requests that may wait, and seconds that a batch waits for room
+REQUESTS_QUEUED, ROOM_SECONDS = 8, 1.0
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _TEXT_FLAGS = FAULT_MAJOR | FAULT_ACCESS_KNOWN | FAULT_WRITE | FAULT_EXECUTE
@@ -106,6 +113,43 @@ def hex64(values: NDArray[Any]) -> NDArray[np.uint8]:
     return found
 
 
+class BulkLogs:
+    """Sends every page fault as a log record.
+
+    Args:
+        providers: give the connection and the queue.
+        resource_of: pid -> Resource.
+        offset: monotonic ns -> what to add for wall time.
+    """
+
+    def __init__(
+        self, providers: OwnProviders, resource_of: Callable[[int], Resource], offset: Callable[[int], int]
+    ) -> None:
+        connection = providers.connection("logs")
+        self._encoder = Encoder(resource_of, offset, connection.max_bytes, version())
+        self._sender = providers.sender(
+            "bulk",
+            lambda requests: connection.send(requests[0][0]),
+            BatchLimits(REQUESTS_QUEUED, 1, 1.0),
+            records_in=lambda request: request[1],
+        )
+        self._sender.start()
+
+    def add_faults(self, batch: Batch) -> None:
+        """Queues the requests of a batch; waits for room, so that a slow receiver slows the exporter's queue."""
+        for body, records in self._encoder.payloads(batch):
+            self._sender.put((body, records), wait=ROOM_SECONDS)
+
+    def add_mappings(self, batch: Batch) -> None:
+        """Does nothing: a record names its file itself."""
+
+    def tick(self) -> None:
+        """Does nothing: requests are sent as they come."""
+
+    def close(self) -> None:
+        """Does nothing: everything is queued."""
+
+
 class Encoder:
     """Makes requests of batches; keeps the texts that it has encoded.
 
@@ -140,7 +184,7 @@ class Encoder:
         n = len(batch)
         zero = np.zeros(n, np.uint8)
         pc_file, file, kind = (batch.columns.get(name, zero) for name in ("pc_file", "file", "kind"))
-        index, spans = windows.assign(batch)
+        index, spans = span_intervals.assign(batch)
         # all that decides the texts, in one number: flags 5 bits, kind 4, span or not 1, two file codes of 21 bits
         like = (batch["flags"] & _TEXT_FLAGS).astype(np.uint64)
         like |= kind.astype(np.uint64) << np.uint64(5) | (index >= 0).astype(np.uint64) << np.uint64(9)

@@ -7,22 +7,33 @@ opentelemetry-proto, profiles/v1development/profiles.proto; index 0 of every tab
 from __future__ import annotations
 
 import os
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wstrace.analysis.tally import group
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Dictionary
 from wstrace.errors import OutputError
+from wstrace.ledger import Ledger
 from wstrace.schema import FAULT_MAJOR
 from wstrace_otel import names
-from wstrace_otel.correlation import Window, windows
+from wstrace_otel.correlation import SpanInterval, span_intervals
 from wstrace_otel.export.processes import file_name, kind_name
 from wstrace_otel.export.resource import message
+from wstrace_otel.transport.batch_sender import LOST, BatchLimits
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
+    from wstrace_otel.transport.own_providers import OwnProviders
+
+#: seconds between two profiles
+PROFILE_SECONDS = 10.0
 #: (pc, pc_mapping, pc_file, file, kind, major, trace id, span id)
 Key = tuple[int, int, int, int, int, int, int, int]
-_NO_SPAN = Window(0, 0, 0, 0)
+_NO_SPAN = SpanInterval(0, 0, 0, 0)
 #: distinct samples that a process may have in one profile; faults of further ones are lost and counted
 MAX_SAMPLES = 65_536
 #: mappings whose bounds are kept
@@ -40,6 +51,63 @@ def need() -> Any:
         raise OutputError("OTLP profiles need a package that is not installed or too old",
                           'pip install -U "wstrace[otlp]"') from None  # fmt: skip
     return profiles_pb2, profiles_service_pb2
+
+
+class ProfileExport:
+    """Sends what Profiles has counted, every ten seconds and at the end.
+
+    Args:
+        providers: give the connection and the queue.
+        resource_of: pid -> Resource.
+        strings: the session's names.
+        wall: monotonic ns -> ns since the epoch.
+        ledger: where faults that found no room in a profile are counted.
+    """
+
+    def __init__(
+        self,
+        providers: OwnProviders,
+        resource_of: Callable[[int], Resource],
+        strings: Dictionary,
+        wall: Callable[[int], int],
+        ledger: Ledger,
+    ) -> None:
+        self._resource_of, self._strings, self._wall, self._ledger = resource_of, strings, wall, ledger
+        self._profiles = Profiles()
+        self._sent_at = time.monotonic()
+        connection = providers.connection("profiles")
+        self._sender = providers.sender(
+            "profiles",
+            lambda requests: connection.send(requests[0][0]),
+            BatchLimits(8, 1, 1.0),
+            records_in=lambda request: request[1],
+        )
+        self._sender.start()
+
+    def add_faults(self, batch: Batch) -> None:
+        """Counts a batch."""
+        self._profiles.add(batch)
+
+    def add_mappings(self, batch: Batch) -> None:
+        """Notes where files are mapped."""
+        self._profiles.add_mappings(batch)
+
+    def tick(self) -> None:
+        """Sends a profile when ten seconds have passed since the last one."""
+        if time.monotonic() - self._sent_at >= PROFILE_SECONDS:
+            self._send()
+
+    def close(self) -> None:
+        """Queues the last profile."""
+        self._send()
+
+    def _send(self) -> None:
+        self._sent_at = time.monotonic()
+        body, faults = self._profiles.take(self._resource_of, self._strings, self._wall)
+        if faults:
+            self._sender.put((body, faults))
+        self._ledger.add(LOST, self._profiles.overflowed, "otel.profiles")
+        self._profiles.overflowed = 0
 
 
 class Profiles:
@@ -68,7 +136,7 @@ class Profiles:
         pid, pc, mapping, pc_file, file, kind = (
             batch.columns.get(c, zero) for c in ("pid", "pc", "pc_mapping", "pc_file", "file", "kind")
         )
-        index, used = windows.assign(batch)
+        index, used = span_intervals.assign(batch)
         spans = [*used, _NO_SPAN]  # -1, no span, is the last one
         major = (batch["flags"] & FAULT_MAJOR) != 0
         found, counts = group(pid, pc, mapping, pc_file, file, kind, major, index)

@@ -14,7 +14,7 @@ from wstrace.ledger import Ledger
 from wstrace_otel.export.metrics import ProcessInstruments, TracerInstruments
 from wstrace_otel.export.processes import Process, Processes, memory
 from wstrace_otel.export.resource import of_tracer
-from wstrace_otel.transport.backend import GlobalBackend
+from wstrace_otel.transport.providers import GlobalProviders
 from wstrace_otel.usage import process_faults
 
 #: series that ended sessions may leave behind; counts of further ones are kept under `other`
@@ -56,7 +56,7 @@ class Embedded:
         """Registers the instruments on the global meter. Idempotent."""
         if not self._registered:
             self._registered = True
-            meter = GlobalBackend().meter(of_tracer())
+            meter = GlobalProviders().meter(of_tracer())
             ProcessInstruments(meter, self._processes, kernel=self._kernel, memory_of=self._memory)
             TracerInstruments(meter, self._sum_ledgers, own_usage=False)
 

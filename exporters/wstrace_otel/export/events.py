@@ -18,7 +18,7 @@ from wstrace.schema import (
 from wstrace.text import base_name
 from wstrace_otel import names
 from wstrace_otel.clock import WallClock
-from wstrace_otel.correlation import Window, windows
+from wstrace_otel.correlation import SpanInterval, span_intervals
 from wstrace_otel.export.processes import Process, file_name, kind_name
 from wstrace_otel.export.resource import clean
 from wstrace_otel.propagation import TraceParent, context_of
@@ -72,9 +72,9 @@ class Events:
         """An event for each row."""
         pids = batch["pid"].tolist()
         times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[1], np.uint64)
-        spans: list[Window | None] = [None] * len(batch)
-        if windows.pid in pids and "tid" in batch:
-            spans = [windows.find(t, n) if p == windows.pid else None
+        spans: list[SpanInterval | None] = [None] * len(batch)
+        if span_intervals.pid in pids and "tid" in batch:
+            spans = [span_intervals.find(t, n) if p == span_intervals.pid else None
                      for p, t, n in zip(pids, batch["tid"].tolist(), times.tolist(), strict=True)]  # fmt: skip
         for row, pid in enumerate(pids):
             major = bool(batch["flags"][row] & FAULT_MAJOR)
@@ -108,7 +108,7 @@ class Events:
 
     def _emit(
         self, process: Process, event: str, severity: str, time_ns: int, attributes: dict[str, Any],
-        span: Window | None = None,
+        span: SpanInterval | None = None,
     ) -> None:  # fmt: skip
         from opentelemetry._logs import LogRecord, SeverityNumber
 

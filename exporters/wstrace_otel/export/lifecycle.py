@@ -15,7 +15,7 @@ from wstrace_otel.export import resource
 from wstrace_otel.export.events import Events
 from wstrace_otel.export.processes import Process, Processes
 from wstrace_otel.export.spans import ProcessSpans
-from wstrace_otel.transport.backend import Backend
+from wstrace_otel.transport.providers import Providers
 
 #: seconds after which all faults of a process that ended have come
 SETTLE_SECONDS = 1.0
@@ -30,8 +30,8 @@ class Lifecycle:
         context: the session's.
         processes: their table.
         clock: wall time of a record.
-        backend: gives loggers and tracers.
-        own: whether the backend is ours, so that spans can have the ids that a target was told.
+        providers: give loggers and tracers.
+        own: whether the providers are ours, so that spans can have the ids that a target was told.
         events, spans: whether they are wanted.
         meter: registers the metrics of a process; also told how many have theirs.
         arguments: whether resources tell the command's arguments.
@@ -42,7 +42,7 @@ class Lifecycle:
         context: Context,
         processes: Processes,
         clock: WallClock,
-        backend: Backend,
+        providers: Providers,
         *,
         own: bool,
         events: bool,
@@ -50,7 +50,7 @@ class Lifecycle:
         meter: Callable[[Process, int], None],
         arguments: bool,
     ) -> None:
-        self._context, self._processes, self._clock, self._backend = context, processes, clock, backend
+        self._context, self._processes, self._clock, self._providers = context, processes, clock, providers
         self._with_events, self._with_spans, self._meter, self._arguments = events, spans, meter, arguments
         self.events = Events(lambda process: self._cached("logger", process), clock)
         self.spans = ProcessSpans(lambda process: self._cached("tracer", process), clock, own_ids=own)
@@ -146,6 +146,6 @@ class Lifecycle:
     def _cached(self, what: str, process: Process) -> Any:
         key = (what, process.pid)
         if key not in self._made:
-            make = self._backend.logger if what == "logger" else self._backend.tracer
+            make = self._providers.logger if what == "logger" else self._providers.tracer
             self._made[key] = make(self.resource_of(process.pid))
         return self._made[key]

@@ -151,10 +151,6 @@ class Processes:
                 self._rows[pid] = Process(pid, self.strings, modules=self.modules)
             return self._rows[pid]
 
-    def is_own(self, pid: int) -> bool:
-        """Whether that process has a row of its own, or would get one."""
-        return pid in self._rows or sum(1 for known in list(self._rows) if known) < self.limit
-
     def add_faults(self, batch: Batch) -> None:
         """Counts a batch of page faults: a few array operations for all of it, and one step a distinct place."""
         n = len(batch)

@@ -10,7 +10,7 @@ from wstrace_otel import names
 from wstrace_otel.clock import WallClock
 from wstrace_otel.export.processes import Process
 from wstrace_otel.export.resource import clean
-from wstrace_otel.ids import Ids
+from wstrace_otel.ids import ReservedIdGenerator
 from wstrace_otel.propagation import TraceParent, context_of, new_id, parent, take_reserved
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ProcessSpans:
             return
         tracer = self._tracer(process)
         ids = getattr(tracer, "id_generator", None)
-        if self._own_ids and isinstance(ids, Ids):
+        if self._own_ids and isinstance(ids, ReservedIdGenerator):
             ids.next = own
         attributes: dict[str, Any] = {
             names.PROCESS_PID: process.pid,

@@ -1,4 +1,4 @@
-"""Courier: a bounded queue and a daemon thread that bring items of one signal to its receiver, and count what is lost.
+"""BatchSender: a bounded queue and a thread that deliver the items of one signal, and count those that are lost.
 
 The SDK's batch processors drop the oldest items without a word and may hold an exit for half a minute when the
 collector is down. Here every item ends as delivered or as a number in the ledger, and close() keeps its deadline.
@@ -31,16 +31,16 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How items are batched, with the SDK's variables: OTEL_BSP_* for spans, OTEL_BLRP_* for logs."""
+class BatchLimits:
+    """How items are batched: items that may wait, items of a full batch, seconds that a part of a batch waits."""
 
     queue: int = 2048
     batch: int = 512
     delay: float = 5.0
 
     @classmethod
-    def from_environment(cls, prefix: str) -> Pace:
-        """The pace that PREFIX_MAX_QUEUE_SIZE, PREFIX_MAX_EXPORT_BATCH_SIZE and PREFIX_SCHEDULE_DELAY (ms) set."""
+    def from_environment(cls, prefix: str) -> BatchLimits:
+        """The limits that PREFIX_MAX_QUEUE_SIZE, PREFIX_MAX_EXPORT_BATCH_SIZE and PREFIX_SCHEDULE_DELAY (ms) set."""
         queue = _number(f"{prefix}_MAX_QUEUE_SIZE", 2048)
         batch = min(_number(f"{prefix}_MAX_EXPORT_BATCH_SIZE", 512), queue)
         default = 1000 if prefix == "OTEL_BLRP" else 5000
@@ -52,39 +52,39 @@ def _number(variable: str, default: int) -> int:
     return int(text) if text.isdigit() else default
 
 
-class Courier:
+class BatchSender:
     """Delivers items in order, in batches.
 
     Args:
-        who: the signal, as the ledger names it.
-        deliver: brings a batch of items to the receiver; runs on the courier's thread and may raise.
+        signal: its name in the ledger, after `otel.`.
+        deliver: brings a batch of items to the receiver; runs on the sender's thread and may raise.
         ledger: where items that were refused, dropped or given up are counted, as `lost_otel`.
-        pace: how much is queued and batched, and how long a part of a batch waits.
-        weigh: how many records an item stands for.
-        pull: gives items at each delay and at the end (metrics are collected so), else None.
-        renews: the next pull says all of this one and more (cumulative metrics): only the last one can be lost.
+        limits: how much is queued and batched, and how long a part of a batch waits.
+        records_in: how many records an item stands for.
+        collect: gives items at each delay and at the end (metrics are read so), else None.
+        cumulative: each collection contains all that the one before it said, so only the last one can be lost.
     """
 
     def __init__(
         self,
-        who: str,
+        signal: str,
         deliver: Callable[[Sequence[Any]], Outcome],
         ledger: Ledger,
-        pace: Pace,
+        limits: BatchLimits,
         *,
-        weigh: Callable[[Any], int] = lambda item: 1,
-        pull: Callable[[], Sequence[Any]] | None = None,
-        renews: bool = False,
+        records_in: Callable[[Any], int] = lambda item: 1,
+        collect: Callable[[], Sequence[Any]] | None = None,
+        cumulative: bool = False,
     ) -> None:
-        self.who, self._deliver, self._ledger, self._pace = who, deliver, ledger, pace
-        self._weigh, self._pull, self._renews = weigh, pull, renews
+        self.signal, self._deliver, self._ledger, self._limits = signal, deliver, ledger, limits
+        self._records_in, self._collect, self._cumulative = records_in, collect, cumulative
         self._items: collections.deque[Any] = collections.deque()
         self._ready = threading.Condition()
         self._closing = self._flush = self.failing = False
         self._in_flight = 0
         self.delivered = self.lost = self.failures = 0
         self.error = ""
-        self.thread = threading.Thread(target=self._run, name=f"wstrace-otel-{who}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"wstrace-otel-{signal}", daemon=True)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -99,13 +99,15 @@ class Courier:
         """
         with self._ready:
             if wait:
-                self._ready.wait_for(lambda: self.failing or self._closing or len(self._items) < self._pace.queue, wait)
-            if len(self._items) < self._pace.queue and not self._closing:
+                self._ready.wait_for(
+                    lambda: self.failing or self._closing or len(self._items) < self._limits.queue, wait
+                )
+            if len(self._items) < self._limits.queue and not self._closing:
                 self._items.append(item)
-                if len(self._items) >= self._pace.batch:
+                if len(self._items) >= self._limits.batch:
                     self._ready.notify()
                 return True
-        self._lose(self._weigh(item))
+        self._lose(self._records_in(item))
         return False
 
     def flush(self) -> None:
@@ -127,7 +129,7 @@ class Courier:
         self.thread.join(max(0.0, until - time.monotonic()))
         if self.thread.is_alive():
             with self._ready:
-                left = sum(self._weigh(item) for item in self._items) + self._in_flight
+                left = sum(self._records_in(item) for item in self._items) + self._in_flight
                 self._items.clear()
                 self._in_flight = 0
             self.error = self.error or "did not answer in time"
@@ -135,44 +137,44 @@ class Courier:
 
     def statistics(self) -> dict[str, int | float]:
         """delivered and lost records, failed deliveries and items that wait."""
-        return {f"{self.who}_delivered": self.delivered, f"{self.who}_lost": self.lost,
-                f"{self.who}_failures": self.failures, f"{self.who}_queued": len(self._items)}  # fmt: skip
+        return {f"{self.signal}_delivered": self.delivered, f"{self.signal}_lost": self.lost,
+                f"{self.signal}_failures": self.failures, f"{self.signal}_queued": len(self._items)}  # fmt: skip
 
     def _run(self) -> None:
-        due = time.monotonic() + self._pace.delay
+        due = time.monotonic() + self._limits.delay
         while True:
             with self._ready:
-                while not self._closing and not self._flush and len(self._items) < self._pace.batch:
+                while not self._closing and not self._flush and len(self._items) < self._limits.batch:
                     if (rest := due - time.monotonic()) <= 0:
                         break
                     self._ready.wait(rest)
                 closing, timed = self._closing, self._flush or time.monotonic() >= due
                 self._flush = False
             if timed or closing:
-                due = time.monotonic() + self._pace.delay
-            if self._pull is not None and (timed or closing):
-                self._take(self._pull)
-            while self._items and (closing or timed or len(self._items) >= self._pace.batch):
-                self._carry()
+                due = time.monotonic() + self._limits.delay
+            if self._collect is not None and (timed or closing):
+                self._queue_collected(self._collect)
+            while self._items and (closing or timed or len(self._items) >= self._limits.batch):
+                self._deliver_batch()
             if closing:
                 return
 
-    def _take(self, pull: Callable[[], Sequence[Any]]) -> None:
-        if self._renews:
+    def _queue_collected(self, collect: Callable[[], Sequence[Any]]) -> None:
+        if self._cumulative:
             self._items.clear()
         try:
-            self._items.extend(pull())
+            self._items.extend(collect())
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
 
-    def _carry(self) -> None:
+    def _deliver_batch(self) -> None:
         with self._ready:
-            batch = [self._items.popleft() for _ in range(min(self._pace.batch, len(self._items)))]
-            self._in_flight = sum(self._weigh(item) for item in batch)
+            batch = [self._items.popleft() for _ in range(min(self._limits.batch, len(self._items)))]
+            self._in_flight = sum(self._records_in(item) for item in batch)
             self._ready.notify_all()
         try:
             outcome = self._deliver(batch)
-        except Exception as error:  # an item that cannot be encoded must not end the courier
+        except Exception as error:  # an item that cannot be encoded must not end the thread
             outcome = Outcome(error=f"{type(error).__name__}: {error}")
         with self._ready:
             sent, self._in_flight = self._in_flight, 0
@@ -182,7 +184,7 @@ class Courier:
         self.failing = bool(outcome.error)
         if outcome.error:
             self._fail(outcome.error)
-            if self._renews and not self._closing:
+            if self._cumulative and not self._closing:
                 self._items.clear()
         self.delivered += sent - lost
         self._lose(lost)
@@ -192,6 +194,6 @@ class Courier:
         self.error = error
 
     def _lose(self, n: int) -> None:
-        if n and (self._closing or not self._renews):
+        if n and (self._closing or not self._cumulative):
             self.lost += n
-            self._ledger.add(LOST, n, f"otel.{self.who}")
+            self._ledger.add(LOST, n, f"otel.{self.signal}")

@@ -22,7 +22,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from wstrace.errors import OutputError, UsageError
-from wstrace_otel.transport.courier import Outcome
+from wstrace_otel.transport.batch_sender import Outcome
 from wstrace_otel.transport.endpoint import Endpoint
 
 RETRYABLE = frozenset({429, 502, 503, 504})
@@ -34,7 +34,7 @@ MAX_ANSWER = 64 << 10
 MAX_REQUEST = {"grpc": 3 << 20, "http/protobuf": 16 << 20}
 
 
-class Sender:
+class Connection:
     """A connection to an endpoint. One thread calls send(); close() from any other aborts its waiting.
 
     Raises:

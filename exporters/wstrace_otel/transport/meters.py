@@ -1,0 +1,118 @@
+"""Meter providers, one for each resource, that are read together or scraped by Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from wstrace.errors import OutputError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.resources import Resource
+
+
+class MeterProviders:
+    """Meter providers, one for each resource, that are read together: none has a thread or a connection of its own.
+
+    Args:
+        interval: seconds between two exports; 0 = OTEL_METRIC_EXPORT_INTERVAL (ms), else a minute.
+    """
+
+    def __init__(self, interval: float) -> None:
+        text = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
+        self.interval = interval or (float(text) / 1000 if text.replace(".", "", 1).isdigit() else 60.0) or 60.0
+        preference = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().upper()
+        self.cumulative = preference != "DELTA"
+        self.scraped = False
+        self._readers: list[list[Any]] = []
+        self._registry: Any = None
+        self._shared: Any = None
+
+    def provider(self, resource: Resource) -> MeterProvider:
+        """A provider whose metrics carry that resource, read by every reader made before it.
+
+        When Prometheus scrapes there is one provider for all resources.
+        """
+        from opentelemetry.sdk.metrics import MeterProvider
+
+        if self._shared is not None:
+            shared: MeterProvider = self._shared
+            return shared
+        readers = [self._reader() for _ in self._readers]
+        for known, reader in zip(self._readers, readers, strict=True):
+            known.append(reader)
+        scrapers = [self._scraper()] if self.scraped else []
+        provider = MeterProvider([*readers, *scrapers], resource, shutdown_on_exit=False)
+        if self.scraped:  # a scrape has one resource for all; processes are told apart by labels there
+            self._shared = provider
+        return provider
+
+    def reader(self) -> Callable[[], list[Any]]:
+        """A function that reads all providers and returns one ResourceMetrics for each."""
+        readers: list[Any] = []
+        self._readers.append(readers)
+
+        def read() -> list[Any]:
+            found: list[Any] = []
+            for reader in readers[:]:  # more may come meanwhile
+                data = reader.get_metrics_data()
+                found.extend(data.resource_metrics if data is not None else ())
+            return found
+
+        return read
+
+    def _reader(self) -> Any:
+        from opentelemetry.sdk.metrics import Counter, Histogram, ObservableCounter
+        from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
+
+        kinds: tuple[type, ...] = () if self.cumulative else (Counter, Histogram, ObservableCounter)
+        return InMemoryMetricReader(preferred_temporality=dict.fromkeys(kinds, AggregationTemporality.DELTA))
+
+    def _scraper(self) -> Any:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+        try:
+            return PrometheusMetricReader(registry=self._registry)
+        except TypeError:  # older exporters know only the default registry: move what they registered there
+            from prometheus_client import REGISTRY
+
+            reader = PrometheusMetricReader()
+            REGISTRY.unregister(reader._collector)
+            self._registry.register(reader._collector)
+            return reader
+
+    def serve(self) -> Callable[[], None]:
+        """Opens the port that Prometheus scrapes; returns the function that closes it.
+
+        Raises:
+            OutputError: the port is taken, or the packages are not installed.
+        """
+        try:
+            importlib.import_module("opentelemetry.exporter.prometheus")
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError:
+            raise OutputError("Prometheus needs packages that are not installed",
+                              'pip install "wstrace[prometheus]"') from None  # fmt: skip
+        # a registry of its own: the default one would export the tracer's own process_* as if they were the target's
+        self._registry = CollectorRegistry(auto_describe=False)
+        self.scraped = True
+        host = os.environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "").strip() or "127.0.0.1"
+        port = os.environ.get("OTEL_EXPORTER_PROMETHEUS_PORT", "").strip() or "9464"
+        try:
+            server, thread = start_http_server(int(port), host, registry=self._registry)
+        except (OSError, ValueError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise OutputError(f"cannot serve metrics on {host}:{port}: {why}",
+                              "set OTEL_EXPORTER_PROMETHEUS_PORT to a free one") from None  # fmt: skip
+
+        def close() -> None:
+            with contextlib.suppress(Exception):
+                server.shutdown()
+                server.server_close()
+                thread.join(1.0)
+
+        return close
