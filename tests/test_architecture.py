@@ -32,6 +32,7 @@ LAYERS = [
     "output_file",
     "config",
     "analysis",
+    "terminal",
     "recorder",
     "bus",
     "session",
@@ -69,7 +70,15 @@ def test_the_core_imports_no_plugin_no_exporter_and_no_system(path):
     found = tops(imports(path))
     assert found & OURS <= {"wstrace"}
     assert not found & CORE_FORBIDDEN
-    assert found <= set(sys.stdlib_module_names) | CORE_LIBRARIES | {"wstrace"}
+    terminal = {"rich"} if path.parent == CORE / "terminal" else set()
+    assert found <= set(sys.stdlib_module_names) | CORE_LIBRARIES | {"wstrace"} | terminal
+
+
+def test_the_terminal_room_alone_uses_rich():
+    users = {
+        path for folder in (CORE, *PLUGINS, *EXPORTERS) for path in modules(folder) if "rich" in tops(imports(path))
+    }
+    assert {path.parent for path in users} == {CORE / "terminal"}
 
 
 @pytest.mark.parametrize("path", modules(CORE), ids=lambda p: str(p.relative_to(CORE)))

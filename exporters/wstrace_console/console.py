@@ -12,10 +12,11 @@ from wstrace.analysis.summary import By, Summary
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Exporter
 from wstrace.schema import PAGE_FAULT
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Styled, Table
 from wstrace.text import json_safe
 from wstrace_console import headline
-from wstrace_console.live import LiveLine
-from wstrace_console.output import Output
+from wstrace_console.live import LiveFigures
 from wstrace_console.place_counts import PlaceCounts
 from wstrace_console.places import Places
 
@@ -72,7 +73,7 @@ class Console(Exporter):
         self._live_wanted, self._quiet = live, quiet
         self._context = Context()
         self._output: Output | None = None
-        self._live: LiveLine | None = None
+        self._live: LiveFigures | None = None
         self._places: Places | None = None
         self._counts: PlaceCounts | None = None
         self._seen = 0
@@ -97,7 +98,7 @@ class Console(Exporter):
             if self._by == "section" or self._by == "function":
                 self._counts = PlaceCounts(self._places, self._by)
         if self._wants_live(self._output):
-            self._live = LiveLine(self._output.rich(), self.summary, context.ledger, [t.pid for t in context.targets])
+            self._live = LiveFigures(self._output, self.summary, context.ledger, [t.pid for t in context.targets])
 
     def _wants_live(self, output: Output) -> bool:
         if self._live_wanted is False or self._quiet or self._format != "summary" or not output.terminal:
@@ -171,25 +172,22 @@ class Console(Exporter):
             self._output.close()
 
     def _tell(self, output: Output) -> None:
-        from rich.text import Text
-
         from wstrace_console.report_tables import tables
-        from wstrace_console.tables import render
 
-        facts, ledger, width = self._context.facts, self._context.ledger, output.width
-        parts: list[Any] = [
-            Text(headline.answer(self.summary, facts, self._filter, self._seen), style="bold"),
-            Text(headline.completeness(self.summary, facts, ledger, self._seen), style="dim"),
+        facts, ledger = self._context.facts, self._context.ledger
+        parts: list[str | Styled | Table] = [
+            Styled(headline.answer(self.summary, facts, self._filter, self._seen), "bold"),
+            Styled(headline.completeness(self.summary, facts, ledger, self._seen), "dim"),
         ]
         if obstacle := headline.obstacle(facts):
-            parts.append(Text(obstacle, style="yellow"))
+            parts.append(Styled(obstacle, "yellow"))
         for table in tables(self.summary, facts, by=self._by, top=self._top, places=self._counts):
             if table.rows:
-                parts += [Text(), render(table, width=width, unicode=output.unicode)]
+                parts += ["", table]
         told = headline.losses(ledger)
-        parts += [Text()] * bool(told) + [Text(line, style="bold red" if lost else "dim") for line, lost in told]
+        parts += [""] * bool(told) + [Styled(line, "bold red" if lost else "dim") for line, lost in told]
         if self._context.targets:
-            parts += [Text(), Text(headline.next_step(self.summary, facts))]
+            parts += ["", headline.next_step(self.summary, facts)]
         output.show(*parts)
 
     def _tell_losses(self, output: Output) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wstrace.analysis.summary import UNKNOWN, By, Row, Summary
+from wstrace.terminal.bar import Bar
+from wstrace.terminal.table import Cell, Column, Table
 from wstrace.text import base_name, number, size
 from wstrace_console.headline import counters
 from wstrace_console.place_counts import PlaceCounts
-from wstrace_console.tables import Table
 
 TITLES: dict[str, str] = {
     "file": "file of the page",
@@ -46,10 +47,9 @@ def fault_table(summary: Summary, by: By, top: int) -> Table:
     """Faults, those from disk where there are any, and their share."""
     rows = summary.top(by, top)
     disk = summary.major > 0
-    table = Table(TITLES[by], ["faults", "from disk"] if disk else ["faults"], total=_length(summary, by, rows, top))
-    for row in rows:
-        table.rows.append((_faults(row.total, row.major, disk=disk), row.total, row.share, _name(by, row)))
-    return table
+    heads = ["faults", "from disk"] if disk else ["faults"]
+    shown = [(_faults(row.total, row.major, disk=disk), row.total, row.share, _name(by, row)) for row in rows]
+    return shares_table(TITLES[by], heads, shown, total=_length(summary, by, rows, top))
 
 
 def brought_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table:
@@ -75,12 +75,12 @@ def _beside(
     whole = max(sum(total for total, _ in brought.values()), 1)
     heads = ["brought", *(["from disk"] if disk else []), *(["still resident"] if pages else [])]
     order = sorted({*brought, *pages}, key=lambda name: (-brought.get(name, (0, 0))[0], -pages.get(name, 0), name))
-    table = Table(title, heads if pages else ["faults", *heads[1:]], total=len(order))
+    rows = []
     for name in order[:top]:
         total, major = brought.get(name, (0, 0))
         cells = [*_faults(total, major, disk=disk), *([_pages(pages.get(name, 0), facts)] if pages else [])]
-        table.rows.append((cells, total, total / whole, name))
-    return table
+        rows.append((cells, total, total / whole, name))
+    return shares_table(title, heads if pages else ["faults", *heads[1:]], rows, total=len(order))
 
 
 def resident_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table:
@@ -95,9 +95,28 @@ def written_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table
 
 def _page_table(head: str, rows: Sequence[tuple[str, str, int]], facts: Mapping[str, Any], top: int) -> Table:
     whole = max(sum(n for _, _, n in rows), 1)
-    table = Table(f"file of the {head} pages", [head], total=len(rows))
-    table.rows = [([_pages(n, facts)], n, n / whole, file) for file, _, n in rows[:top]]
-    return table
+    shown = [([_pages(n, facts)], n, n / whole, file) for file, _, n in rows[:top]]
+    return shares_table(f"file of the {head} pages", [head], shown, total=len(rows))
+
+
+def shares_table(
+    title: str, heads: Sequence[str], rows: Sequence[tuple[Sequence[str], float, float, str]], *, total: int
+) -> Table:
+    """A table of numbers, shares and bars with the names at the end; the rows with the most stand out.
+
+    Args:
+        title: what the names are: `file of the page`.
+        heads: of the numbers.
+        rows: (numbers as text, value that the bar shows, share 0..1, name) each.
+        total: how many rows there are, shown or not.
+    """
+    most = max((value for _, value, _, _ in rows), default=0)
+    columns = [*(Column(head) for head in [*heads, "share"]), Column("", "bar"), Column(title, "name")]
+    cells: list[list[Cell]] = [
+        [*numbers, f"{share:6.1%}", Bar(value, most), name] for numbers, value, share, name in rows
+    ]
+    strong = [number for number, (_, value, _, _) in enumerate(rows) if value == most]
+    return Table(columns, cells, total, strong)
 
 
 def _pages(n: int, facts: Mapping[str, Any]) -> str:

@@ -28,6 +28,13 @@ def wstrace(*arguments: object) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def write(path: Path, n: int = 5000, **options: object) -> Path:
     context = Context()
     exporter = MsgpackExporter(path=str(path), **options)
@@ -192,6 +199,17 @@ def test_query_prints_tables_csv_and_json_that_are_safe(trace):
     many = wstrace("query", trace, "select va from page_fault", "--limit", "5")[1].splitlines()
     assert len(many) == 7
     assert many[-1] == "... and 4,995 rows more (--limit)"
+
+
+def test_query_prints_hostile_column_names_and_formulas_as_text(trace):
+    pytest.importorskip("duckdb")
+    sql = """select '=1+1' as "\x1b]0;owned\x07", '\x1b[2J' as "@sum" """
+    assert wstrace("query", trace, sql)[1].splitlines() == ["\\x1b]0;owned\\x07  @sum", "=1+1              \\x1b[2J"]
+    assert wstrace("query", trace, sql, "--format", "csv")[1] == "\x1b]0;owned\x07,'@sum\n'=1+1,\x1b[2J\n"
+    screen = Screen()
+    with contextlib.redirect_stdout(screen):
+        assert cli.main(["query", str(trace), sql, "--format", "csv"]) == 0
+    assert screen.getvalue() == "\\x1b]0;owned\\x07,'@sum\n'=1+1,\\x1b[2J\n"
 
 
 def test_query_reads_no_other_file_and_a_wrong_query_is_one_line(trace, tmp_path):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
 
-from wstrace.cli.common import is_administrator
+from wstrace.cli.common import is_administrator, print_json
 from wstrace.config import TOP, Config
 from wstrace.errors import WstraceError
 from wstrace.interfaces import Level
 from wstrace.options import options_of
 from wstrace.plugins import Plugins
-from wstrace.text import printable
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Column, Table
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,9 +25,9 @@ def doctor(as_json: bool, config: str | None) -> None:
     """Show what can be traced here, each source's level and what lifts it, and where each option's value comes from."""
     findings = examine(Plugins.from_environment(), Config.load(config, project=not is_administrator()))
     if as_json:
-        click.echo(json.dumps(findings, indent=2, default=str))
+        print_json(findings)
         return
-    click.echo("\n".join(printable(line) for line in _lines(findings)))
+    Output.standard("stdout").show(*_parts(findings))
 
 
 def examine(plugins: Plugins, config: Config) -> dict[str, Any]:
@@ -59,24 +60,32 @@ def _probe(cls: Any) -> dict[str, str]:
     return {"level": level.name, "why": level.why, "remedy": level.remedy}
 
 
-def _lines(findings: dict[str, Any]) -> list[str]:
-    lines = [f"{name:<12} {value}" for name, value in findings["system"].items()]
-    lines += ["", "Sources"]
+def _parts(findings: dict[str, Any]) -> Iterator[str | Table]:
+    yield _table(findings["system"].items())
+    sources = []
     for name, level in findings["sources"].items():
-        why = f"  {level['why']}" if level["why"] else ""
-        lines.append(f"  {name:<14} {level['level']:<9}{why}")
+        sources.append([f"  {name}", level["level"], level["why"]])
         if level["remedy"]:
-            lines.append(f"  {'':<14} -> {level['remedy']}")
+            sources.append(["", "", f"-> {level['remedy']}"])
+    yield from ("", "Sources", _table(sources))
     if findings["remedies"]:
-        lines += ["", "What lifts the level, ready to paste"]
-        for where, text in findings["remedies"].items():
-            first, *rest = text.splitlines()
-            lines += [f"  {where:<14} {first}", *(f"  {'':<14} {line}" for line in rest)]
+        yield from ("", "What lifts the level, ready to paste")
+        yield _table(
+            [f"  {where}" * (number == 0), line]
+            for where, text in findings["remedies"].items()
+            for number, line in enumerate(text.splitlines())
+        )
     changed = {name: o for name, o in findings["options"].items() if o["origin"] != "default"}
-    lines += ["", "Options (value, origin)"]
-    for name, option in {**changed, **findings["options"]}.items():
-        value = "-" if option["value"] in (None, "") else option["value"]
-        lines.append(f"  {name:<28} {value}  ({option['origin']})")
+    yield from ("", "Options (value, origin)")
+    yield _table(
+        [f"  {name}", f"{'-' if option['value'] in (None, '') else option['value']}  ({option['origin']})"]
+        for name, option in {**changed, **findings["options"]}.items()
+    )
     for name, error in findings["failed"].items():
-        lines += ["", f"Plugin {name} failed: {error}"]
-    return lines
+        yield from ("", f"Plugin {name} failed: {error}")
+
+
+def _table(rows: Iterable[Sequence[str]]) -> Table:
+    """Columns without heads; nothing is cut, so that a line can be copied."""
+    cells = [list(row) for row in rows]
+    return Table([Column("", "text")] * max(map(len, cells), default=0), cells, whole=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 
 import click
 
+from wstrace.cli.common import print_json
 from wstrace.errors import WstraceError
 from wstrace.plugins import Plugins
-from wstrace.text import printable
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Column, Table
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,9 +26,11 @@ def plugins(as_json: bool, no_plugins: bool, plugin: tuple[str, ...]) -> None:
         with contextlib.suppress(WstraceError):
             getattr(found, role)  # a hook that raises shows here
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(p) for p in found.found], indent=2))
+        print_json([dataclasses.asdict(p) for p in found.found])
         return
-    for p in found.found:
-        hooks = ", ".join(hook.removeprefix("wstrace_") for hook in p.hooks)
-        line = f"{p.name:<14} {p.distribution} {p.version}  {p.state:<11} {hooks}"
-        click.echo(printable(f"{line}  {p.error}".rstrip()))
+    rows = [
+        [p.name, f"{p.distribution} {p.version}", p.state,
+         "  ".join(filter(None, [", ".join(hook.removeprefix("wstrace_") for hook in p.hooks), p.error]))]
+        for p in found.found
+    ]  # fmt: skip
+    Output.standard("stdout").show(Table([Column("", "text")] * 4, rows, whole=True))

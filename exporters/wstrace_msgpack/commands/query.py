@@ -40,25 +40,23 @@ def _json(names: list[str], rows: list[tuple[object, ...]]) -> None:
 
 
 def _csv(names: list[str], rows: list[tuple[object, ...]]) -> None:
+    """Rows for a spreadsheet or a program; a terminal gets no control character of them."""
     import csv
 
+    from wstrace.text import printable, spreadsheet_text, well_formed
+
+    safe = printable if sys.stdout.isatty() else well_formed
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(rows)
+    for row in (names, *rows):
+        writer.writerow(safe(spreadsheet_text(value)) if isinstance(value, str) else value for value in row)
 
 
 def _table(names: list[str], rows: list[tuple[object, ...]], more: int) -> None:
-    from wstrace.text import printable
+    from wstrace.terminal.output import Output
+    from wstrace.terminal.table import Column, Table
 
-    cells = [[printable(_text(value)) for value in row] for row in rows]
-    widths = [max(len(line[i]) for line in [list(names), *cells]) for i in range(len(names))]
     numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(names))]
-    for line in [list(names), *cells]:
-        padded = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True))
-        click.echo("  ".join(padded).rstrip())
-    if more > 0:
-        click.echo(f"... and {more:,} rows more (--limit)")
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
+    columns = [Column(name, "number" if number else "text") for name, number in zip(names, numeric, strict=True)]
+    cells = [["" if value is None else str(value) for value in row] for row in rows]
+    rest = [f"... and {more:,} rows more (--limit)"] if more > 0 else []
+    Output.standard("stdout").show(Table(columns, cells, whole=True), *rest)

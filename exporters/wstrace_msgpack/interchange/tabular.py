@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -130,16 +130,8 @@ def _json_lines(record_batch: Any) -> Iterator[bytes]:
         yield encode(row).encode() + b"\n"
 
 
-@contextmanager
-def _bar(batches: Batches, shown: bool) -> Iterator[Callable[[int], None]]:
+def _bar(batches: Batches, shown: bool) -> AbstractContextManager[Callable[[int], None]]:
     """A progress bar on stderr, by rows."""
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+    from wstrace.terminal.progress import progress_bar
 
-    total = batches.trace.rows.get(batches.selection.stream or "", 0)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("convert", total=total)
-        yield lambda rows: progress.update(task, advance=rows)
+    return progress_bar("convert", batches.trace.rows.get(batches.selection.stream or "", 0), shown=shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -13,12 +12,14 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.cli.common import Duration
+from wstrace.cli.common import Duration, json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.plugins import default_plugins
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace.session import Session
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Column, Table
 from wstrace.text import plural, printable, size, well_formed
 from wstrace_working_set.delta import Delta
 from wstrace_working_set.places import names
@@ -30,7 +31,7 @@ Line = tuple[int, int, int, str, str]
 @click.argument("pid", type=int)
 @click.option("--duration", type=Duration(), metavar="TIME", help="End after this time, as 10s or 2m; else with Enter.")
 @click.option("--top", type=click.IntRange(0), help="So many lines of addresses at most.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @debug_privilege
 def delta(pid: int, duration: float | None, top: int | None, as_json: bool) -> None:
     """Show what a process brings into memory from now until Enter or --duration.
@@ -57,7 +58,7 @@ def delta(pid: int, duration: float | None, top: int | None, as_json: bool) -> N
     if as_json:
         lines = lines[:top]
         rows = [dict(zip(("va", "pc", "count", "at", "via"), line, strict=True)) for line in lines]
-        click.echo(json.dumps({**facts, "faults": _safe(rows), "new": _safe(_changes(d))}, indent=1))
+        print_json({**facts, "faults": rows, "new": _changes(d)})
         return
     _print(d, facts, lines, top)
 
@@ -140,33 +141,26 @@ def _changes(d: Delta) -> list[dict[str, Any]]:
     return [{"name": change.name, "kind": change.kind, "new": change.new, "gone": change.gone} for change in d.by()]
 
 
-def _safe(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: well_formed(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows]
-
-
 def _print(d: Delta, facts: dict[str, Any], lines: list[Line], top: int | None) -> None:
-    from wstrace_working_set import render
-
-    rows = [[size(c["new"]), size(c["gone"]), c["kind"], printable(c["name"])] for c in _changes(d)]
-    if rows:
-        render.show(["new", "gone", "kind", "module"], rows, left=2)
-        render.write("")
+    parts: list[str | Table] = []
+    changes = [[size(c["new"]), size(c["gone"]), c["kind"], c["name"]] for c in _changes(d)]
+    if changes:
+        columns = [Column("new"), Column("gone"), Column("kind", "text"), Column("module", "name")]
+        parts += [Table(columns, changes), ""]
     if lines:
-        shown = lines[:top]
-        cells = [[f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{printable(at)} via {printable(via)}"]
-                 for va, pc, n, at, via in shown]  # fmt: skip
-        render.show(["VA", "PC", "", "page via instruction"], cells)
-        if len(shown) < len(lines):
-            render.write(f"and {len(lines) - len(shown):,} lines more")
-        render.write("")
-    words = [f"process {facts['pid']} {printable(facts['name'])}: {d.seconds:.1f} s"]
+        columns = [Column("VA"), Column("PC"), Column("", "text"), Column("page via instruction", "name")]
+        shown = [
+            [f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{at} via {via}"] for va, pc, n, at, via in lines
+        ]
+        parts += [Table(columns, list(shown[:top]), total=len(lines)), ""]
+    words = [f"process {facts['pid']} {facts['name']}: {d.seconds:.1f} s"]
     if "minor" in facts:
         words.append(f"{plural(facts['minor'] + facts['major'], 'fault')}, {facts['major']:,} from disk")
     words += [f"lost: {n:,} {stage.replace('_', ' ')}" for stage, n in facts.get("lost", {}).items()]
-    if rows or not facts["ended"]:
+    if changes or not facts["ended"]:
         words.append(f"{size(d.new_bytes)} new, {size(d.gone_bytes)} gone, {size(d.after.total_bytes)} resident now")
     if facts["ended"]:
         words.append("it has ended")
-    render.write(" · ".join(words))
+    Output.standard("stdout").show(*parts, " · ".join(words))
     if "not_traced" in facts:
         click.echo(f"wstrace: its page faults are not told: {printable(facts['not_traced'])}", err=True)

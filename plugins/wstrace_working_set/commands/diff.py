@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 import numpy as np
 
 from wstrace.batch import Batch
+from wstrace.cli.common import json_option, print_json
 from wstrace.errors import TraceFileError
 from wstrace.plugins import api_name
 from wstrace.schema import KINDS, PAGE_SWAPPED, PAGE_ZERO
-from wstrace.text import base_name, printable, size, well_formed
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Column, Table
+from wstrace.text import base_name, printable, size
 
 Owned = dict[str, int]
 
@@ -22,23 +24,23 @@ Owned = dict[str, int]
 @click.argument("second", metavar="B.wst")
 @click.option("--by", type=click.Choice(["file", "module", "kind"]), default="file", help="file = by path.")
 @click.option("--all", "everything", is_flag=True, help="Also what did not change.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def diff(first: str, second: str, by: str, everything: bool, as_json: bool) -> None:
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of the table; JSON has all.")
+@json_option
+def diff(first: str, second: str, by: str, everything: bool, top: int, as_json: bool) -> None:
     """Compare the resident pages of two trace files by owner: the last whole snapshot of each process, added up."""
     before, after = _owned(first, by), _owned(second, by)
     changes = {name: after.get(name, 0) - before.get(name, 0) for name in {*before, *after}}
     order = sorted(changes, key=lambda name: (-abs(changes[name]), name))
     rows = [(name, before.get(name, 0), after.get(name, 0)) for name in order if everything or changes[name]]
-    if as_json:
-        found = [{"name": well_formed(name), "first": a, "second": b, "change": b - a} for name, a, b in rows]
-        totals = {"first": sum(before.values()), "second": sum(after.values())}
-        click.echo(json.dumps({**totals, "change": totals["second"] - totals["first"], "owners": found}, indent=1))
-        return
-    from wstrace_working_set import render
-
-    cells = [[_signed(b - a), size(a), size(b), printable(name)] for name, a, b in rows]
     a, b = sum(before.values()), sum(after.values())
-    render.show(["change", "first", "second", by], [*cells, [_signed(b - a), size(a), size(b), "Total"]])
+    if as_json:
+        owners = [{"name": name, "first": a, "second": b, "change": b - a} for name, a, b in rows]
+        print_json({"first": a, "second": b, "change": b - a, "owners": owners})
+        return
+    cells = [[_signed(b - a), size(a), size(b), name] for name, a, b in rows[:top]]
+    columns = [Column("change", spare=False), Column("first"), Column("second"), Column(by, "name")]
+    cells.append([_signed(b - a), size(a), size(b), "Total"])
+    Output.standard("stdout").show(Table(columns, cells, total=len(rows) + 1))
 
 
 def _signed(n_bytes: int) -> str:

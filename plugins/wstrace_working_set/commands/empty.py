@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
+from wstrace.cli.common import json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.errors import UsageError
-from wstrace.text import printable, size, well_formed
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Column, Table
+from wstrace.text import printable, size
 from wstrace_working_set.empty import empty_working_set
 
 
 @click.command()
 @click.argument("pid", type=int)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @debug_privilege
 def empty(pid: int, yes: bool, as_json: bool) -> None:
     """Take a process's pages out of memory; tell what left, what stayed, and why.
@@ -26,17 +27,15 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
         _ask(pid)
     done = empty_working_set(pid, others=True)
     if as_json:
-        facts = {"pid": done.pid, "name": well_formed(done.name), "before": done.before, "after": done.after,
-                 "swap_out": done.swap_out, "stayed": dict(done.stayed)}  # fmt: skip
-        click.echo(json.dumps(facts, indent=1))
+        print_json({"pid": done.pid, "name": done.name, "before": done.before, "after": done.after,
+                    "swap_out": done.swap_out, "stayed": dict(done.stayed)})  # fmt: skip
         return
-    from wstrace_working_set import render
-
     swap = f" ({size(done.swap_out)} to swap)" if done.swap_out else ""
-    render.write(f"process {done.pid} {printable(done.name)}: {size(done.before)} before, {size(done.after)} after, "
-                 f"{size(max(done.left, 0))} left memory{swap}")  # fmt: skip
+    told = (f"process {done.pid} {done.name}: {size(done.before)} before, {size(done.after)} after, "
+            f"{size(max(done.left, 0))} left memory{swap}")  # fmt: skip
     stayed = sorted(done.stayed.items(), key=lambda item: -item[1])
-    render.show(["stayed", "why"], [[size(n), why] for why, n in stayed])
+    table = Table([Column("stayed"), Column("why", "name")], [[size(n), why] for why, n in stayed])
+    Output.standard("stdout").show(told, table)
 
 
 def _ask(pid: int) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import click
 
-from wstrace.text import printable, size, well_formed
+from wstrace.cli.common import json_option, print_json
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Column, Table
+from wstrace.text import printable, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Process:
 @click.command()
 @click.option("--sort", type=click.Choice(["resident", "private", "shared", "pid", "name"]), default="resident")
 @click.option("--top", type=click.IntRange(1), help="So many at most.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+@json_option
 def ps(sort: str, top: int | None, as_json: bool) -> None:
     """Show the processes with their working sets: resident, private (no other process has it) and shared bytes."""
     found = sorted(_processes(), key=lambda process: process.pid)
@@ -34,16 +36,14 @@ def ps(sort: str, top: int | None, as_json: bool) -> None:
                reverse=sort in ("resident", "private", "shared"))  # fmt: skip
     found = found[:top]
     if as_json:
-        rows = [{k: well_formed(v) if isinstance(v, str) else v for k, v in asdict(p).items()} for p in found]
-        click.echo(json.dumps(rows, indent=1))
+        print_json([asdict(process) for process in found])
         return
-    from wstrace_working_set import render
-
-    cells = [
-        [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), printable(p.user, 16), printable(p.name)]
-        for p in found
+    columns = [Column("pid", spare=False), Column("working set"), Column("private"), Column("shared"),
+               Column("user", "text"), Column("name", "name")]  # fmt: skip
+    rows = [
+        [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), printable(p.user, 16), p.name] for p in found
     ]
-    render.show(["pid", "working set", "private", "shared", "user", "name"], cells, left=2)
+    Output.standard("stdout").show(Table(columns, rows))
 
 
 def _size(n_bytes: int | None) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
+from wstrace.cli.common import json_option, print_json
 from wstrace.cli.privilege import debug_privilege
+from wstrace.terminal.bar import Bar
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Cell, Column, Table
 from wstrace.text import printable, size, well_formed
 from wstrace_working_set.working_set import By, WorkingSet, working_set
 
@@ -17,12 +20,20 @@ from wstrace_working_set.working_set import By, WorkingSet, working_set
 @click.option("--by", type=click.Choice(["module", "mapping", "kind"]), help="Sums instead of runs of pages.")
 @click.option("--pages", is_flag=True, help="A line for each page.")
 @click.option("--shares", is_flag=True, help="How many mappings each page has (root).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--top", type=click.IntRange(1), help="So many rows at most.")
+@json_option
 @click.option("-o", "--output", metavar="FILE", help="Write a trace file instead of printing.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite that file.")
 @debug_privilege
 def snapshot(
-    pid: int, by: By | None, pages: bool, shares: bool, as_json: bool, output: str | None, force: bool
+    pid: int,
+    by: By | None,
+    pages: bool,
+    shares: bool,
+    top: int | None,
+    as_json: bool,
+    output: str | None,
+    force: bool,
 ) -> None:
     """Show the resident pages of a process: address, size, shared or private, protection, executable, owner.
 
@@ -34,38 +45,44 @@ def snapshot(
         return
     taken = working_set(pid, shares=shares)
     if as_json:
-        click.echo(json.dumps(_facts(taken, by), indent=1))
+        print_json(_facts(taken, by))
         return
-    from wstrace_working_set import render
-
-    if by is None:
-        heads = ["address", "KiB", "S/P", "prot", "E", *(["maps"] if shares else []), "", "owner"]
-        render.show(heads, render.details(taken, pages=pages), left=6 if shares else 5)
-    else:
-        _show_owners(taken, by)
-    if by != "kind":
-        render.write("")
-        _show_owners(taken, "kind")
-    render.write(f"\n{_totals(taken)}")
+    out = Output.standard("stdout")
+    first = _runs(taken, pages, top) if by is None else _owners(taken, by, top, unicode=out.unicode)
+    tables = [first] if by == "kind" else [first, "", _owners(taken, "kind", None, unicode=out.unicode)]
+    out.show(*tables, "", _totals(taken))
 
 
-def _show_owners(taken: WorkingSet, by: By) -> None:
-    from wstrace_working_set import render
+def _runs(taken: WorkingSet, pages: bool, top: int | None) -> Table:
+    """A line for each run of pages, or each page."""
+    from wstrace_working_set.render import details
+
+    shares = [Column("maps", "text")] if "shares" in taken.runs else []
+    columns = [Column("address", spare=False), Column("KiB"), Column("S/P", "text"), Column("prot", "text"),
+               Column("E", "text"), *shares, Column("", "text"), Column("owner", "name")]  # fmt: skip
+    rows = details(taken, pages=pages)
+    return Table(columns, rows[:top], total=len(rows))
+
+
+def _owners(taken: WorkingSet, by: By, top: int | None, *, unicode: bool) -> Table:
+    """Resident, private, shared and mapped bytes of each owner; of mappings with their strips of residency."""
+    from wstrace_working_set.render import STYLES, strips
 
     owners = [owner for owner in taken.by(by) if owner.resident or by == "mapping"]
-    kinds, names = [owner.kind for owner in owners], [printable(owner.name) for owner in owners]
+    numbers = [Column("resident"), Column("private"), Column("shared"), Column("mapped")]
+    sizes = [[size(o.resident), size(o.private), size(o.shared), size(o.mapped)] for o in owners]
     if by == "mapping":
-        starts = [int(owner.name.partition("-")[0], 16) for owner in owners]
-        strip = dict(zip(taken.mappings["start"].tolist(), render.strips(taken), strict=True))
-        marks = [f"[{strip[start]}]" for start in starts]
-    else:
-        most = max((owner.resident for owner in owners), default=0)
-        marks = [render.bar(owner.resident, most) for owner in owners]
-    rows = [
-        [size(owner.resident), size(owner.private), size(owner.shared), size(owner.mapped), mark, name]
-        for owner, mark, name in zip(owners, marks, names, strict=True)
+        columns = [*numbers, Column("", "text"), Column("address", "text", spare=False), Column("mapping", "name")]
+        strip = dict(zip(taken.mappings["start"].tolist(), strips(taken, unicode=unicode), strict=True))
+        names = [owner.name.partition(" ") for owner in owners]
+        marks = [[f"[{strip[int(range_.partition('-')[0], 16)]}]", range_, name] for range_, _, name in names]
+        return Table(columns, [[*a, *b] for a, b in zip(sizes, marks, strict=True)][:top], total=len(owners))
+    most = max((owner.resident for owner in owners), default=0)
+    rows: list[list[Cell]] = [
+        [*cells, Bar(owner.resident, most, STYLES.get(owner.kind, "cyan")), owner.name]
+        for cells, owner in zip(sizes, owners, strict=True)
     ]
-    render.show(["resident", "private", "shared", "mapped", "", by], rows, left=2, kinds=kinds)
+    return Table([*numbers, Column("", "bar"), Column(by, "name")], rows[:top], total=len(owners))
 
 
 def _totals(taken: WorkingSet) -> str:

@@ -14,10 +14,11 @@ import pytest
 from wstrace.errors import OutputError, UsageError
 from wstrace.options import options_of
 from wstrace.schema import KINDS
+from wstrace.terminal.elide import elide
+from wstrace.terminal.output import Output
+from wstrace.text import printable
 from wstrace_console import headline
 from wstrace_console.console import Console
-from wstrace_console.output import Output
-from wstrace_console.tables import shorten
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
@@ -76,13 +77,14 @@ def test_a_pipe_gets_plain_text_with_whole_names(kit: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("unicode", [True, False])
-def test_shorten_keeps_the_end_within_the_room(name: str, unicode: bool) -> None:
+def test_a_cut_name_keeps_its_end_within_the_room(name: str, unicode: bool) -> None:
     from rich.cells import cell_len
 
-    assert cell_len(shorten(name, 20, unicode=unicode)) <= 20
-    assert shorten(name, 4096, unicode=unicode).isprintable()
+    name = printable(name)
+    assert cell_len(elide([name], 20, unicode=unicode)[0]) <= 20
+    assert elide([name], 4096, unicode=unicode) == [name]
     if name.isascii():
-        assert shorten(name, 20, unicode=True) == "\u2026inux-gnu/libtorch_cpu.so"[:1] + name[-19:]
+        assert elide(["/usr/lib/x86_64-linux-gnu/libtorch_cpu.so"], 20, unicode=True) == ["/us\u2026/libtorch_cpu.so"]
 
 
 class Broken(io.StringIO):
@@ -274,7 +276,7 @@ def test_output_of_a_process_without_streams(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_head_in_a_real_pipe_ends_quietly() -> None:
     code = (
-        "import sys; sys.path[:0]=['.']; from wstrace_console.output import Output; o=Output.standard('stdout')\n"
+        "import sys; sys.path[:0]=['.']; from wstrace.terminal.output import Output; o=Output.standard('stdout')\n"
         "while not o.broken: o.write('x' * 4096 + '\\n')"
     )
     run = subprocess.run(f'"{sys.executable}" -c "{code}" | head -c 10', shell=True, capture_output=True, text=True,

@@ -6,18 +6,21 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output
+from wstrace.terminal.bar import has_blocks
+from wstrace.terminal.table import Styled, Table
 from wstrace.text import encodable, printable
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
-    from rich.console import RenderableType
 
-_ENDLESS = 8192
+_ENDLESS = 8192  # cells of a line where nobody looks
+_STYLED_ROWS = 400  # rows of a table that have colours
 _COLORS: dict[str, Literal["standard", "256", "truecolor"]] = {
     "standard": "standard", "256": "256", "truecolor": "truecolor"}  # fmt: skip
 
@@ -41,7 +44,7 @@ class Output:
             self.terminal = stream.isatty()
         except ValueError:  # closed
             self.terminal, self.broken = False, True
-        self.unicode = encodable("█▏…", self.encoding) == "█▏…"
+        self.unicode = has_blocks(self.encoding)
 
     @classmethod
     def open(cls, path: str) -> Output:
@@ -94,26 +97,51 @@ class Output:
 
     def rich(self) -> RichConsole:
         """A rich console on it: no markup, no highlighting; NO_COLOR, TERM=dumb and no terminal mean plain text."""
-        from rich.console import Console
+        from rich.console import Console as RichConsole
 
-        console = Console(file=self.stream, markup=False, highlight=False, emoji=False)
-        return self._copy(console, self.stream) if console.legacy_windows or not self.terminal else console
+        painter = RichConsole(file=self.stream, markup=False, highlight=False, emoji=False)
+        return self._copy(painter, self.stream) if painter.legacy_windows or not self.terminal else painter
 
-    def _copy(self, console: RichConsole, file: TextIO) -> RichConsole:
+    def _copy(self, painter: RichConsole, file: TextIO) -> RichConsole:
         """The same console on another file, plain where colors would have to be set by calls of Windows."""
-        from rich.console import Console
+        from rich.console import Console as RichConsole
 
-        plain = console.legacy_windows or not self.terminal
-        return Console(file=file, markup=False, highlight=False, emoji=False, legacy_windows=False,
-                       force_terminal=not plain, no_color=console.no_color,
-                       color_system=None if plain else _COLORS.get(console.color_system or ""),
-                       width=console.width if self.terminal else _ENDLESS)  # fmt: skip
+        plain = painter.legacy_windows or not self.terminal
+        return RichConsole(file=file, markup=False, highlight=False, emoji=False, legacy_windows=False,
+                       force_terminal=not plain, no_color=painter.no_color,
+                       color_system=None if plain else _COLORS.get(painter.color_system or ""),
+                       width=painter.width if self.terminal else _ENDLESS)  # fmt: skip
 
-    def show(self, *parts: RenderableType) -> None:
-        """Writes rich renderables, each from the start of a line; without spaces at line ends where nobody looks."""
+    def show(self, *parts: str | Styled | Table) -> None:
+        """Writes lines and tables, everything printable; a "" is an empty line. All of it goes out in one write."""
         if self.broken:
             return
-        page = io.StringIO()  # rich itself never writes: what can go wrong then is told by write() alone
-        self._copy(self.rich(), page).print(*parts, sep="\n", soft_wrap=not self.terminal)
-        text = page.getvalue()
-        self.write(text if self.terminal else "\n".join(line.rstrip() for line in text.split("\n")))
+        width = self.width
+        page = io.StringIO()
+        if self.terminal:
+            self._paint(page, parts, width)
+        else:
+            for part in parts:
+                for line in self._lines(part, width):
+                    page.write("".join(piece.text for piece in line).rstrip() + "\n")
+        self.write(page.getvalue())
+
+    def _lines(self, part: str | Styled | Table, width: int | None) -> Iterable[list[Styled]]:
+        if isinstance(part, Table):
+            return part.lines(width=width, unicode=self.unicode)
+        text, style = (part, "") if isinstance(part, str) else part
+        return [[Styled(printable(text), style)]]
+
+    def _paint(self, page: TextIO, parts: Iterable[str | Styled | Table], width: int | None) -> None:
+        """In colours, text broken at the terminal's width; rich only makes the lines, write() alone can fail."""
+        from rich.text import Text
+
+        painter = self._copy(self.rich(), page)
+        for part in parts:
+            table = isinstance(part, Table)
+            for number, line in enumerate(self._lines(part, width)):
+                if table and number > _STYLED_ROWS:  # a line through rich takes 0.1 ms
+                    page.write("".join(piece.text for piece in line) + "\n")
+                else:
+                    text = Text.assemble(*line)
+                    painter.print(text, no_wrap=table, overflow="ignore" if table else None, crop=False)

@@ -1,0 +1,88 @@
+"""The terminal room: names that are cut stay different, tables keep to their width, nothing from outside acts."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wstrace.terminal.bar import Bar
+from wstrace.terminal.elide import elide, width_of
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Column, Table
+from wstrace.text import printable
+
+HOSTILE = "/tmp/\x1b]0;owned\x07\x9b2J\u202egnp.so\n"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.text(st.characters(categories=("L", "N", "P", "S")), max_size=60), max_size=12),
+    st.integers(8, 40),
+    st.booleans(),
+)
+def test_different_names_stay_different_and_fit(names: list[str], room: int, unicode: bool) -> None:
+    names = [printable(f"/usr/lib/python3/site-packages/{name}/x.so") for name in names] + names
+    labels = elide(names, room, unicode=unicode)
+    assert all(width_of(label) <= room for label in labels)
+    assert len(set(zip(names, labels, strict=True))) == len(set(names)) == len(set(labels))
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "label"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6", 40, "/usr/lib/x86_64-linux-gnu/libc.so.6"),
+        ("/home/me/.venv/lib/python3.11/site-packages/scipy/linalg/_flapack.cpython-311-x86_64-linux-gnu.so", 40,
+         "/home/me/.ven…/scipy/linalg/_flapack.so"),
+        ("node!v8::internal::Heap::Allocate(v8::internal::JSObjectSlot, v8::internal::HeapObject)", 40,
+         "node!v8::internal::Heap::Allocate"),
+        ("x!std::function<void (int)>::operator()(int) const", 46, "x!std::function<void (int)>::operator()"),
+        ("hashtable_with_a_long_name_311-x86_64-linux-gnu.so!.text(11)", 30, "hashtable…nux-gnu.so!.text(11)"),
+    ],
+)  # fmt: skip
+def test_what_a_cut_name_keeps(name: str, room: int, label: str) -> None:
+    assert elide([name], room) == [label]
+
+
+def table_of(names: list[str]) -> Table:
+    columns = [Column("resident"), Column("share"), Column("", "bar"), Column("address", "text", spare=False),
+               Column("name", "name")]  # fmt: skip
+    return Table(columns, [[f"{i}.0 MiB", " 10.0%", Bar(i, len(names)), "7f00-7f01", n] for i, n in enumerate(names)])
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 200])
+def test_a_table_keeps_to_its_width_and_cuts_no_number(width: int) -> None:
+    names = [f"/usr/lib/python3/dist-packages/package_{i}/module_{i}.so" for i in range(20)]
+    lines = ["".join(piece.text for piece in line) for line in table_of(names).lines(width=width, unicode=True)]
+    assert max(map(width_of, lines)) <= width
+    assert [line.split()[0] for line in lines[1:]] == [f"{i}.0" for i in range(20)]
+    shown = [line.split()[-1] for line in lines[1:]]
+    assert len(set(shown)) == 20
+    if width >= 40:
+        assert all("7f00-7f01" in line for line in lines[1:])
+
+
+def test_without_a_terminal_nothing_is_cut() -> None:
+    name = "/a" * 200
+    *_, last = table_of([name]).lines(width=None, unicode=True)
+    assert last[-1].text == name
+
+
+def test_everything_that_is_shown_is_printable() -> None:
+    stream = io.StringIO()
+    table = Table([Column(HOSTILE), Column(HOSTILE, "text"), Column(HOSTILE, "name")], [[HOSTILE] * 3], total=2)
+    Output(stream).show(HOSTILE, table)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(("value", "drawn", "plain"), [(0, "", ""), (1, "▏", "#"), (500, "█████", "#####"),
+                                                        (999, "█████████▉", "##########"),
+                                                        (5000, "██████████", "##########")])  # fmt: skip
+def test_bars_are_exact_to_an_eighth_and_never_nothing_for_something(value: int, drawn: str, plain: str) -> None:
+    assert Bar(value, 1000).text(10, unicode=True) == drawn
+    assert Bar(value, 1000).text(10, unicode=False) == plain
+    assert Bar(1, 0).text(10, unicode=True) == ""

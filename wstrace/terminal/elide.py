@@ -1,0 +1,127 @@
+"""Names in less room than they need: the middle goes first, and two different names never look the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+#: a compiler's or interpreter's tag that says nothing of which file it is
+_NOISE = re.compile(r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w+\]")
+
+_PARAMETERS_END = re.compile(r"\)(?= const$|$)")
+
+
+def width_of(text: str) -> int:
+    """Cells that the text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]:
+    """Each name in at most `room` cells.
+
+    Of a name that is too wide, parameters of C++ functions go first, then tags such as `.cpython-311-x86_64-linux-gnu`,
+    then the middle. Names that would look the same are cut where they differ, else numbered.
+
+    Args:
+        names: printable names; equal ones may stay equal.
+        room: cells, at least 8.
+        unicode: the output has an ellipsis; else `...` stands for what is left out.
+    """
+    mark, room = "…" if unicode else "...", max(room, 8)
+    labels = {name: name for name in dict.fromkeys(names) if width_of(name) <= room}
+    taken = set(labels.values())
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        if name not in labels:
+            groups.setdefault(_cut(_shorter(name, room), room, mark), []).append(name)
+    for label, alike in groups.items():
+        found = [label]
+        if len(alike) > 1 or label in taken:
+            found = next(
+                (way for way in _other_ways(alike, room, mark) if len({*way} - taken) == len(alike)),
+                _numbered(label, len(alike), room, taken),
+            )
+        taken.update(found)
+        labels.update(zip(alike, found, strict=True))
+    return [labels[name] for name in names]
+
+
+def _shorter(name: str, room: int) -> str:
+    """The name without what can be spared, as far as it must be."""
+    for spare in (_without_parameters, lambda text: _NOISE.sub("", text)):
+        if width_of(name) > room:
+            name = spare(name)
+    return name
+
+
+def _without_parameters(name: str) -> str:
+    """`lib.so!a::b(int, C<d>) const` as `lib.so!a::b`; sections (`lib.so!.text(14)`) and paths stay as they are."""
+    module, bang, function = name.partition("!")
+    end = _PARAMETERS_END.search(function)
+    if not bang or module.startswith("/") or end is None:
+        return name
+    depth, at = 0, end.start()
+    while at >= 0:
+        depth += {")": 1, "(": -1}.get(function[at], 0)
+        if not depth:
+            break
+        at -= 1
+    if at <= 0 or function[at + 1 : end.start()].isdigit() or function[:at].endswith("operator"):
+        return name
+    return f"{module}!{function[:at]}"
+
+
+def _cut(text: str, room: int, mark: str) -> str:
+    """The text without its middle: a third of the room for its start, less where a path's last part needs it."""
+    if width_of(text) <= room:
+        return text
+    last_part = width_of(text) - width_of(text[: text.rfind("/")]) if "/" in text else 0
+    left = max(min((room - len(mark)) // 3, room - len(mark) - last_part), 0)
+    head, tail = _first(text, left), _last(text, room - len(mark) - left)
+    cut = tail.find("/")  # a tail that begins with a whole part of the path reads better
+    if 0 < cut <= len(tail) // 3:
+        tail = tail[cut:]
+    return f"{head}{mark}{tail}"
+
+
+def _other_ways(names: Sequence[str], room: int, mark: str) -> Iterator[list[str]]:
+    """Labels for names that look the same when cut in their middle: their ends, starts, and where they first differ."""
+    free = room - len(mark)
+    yield [f"{mark}{_last(name, free)}" for name in names]
+    yield [f"{_first(name, free)}{mark}" for name in names]
+    differ = next((i for i, letters in enumerate(zip(*names, strict=False)) if len({*letters}) > 1), 0)
+    free = room - 2 * len(mark)
+    yield [f"{mark}{_first(name[max(differ - free // 3, 0) :], free)}{mark}" for name in names]
+
+
+def _numbered(label: str, n: int, room: int, taken: set[str]) -> list[str]:
+    """The label n times, each with a number."""
+    found: list[str] = []
+    number = 1
+    while len(found) < n:
+        tail = f"#{number}"
+        text = _first(label, room - len(tail)) + tail
+        if text not in taken:
+            found.append(text)
+        number += 1
+    return found
+
+
+def _first(text: str, cells: int) -> str:
+    """Its start, at most so many cells."""
+    if text.isascii():
+        return text[: max(cells, 0)]
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, max(cells, 0)).rstrip()
+
+
+def _last(text: str, cells: int) -> str:
+    """Its end, at most so many cells."""
+    if text.isascii():
+        return text[len(text) - max(cells, 0) :]
+    return _first(text[::-1], cells)[::-1]

@@ -1,0 +1,133 @@
+"""The one table: columns of numbers, texts and bars, and at the end a name that is cut to what room is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from wstrace.terminal.bar import Bar
+from wstrace.terminal.elide import elide, width_of
+from wstrace.text import printable
+
+BAR = 14  # cells
+GAP = "  "
+_ROOM = 28  # cells that names have at least, before there are any bars
+_NARROW = 8  # cells that names have at least
+_LEAST = 16  # cells that names have at least, before there are any columns that can be spared
+#: where nothing cuts a line to a width, a name may still not run on for ever
+_NAME_LIMIT = 1024
+
+Cell = str | Bar
+Kind = Literal["number", "text", "bar", "name"]
+
+
+class Styled(NamedTuple):
+    """A piece of a line and its style on a terminal, in rich's words."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What stands in a column.
+
+    Attributes:
+        head: its title; "" for none.
+        kind: number (to the right), text (to the left; both are never cut), bar (a Bar in each cell) or name (to the
+            left, from outside; it alone is cut, and only the last column may be one).
+        spare: it may be left out on a narrow terminal, the last such column first.
+    """
+
+    head: str
+    kind: Kind = "number"
+    spare: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as it is to be shown.
+
+    Attributes:
+        columns: from left to right; without any head there is no line of heads.
+        rows: a cell for each column.
+        total: how many rows there are, shown or not; 0 = those shown.
+        strong: numbers of the rows that stand out.
+        whole: nothing is cut and no column left out, however narrow the terminal is.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]] = ()
+    total: int = 0
+    strong: Sequence[int] = ()
+    whole: bool = False
+
+    def lines(self, *, width: int | None, unicode: bool) -> Iterator[list[Styled]]:
+        """Its lines: the heads, the rows, and how many are not shown.
+
+        Args:
+            width: cells of the terminal; None = no terminal: nothing is cut or left out.
+            unicode: the output's encoding has block characters.
+        """
+        columns = [_Filled(column, [row[i] for row in self.rows], unicode) for i, column in enumerate(self.columns)]
+        if width is not None and not self.whole:
+            columns = _fitting(columns, width)
+        heads = any(column.head for column in columns)
+        for number in range(-1 if heads else 0, len(self.rows)):
+            style = "dim" if number < 0 else "bold" if number in self.strong else ""
+            yield [piece for column in columns for piece in column.pieces(number, style, last=column is columns[-1])]
+        if (hidden := self.total - len(self.rows)) > 0:
+            indent = sum(column.width + len(GAP) for column in columns[:-1])
+            yield [Styled(" " * indent), Styled(f"and {hidden:,} more", "dim")]
+
+
+class _Filled:
+    """A column with its cells as they are shown."""
+
+    def __init__(self, column: Column, cells: Sequence[Cell], unicode: bool) -> None:
+        self.kind, self.spare, self.unicode = column.kind, column.spare, unicode
+        self.head = printable(column.head)
+        self.styles = [cell.style if isinstance(cell, Bar) else "" for cell in cells]
+        self.cells = [
+            cell.text(BAR, unicode=unicode) if isinstance(cell, Bar) else printable(cell, _NAME_LIMIT) for cell in cells
+        ]
+        texts = [self.head, *self.cells]
+        self.width = max([BAR] * (self.kind == "bar") + [width_of(text) for text in texts])
+
+    def fit(self, room: int) -> None:
+        """Cuts head and names to so many cells."""
+        (self.head,) = elide([self.head], room, unicode=self.unicode)
+        self.cells = elide(self.cells, room, unicode=self.unicode)
+        self.width = room
+
+    def pieces(self, row: int, style: str, *, last: bool) -> Iterator[Styled]:
+        """The cell of a row (-1: the head), filled up to the column's width, and the gap to the next column."""
+        text = self.head if row < 0 else self.cells[row]
+        fill = " " * (self.width - width_of(text))
+        own = (self.styles[row] if row >= 0 else "") or (style if row < 0 or self.kind == "name" else "")
+        if self.kind == "number":
+            yield Styled(fill)
+            fill = ""
+        yield Styled(text, own)
+        if not last:
+            yield Styled(fill + GAP)
+
+
+def _fitting(columns: list[_Filled], width: int) -> list[_Filled]:
+    """The columns that a terminal of that width has room for: better fewer than cut numbers."""
+
+    def room() -> int:
+        return width - sum(column.width + len(GAP) for column in columns[:-1])
+
+    last = columns[-1]
+    for kinds, spare, least in ((("bar",), True, _ROOM), (("number", "text", "bar"), True, _LEAST),
+                                (("number", "text", "bar"), False, _NARROW)):  # fmt: skip
+        for column in columns[-2:0:-1]:
+            if room() >= min(last.width, least):
+                break
+            if column.kind in kinds and (column.spare or not spare):
+                columns.remove(column)
+    if last.width > room() and last.kind == "name":
+        last.fit(room())
+    return columns
