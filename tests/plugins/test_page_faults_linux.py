@@ -16,6 +16,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.schema import KINDS
 from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux import records
 from wstrace_page_faults.linux.armed import Settings
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
@@ -108,6 +109,40 @@ def test_loss_is_counted_and_taken_out() -> None:
     assert (lane.lost, lane.give(99)[:, 3].tolist()) == (12, [10, 30])
     take(lane, struct.pack("<IHHQQQQ", 77, 0, 40, 1, 2, 3, 4), sample(50), b"torn")
     assert (lane.malformed, len(lane.give(99))) == (2, 1)
+
+
+def test_longer_rows_are_those_of_ours_with_more_behind() -> None:
+    """Another tracer's call chains make our rows longer; what is behind them is old bytes, old headers among them."""
+    lane = Lane(major=False)
+
+    def more(time_ns: int, junk: bytes) -> bytes:
+        row = sample(time_ns, va=time_ns * 4096)
+        return row[:6] + struct.pack("<H", 40 + len(junk)) + row[8:] + junk
+
+    longer = more(20, b"\xff" * 24), more(30, sample(1) + sample(2)), more(50, sample(3)[:16])
+    take(lane, sample(10), longer[0], longer[1], lost(5, 35), sample(40, misc=1), longer[2], sample(60))
+    columns = merge([(lane.give(99), False)])
+    assert columns["time_ns"].tolist() == [10, 20, 30, 40, 50, 60]
+    assert columns["va"].tolist() == [0x7000, 20 * 4096, 30 * 4096, 0x7000, 50 * 4096, 0x7000]
+    assert columns["flags"].tolist() == [0, 0, 0, 2, 0, 0]
+    assert (lane.lost, lane.malformed) == (5, 0)
+
+
+JUNK = st.lists(st.sampled_from([sample(7), sample(8)[:8], b"\0" * 8, b"\xff" * 8]), max_size=4).map(b"".join)
+RECORD = st.tuples(st.sampled_from([1, 2, 4, 9, 10]), st.sampled_from([1, 2]), st.integers(0, 2**32 - 1), JUNK)
+
+
+@given(st.lists(RECORD, max_size=30), st.binary(max_size=50))
+def test_records_are_split_as_a_walk_over_their_sizes_does(parts: list[Any], torn: bytes) -> None:
+    ring, walked = b"", []
+    for kind, misc, word, junk in parts:
+        walked.append(len(ring) // 8)
+        ring += struct.pack("<IHHQ", kind, misc, 16 + len(junk), word) + junk
+    begins, end = records.starts(np.frombuffer(ring, "<u8"))
+    assert (begins.tolist(), end) == (walked, len(ring) // 8)
+    table, rest = records.rows(np.frombuffer(ring + torn, np.uint8))  # whatever comes: no error, no endless loop
+    assert len(table) >= len(walked)
+    assert rest <= len(torn)
 
 
 def test_foreign_times_are_counted_and_taken_out() -> None:

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux import records
 
 #: a record's header as one u64: type, misc, size
 _USER, _KERNEL = (
-    perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << 48
+    perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << records.SIZE_SHIFT
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
 #: a row by its u64: header, ip, pid and tid, time, address
@@ -24,7 +25,7 @@ _NO_ROWS = np.zeros((0, 5), "<u8")
 class Lane:
     """The rows of one ring, in the order that the kernel wrote them, held until the watermark lets them go.
 
-    A ring's content is an array of 40-byte rows, because SAMPLE and LOST are of one size; here a row is five u64.
+    A row is five u64: the 40 bytes that SAMPLE and LOST have (`records.rows` cuts longer ones to them).
     """
 
     def __init__(self, major: bool) -> None:
@@ -45,9 +46,8 @@ class Lane:
         """
         if not len(raw):
             return
-        whole = len(raw) - len(raw) % perf.SAMPLE.itemsize
-        self.malformed += whole != len(raw)
-        rows: NDArray[Any] = raw[:whole].view("<u8").reshape(-1, 5)
+        rows, torn = records.rows(raw)
+        self.malformed += bool(torn)
         header = rows[:, _HEADER]
         good = (header == _USER) | (header == _KERNEL)
         if not good.all():
