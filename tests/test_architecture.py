@@ -130,7 +130,7 @@ def test_a_package_imports_only_the_core_and_what_plugins_share(package):
 ROOMS = {
     "wstrace_msgpack": [{"format"}, {"read"}, {"write", "interchange"}, {"commands"}],
     "wstrace_otel": [
-        {"names", "clock", "propagation", "correlation", "usage"},
+        {"names", "extra", "clock", "propagation", "correlation", "usage"},
         {"ids"},
         {"transport"},
         {"export", "application"},

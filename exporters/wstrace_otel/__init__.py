@@ -2,7 +2,7 @@
 
 The rooms, each of which imports only those before it (tests/test_architecture.py holds them to it):
 
-* names, clock, propagation, correlation, usage, ids: what all others share.
+* names, extra, clock, propagation, correlation, usage, ids: what all others share.
 * transport: batches, encoding, endpoints, retries.
 * export: a trace as metrics, log events and spans. application: the faults of an application's own spans.
 * experimental: every fault as a log record, and OTLP profiles.
@@ -43,6 +43,8 @@ def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:
     """TRACEPARENT for the command that is about to be launched: its spans become children of its process span."""
     if "otel" not in exporters:
         return {}
+    from wstrace_otel.extra import need_sdk
     from wstrace_otel.propagation import reserve
 
+    need_sdk("the exporter otel")
     return reserve()

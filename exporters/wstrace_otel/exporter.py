@@ -16,6 +16,7 @@ from wstrace_otel.export import resource
 from wstrace_otel.export.metrics import KernelCounts, ProcessInstruments, TracerInstruments
 from wstrace_otel.export.processes import Process, Processes, memory
 from wstrace_otel.export.sampling import Sampler, TokenBucket
+from wstrace_otel.extra import need_sdk
 from wstrace_otel.transport.batch_sender import LOST
 from wstrace_otel.usage import thread_faults
 
@@ -72,6 +73,7 @@ class OtelExporter(Exporter):
         arguments: bool = False,
         providers: Literal["auto", "own", "global"] = "auto",
     ) -> None:
+        need_sdk("the exporter otel")
         if modules < 1 or processes < 0 or events < 0:
             raise UsageError("otel: modules must be at least 1, processes and events at least 0")
         self._to, self._endpoint, self._mode, self._providers_wanted = to, endpoint, mode, providers

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from wstrace_otel.application.processor import FaultSpanProcessor
-from wstrace_otel.application.span import span
+from wstrace_otel.extra import need_sdk
+
+need_sdk("wstrace.otel")
+
+from wstrace_otel.application.processor import FaultSpanProcessor  # noqa: E402  it imports the SDK
+from wstrace_otel.application.span import span  # noqa: E402
 
 __all__ = ["FaultSpanProcessor", "span"]

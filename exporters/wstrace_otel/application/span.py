@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from wstrace_otel import names
+from wstrace_otel.extra import need_sdk
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -23,6 +24,7 @@ def span(name: str, **attributes: Any) -> Iterator[Span]:
         name: of the span.
         attributes: of the span.
     """
+    need_sdk("wstrace.span")
     import threading
 
     from opentelemetry import trace

@@ -49,7 +49,7 @@ def need() -> Any:
         profiles_pb2.Stack  # noqa: B018  earlier drafts of the protocol had none, and collectors no longer read them
     except (ImportError, AttributeError):
         raise OutputError("OTLP profiles need a package that is not installed or too old",
-                          'pip install -U "wstrace[otlp]"') from None  # fmt: skip
+                          'pip install -U "wstrace[otel]"') from None  # fmt: skip
     return profiles_pb2, profiles_service_pb2
 
 

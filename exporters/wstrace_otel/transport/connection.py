@@ -83,7 +83,7 @@ def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
     try:
         import requests
     except ImportError:
-        raise OutputError("OTLP over HTTP needs a package that is missing", 'pip install "wstrace[otlp]"') from None
+        raise OutputError("OTLP over HTTP needs a package that is missing", 'pip install "wstrace[otel]"') from None
     logging.getLogger("urllib3.connectionpool").addFilter(_not_ours)
     session = requests.Session()
     # given with each request: requests lets REQUESTS_CA_BUNDLE go before a session's own setting

@@ -31,7 +31,7 @@ class Codec:
         try:
             return getattr(importlib.import_module(f"{_COMMON}.{self.module}"), self.function)
         except ImportError:
-            raise OutputError("OTLP needs a package that is not installed", 'pip install "wstrace[otlp]"') from None
+            raise OutputError("OTLP needs a package that is not installed", 'pip install "wstrace[otel]"') from None
 
     def bytes(self, items: Sequence[Any]) -> bytes:
         """The items as the body of an OTLP request."""

@@ -110,7 +110,10 @@ def _insecure(address: str, variable: str) -> bool:
 
 
 def _headers(text: str) -> dict[str, str]:
-    """`a=b,c=d%20e` as the W3C Baggage format has it; names in lower case, what is no pair is left out."""
+    """`a=b,c=d%20e` as the W3C Baggage format has it; names in lower case, what is no pair is left out.
+
+    Not by opentelemetry.util.re.parse_env_headers: it logs what it cannot read, and that may be a token.
+    """
     found = {}
     for pair in text.split(","):
         name, equals, value = pair.partition("=")
