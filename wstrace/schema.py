@@ -85,7 +85,10 @@ KIND_SHIFT = 8
     PAGE_SWAPPED,
     PAGE_LOCKED,
     PAGE_GUARD,
-) = (1 << bit for bit in range(12))
+    PAGE_LARGE,
+) = (1 << bit for bit in range(13))
+#: what no system counts in a resident set: the zero page, what is swapped out, guard pages, large pages (hugetlb)
+NOT_RESIDENT = PAGE_ZERO | PAGE_SWAPPED | PAGE_GUARD | PAGE_LARGE
 
 PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC, PROCESS_EXIT, PROCESS_NAME = 1, 2, 3, 4, 5
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.summary import OTHER
 from wstrace.batch import Batch
 from wstrace.interfaces import Place
-from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, PAGE_GUARD, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
+from wstrace.schema import FAULT_MAJOR, NOT_RESIDENT, PAGE_FAULT, RESIDENT_PAGES
 from wstrace_console.places import Places
 
 #: pages of one batch that are looked at one by one; of a larger one each run counts where it starts
@@ -71,7 +71,7 @@ class PlaceCounts:
             held = {}
         self._snapshots[pid] = taken, held
         if "flags" in batch:
-            batch = batch.take((batch["flags"] & (PAGE_SWAPPED | PAGE_ZERO | PAGE_GUARD)) == 0)
+            batch = batch.take((batch["flags"] & NOT_RESIDENT) == 0)
         pages = batch["pages"].astype(np.int64)
         if pages.sum() <= _PAGES:
             first = np.repeat(np.cumsum(pages) - pages, pages)

@@ -14,7 +14,8 @@
       PAGE_COPY_ON_WRITE that the next write makes a copy (both
       may stand), PAGE_SHARED that another process has the page now (so that
       its sum is the total Shared), PAGE_EXCLUSIVE that none has. A page that the system does not count as resident
-      (zero page, swapped) has its flag; what no count of the system holds (hugetlb, vvar) has no run.
+      (schema.NOT_RESIDENT: zero page, swapped, guard, large) has its flag; what no count of the system holds (vvar)
+      has no run.
       shares=True asks for exact share counts; raises Unavailable without the right.
       Raises TargetExited when the process ends or executes another program meanwhile.
     * `totals() -> Totals` (wstrace_working_set.working_set): what the system itself counts, None where it does not.

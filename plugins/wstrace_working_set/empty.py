@@ -10,7 +10,7 @@ import numpy as np
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
-from wstrace.schema import PAGE_SWAPPED, PAGE_ZERO
+from wstrace.schema import NOT_RESIDENT, PAGE_SWAPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,7 @@ def empty_working_set(pid: int | None = None, *, others: bool = False) -> Emptie
         mappings = space.mappings(strings)
         still = space.runs(mappings)
         before, after = (
-            np.where(r["flags"] & (PAGE_SWAPPED | PAGE_ZERO), 0, r["pages"]).astype(np.int64) * space.page_size
-            for r in (runs, still)
+            np.where(r["flags"] & NOT_RESIDENT, 0, r["pages"]).astype(np.int64) * space.page_size for r in (runs, still)
         )
         codes, reasons = space.why_stayed(mappings, still)
         stayed = np.bincount(codes, after, len(reasons))

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from wstrace.schema import (
     PAGE_COPY_ON_WRITE,
     PAGE_EXECUTE,
+    PAGE_GUARD,
     PAGE_HUGE,
+    PAGE_LARGE,
     PAGE_LOCKED,
     PAGE_SHARED,
     PAGE_SWAPPED,
@@ -57,7 +59,10 @@ def details(taken: WorkingSet, *, pages: bool = False) -> list[list[str]]:
     start = runs["start"][each] + nth * np.uint64(taken.page_size)
     n_pages = np.ones(len(each), np.int64) if pages else runs["pages"].astype(np.int64)
     flags = runs["flags"][each]
-    more = (PAGE_HUGE, "huge"), (PAGE_ZERO, "zero"), (PAGE_SWAPPED, "swapped"), (PAGE_LOCKED, "locked")
+    more = (
+        (PAGE_HUGE, "huge"), (PAGE_ZERO, "zero"), (PAGE_SWAPPED, "swapped"), (PAGE_LOCKED, "locked"),
+        (PAGE_GUARD, "guard"), (PAGE_LARGE, "large"),
+    )  # fmt: skip
     words = {f: " ".join(word for bit, word in more if f & bit) for f in np.unique(flags).tolist()}
     names = {row: taken.owner(row) for row in np.unique(runs["row"]).tolist()}
     shares = runs["shares"][each].tolist() if "shares" in runs else None

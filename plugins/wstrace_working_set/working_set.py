@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import KIND_SHIFT, KINDS, PAGE_EXCLUSIVE, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
+from wstrace.schema import KIND_SHIFT, KINDS, NOT_RESIDENT, PAGE_EXCLUSIVE, PAGE_SWAPPED, RESIDENT_PAGES
 from wstrace_os import backend
 from wstrace_os.snapshots import address_space, parts
 
@@ -23,8 +23,7 @@ By = Literal["module", "mapping", "kind"]
 class Totals:
     """What the system counts for a process, in bytes; None where it does not tell.
 
-    Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out, and a snapshot too). Windows: WorkingSetSize; page
-    tables are not told.
+    Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables are not told.
     """
 
     total: int | None = None
@@ -54,7 +53,7 @@ class WorkingSet:
 
     mappings: columns start, end, offset, file, dev, ino, flags (schema.ADDRESS_SPACE), sorted by start.
     runs: columns start, pages, flags, row (index into mappings) and, where asked for, shares (schema.RESIDENT_PAGES),
-        sorted by start. A run with PAGE_SWAPPED or PAGE_ZERO is not resident: no total counts it.
+        sorted by start. A run with a flag of schema.NOT_RESIDENT is not resident: no total counts it.
     time_ns: when it was read, monotonic. cost_seconds: CPU time of the reading.
     """
 
@@ -71,7 +70,7 @@ class WorkingSet:
     @property
     def resident(self) -> NDArray[Any]:
         """Mask of the runs that count as resident, shape (n,)."""
-        mask: NDArray[Any] = (self.runs["flags"] & (PAGE_SWAPPED | PAGE_ZERO)) == 0
+        mask: NDArray[Any] = (self.runs["flags"] & NOT_RESIDENT) == 0
         return mask
 
     def count(self, mask: NDArray[Any]) -> int:
@@ -85,7 +84,11 @@ class WorkingSet:
 
     @property
     def private_bytes(self) -> int:
-        """What no other process has: Private_Clean + Private_Dirty of smaps_rollup."""
+        """What no other process has: Private_Clean + Private_Dirty of smaps_rollup.
+
+        The reading process is one of the others: what it has mapped itself (Python, libc, OpenSSL) counts as shared
+        while it looks.
+        """
         return self.count(self.resident & ((self.runs["flags"] & PAGE_EXCLUSIVE) != 0))
 
     @property
@@ -97,6 +100,11 @@ class WorkingSet:
     def swapped_bytes(self) -> int:
         """What is swapped out."""
         return self.count((self.runs["flags"] & PAGE_SWAPPED) != 0)
+
+    @property
+    def large_bytes(self) -> int | None:
+        """Large pages (hugetlb), which no resident set counts; None where the system does not tell."""
+        return self.totals.large
 
     @property
     def page_table_bytes(self) -> int | None:

@@ -198,7 +198,7 @@ def test_its_memory_is_freed_when_it_is_let_go(held: Any) -> None:
 
 
 TRACER = """
-from wstrace_working_set import linux
+from wstrace_working_set.linux import backend as linux
 keeper = linux.make_keeper()
 space = keeper.hold({pid})
 print(keeper._pid, flush=True)
@@ -314,9 +314,8 @@ def test_it_is_the_last_of_its_process_whoever_else_takes_snapshots(touches: Pat
 UNPRIVILEGED = """
 import ctypes, os, sys
 from wstrace.interfaces import Context
-from wstrace_os import procfs
 from wstrace_os.linux.backend import LinuxPlatform
-from wstrace_working_set import held_space, linux
+from wstrace_working_set.linux import backend, held_space
 from wstrace_working_set.final import FinalSnapshotSource
 import resource
 os.setgroups([]), os.setgid(65534), os.setuid(65534)

@@ -13,6 +13,7 @@ import pytest
 from stopped_process import agrees, pages_of, status, stopped
 
 import wstrace
+from wstrace import schema
 from wstrace.cli import main
 from wstrace.errors import Unavailable
 
@@ -53,7 +54,7 @@ ready(numpy.frombuffer(m, "u1").ctypes.data)
 
 @pytest.mark.parametrize("kind", ["MAP_PRIVATE", "MAP_SHARED"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
-def test_a_snapshot_leaves_them_out_as_the_kernel_does_and_tells_their_sum(huge, kind, sparse, monkeypatch, capsys):
+def test_a_snapshot_counts_them_apart_as_the_kernel_does_and_tells_their_sum(huge, kind, sparse, monkeypatch, capsys):
     from wstrace_working_set.linux import backend as linux
 
     monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
@@ -61,11 +62,19 @@ def test_a_snapshot_leaves_them_out_as_the_kernel_does_and_tells_their_sum(huge,
         taken = wstrace.working_set(pid)
         agrees(taken, pid)
         assert taken.totals.large == status(pid, "HugetlbPages") == 2 * huge
-        assert pages_of(taken, int(start), 4 * huge) == {}
+        found = pages_of(taken, int(start), 4 * huge)
+        in_one = huge // mmap.PAGESIZE
+        assert set(found) == {*range(in_one), *range(2 * in_one, 3 * in_one)}
+        assert all(flags & schema.PAGE_LARGE and not flags & schema.PAGE_HUGE for flags in found.values())
         (mapped,) = np.flatnonzero(taken.mappings["start"] == int(start)).tolist()
         assert int(taken.mappings["end"][mapped]) == int(start) + 4 * huge
         assert main(["snapshot", str(pid)]) == 0
-        assert capsys.readouterr().out.splitlines()[-1].endswith(f"Large pages {2 * huge / (1 << 20):.1f} MiB")
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[-1].endswith(f"Large pages {2 * huge / (1 << 20):.1f} MiB")
+        assert sum(line.endswith("large  [anon]") for line in shown) == 2
+        assert main(["snapshot", str(pid), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["large"], told["total"]) == (2 * huge, status(pid, "VmRSS"))
 
 
 def test_empty_leaves_them_where_they_are(huge, capsys):

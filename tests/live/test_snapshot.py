@@ -18,6 +18,8 @@ from stopped_process import agrees, pages_of, status, stopped
 import wstrace
 from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable
+from wstrace_os.linux import pagemap
+from wstrace_working_set.linux import backend as linux
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
@@ -136,6 +138,39 @@ def test_attributes_of_pages_one_by_one():
     assert 2 not in memory
     assert words(code[0]) == {"READ", "WRITE", "EXECUTE", "EXCLUSIVE"}
     assert words(locked[0]) == words(locked[1]) == {"READ", "WRITE", "EXCLUSIVE", "LOCKED"}
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+@pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
+def test_guard_pages_and_write_protection_are_nothing_swapped_out(sparse, privileged, monkeypatch):
+    """MADV_GUARD_INSTALL (Linux 6.13) and a userfaultfd leave marks where no page is; they look like swap entries."""
+    script = """
+        import wstrace
+        guarded = anon(256 * PAGE)
+        touch(guarded)
+        code = ctypes.CDLL(None).madvise(ctypes.c_void_p(at(guarded) + 128 * PAGE), ctypes.c_size_t(64 * PAGE), 102)
+        watch = wstrace.WriteWatch(1024 * PAGE)
+        memoryview(watch).cast("B")[5 * PAGE] = 1
+        ready(at(guarded), watch._start, code)
+    """
+    with stopped(script) as (pid, (guarded, watched, code)):
+        monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
+        if not privileged:
+            monkeypatch.setattr(pagemap.Pagemap, "entries", hidden(pagemap.Pagemap.entries))
+        taken = wstrace.working_set(pid)
+        agrees(taken, pid)
+        assert taken.swapped_bytes == status(pid, "VmSwap") == 0
+        assert list(pages_of(taken, int(watched), 1024 * PAGE)) == [5]
+        found = pages_of(taken, int(guarded), 256 * PAGE)
+    if code != "0":
+        pytest.skip("guard pages: only on Linux 6.13 and later")
+    told = {page for page, flags in found.items() if flags & schema.PAGE_GUARD}
+    assert told == set(range(128, 192))
+
+
+def hidden(entries):
+    """Pagemap.entries as a reader without CAP_SYS_ADMIN is answered."""
+    return lambda *asked: entries(*asked) & np.uint64(~pagemap.PFN_MASK & (1 << 64) - 1)
 
 
 def test_huge_pages_are_told():

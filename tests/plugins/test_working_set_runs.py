@@ -86,7 +86,7 @@ def test_runs_say_what_each_page_says(layout, sparse, chunk, random):
         found = pagemap_runs.read(memory.read, spans, special, None)
     finally:
         pagemap_runs.CHUNK = was
-    runs = pagemap_runs.attributes(found, memory.mappings, special, np.zeros(len(layout), bool))
+    runs = pagemap_runs.attributes(found, memory.mappings, special, *np.zeros((2, len(layout)), bool))
     pages = {}
     for start, n, flags, row in zip(*(runs[c].tolist() for c in ("start", "pages", "flags", "row")), strict=True):
         assert memory.mappings["start"][row] <= start
@@ -105,10 +105,52 @@ def test_huge_pages_and_locked_mappings_have_their_flags():
     special = np.array([(BASE + 2 * PAGE, BASE + 4 * PAGE, IS_HUGE)], REGION)
     spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
     found = pagemap_runs.read(memory.read, spans, special, None)
-    runs = pagemap_runs.attributes(found, memory.mappings, special, np.array([True]))
+    runs = pagemap_runs.attributes(found, memory.mappings, special, np.array([True]), np.array([False]))
     assert runs["pages"].tolist() == [2, 2, 2]
     assert ((runs["flags"] & schema.PAGE_HUGE) != 0).tolist() == [False, True, False]
     assert (runs["flags"] & schema.PAGE_LOCKED).all()
+
+
+MARKER = SWAPPED | 31  # a swap entry of the last type; behind it which marker: Linux include/linux/swapops.h
+HIDDEN = 1 << 57  # uffd-wp: what an unprivileged reader sees of a marker of write protection, and of a page behind one
+
+
+@pytest.mark.parametrize(
+    ("entry", "flags"),
+    [
+        (SWAPPED | 1 << 58, schema.PAGE_GUARD),  # MADV_GUARD_INSTALL, Linux 6.15 and later
+        (MARKER | 4 << 5, schema.PAGE_GUARD),  # the same where the kernel has no bit for it, read by root
+        (MARKER | 4 << 5 | 1 << 58, schema.PAGE_GUARD),
+        (MARKER | 1 << 5 | HIDDEN, None),  # write-protected by a userfaultfd, and nothing there
+        (MARKER | 2 << 5, None),  # poisoned
+        (SWAPPED | 17 << 5 | 3, schema.PAGE_SWAPPED),  # swap space 3, page 17
+        (SWAPPED | 17 << 5 | 3 | HIDDEN, schema.PAGE_SWAPPED),
+        (SWAPPED, schema.PAGE_SWAPPED),  # read without privilege
+    ],
+)
+def test_what_looks_swapped_and_is_not(entry, flags):
+    memory = Memory([(0, 1, [PRESENT | EXCLUSIVE, entry, entry, PRESENT | EXCLUSIVE])])
+    spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
+    found = pagemap_runs.read(memory.read, spans, None, None)
+    runs = pagemap_runs.attributes(found, memory.mappings, None, np.array([False]), np.array([False]))
+    assert runs["pages"].tolist() == ([1, 2, 1] if flags else [1, 1])
+    kinds = runs["flags"] & (schema.PAGE_GUARD | schema.PAGE_SWAPPED)
+    assert kinds.tolist() == ([0, flags, 0] if flags else [0, 0])
+
+
+@pytest.mark.parametrize(("swap", "swapped"), [(0, 0), (2, 2), (5, 5)])
+def test_write_protected_pages_without_privilege_are_swapped_where_smaps_says_so(swap, swapped):
+    """Of a page that is protected by a userfaultfd an unprivileged reader sees the same, swapped out or never there."""
+    plain = [SWAPPED] * (2 if swap else 0)
+    memory = Memory([(0, 1, [PRESENT, *plain, *[SWAPPED | HIDDEN] * 3]), (1, 1, [PRESENT] * 2)])
+    spans = pagemap_runs.Spans(memory.mappings, np.array([True, True]), None)
+    found = pagemap_runs.read(memory.read, spans, None, None)
+    settled = pagemap_runs.settle(found, memory.mappings, lambda: {BASE: swap * PAGE})
+    runs = pagemap_runs.attributes(settled, memory.mappings, None, *np.zeros((2, 2), bool))
+    assert runs["pages"][(runs["flags"] & schema.PAGE_SWAPPED) != 0].sum() == swapped
+    nothing = pagemap_runs.read(memory.read, pagemap_runs.Spans(memory.mappings, np.array([False, True]), None), None,
+                                None)  # fmt: skip
+    pagemap_runs.settle(nothing, memory.mappings, None)  # smaps is not asked where nothing is open
 
 
 def test_share_counts_cut_runs():
@@ -119,7 +161,11 @@ def test_share_counts_cut_runs():
     memory = Memory([(0, 1, [PRESENT | FILE] * 4)])
     spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
     runs = pagemap_runs.attributes(
-        pagemap_runs.read(memory.read, spans, None, Counter()), memory.mappings, None, np.array([False])
+        pagemap_runs.read(memory.read, spans, None, Counter()),
+        memory.mappings,
+        None,
+        np.array([False]),
+        np.array([False]),
     )
     assert (runs["pages"].tolist(), runs["shares"].tolist()) == ([2, 1, 1], [2, 3, 255])
 
@@ -176,6 +222,15 @@ def test_why_a_page_stayed():
 def test_smaps_flags():
     text = ("00400000-00401000 r-xp 00000000 08:01 1 /a b: c\nRss: 4 kB\nVmFlags: rd ex mr lo \n"
             "7f0000000000-7f0000200000 rw-p 00000000 00:0f 2 /anon_hugepage (deleted)\nVmFlags: rd ht\n")  # fmt: skip
-    flags = smaps.parse(text)
+    flags = smaps.parse(text.encode())
     assert flags[0x400000] == {"rd", "ex", "mr", "lo"}
     assert "ht" in flags[0x7F0000000000]
+
+
+def test_smaps_is_split_where_the_kernel_splits_it():
+    """A file's name may hold any character but a newline: a page feed is none."""
+    text = ("00400000-00401000 r-xp 00000000 08:01 1 /q\fzz-1 rw\x1cVmFlags: lo\u2028VmFlags: ht\rSwap: 4 kB\n"
+            "Rss: 4 kB\nSwap:                8 kB\nVmFlags: rd\n").encode()  # fmt: skip
+    assert smaps.parse(text) == {0x400000: {"rd"}}
+    assert smaps.swapped(text) == {0x400000: 8192}
+    assert smaps.parse(b"VmFlags: rd\n\xff\xfe-\n") == {}

@@ -16,10 +16,8 @@ from wstrace.schema import (
     FAULT_OBSERVER,
     FAULT_PC_KERNEL,
     KINDS,
+    NOT_RESIDENT,
     PAGE_FAULT,
-    PAGE_GUARD,
-    PAGE_SWAPPED,
-    PAGE_ZERO,
     PROCESS,
     PROCESS_EXIT,
     PROCESS_FORK,
@@ -150,7 +148,7 @@ class Summary:
         held = self._snapshots.setdefault(pid, Snapshot())
         rows = batch
         if "flags" in batch:
-            rows = batch.take((batch["flags"] & (PAGE_SWAPPED | PAGE_ZERO | PAGE_GUARD)) == 0)
+            rows = batch.take((batch["flags"] & NOT_RESIDENT) == 0)
         held.add(batch.header, *self._pages(rows))
 
     def _write(self, batch: Batch) -> None:

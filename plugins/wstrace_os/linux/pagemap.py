@@ -21,11 +21,14 @@ from wstrace_os.linux import libc, procfs
 
 PAGE = 4096 if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE")
 
-#: bits of the top byte of an entry: 63 present, 62 swapped, 61 file page or shared memory, 58 guard, 57 uffd-wp,
-#: 56 exclusively mapped
-PRESENT_BIT, SWAPPED_BIT, FILE_BIT, EXCLUSIVE_BIT = 0x80, 0x40, 0x20, 0x01
+#: bits of the top byte of an entry: 63 present, 62 swapped, 61 file page or shared memory, 58 guard (Linux 6.15),
+#: 57 write-protected by a userfaultfd, 56 exclusively mapped
+PRESENT_BIT, SWAPPED_BIT, FILE_BIT, GUARD_BIT, PROTECTED_BIT, EXCLUSIVE_BIT = 0x80, 0x40, 0x20, 0x04, 0x02, 0x01
 SOFT_DIRTY = 1 << 55
-PFN_MASK = (1 << 55) - 1
+PFN_MASK = (1 << 55) - 1  # of a page that is there: its frame; else of what stands there instead; 0 without privilege
+#: an entry that is not present looks swapped; of this type it is none, but a mark that the kernel left, and which one
+#: (include/linux/swapops.h: SWP_PTE_MARKER, PTE_MARKER_GUARD)
+SWAP_TYPE_BITS, MARKER_TYPE, MARKER_GUARD = 5, 31, 4
 
 #: page categories of PAGEMAP_SCAN
 IS_WPALLOWED, IS_WRITTEN, IS_FILE, IS_PRESENT, IS_SWAPPED, IS_PFNZERO, IS_HUGE = (1 << bit for bit in range(7))

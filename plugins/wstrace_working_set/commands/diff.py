@@ -11,7 +11,7 @@ from wstrace.batch import Batch
 from wstrace.cli.common import json_option, print_json
 from wstrace.errors import TraceFileError
 from wstrace.plugins import api_name
-from wstrace.schema import KINDS, PAGE_SWAPPED, PAGE_ZERO
+from wstrace.schema import KINDS, NOT_RESIDENT
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, Table
 from wstrace.text import base_name, printable, size
@@ -79,7 +79,7 @@ def _last_snapshots(trace: Any) -> dict[int, list[Batch]]:
 
 
 def _count(batch: Batch, by: str, page_size: int, found: Owned) -> None:
-    resident = (batch["flags"] & (PAGE_SWAPPED | PAGE_ZERO)) == 0
+    resident = (batch["flags"] & NOT_RESIDENT) == 0
     codes = batch["kind" if by == "kind" else "file"][resident]
     pages = np.bincount(codes, batch["pages"][resident])
     for code in np.flatnonzero(pages).tolist():

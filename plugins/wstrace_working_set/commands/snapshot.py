@@ -89,7 +89,7 @@ def _totals(taken: WorkingSet) -> str:
     """Total / Private / Shared / Page tables, and what no total counts."""
     parts = [("Total", taken.total_bytes), ("Private", taken.private_bytes), ("Shared", taken.shared_bytes),
              ("Page tables", taken.page_table_bytes), ("Swapped", taken.swapped_bytes or None),
-             ("Large pages", taken.totals.large or None)]  # fmt: skip
+             ("Large pages", taken.large_bytes or None)]  # fmt: skip
     words = "  ".join(f"{name} {size(n)}" for name, n in parts if n is not None)
     return f"process {taken.pid} {printable(taken.name)}: {words}"
 
@@ -101,7 +101,7 @@ def _facts(taken: WorkingSet, by: By | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "pid": taken.pid, "name": well_formed(taken.name), "time_ns": taken.time_ns, "page_size": taken.page_size,
         "total": taken.total_bytes, "private": taken.private_bytes, "shared": taken.shared_bytes,
-        "page_tables": taken.page_table_bytes, "swapped": taken.swapped_bytes,
+        "page_tables": taken.page_table_bytes, "swapped": taken.swapped_bytes, "large": taken.large_bytes,
     }  # fmt: skip
     if by is not None:
         facts["owners"] = [

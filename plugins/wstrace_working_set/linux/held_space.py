@@ -17,7 +17,6 @@ from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import procfs, userfaultfd
-from wstrace_working_set.linux import smaps
 from wstrace_working_set.linux.space import Space
 from wstrace_working_set.working_set import Totals
 
@@ -150,8 +149,8 @@ class HeldSpace(Space):
     def _status(self) -> dict[str, str]:
         return self._last_status  # of a zombie it has no fields of memory
 
-    def _mapping_flags(self) -> dict[int, frozenset[str]]:
-        return smaps.parse(self._read("smaps").decode(errors="replace"))
+    def _smaps(self) -> bytes:
+        return self._read("smaps")
 
     def _read(self, name: str) -> bytes:
         fd, parts = self._files[name], []

@@ -5,7 +5,7 @@ Source: Linux Documentation/admin-guide/mm/pagemap.rst.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,29 @@ from wstrace.schema import (
     PAGE_COPY_ON_WRITE,
     PAGE_EXCLUSIVE,
     PAGE_FILE,
+    PAGE_GUARD,
     PAGE_HUGE,
+    PAGE_LARGE,
     PAGE_LOCKED,
     PAGE_SHARED,
     PAGE_SWAPPED,
     PAGE_ZERO,
 )
-from wstrace_os.linux.pagemap import EXCLUSIVE_BIT, FILE_BIT, IS_HUGE, IS_PFNZERO, PAGE, PRESENT_BIT, SWAPPED_BIT
+from wstrace_os.linux.pagemap import (
+    EXCLUSIVE_BIT,
+    FILE_BIT,
+    GUARD_BIT,
+    IS_HUGE,
+    IS_PFNZERO,
+    MARKER_GUARD,
+    MARKER_TYPE,
+    PAGE,
+    PFN_MASK,
+    PRESENT_BIT,
+    PROTECTED_BIT,
+    SWAP_TYPE_BITS,
+    SWAPPED_BIT,
+)
 from wstrace_working_set.linux.kpagecount import Counter
 
 Columns = dict[str, NDArray[Any]]
@@ -84,7 +100,10 @@ def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDA
 
 
 def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: Counter | None) -> Columns:
-    """Runs of present or swapped pages: start, pages, row, top (masked top byte) and, with a counter, shares.
+    """Runs of present, swapped or guard pages: start, pages, row, top and, with a counter, shares.
+
+    top is the top byte of the entries, masked. A guard page has GUARD_BIT alone, a swapped one SWAPPED_BIT, and
+    PROTECTED_BIT beside it where it is open whether anything is swapped out there: see settle().
 
     Args:
         entries: Pagemap.entries.
@@ -125,7 +144,7 @@ def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDA
 def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row: NDArray[Any], borders: NDArray[Any],
           counter: Counter | None) -> Columns:  # fmt: skip
     """The runs of the spans whose entries stand at these offsets."""
-    top = entries.view("u1")[7::8] & np.uint8(_TOP)
+    top = _tops(entries)
     edge = np.empty(len(top), bool)
     edge[1:] = top[1:] != top[:-1]
     shares = None if counter is None else counter.counts(entries, top)
@@ -139,7 +158,7 @@ def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row
         edge[index[(span >= 0) & (index < ends[span])]] = True
     at = np.flatnonzero(edge)
     pages = np.diff(at, append=len(entries))
-    kept = (top[at] & (PRESENT_BIT | SWAPPED_BIT)) != 0
+    kept = (top[at] & (PRESENT_BIT | SWAPPED_BIT | GUARD_BIT)) != 0
     at, pages = at[kept], pages[kept]
     span = np.searchsorted(offsets, at, "right") - 1
     columns = {
@@ -151,14 +170,55 @@ def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row
     return columns if shares is None else {**columns, "shares": shares[at]}
 
 
-def attributes(found: Columns, mappings: Columns, special: NDArray[Any] | None, locked: NDArray[Any]) -> Columns:
+def _tops(entries: NDArray[Any]) -> NDArray[Any]:
+    """The masked top byte of each entry, and of what only looks swapped what it is: see read()."""
+    whole = entries.view("u1")[7::8]
+    top: NDArray[Any] = whole & np.uint8(_TOP)
+    rows = np.flatnonzero(top & SWAPPED_BIT)
+    if len(rows):
+        instead = entries[rows] & np.uint64(PFN_MASK)
+        marker = (instead & np.uint64((1 << SWAP_TYPE_BITS) - 1)) == MARKER_TYPE
+        guard = marker & ((instead >> np.uint64(SWAP_TYPE_BITS)) & np.uint64(MARKER_GUARD) != 0)
+        guard |= (whole[rows] & GUARD_BIT) != 0
+        open_ = (instead == 0) & ((whole[rows] & PROTECTED_BIT) != 0)
+        found = np.select([guard, marker, open_], [GUARD_BIT, 0, SWAPPED_BIT | PROTECTED_BIT], top[rows].astype("i2"))
+        top[rows] = found.astype("u1")
+    return top
+
+
+def settle(found: Columns, mappings: Columns, swapped: Callable[[], Mapping[int, int]]) -> Columns:
+    """The runs without those of which an unprivileged reader cannot see that nothing is swapped out there.
+
+    A userfaultfd's write protection of a page that was never there looks to him like that of a page that is swapped
+    out. What is swapped out in the whole mapping tells which it is, unless both stand in one mapping: then all of them
+    count as swapped.
+
+    Args:
+        found: what read() gave.
+        mappings: column start.
+        swapped: gives the bytes swapped out of the mapping that begins at an address; only asked where it is open.
+    """
+    top, row, pages = found["top"], found["row"], found["pages"].astype(np.float64)
+    open_ = (top & PROTECTED_BIT) != 0
+    if not open_.any():
+        return found
+    told = swapped()
+    known = np.bincount(row, np.where((top & SWAPPED_BIT != 0) & ~open_, pages, 0), len(mappings["start"])) * PAGE
+    more = np.array([told.get(start, 0) for start in mappings["start"].tolist()], np.float64) > known
+    kept = ~open_ | more[row]
+    return {name: column[kept] for name, column in found.items()}
+
+
+def attributes(
+    found: Columns, mappings: Columns, special: NDArray[Any] | None, locked: NDArray[Any], large: NDArray[Any]
+) -> Columns:
     """The runs with their flags; what is no memory of the process (vvar, device memory) left out.
 
     Args:
         found: what read() gave.
         mappings: column flags.
         special: REGION rows of huge and zero pages; None = the kernel does not tell.
-        locked: mask of the mappings that are locked.
+        locked: mask of the mappings that are locked; large: of those of hugetlb.
     """
     top, row = found["top"], found["row"]
     mapping = mappings["flags"][row]
@@ -170,8 +230,9 @@ def attributes(found: Columns, mappings: Columns, special: NDArray[Any] | None, 
     cow = present & private & ((mapping & MAP_WRITE) != 0) & (file | ~exclusive | zero)
     bits = (
         (cow, PAGE_COPY_ON_WRITE), (present & ~exclusive & ~zero, PAGE_SHARED), (file, PAGE_FILE),
-        (exclusive, PAGE_EXCLUSIVE), (huge & present, PAGE_HUGE), (zero & present, PAGE_ZERO),
+        (exclusive, PAGE_EXCLUSIVE), (huge & present & ~large[row], PAGE_HUGE), (zero & present, PAGE_ZERO),
         ((top & SWAPPED_BIT) != 0, PAGE_SWAPPED), (locked[row] & present, PAGE_LOCKED),
+        ((top & GUARD_BIT) != 0, PAGE_GUARD), (large[row] & present, PAGE_LARGE),
     )  # fmt: skip
     flags = (mapping & 7).astype("<u2")  # PAGE_READ, PAGE_WRITE, PAGE_EXECUTE are MAP_READ, MAP_WRITE, MAP_EXECUTE
     for mask, bit in bits:

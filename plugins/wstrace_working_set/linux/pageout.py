@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace.schema import KIND_SHIFT, KIND_VDSO, PAGE_FILE, PAGE_LOCKED, PAGE_SHARED, PAGE_SWAPPED, PAGE_ZERO
+from wstrace.schema import KIND_SHIFT, KIND_VDSO, NOT_RESIDENT, PAGE_FILE, PAGE_LOCKED, PAGE_SHARED
 from wstrace_os.linux import libc
 from wstrace_os.linux.pagemap import PAGE
 
@@ -70,7 +70,7 @@ def page_out(pid: int, runs: dict[str, NDArray[Any]]) -> None:
 
 def _ranges(runs: dict[str, NDArray[Any]]) -> NDArray[Any]:
     """Adjacent runs joined, as iovecs; what cannot be paged out is left out."""
-    kept = (runs["flags"] & (PAGE_LOCKED | PAGE_SWAPPED | PAGE_ZERO)) == 0
+    kept = (runs["flags"] & (PAGE_LOCKED | NOT_RESIDENT)) == 0
     start, length = runs["start"][kept], runs["pages"][kept].astype("<u8") * np.uint64(PAGE)
     row = runs["row"][kept]  # a range over two mappings would stop at the border of one that is refused
     first = np.flatnonzero(np.r_[True, (start[1:] != start[:-1] + length[:-1]) | (row[1:] != row[:-1])][: len(start)])

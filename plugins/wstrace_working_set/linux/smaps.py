@@ -1,33 +1,44 @@
-"""VmFlags of /proc/PID/smaps: what maps does not tell of a mapping (locked, hugetlb). Asked rarely: it walks all pages.
+"""What /proc/PID/smaps tells of a mapping and maps does not: VmFlags, Swap. Asked rarely: the kernel walks all pages.
 
-Source: Linux Documentation/filesystems/proc.rst, "VmFlags".
+Source: Linux Documentation/filesystems/proc.rst, "VmFlags"; fs/proc/task_mmu.c show_smap().
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from wstrace.errors import TargetExited, Unavailable
 
+#: how a mapping's first line begins; what follows is the name of a file, which may hold anything but a newline
+_MAPPING = re.compile(rb"([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] ")
 
-def mapping_flags(pid: int) -> dict[int, frozenset[str]]:
-    """Start of a mapping -> its two-letter flags (`lo` locked, `ht` hugetlb, `uw` write-protected by userfaultfd)."""
+
+def read(pid: int) -> bytes:
+    """The content of /proc/PID/smaps. Raises TargetExited or Unavailable."""
     try:
-        text = Path(f"/proc/{pid}/smaps").read_text(errors="replace")
+        return Path(f"/proc/{pid}/smaps").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         raise TargetExited(f"there is no process {pid}") from None
     except OSError as error:
         raise Unavailable(f"cannot read /proc/{pid}/smaps: {error.strerror}") from None
-    return parse(text)
 
 
-def parse(text: str) -> dict[int, frozenset[str]]:
-    """The same of the text of a smaps file."""
-    found, start = {}, 0
-    for line in text.splitlines():
-        word, _, rest = line.partition(" ")
-        if word == "VmFlags:":
-            found[start] = frozenset(rest.split())
-        elif "-" in word and not word.endswith(":"):
-            start = int(word.partition("-")[0], 16)
-    return found
+def parse(text: bytes) -> dict[int, frozenset[str]]:
+    """Start of a mapping -> its two-letter flags (`lo` locked, `ht` hugetlb, `uw` write-protected by userfaultfd)."""
+    return {start: frozenset(words.decode("ascii", "replace").split()) for start, words in _field(text, b"VmFlags:")}
+
+
+def swapped(text: bytes) -> dict[int, int]:
+    """Start of a mapping -> bytes of it that are swapped out."""
+    return {start: int(words.split()[0]) * 1024 for start, words in _field(text, b"Swap:")}
+
+
+def _field(text: bytes, name: bytes) -> Iterator[tuple[int, bytes]]:
+    start = None
+    for line in text.split(b"\n"):
+        if found := _MAPPING.match(line):
+            start = int(found[1], 16)
+        elif line.startswith(name) and start is not None:
+            yield start, line[len(name) :]

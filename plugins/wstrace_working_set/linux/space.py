@@ -43,7 +43,7 @@ class Space:
         return {name: column[columns["end"] <= _USER_END] for name, column in columns.items()}
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
-        """Runs of resident and swapped pages; see the package's docstring."""
+        """Runs of pages; see the package's docstring."""
         status = self._status()
         locked, hugetlb = self._special(mappings, status)
         zero_huge = windows = None
@@ -55,14 +55,15 @@ class Space:
             else:
                 zero_huge = self._pagemap.scan(low, high, any_of=special, give=special)
         counter = kpagecount.Counter() if shares else None
-        spans = pagemap_runs.Spans(mappings, ~hugetlb, windows)
+        spans = pagemap_runs.Spans(mappings, np.ones(len(mappings["start"]), bool), windows)
         try:
             found = pagemap_runs.read(self._pagemap.entries, spans, zero_huge, counter)
         except EOFError:
             raise self._gone() from None
         if not len(found["start"]):
             raise self._gone()
-        return pagemap_runs.attributes(found, mappings, zero_huge, locked)
+        found = pagemap_runs.settle(found, mappings, lambda: smaps.swapped(self._smaps()))
+        return pagemap_runs.attributes(found, mappings, zero_huge, locked, hugetlb)
 
     def totals(self) -> Totals:
         """VmRSS and VmPTE, and HugetlbPages, which VmRSS leaves out (smaps_rollup would cost as much as a scan)."""
@@ -99,8 +100,8 @@ class Space:
     def _status(self) -> dict[str, str]:
         return procfs.status(self.pid)
 
-    def _mapping_flags(self) -> dict[int, frozenset[str]]:
-        return smaps.mapping_flags(self.pid)
+    def _smaps(self) -> bytes:
+        return smaps.read(self.pid)
 
     def _gone(self) -> TargetExited:
         """The address space that was opened holds nothing any more: the process ended or executed another program."""
@@ -120,7 +121,7 @@ class Space:
         none = np.zeros(len(mappings["start"]), bool)
         if not (_kilobytes(status, "VmLck") or _kilobytes(status, "HugetlbPages")):
             return none, none
-        flags = self._mapping_flags()
+        flags = smaps.parse(self._smaps())
         starts = mappings["start"].tolist()
         return (np.array(["lo" in flags.get(s, ()) for s in starts], bool),
                 np.array(["ht" in flags.get(s, ()) for s in starts], bool))  # fmt: skip
