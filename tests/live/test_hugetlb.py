@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stopped_process import agrees, pages_of, status, stopped
+from stopped_process import agrees, pages_of, rollup, status, stopped
 
 import wstrace
 from wstrace import schema
@@ -75,6 +75,22 @@ def test_a_snapshot_counts_them_apart_as_the_kernel_does_and_tells_their_sum(hug
         assert main(["snapshot", str(pid), "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert (told["large"], told["total"]) == (2 * huge, status(pid, "VmRSS"))
+
+
+def test_ps_counts_them_apart(huge, capsys):
+    """Private_Hugetlb is private to the process, and no part of what is resident."""
+    with stopped(SCRIPT.format(huge=huge, kind="MAP_PRIVATE")) as (pid, _):
+        assert main(["ps", "--json"]) == 0
+        (told,) = [row for row in json.loads(capsys.readouterr().out) if row["pid"] == pid]
+        kernel = rollup(pid)
+        assert (told["resident"], told["large"]) == (kernel["Rss"], 2 * huge)
+        assert told["private"] == kernel["Private_Clean"] + kernel["Private_Dirty"]
+        assert told["shared"] == kernel["Rss"] - told["private"]
+        assert main(["ps"]) == 0
+        heads, *rows = capsys.readouterr().out.splitlines()
+        assert "large" in heads.split()
+        (row,) = [row for row in rows if row.split()[0] == str(pid)]
+        assert f"{2 * huge / (1 << 20):.1f} MiB" in row
 
 
 def test_empty_leaves_them_where_they_are(huge, capsys):

@@ -15,13 +15,17 @@ from wstrace.text import printable, size
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process: bytes resident, of them private (no other process has them); None where that may not be read."""
+    """A process: bytes resident, of them private (no other process has them); None where that may not be read.
+
+    large: bytes of large pages (hugetlb), which are not part of resident.
+    """
 
     pid: int
     user: str
     resident: int
     private: int | None
     shared: int | None
+    large: int | None
     name: str
 
 
@@ -38,11 +42,13 @@ def ps(sort: str, top: int | None, as_json: bool) -> None:
     if as_json:
         print_json([asdict(process) for process in found])
         return
+    large = any(process.large for process in found)
     columns = [Column("pid", spare=False), Column("working set"), Column("private"), Column("shared"),
-               Column("user", "text"), Column("name", "name")]  # fmt: skip
+               *([Column("large")] if large else []), Column("user", "text"), Column("name", "name")]  # fmt: skip
     rows = [
-        [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), printable(p.user, 16), p.name] for p in found
-    ]
+        [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), *([_size(p.large)] if large else []),
+         printable(p.user, 16), p.name] for p in found
+    ]  # fmt: skip
     Output.standard("stdout").show(Table(columns, rows))
 
 
@@ -54,6 +60,9 @@ def _processes() -> Iterator[Process]:
     """Every process with an address space; one that ends meanwhile is left out."""
     import psutil
 
+    from wstrace_os import backend
+
+    system = backend("wstrace_working_set")
     for process in psutil.process_iter():
         try:
             resident = process.memory_info().rss
@@ -62,8 +71,7 @@ def _processes() -> Iterator[Process]:
             name, user = process.name(), process.username()
         except (psutil.Error, OSError, KeyError):
             continue
-        try:
-            private = min(process.memory_full_info().uss, resident)
-        except (psutil.Error, OSError):
-            private = None
-        yield Process(process.pid, user, resident, private, None if private is None else resident - private, name)
+        private, large = system.private_and_large(process.pid)
+        private = None if private is None else min(private, resident)  # they are not read at the same moment
+        shared = None if private is None else resident - private
+        yield Process(process.pid, user, resident, private, shared, large, name)

@@ -8,6 +8,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace_os.linux import procfs
+from wstrace_working_set.linux import smaps
 from wstrace_working_set.linux.held_space import Keeper
 from wstrace_working_set.linux.space import Space as Space
 
@@ -40,6 +41,16 @@ def probe_keeper() -> Level:
 def make_keeper() -> Keeper:
     """What keeps a process's address space over its end. Raises Unavailable."""
     return Keeper()
+
+
+def private_and_large(pid: int) -> tuple[int | None, int | None]:
+    """Bytes of a process that no other process has, and of large pages (hugetlb), which no resident set counts."""
+    try:
+        sums = smaps.rollup(pid)
+    except Unavailable:
+        return None, None
+    return (sums.get("Private_Clean", 0) + sums.get("Private_Dirty", 0),
+            sums.get("Private_Hugetlb", 0) + sums.get("Shared_Hugetlb", 0))  # fmt: skip
 
 
 def faults() -> tuple[int, int | None]:

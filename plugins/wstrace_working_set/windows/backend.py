@@ -73,6 +73,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def private_and_large(pid: int) -> tuple[int | None, int | None]:
+    """Bytes of a process that no other process has; of large pages the system tells none."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).memory_full_info().uss, None
+    except (psutil.Error, OSError):
+        return None, None
+
+
 def faults() -> tuple[int, int | None]:
     """Page faults of the calling process so far: Windows counts both kinds together, so major is None."""
     counters = processes.counters(winapi, winapi.GetCurrentProcess())
