@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_UNMAP
-from wstrace_page_faults.linux import remaps
+from wstrace_page_faults.linux import tracepoints
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -118,7 +118,7 @@ def coverage(traced: Any) -> tuple[int, int]:
 
 def test_every_fault_has_its_mapping(trace: Tracer) -> None:
     """What perf does not tell (munmap, mremap) is told by the tracepoints: not one address is unknown."""
-    if not remaps.attributes():
+    if not tracepoints.attributes():
         pytest.skip("munmap and mremap are told to root only (tracefs)")
     traced = trace(python("x = []\nfor i in range(3_000_000): x.append(None)\n"))
     moved = traced.column("address_space", "event").tolist().count(SPACE_UNMAP)

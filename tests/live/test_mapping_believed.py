@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from recorded_run import compiled, faults, record
+
+from wstrace.schema import KINDS
 
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
@@ -36,3 +42,104 @@ def test_calls_that_failed_change_nothing(tmp_path: Path) -> None:
         assert len(columns["va"]) > 8 * 256
         assert int((columns["mapping"] == 0).sum()) == int((columns["pc_mapping"] == 0).sum()) == 0
         assert trace.ledger.get("unresolved") == 0
+
+
+#: a process that shares its memory with its parent (clone() with CLONE_VM, without CLONE_THREAD), not its signals;
+#: each maps a file that the other one touches
+SHARED_SPACE = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define N 64
+static char *const AT = (char *)0x200000000000, *const ALSO = (char *)0x300000000000;
+static volatile int turn;
+static int a, b;
+static void maps(char *at, int fd) {
+    if (mmap(at, N * 4096, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0) == MAP_FAILED) _exit(9);
+    madvise(at, N * 4096, MADV_RANDOM);
+}
+static void touches(char *at) { for (int i = 0; i < N; i++) (void)((volatile char *)at)[i * 4096]; }
+static int child(void *unused) {
+    while (turn < 1) usleep(1000);
+    touches(AT);
+    maps(ALSO, a);
+    turn = 2;
+    return 0;
+}
+int main(int argc, char **argv) {
+    a = open(argv[1], O_RDONLY), b = open(argv[2], O_RDONLY);
+    maps(AT, a);
+    int pid = clone(child, (char *)malloc(65536) + 65536, CLONE_VM | SIGCHLD, 0);
+    maps(AT, b);
+    turn = 1;
+    while (turn < 2) usleep(1000);
+    touches(ALSO);
+    return waitpid(pid, 0, 0) != pid;
+}
+"""
+
+
+def test_processes_that_share_memory_have_one_address_space(tmp_path: Path) -> None:
+    """GIVEN two processes of one address space WHEN each touches what the other has mapped THEN the faults have its
+    file: not none, and not that of what lay there when they parted.
+    """
+    files = [tmp_path / "a", tmp_path / "b"]
+    for file in files:
+        file.write_bytes(os.urandom(64 * 4096))
+    with record(tmp_path, [compiled(tmp_path, SHARED_SPACE), *files]) as trace:
+        columns = faults(trace)
+        for base, file, pid_is_parent in ((0x2000_0000_0000, files[1], False), (0x3000_0000_0000, files[0], True)):
+            here = (columns["va"] >= base) & (columns["va"] < base + 64 * 4096)
+            here &= (columns["pid"] == trace.facts["pid"]) == pid_is_parent
+            assert here.any()
+            assert {trace.strings[code] for code in columns["file"][here].tolist()} == {str(file)}
+        assert int((columns["mapping"] == 0).sum()) == 0
+
+
+def test_without_tracefs_kcmp_tells_who_shares_memory(
+    trace: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wstrace_page_faults.linux.tracepoints.attributes", list)
+    for name in "ab":
+        (tmp_path / name).write_bytes(bytes(64 * 4096))
+    # so that both still live when the rows of the birth are read
+    program = compiled(tmp_path, SHARED_SPACE.replace("turn = 1;", "usleep(500000); turn = 1;"))
+    traced = trace([program, tmp_path / "a", tmp_path / "b"])
+    rows = zip(*(traced.column("address_space", name).tolist() for name in ("pid", "start", "file")), strict=True)
+    also = {(pid, traced.context.strings[file]) for pid, start, file in rows if start == 0x3000_0000_0000}
+    pids = set(traced.faults().pid.tolist())
+    assert also == {(pid, str(tmp_path / "a")) for pid in pids}
+    assert len(pids) == 2
+
+
+#: its heap's first piece begins where its .bss ends, where addresses are not randomized
+HEAP = r"""
+#include <stdlib.h>
+#include <string.h>
+static char bss[(BSS ? 10 : 0) * 4096 + 1];
+int main(void) {
+    char *volatile heap = malloc(100000), *volatile zeros = bss;
+    memset(heap, 1, 100000);
+    memset(zeros, 1, sizeof bss);
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("setarch") is None, reason="needs setarch (util-linux)")
+@pytest.mark.parametrize("bss", [0, 1])
+def test_the_heap_is_the_heap_where_addresses_are_not_randomized(tmp_path: Path, bss: int) -> None:
+    program = compiled(tmp_path, HEAP, f"-DBSS={bss}")
+    with record(tmp_path, ["setarch", "-R", program]) as trace:
+        columns = faults(trace)
+        own = np.array([trace.strings[code] == str(program) for code in columns["pc_file"].tolist()])
+        own |= (columns["va"] >= 0x5555_5555_4000) & (columns["va"] < 0x5555_6000_0000)
+        named = {trace.strings[code] for code in columns["file"][own].tolist()}
+        heap = int((columns["va"][own & (columns["kind"] == KINDS.index("heap"))] > 0).sum())
+        assert heap >= 100000 // 4096
+        assert named - {"[stack]"} == {str(program), "[heap]"} | ({"[anon]"} if bss else set())

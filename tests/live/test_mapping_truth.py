@@ -40,9 +40,9 @@ class Said(NamedTuple):
 
 def traced_remaps() -> bool:
     """True where tracefs may be read."""
-    from wstrace_page_faults.linux import remaps
+    from wstrace_page_faults.linux import tracepoints
 
-    return bool(remaps.attributes())
+    return bool(tracepoints.attributes())
 
 
 def mapping_rows(trace: Any) -> dict[int, tuple[int, int, int]]:

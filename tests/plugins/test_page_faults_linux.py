@@ -21,6 +21,7 @@ from wstrace_page_faults.linux.armed import Settings
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_page_faults.linux.samples import Lane, merge
+from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 
 
@@ -200,9 +201,9 @@ def mmap2(start: int, size: int, name: bytes, time_ns: int, *, pid: int = 7, pro
     return record(10, 0, body, time_ns)
 
 
-def band(*raw: bytes, watermark: int = 10**9, children: bool = True, remaps: Remaps | None = None) -> tuple[Any, ...]:
+def band(*raw: bytes, watermark: int = 10**9, children: bool = True, **tracepoints: Any) -> tuple[Any, ...]:
     strings = Dictionary()
-    side = SideBand(strings, children=children, exit_code={7: 3}.get, remaps=remaps)
+    side = SideBand(strings, children=children, exit_code={7: 3}.get, **tracepoints)
     for ring in raw:
         side.take(ring)
     rows: dict[str, list[tuple[Any, ...]]] = {"process": [], "address_space": []}
@@ -283,7 +284,7 @@ def test_loss_makes_live_processes_unknown() -> None:
 def test_torn_and_hostile_records(noise: bytes, cut: int) -> None:
     good = comm(b"a", 10) + mmap2(0x1000, 0x1000, b"/x", 20) + task(7, 30, 9, 9, 7)
     band(good[:cut] + noise)
-    band(noise, remaps=Remaps((1, 2, 3, 4), 0))
+    band(noise, remaps=Remaps((1, 2, 3, 4), 0), shared=SharedSpaces(5))
 
 
 def test_a_double_record_is_taken_once() -> None:
@@ -355,3 +356,37 @@ def test_unmapped_and_moved() -> None:
     assert moves(kept, syscall(RETURN, 20, 0x90000)) == [(20, 1, "0x90000", "0x91000", 0x3000, 42)]
     unknown = syscall(MREMAP, 10, 0x777000, 0x1000, 0x2000, 1, 0)
     assert moves(unknown, syscall(RETURN, 20, 0x90000))[1] == (20, 1, "0x90000", "0x92000", 0, 0)
+
+
+# -- shared address spaces ---------------------------------------------------------------------------------------------
+
+NEW_TASK, CLONE_VM, CLONE_VFORK, CLONE_THREAD = 205, 0x100, 0x4000, 0x10000
+
+
+def new_task(time_ns: int, flags: int, *, tid: int = 7) -> bytes:
+    raw = struct.pack("<HBBii16s4xQh6x", NEW_TASK, 0, 0, tid, 11, b"child", flags, 0)
+    raw += b"\0" * (-(len(raw) + 4) % 8)
+    body = struct.pack("<IIQI", 7, tid, time_ns, len(raw)) + raw
+    return struct.pack("<IHH", 9, 2, 8 + len(body)) + body
+
+
+def mapped_by(*records: bytes) -> list[tuple[int, int]]:
+    """(time, pid) of the rows of the address spaces."""
+    _, _, _, spaces = band(comm(b"a", 1, executed=True), *records, shared=SharedSpaces(NEW_TASK))
+    return [row[:2] for row in spaces]
+
+
+def test_processes_that_share_memory_have_each_others_mappings() -> None:
+    born = task(7, 10, 11, 11, 7)
+    both = [mmap2(0x1000, 0x1000, b"/a", 20, pid=7), mmap2(0x2000, 0x1000, b"/b", 30, pid=11)]
+    sharing = [(20, 7), (20, 11), (30, 7), (30, 11)]
+    assert sorted(mapped_by(born, new_task(11, CLONE_VM), *both)) == sharing
+    assert mapped_by(born, new_task(11, 0), *both) == [(20, 7), (30, 11)]
+    # a thread is no process; the tracepoint is that of the thread that called
+    assert mapped_by(born, new_task(11, CLONE_VM | CLONE_THREAD), *both) == [(20, 7), (30, 11)]
+    assert mapped_by(born, new_task(11, CLONE_VM, tid=9), *both) == [(20, 7), (30, 11)]
+    # until one of them executes a program, or ends
+    vfork = born, new_task(11, CLONE_VM | CLONE_VFORK)
+    executed = comm(b"b", 25, pid=11, executed=True)
+    assert sorted(mapped_by(*vfork, both[0], executed, both[1])) == [*sharing[:2], (30, 11)]
+    assert sorted(mapped_by(*vfork, task(4, 15, 11, 11, 7), *both)) == [(20, 7), (30, 11)]

@@ -20,13 +20,15 @@ from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, FAULT_OBSERVER, PAGE_FAULT, PROCESS, RESIDENT_PAGES, Schema
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux import remaps
+from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.armed import Armed, Settings
 from wstrace_page_faults.linux.counters import Counters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.levels import allowed, not_ours
+from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, Rings
 from wstrace_page_faults.linux.samples import Lane, merge
+from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 
 _LATEST_NS = 100_000_000  # a row is in its ring at most so long after its time: seen were 6-8 ms
@@ -99,7 +101,7 @@ class PageFaults(Source):
             self._asked.kernel and level.name == "full",
             self._asked.children and context.children,
             self._asked.period,
-            tracepoints=tuple(remaps.attributes()),
+            tracepoints=tuple(tracepoints.attributes()),
         )
         if self._asked.period > 1:
             context.facts["sampled"] = self._asked.period
@@ -134,11 +136,16 @@ class PageFaults(Source):
     def _arm(self, context: Context) -> None:
         cpus = perf.online_cpus()
         targets = {target.pid: target for target in context.targets}
+        remaps, new_task = None, None
+        if ids := [int(one["config"][0]) for one in self._settings.tracepoints]:
+            *calls, new_task = ids
+            remaps = Remaps(calls, context.strings.code("[anon]"))
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
             exit_code=lambda pid: getattr(targets.get(pid), "exit_code", None),
-            remaps=self._remaps(context),
+            remaps=remaps,
+            shared=SharedSpaces(new_task),
         )
         descriptors = Descriptors()
         descriptors.room(3 * len(cpus))
@@ -157,10 +164,6 @@ class PageFaults(Source):
                 self._arm_launched(target.pid)
             else:
                 self._attach(target.pid)
-
-    def _remaps(self, context: Context) -> remaps.Remaps | None:
-        ids = [int(one["config"][0]) for one in self._settings.tracepoints]
-        return remaps.Remaps(ids, context.strings.code("[anon]")) if ids else None
 
     def _arm_launched(self, pid: int) -> None:
         settings = self._armed.make_room(1, replace(self._settings, on_exec=True))

@@ -6,86 +6,25 @@ for. Source: /sys/kernel/tracing/events/syscalls/sys_{enter,exit}_*/format, man 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from wstrace.schema import KIND_ANON, KIND_SHIFT, MAP_READ, MAP_WRITE, SPACE_MAP, SPACE_UNMAP
-from wstrace_os.foreign import declare
-from wstrace_page_faults.linux import perf_event as perf
 
-_FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
-_EVENTS = ("sys_enter_munmap", "sys_exit_munmap", "sys_enter_mremap", "sys_exit_mremap")
 #: of a SAMPLE of type TID|TIME|RAW: pid, tid, time, size; then common_type ... __syscall_nr in 16 bytes, arguments u64
 _SAMPLE = struct.Struct("<IIQI")
 _COMMON_TYPE = struct.Struct("<H")
 _TWO, _FOUR, _ONE = struct.Struct("<QQ"), struct.Struct("<QQQQ"), struct.Struct("<Q")
 _RAW, _ARGUMENTS = 8 + _SAMPLE.size, 8 + _SAMPLE.size + 16
 _MREMAP_DONTUNMAP = 4
-_FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
-_fsopen = declare(
-    None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p,
-    ctypes.c_int64,
-)  # fmt: skip
 _ERRORS = (1 << 64) - 4096  # a value from here on is -errno
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _KEPT = 4096
 _ANON = MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT
 
 Row = tuple[int, ...]  # of ADDRESS_SPACE
-
-
-def attributes() -> list[NDArray[Any]]:
-    """The perf_event_attr of each tracepoint, [] where tracefs or perf does not allow them. Tried on ourselves."""
-    for ids in (_mounted, _detached):
-        try:
-            attrs = [_attribute(number) for number in ids()]
-            os.close(perf.perf_event_open(attrs[0], 0, -1))
-        except (OSError, ValueError):
-            continue
-        return attrs
-    return []
-
-
-def _mounted() -> list[int]:
-    folder = next((folder for folder in _FOLDERS if Path(folder).exists()), _FOLDERS[0])
-    return [int(Path(folder, "syscalls", event, "id").read_text()) for event in _EVENTS]
-
-
-def _detached() -> list[int]:
-    """From a tracefs of our own that is mounted nowhere (fsmount(2), Linux 5.2): machines without systemd, as root."""
-    opened = _fsopen(_FSOPEN, ctypes.c_char_p(b"tracefs"), 1, 0, 0, 0)
-    if opened < 0:
-        raise OSError(ctypes.get_errno(), "fsopen")
-    folder = -1
-    try:
-        if _fsopen(_FSCONFIG, opened, _FSCONFIG_CMD_CREATE, 0, 0, 0) == 0:
-            folder = _fsopen(_FSMOUNT, opened, 1, 0, 0, 0)
-        if folder < 0:
-            raise OSError(ctypes.get_errno(), "fsmount")
-        return [_number_in(folder, f"events/syscalls/{event}/id") for event in _EVENTS]
-    finally:
-        os.close(opened)
-        if folder >= 0:
-            os.close(folder)
-
-
-def _number_in(folder: int, path: str) -> int:
-    fd = os.open(path, os.O_RDONLY, dir_fd=folder)
-    try:
-        return int(os.read(fd, 32))
-    finally:
-        os.close(fd)
-
-
-def _attribute(number: int) -> NDArray[Any]:
-    kinds = perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_RAW
-    return perf.attr(perf.PERF_TYPE_TRACEPOINT, number, "inherit", "sample_id_all", sample_period=1, sample_type=kinds)
 
 
 class Call(NamedTuple):
@@ -103,7 +42,7 @@ class Remaps:
     What it took away then counts from its entry on: between the two another thread may have mapped the same place.
 
     Args:
-        numbers: the ids of munmap's entry and exit and of mremap's entry and exit, as attributes() has them.
+        numbers: the ids of munmap's entry and exit and of mremap's entry and exit, as tracepoints.SYSCALLS has them.
         anon: the code of the name `[anon]`.
     """
 
@@ -154,7 +93,6 @@ class Remaps:
                 break
         else:
             rows.append((time_ns, pid, SPACE_MAP, now, end, 0, self._anon, 0, 0, _ANON))
-        self.mapped(rows[-1])
         return rows
 
     def mapped(self, row: Row) -> None:

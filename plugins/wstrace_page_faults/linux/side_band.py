@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from wstrace.schema import (
     KIND_HEAP,
     KIND_SHARED,
     KIND_SHIFT,
+    KIND_VDSO,
     MAP_SHARED,
     PROCESS,
     PROCESS_EXEC,
@@ -36,6 +37,7 @@ from wstrace.schema import (
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.remaps import Remaps
+from wstrace_page_faults.linux.shared_spaces import SharedSpaces, same_memory
 
 _HEADER = struct.Struct("<IHH")  # type, misc, size
 _MMAP2 = struct.Struct("<II QQQ II QQ II")  # pid tid, addr len pgoff, maj min, ino generation, prot flags
@@ -52,13 +54,16 @@ _END = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Live:
-    """A traced process that has not ended: its parent, name (code), threads, and where its program's image ends."""
+    """A traced process that has not ended: its parent, name (code) and threads; where its program's image ends, and
+    whether that is mapped whole.
+    """
 
     ppid: int
     name: int
     threads: set[int] = field(default_factory=set)
     image: int = 0
     image_end: int = 0
+    loaded: bool = False
 
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -74,7 +79,8 @@ class SideBand:
         strings: where names get their codes.
         children: whether processes that the traced ones start are traced.
         exit_code: pid -> its code where we know it, else None.
-        remaps: decodes the tracepoints, where these are allowed.
+        remaps: decodes the tracepoints of system calls, where these are allowed.
+        shared: which processes share one address space.
     """
 
     def __init__(
@@ -84,12 +90,14 @@ class SideBand:
         children: bool,
         exit_code: Callable[[int], int | None],
         remaps: Remaps | None = None,
+        shared: SharedSpaces | None = None,
     ) -> None:
         self.live: dict[int, Live] = {}
         self.lost = self.records = 0
         #: records were lost: the mappings of live processes must be read again
         self.stale = False
         self._remaps = remaps
+        self._shared = shared or SharedSpaces()
         self._strings, self._children, self._exit_code = strings, children, exit_code
         self._records: list[tuple[int, int, int, bytes]] = []
         self._processes: list[tuple[int, ...]] = []
@@ -102,7 +110,7 @@ class SideBand:
             perf.PERF_RECORD_FORK: self._fork,
             perf.PERF_RECORD_EXIT: self._exit,
             perf.PERF_RECORD_LOST: self._lose,
-            perf.PERF_RECORD_SAMPLE: self._syscall,
+            perf.PERF_RECORD_SAMPLE: self._tracepoint,
         }
 
     @property
@@ -142,29 +150,44 @@ class SideBand:
             name, kind = procfs.label(os.fsdecode(raw))
             known = self._labels[raw] = (self._strings.code(name), kind)
         code, kind = known
-        if kind in (KIND_ANON, KIND_FILE) and (live := self.live.get(pid)) is not None:
-            code, kind = self._heap_or(live, start, start + length, code, kind)
+        if (live := self.live.get(pid)) is not None:
+            if kind in (KIND_ANON, KIND_FILE):
+                code, kind = self._heap_or(live, start, start + length, code, kind)
+            live.loaded |= kind == KIND_VDSO
         bits = prot & 7 | (MAP_SHARED if flags & 1 else 0) | kind << KIND_SHIFT  # PROT_* = MAP_READ, WRITE, EXECUTE
         if kind not in (KIND_FILE, KIND_SHARED):
             offset = 0  # of memory without a file vm_pgoff is its address
         row = (time_ns, pid, SPACE_MAP, start, start + length & _END, offset, code, procfs.device(major, minor), ino,
                bits)  # fmt: skip
-        self._spaces.append(row)
-        if self._remaps is not None:
-            self._remaps.mapped(row)
+        self._changed([row])
 
-    def _syscall(self, time_ns: int, misc: int, record: bytes) -> None:
-        if self._remaps is not None:
-            self._spaces += self._remaps.rows(time_ns, record)
+    def _tracepoint(self, time_ns: int, misc: int, record: bytes) -> None:
+        if not self._shared.sampled(_IDS.unpack_from(record, 8)[1], record) and self._remaps is not None:
+            self._changed(self._remaps.rows(time_ns, record))
+
+    def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
+        """Rows of an address space are those of every process that has it."""
+        for time_ns, pid, *rest in rows:
+            for sharer in self._shared.of(pid):
+                row = (time_ns, sharer, *rest)
+                self._spaces.append(row)
+                if self._remaps is not None and row[2] == SPACE_MAP:
+                    self._remaps.mapped(row)
 
     def _heap_or(self, live: Live, start: int, end: int, code: int, kind: int) -> tuple[int, int]:
-        """The first growth of the heap is told as //anon: brk() moves mm->brk after it has told perf (6.x mmap.c)."""
+        """The first growth of the heap is told as //anon: brk() moves mm->brk after it has told perf (6.x mmap.c).
+
+        It begins where .bss ends where addresses are not randomized; .bss itself is mapped by execve(), before the
+        interpreter and the vdso (load_elf_binary()).
+        """
         if kind == KIND_FILE:
             if not live.image_end or code == live.image:
                 live.image, live.image_end = code, max(live.image_end, end)
-        elif start == live.image_end:
+            else:
+                live.loaded = True
+        elif start == live.image_end and not live.loaded:
             live.image_end = end  # .bss
-        elif 0 < start - live.image_end <= _HEAP_WITHIN and live.image_end:
+        elif 0 <= start - live.image_end <= _HEAP_WITHIN and live.image_end:
             return self._strings.code("[heap]"), KIND_HEAP
         return code, kind
 
@@ -174,7 +197,8 @@ class SideBand:
         live = self.live.setdefault(pid, Live(0, name, {tid}))
         executed = bool(misc & perf.PERF_RECORD_MISC_COMM_EXEC)
         if executed:
-            live.image = live.image_end = 0
+            live.image, live.image_end, live.loaded = 0, 0, False
+            self._shared.left(pid)
             self._forget(pid)
             live.threads = {pid}  # the others are gone, and the one that called it has taken the first one's number
         if tid == pid:
@@ -183,7 +207,7 @@ class SideBand:
                                 _UNKNOWN_CODE))  # fmt: skip
 
     def _fork(self, time_ns: int, misc: int, record: bytes) -> None:
-        pid, ppid, tid, _ = _TASK.unpack_from(record, 8)
+        pid, ppid, tid, parent_thread = _TASK.unpack_from(record, 8)
         if pid != ppid and not self._children:
             return
         parent = self.live.get(ppid)
@@ -192,8 +216,9 @@ class SideBand:
             self.live.setdefault(pid, Live(0, name, {pid})).threads.add(tid)
             ppid = self.live[pid].ppid
         else:
-            image = (parent.image, parent.image_end) if parent else (0, 0)
+            image = (parent.image, parent.image_end, parent.loaded) if parent else ()
             self.live[pid] = Live(ppid, name, {tid}, *image)
+            self._shared.forked(pid, ppid, parent_thread)
             if self._remaps is not None:
                 self._remaps.forked(pid, ppid)
         self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, _UNKNOWN_CODE))
@@ -207,6 +232,7 @@ class SideBand:
         if not live.threads:
             del self.live[pid]
             self._forget(pid)
+            self._shared.left(pid)
             code = self._code(pid)
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_EXIT, live.name, code))
 
@@ -251,6 +277,8 @@ class SideBand:
         if pid not in self.live:
             live = self.live[pid] = Live(stat.ppid, self._strings.code(stat.name), set(procfs.threads(pid)))
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_SEEN, live.name, _UNKNOWN_CODE))
+            if stat.ppid in self.live and same_memory(pid, stat.ppid):
+                self._shared.joined(pid, stat.ppid)
         n = len(columns["start"])
         if n:
             event = np.full(n, SPACE_MAP, "|u1")

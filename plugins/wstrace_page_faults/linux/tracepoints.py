@@ -1,0 +1,75 @@
+"""The tracepoints that tell what perf's own records do not: what is unmapped or moved, and who shares memory.
+
+They are there where tracefs may be read, as a rule by root. Source: /sys/kernel/tracing/events/*/*/format.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from wstrace_os.foreign import declare
+from wstrace_page_faults.linux import perf_event as perf
+
+_FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
+SYSCALLS = ("sys_enter_munmap", "sys_exit_munmap", "sys_enter_mremap", "sys_exit_mremap")
+_EVENTS = (*(f"syscalls/{name}" for name in SYSCALLS), "task/task_newtask")
+_FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
+_fsopen = declare(
+    None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p,
+    ctypes.c_int64,
+)  # fmt: skip
+
+
+def attributes() -> list[NDArray[Any]]:
+    """The perf_event_attr of each tracepoint: those of SYSCALLS, then that of new tasks. [] where tracefs or perf does
+    not allow them. Tried on ourselves.
+    """
+    for ids in (_mounted, _detached):
+        try:
+            attrs = [_attribute(number) for number in ids()]
+            os.close(perf.perf_event_open(attrs[0], 0, -1))
+        except (OSError, ValueError):
+            continue
+        return attrs
+    return []
+
+
+def _mounted() -> list[int]:
+    folder = next((folder for folder in _FOLDERS if Path(folder).exists()), _FOLDERS[0])
+    return [int(Path(folder, event, "id").read_text()) for event in _EVENTS]
+
+
+def _detached() -> list[int]:
+    """From a tracefs of our own that is mounted nowhere (fsmount(2), Linux 5.2): machines without systemd, as root."""
+    opened = _fsopen(_FSOPEN, ctypes.c_char_p(b"tracefs"), 1, 0, 0, 0)
+    if opened < 0:
+        raise OSError(ctypes.get_errno(), "fsopen")
+    folder = -1
+    try:
+        if _fsopen(_FSCONFIG, opened, _FSCONFIG_CMD_CREATE, 0, 0, 0) == 0:
+            folder = _fsopen(_FSMOUNT, opened, 1, 0, 0, 0)
+        if folder < 0:
+            raise OSError(ctypes.get_errno(), "fsmount")
+        return [_number_in(folder, f"events/{event}/id") for event in _EVENTS]
+    finally:
+        os.close(opened)
+        if folder >= 0:
+            os.close(folder)
+
+
+def _number_in(folder: int, path: str) -> int:
+    fd = os.open(path, os.O_RDONLY, dir_fd=folder)
+    try:
+        return int(os.read(fd, 32))
+    finally:
+        os.close(fd)
+
+
+def _attribute(number: int) -> NDArray[Any]:
+    kinds = perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_RAW
+    return perf.attr(perf.PERF_TYPE_TRACEPOINT, number, "inherit", "sample_id_all", sample_period=1, sample_type=kinds)
