@@ -25,6 +25,8 @@ LAYERS = [
     "text",
     "ledger",
     "batch",
+    "clock",
+    "trace_info",
     "interfaces",
     "options",
     "hookspecs",
@@ -130,7 +132,7 @@ def test_a_package_imports_only_the_core_and_what_plugins_share(package):
 ROOMS = {
     "wstrace_msgpack": [{"format"}, {"read"}, {"write", "interchange"}, {"commands"}],
     "wstrace_otel": [
-        {"names", "extra", "clock", "propagation", "correlation", "usage"},
+        {"names", "extra", "propagation", "correlation", "usage"},
         {"ids"},
         {"transport"},
         {"export", "application"},

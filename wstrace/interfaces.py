@@ -17,36 +17,12 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
 from wstrace.ledger import Ledger
 from wstrace.schema import Schema
+from wstrace.trace_info import Level as Level
+from wstrace.trace_info import TraceInfo as TraceInfo
+from wstrace.trace_info import Usage as Usage
 
 if TYPE_CHECKING:  # numpy is not imported for `--help`
     from numpy.typing import NDArray
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """What a source gives on this machine, as tried, not guessed.
-
-    name is "full", a lesser level of the source's own ("user", "counters") or "none"; why and remedy say what stands
-    in the way and the exact command that lifts it.
-    """
-
-    name: str
-    why: str = ""
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the system itself accounts to a target; None where it does not tell. Children that were waited for count.
-
-    peak_sampled: the peak is the largest that was seen now and then, the true one may be higher.
-    """
-
-    minor: int | None = None
-    major: int | None = None
-    peak_resident_bytes: int | None = None
-    cpu_seconds: float | None = None
-    peak_sampled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +57,8 @@ class Target(abc.ABC):
     pid: int
     name: str
     launched: bool
+    #: what wait() returned, once it has ended
+    exit_code: int | None = None
 
     @abc.abstractmethod
     def resume(self) -> None:
@@ -103,28 +81,34 @@ class Target(abc.ABC):
         """Gives up the handle. A launched target that never ran is ended; any other goes on."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Context:
-    """What the session gives everyone at start. One for the whole session.
+    """What the session gives everyone. One for the whole session; none of its fields is ever replaced.
 
-    facts: what the headline needs beside counts; plugins add to it. Known keys: command (list), pid, exit_code, level,
-        level_why, level_remedy, sampled (1 in N), not_visible (list of reasons), usage_minor, usage_major,
-        peak_resident_bytes, peak_sampled (the true peak may be higher), page_size (bytes), started_ns and ended_ns
-        (monotonic), saved (path), final_snapshot (the pid whose pages were read at its exit).
+    info: what is known of the trace beside its records; plugins fill in what they find out.
+    children: processes that the targets start are traced too.
     require: "full" = a source must not fall back to a lesser level.
     wait_children: the trace goes on until no traced process is left, not until the target itself ends.
-    own_threads: ids of wstrace's own threads, which are not to be armed.
     """
 
     targets: tuple[Target, ...] = ()
     strings: Dictionary = field(default_factory=Dictionary)
     ledger: Ledger = field(default_factory=Ledger)
-    facts: dict[str, Any] = field(default_factory=dict)
+    info: TraceInfo = field(default_factory=TraceInfo)
     resolvers: Mapping[str, Resolver] = field(default_factory=dict)
     children: bool = True
     require: str = ""
     wait_children: bool = False
-    own_threads: Callable[[], frozenset[int]] = frozenset
+    _own_threads: set[int] = field(default_factory=set, repr=False)
+
+    def register_own_thread(self, native_id: int | None) -> None:
+        """Tells of a thread of wstrace's own, by the system's id, before the sources arm: it is not traced."""
+        if native_id is not None:
+            self._own_threads.add(native_id)
+
+    def own_threads(self) -> frozenset[int]:
+        """The system's ids of wstrace's own threads, which are not to be armed."""
+        return frozenset(self._own_threads)
 
 
 class Source(abc.ABC):
@@ -136,15 +120,27 @@ class Source(abc.ABC):
     default: ClassVar[bool] = False
     #: its records can wait (a file's): it is read no faster than the exporters take, so none is dropped
     patient: ClassVar[bool] = False
+    #: it has nothing to trace in a session without a target: such a session is refused
+    needs_target: ClassVar[bool] = False
 
     @classmethod
     def probe(cls) -> Level:
         """The level that this machine and privilege give, by trying it on the calling process."""
         return Level("full")
 
+    def open(self, context: Context) -> None:
+        """Before the exporters start: opens what it reads, and says in `context.info` what that is of.
+
+        Only a source of recorded traces needs it: the exporters must know whose records they are about to get.
+        """
+
     @abc.abstractmethod
     def start(self, context: Context) -> None:
-        """Arms. A launched target has not run yet. Raises Unavailable(why, remedy) when it cannot work here."""
+        """Arms, after the exporters. A launched target has not run yet.
+
+        Raises:
+            Unavailable: it cannot work here; says why and what lifts it.
+        """
 
     @abc.abstractmethod
     def drain(self, timeout: float) -> Iterable[Batch]:
@@ -158,6 +154,9 @@ class Source(abc.ABC):
     def finished(self) -> bool:
         """True when it will give nothing more by itself: a replay at its end, a capture with no traced process left."""
         return False
+
+    def cancel(self) -> None:
+        """Instead of start() and stop(), when the session could not start: gives up what open() took."""
 
     def abandon(self) -> None:
         """In a forked child: closes the copied handles and takes no lock. Nothing is emitted."""
@@ -223,7 +222,10 @@ class Exporter(abc.ABC):
     ends_last: ClassVar[bool] = False
 
     def start(self, context: Context) -> None:
-        """Opens the output; raises OutputError when it cannot, which ends the session before the target runs."""
+        """Opens the output; raises OutputError when it cannot, which ends the session before the target runs.
+
+        `context.info` says whose records will come: the sources are open, and arm after this.
+        """
 
     @abc.abstractmethod
     def export(self, batch: Batch) -> None:
@@ -236,7 +238,7 @@ class Exporter(abc.ABC):
         """Brings what it holds to its output, within timeout seconds."""
 
     def close(self) -> None:
-        """After the last batch; ledger and facts are complete now. The summary is printed, the file ended, here."""
+        """After the last batch; ledger and info are complete now. The summary is printed, the file ended, here."""
 
     def cancel(self) -> None:
         """Instead of close() when the session could not start: prints nothing, leaves no file behind."""
@@ -253,6 +255,8 @@ class Platform(abc.ABC):
     """Launches and attaches processes on one operating system."""
 
     name: ClassVar[str]
+    #: bytes of a page of the processes that it launches and attaches
+    page_size: ClassVar[int]
 
     @abc.abstractmethod
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:

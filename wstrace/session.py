@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wstrace.batch import Batch
 from wstrace.bus import STOP_SECONDS, Bus, Lane
+from wstrace.clock import now_ns
 from wstrace.config import Config
-from wstrace.errors import WstraceError
+from wstrace.errors import Unavailable, UsageError, WstraceError
 from wstrace.interfaces import Context, Enricher, Exporter, Source, Target
 from wstrace.ledger import Ledger
 from wstrace.options import Spec, build, parse_spec
 from wstrace.plugins import Plugins, default_plugins
 from wstrace.schema import DTYPES, MARK
+from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,17 +41,19 @@ class Session:
     Args:
         pid: the process to trace; None = the calling one, unless `targets` or a source that needs none is given.
         targets: handles from a platform, instead of a pid.
-        sources: specs ("NAME:opt=val") or objects; None = those that are part of every session.
-        exporters: specs ("msgpack:path=x.wst") or objects.
+        sources: specs ("NAME:opt=val") or objects, or a lone one; None = those that are part of every session.
+        exporters: specs ("msgpack:path=x.wst") or objects, or a lone one.
         enrichers: objects; None = all that the plugins have.
+        command: the command line that `targets` was launched with; () = the targets' names.
         children: whether processes that the target starts are traced too.
+        wait_children: whether wait() goes on until no traced process is left, not until the targets have ended.
         require: "full" = raise Unavailable rather than trace at a lesser level.
         record: keep the faults and a summary in memory, for `faults` and `summary()`.
         plugins, config: where names and options come from; None = the environment's.
 
     Raises (start):
         Unavailable: the system refuses what was asked; says what lifts it.
-        UsageError: an unknown name or option.
+        UsageError: an unknown name or option; a source that needs a target, and none was given.
         OutputError: an exporter cannot open its output.
     """
 
@@ -56,10 +62,12 @@ class Session:
         pid: int | None = None,
         *,
         targets: Sequence[Target] = (),
-        sources: Sequence[str | Spec | Source] | None = None,
-        exporters: Sequence[str | Spec | Exporter] = (),
+        sources: Sequence[str | Spec | Source] | str | Spec | Source | None = None,
+        exporters: Sequence[str | Spec | Exporter] | str | Spec | Exporter = (),
         enrichers: Sequence[Enricher] | None = None,
+        command: Sequence[str] = (),
         children: bool = True,
+        wait_children: bool = False,
         require: str = "",
         record: bool = True,
         plugins: Plugins | None = None,
@@ -68,10 +76,14 @@ class Session:
         self._plugins = plugins or default_plugins()
         self._config = config or Config.load(project=False)
         self._attach = [os.getpid() if pid is None else pid] if not targets and (pid or sources is None) else []
-        self._sources: list[Source] = [
-            self._build("source", item) for item in (self._plugins.defaults("source") if sources is None else sources)
-        ]
-        self._exporters: list[Exporter] = [self._build("exporter", item) for item in exporters]
+        given = self._plugins.defaults("source") if sources is None else sources
+        self._sources: list[Source] = [self._build("source", item) for item in _each(given)]
+        self._exporters: list[Exporter] = [self._build("exporter", item) for item in _each(exporters)]
+        for source in self._sources:
+            if source.needs_target and not targets and not self._attach:
+                raise UsageError(
+                    f"{source.name} has no process to trace", "give one: Session(os.getpid(), ...) traces this process"
+                )
         self._recorder: Recorder | None = None
         if record:
             from wstrace.recorder import Recorder
@@ -82,10 +94,15 @@ class Session:
             enrichers = [
                 build(cls, self._config.options(cls, Spec(name)), name) for name, cls in self._plugins.enrichers.items()
             ]
-        self.context = Context(targets=tuple(targets), children=children, require=require)
-        self.context.ledger = Ledger(self._plugins.stages)
-        self.context.own_threads = self.own_threads
-        self.context.resolvers = {name: cls() for name, cls in self._plugins.resolvers.items()}
+        self.context = Context(
+            targets=tuple(targets),
+            ledger=Ledger(self._plugins.stages),
+            info=TraceInfo(command=list(command)),
+            resolvers={name: cls() for name, cls in self._plugins.resolvers.items()},
+            children=children,
+            require=require,
+            wait_children=wait_children,
+        )
         self._bus = Bus(enrichers, [Lane(exporter, self.ledger) for exporter in self._exporters], self.ledger)
         self._state = "new"
         self._lock = threading.RLock()
@@ -96,6 +113,7 @@ class Session:
         ]
         self._errors: list[BaseException] = []
         self._opened: list[Exporter] = []  # before the bus runs
+        self._open_sources: list[Source] = []
         self._started: list[Source] = []
 
     def _build(self, role: str, item: Any) -> Any:
@@ -114,9 +132,9 @@ class Session:
         return self.context.ledger
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What the headline needs beside counts: see Context."""
-        return self.context.facts
+    def info(self) -> TraceInfo:
+        """What is known of the trace beside its records and counts."""
+        return self.context.info
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -141,11 +159,6 @@ class Session:
             raise WstraceError("this session keeps nothing in memory", "make it with record=True")
         return self._recorder
 
-    def own_threads(self) -> frozenset[int]:
-        """The system's ids of wstrace's own threads: they are not armed."""
-        threads = [*self._drains, self._bus.thread, *(lane.thread for lane in self._bus.lanes)]
-        return frozenset(t.native_id for t in threads if t.native_id is not None)
-
     def statistics(self) -> dict[str, object]:
         """The counts of everything alive: state, sources, bus with enrichers and lanes, names, ledger."""
         return {
@@ -160,7 +173,7 @@ class Session:
     # -- its life ----------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Opens the outputs, starts own threads, arms the sources, lets a launched target run; in that order."""
+        """Opens the sources, then the outputs; starts own threads, arms the sources, lets a launched target run."""
         with self._lock:
             if self._state != "new":
                 return self
@@ -175,20 +188,22 @@ class Session:
         return self
 
     def _start(self) -> None:
-        context = self.context
         if self._attach:
             platform = self._plugins.platform
-            context.targets = tuple(platform.attach(pid) for pid in self._attach)
-        context.facts.setdefault("started_ns", time.perf_counter_ns())
-        if context.targets:
-            context.facts.setdefault("pid", context.targets[0].pid)
-            context.facts.setdefault("command", [context.targets[0].name])
+            self.context = replace(self.context, targets=tuple(platform.attach(pid) for pid in self._attach))
+        context = self.context
+        self._describe(context)
+        for source in self._sources:
+            source.open(context)
+            self._open_sources.append(source)
         for exporter in self._exporters:
             exporter.start(context)
             self._opened.append(exporter)
         self._bus.start(context)
         for thread in self._drains:
             thread.start()
+        for thread in (*self._drains, self._bus.thread, *(lane.thread for lane in self._bus.lanes)):
+            context.register_own_thread(thread.native_id)
         for source in self._sources:
             source.start(context)
             self._started.append(source)
@@ -196,6 +211,16 @@ class Session:
             if target.launched:
                 target.resume()
         self._armed.set()
+
+    def _describe(self, context: Context) -> None:
+        """What is known of a live trace before it begins; a source that replays one replaces it."""
+        info = context.info
+        info.started_ns = now_ns()
+        info.targets = tuple(target.pid for target in context.targets)
+        if context.targets:
+            info.command = info.command or [context.targets[0].name]
+            with contextlib.suppress(Unavailable):  # somebody's own targets, on a system without a platform
+                info.page_size = self._plugins.platform.page_size
 
     def _drain(self, source: Source) -> None:
         """The one thread that calls a source after its start()."""
@@ -221,8 +246,8 @@ class Session:
         """True when every source has given all that it will give."""
         return not any(thread.is_alive() for thread in self._drains)
 
-    def wait(self, timeout: float | None = None, *, children: bool = False) -> bool:
-        """Until every target has ended (with children: until no traced process is left), or its sources have.
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until every target has ended (with wait_children: until no traced process is left), or its sources have.
 
         After stop(): until every target has ended.
 
@@ -230,13 +255,14 @@ class Session:
             False when timeout seconds have passed before.
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout
+        children = self.context.wait_children and self._state == "running"
         for target in self.context.targets if not children else ():
             while (code := target.wait(min(0.5, max(0.0, until - time.monotonic())))) is None:
                 if self.finished and self._state == "running":
                     return True
                 if time.monotonic() >= until:
                     return False
-            self.facts["exit_code"] = code
+            self.info.exit_code = code
         while not self.finished and (children or not self.context.targets):
             if time.monotonic() >= until:
                 return False
@@ -261,8 +287,9 @@ class Session:
             thread.join(2 * seconds)
         context = self.context
         for target in context.targets:
-            self._account(target)
-        context.facts.setdefault("ended_ns", time.perf_counter_ns())  # a replay keeps the recorded one
+            context.info.usage += target.usage()
+        if not context.info.recorded:
+            context.info.ended_ns = now_ns()
         if context.strings.overflowed:
             self.ledger.set("names_overflowed", context.strings.overflowed)
         self._bus.finish(seconds)
@@ -272,6 +299,9 @@ class Session:
     def _cancel(self) -> None:
         """Undoes what _start() did before it failed: nothing is printed and no file is left."""
         self._armed.set()  # the drain threads see the failed state and end
+        for source in self._open_sources:
+            if source not in self._started:
+                source.cancel()
         for source in self._started:
             for _ in source.stop():
                 pass
@@ -285,23 +315,12 @@ class Session:
         for target in self.context.targets:
             target.close()
 
-    def _account(self, target: Target) -> None:
-        """What the system itself says of the target, into the facts; targets add up, the peak is the largest."""
-        usage, facts = target.usage(), self.facts
-        for key, value in (("usage_minor", usage.minor), ("usage_major", usage.major)):
-            if value is not None:
-                facts[key] = facts.get(key, 0) + value
-        if usage.peak_resident_bytes is not None:
-            facts["peak_resident_bytes"] = max(facts.get("peak_resident_bytes", 0), usage.peak_resident_bytes)
-            if usage.peak_sampled:
-                facts["peak_sampled"] = True
-
     def mark(self, text: str) -> None:
         """Puts a mark of the user's into the trace, at this time and thread."""
         import numpy as np
 
         values = {
-            "time_ns": time.perf_counter_ns(),
+            "time_ns": now_ns(),
             "pid": os.getpid(),
             "tid": threading.get_native_id(),
             "text": self.context.strings.code(text),
@@ -322,6 +341,11 @@ class Session:
             source.abandon()
         for exporter in self._exporters:
             exporter.abandon()
+
+
+def _each(given: Any) -> Iterable[Any]:
+    """The specs or objects given; a lone one is one."""
+    return given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
 @atexit.register

@@ -143,7 +143,9 @@ class SourceContract:
 
     def batches(self, source: Source, seconds: float = 2.0) -> list[Batch]:
         """Runs it for a while and stops it: all that it gave."""
-        source.start(self.context())
+        context = self.context()
+        source.open(context)
+        source.start(context)
         found: list[Batch] = []
         until = time.monotonic() + seconds
         while not source.finished and time.monotonic() < until and not found:
@@ -172,8 +174,9 @@ class SourceContract:
 
     def test_drain_returns_in_time(self) -> None:
         """drain() keeps its timeout."""
-        source = self.make()
-        source.start(self.context())
+        source, context = self.make(), self.context()
+        source.open(context)
+        source.start(context)
         started = time.monotonic()
         list(source.drain(0.05))
         assert time.monotonic() - started < 2.0

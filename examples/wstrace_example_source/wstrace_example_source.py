@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 
 from wstrace import Batch, Context, Source, hookimpl
+from wstrace.clock import now_ns
 from wstrace.schema import Column, Schema
 
 RESIDENT_SIZE = Schema(
@@ -54,7 +55,7 @@ class ResidentSize(Source):
             return ()
         self._samples += len(rows)
         pids, sizes = zip(*rows, strict=True)
-        now = time.monotonic_ns()
+        now = now_ns()
         columns = {
             "time_ns": np.full(len(rows), now, "<u8"),
             "pid": np.array(pids, "<u4"),

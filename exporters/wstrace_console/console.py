@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import mmap
 import os
 from typing import Any, Literal, TextIO, get_args
 
@@ -77,7 +76,6 @@ class Console(Exporter):
         self._places: Places | None = None
         self._counts: PlaceCounts | None = None
         self._seen = 0
-        self._begun = False
 
     @property
     def broken(self) -> bool:
@@ -87,8 +85,7 @@ class Console(Exporter):
     def start(self, context: Context) -> None:
         """Opens the output. Raises OutputError."""
         self._context = context
-        if context.targets:  # they live on this machine; a trace file brings its own machine's
-            context.facts.setdefault("page_size", mmap.PAGESIZE)
+        self._filter.origin_ns = context.info.started_ns
         if self._stream is not None:
             self._output = Output(self._stream)
         else:
@@ -97,6 +94,7 @@ class Console(Exporter):
             self._places = Places(context)
             if self._by == "section" or self._by == "function":
                 self._counts = PlaceCounts(self._places, self._by)
+                self._counts.page_size = context.info.page_size or 4096
         if self._wants_live(self._output):
             self._live = LiveFigures(self._output, self.summary, context.ledger, [t.pid for t in context.targets])
 
@@ -111,8 +109,6 @@ class Console(Exporter):
         """Counts a batch, or prints its faults."""
         if self._places is not None:
             self._places.learn(batch)
-        if not self._begun:
-            self._begin(batch)
         if batch.schema.name == PAGE_FAULT.name:
             self._seen += len(batch)
         batch = self._filter.apply(batch)
@@ -123,15 +119,6 @@ class Console(Exporter):
             self.tick()
         elif batch.schema.name == PAGE_FAULT.name:
             self._print(batch)
-
-    def _begin(self, batch: Batch) -> None:
-        """With the first batch: a replay has told its facts only now."""
-        facts, self._begun = self._context.facts, True
-        started = int(facts.get("started_ns") or 0)
-        if started <= (batch.window[0] or started):  # else it is our own start, not the trace's
-            self._filter.origin_ns = started
-        if self._counts is not None:
-            self._counts.page_size = int(facts.get("page_size") or 4096)
 
     def _print(self, batch: Batch) -> None:
         from wstrace_console.lines import json_lines, text_lines
@@ -174,20 +161,20 @@ class Console(Exporter):
     def _tell(self, output: Output) -> None:
         from wstrace_console.report_tables import tables
 
-        facts, ledger = self._context.facts, self._context.ledger
+        info, ledger = self._context.info, self._context.ledger
         parts: list[str | Styled | Table] = [
-            Styled(headline.answer(self.summary, facts, self._filter, self._seen), "bold"),
-            Styled(headline.completeness(self.summary, facts, ledger, self._seen), "dim"),
+            Styled(headline.answer(self.summary, info, self._filter, self._seen), "bold"),
+            Styled(headline.completeness(self.summary, info, ledger, self._seen), "dim"),
         ]
-        if obstacle := headline.obstacle(facts):
+        if obstacle := headline.obstacle(info):
             parts.append(Styled(obstacle, "yellow"))
-        for table in tables(self.summary, facts, by=self._by, top=self._top, places=self._counts):
+        for table in tables(self.summary, info, by=self._by, top=self._top, places=self._counts):
             if table.rows:
                 parts += ["", table]
         told = headline.losses(ledger)
         parts += [""] * bool(told) + [Styled(line, "bold red" if lost else "dim") for line, lost in told]
         if self._context.targets:
-            parts += ["", headline.next_step(self.summary, facts)]
+            parts += ["", headline.next_step(self.summary, info)]
         output.show(*parts)
 
     def _tell_losses(self, output: Output) -> None:
@@ -198,18 +185,18 @@ class Console(Exporter):
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON takes it: its first lines, facts, ledger, counts; see exporters/README.md."""
-        facts, ledger = self._context.facts, self._context.ledger
+        info, ledger = self._context.info, self._context.ledger
         summary = self.summary.as_dict(self._top)
         if self._by in get_args(By):
             summary["top"] = {self._by: summary["top"][self._by]}
         if self._counts is not None:
             summary["top"] = {self._by: self._counts.top(self._top)}
         report = {
-            "answer": headline.answer(self.summary, facts, self._filter, self._seen),
-            "completeness": headline.completeness(self.summary, facts, ledger, self._seen),
+            "answer": headline.answer(self.summary, info, self._filter, self._seen),
+            "completeness": headline.completeness(self.summary, info, ledger, self._seen),
             "filter": str(self._filter),
             "seen": self._seen,
-            "facts": facts,
+            "facts": info.to_dict(),
             "ledger": ledger.as_dict(),
             "summary": summary,
         }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.summary import UNKNOWN, Summary
 from wstrace.ledger import Ledger
 from wstrace.schema import PAGE_FAULT
 from wstrace.text import base_name, duration, number, plural, printable, size
+from wstrace.trace_info import TraceInfo
 
 #: ledger rows that the second line already tells
 _TOLD = {"counted", "recorded", "sampled", "unaccounted"}
@@ -21,26 +19,26 @@ def name(text: str) -> str:
     return printable(base_name(text), NAME_LIMIT)
 
 
-def answer(summary: Summary, facts: Mapping[str, Any], filter: Filter, seen: int) -> str:  # noqa: A002
+def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:  # noqa: A002
     """Line 1: `peak 412.6 MiB resident; 96,113 faults, 214 from disk; most in libtorch_cpu.so`.
 
     Args:
         summary: what passed the filter.
-        facts: see Context.
+        info: what is known of the trace.
         filter: what it was counted under.
         seen: faults before the filter.
     """
     parts = []
-    if peak := facts.get("peak_resident_bytes"):
-        parts.append(f"peak {'at least ' if facts.get('peak_sampled') else ''}{size(peak)} resident")
-    parts.append(_faults(summary, facts, filter, seen))
-    if counters(summary, facts):
+    if peak := info.usage.peak_resident_bytes:
+        parts.append(f"peak {'at least ' if info.usage.peak_sampled else ''}{size(peak)} resident")
+    parts.append(_faults(summary, info, filter, seen))
+    if counters(summary, info):
         if resident := summary.resident():
             parts.append(f"most resident in {name(resident[0][0])}")
     elif files := summary.top("file", 1):
         parts.append(f"most in {name(files[0].label)}{_asker(summary, files[0].label)}")
-    level = facts.get("level", "full")
-    return "; ".join(parts) + (f" [level {printable(str(level), NAME_LIMIT)}]" if level != "full" else "")
+    level = info.level_name
+    return "; ".join(parts) + (f" [level {printable(level, NAME_LIMIT)}]" if level != "full" else "")
 
 
 def _asker(summary: Summary, file: str) -> str:
@@ -51,55 +49,54 @@ def _asker(summary: Summary, file: str) -> str:
     return f" (by {name(pair[1])})" if len(pair) == 2 else ""
 
 
-def counters(summary: Summary, facts: Mapping[str, Any]) -> bool:
+def counters(summary: Summary, info: TraceInfo) -> bool:
     """Whether the system gave counts only: no address, no instruction, no thread."""
-    return facts.get("level") == "counters" and not summary.total
+    return info.level_name == "counters" and not summary.total
 
 
-def _faults(summary: Summary, facts: Mapping[str, Any], filter: Filter, seen: int) -> str:  # noqa: A002
-    if counters(summary, facts):
-        minor, major = int(facts.get("usage_minor") or 0), int(facts.get("usage_major") or 0)
-        return f"{plural(minor + major, 'fault')}, {number(major)} from disk"
+def _faults(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:  # noqa: A002
+    if counters(summary, info):
+        return f"{plural(info.usage.faults or 0, 'fault')}, {number(info.usage.major or 0)} from disk"
     text = plural(summary.total, "fault")
     if filter:
         text = f"{number(summary.total)} of {plural(seen, 'fault')} ({printable(str(filter), NAME_LIMIT)})"
-    if (every := int(facts.get("sampled") or 1)) > 1:
+    if (every := info.sampled) > 1:
         text += f" sampled, 1 in {number(every)} (about {number(summary.total * every)} in all)"
     return f"{text}, {number(summary.major)} from disk"
 
 
-def completeness(summary: Summary, facts: Mapping[str, Any], ledger: Ledger, seen: int) -> str:
+def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int) -> str:
     """Line 2: `recorded 96,113 + lost 0 = counted 96,113; rusage 96,541; not visible: 428 (why)`; level; time."""
     parts = []
     counted = ledger.get("counted")
-    if counters(summary, facts):
+    if counters(summary, info):
         parts.append(f"counted {number(counted)}, none recorded one by one")
     else:
         recorded = ledger.get("recorded", PAGE_FAULT.name) or seen
         terms = [("recorded", recorded), ("lost", ledger.get("lost_kernel"))]
         terms += [(word, n) for word in ("foreign_clock", "unaccounted") if (n := ledger.get(word))]
         text = " + ".join(f"{word.replace('_', ' ')} {number(n)}" for word, n in terms)
-        if counted and int(facts.get("sampled") or 1) == 1:
+        if counted and info.sampled == 1:
             text += f" {'=' if sum(n for _, n in terms) == counted else '!='} counted {number(counted)}"
         parts.append(text)
-    usage = [facts[key] for key in ("usage_minor", "usage_major") if facts.get(key) is not None]
-    if usage:
-        parts.append(f"rusage {number(sum(usage))}")
-    parts += _not_visible(facts, max(sum(usage) - counted, 0) if usage and counted else 0)
-    parts.append(f"level {printable(str(facts.get('level', 'full')), NAME_LIMIT)}")
+    usage = info.usage.faults
+    if usage is not None:
+        parts.append(f"rusage {number(usage)}")
+    parts += _not_visible(info, max(usage - counted, 0) if usage and counted else 0)
+    parts.append(f"level {printable(info.level_name, NAME_LIMIT)}")
     if summary.last_ns > summary.first_ns:
         parts.append(f"over {duration((summary.last_ns - summary.first_ns) / 1e9)}")
-    if (pid := facts.get("final_snapshot")) is not None:
-        parts.append(f"resident pages of process {int(pid)} as at its end")
-    if (age := facts.get("snapshot_age_ms")) is not None and summary.resident():
-        whose = "resident pages" if pid is None else "those of others"
-        parts.append(f"{whose} as of {duration(int(age) / 1e3)} before the end")
+    if info.final_snapshot is not None:
+        parts.append(f"resident pages of process {info.final_snapshot} as at its end")
+    if info.snapshot_age_ms is not None and summary.resident():
+        whose = "resident pages" if info.final_snapshot is None else "those of others"
+        parts.append(f"{whose} as of {duration(info.snapshot_age_ms / 1e3)} before the end")
     return "; ".join(parts)
 
 
-def _not_visible(facts: Mapping[str, Any], hidden: int) -> list[str]:
+def _not_visible(info: TraceInfo, hidden: int) -> list[str]:
     """What the trace cannot show: how much more the system accounts than was counted, and the sources' reasons."""
-    reasons = [printable(str(reason), 2 * NAME_LIMIT) for reason in facts.get("not_visible") or ()]
+    reasons = [printable(reason, 2 * NAME_LIMIT) for reason in info.notes]
     count = number(hidden) if hidden else ""
     why = ", ".join(reason.removeprefix(f"{count} ") for reason in reasons)
     if count:
@@ -107,12 +104,13 @@ def _not_visible(facts: Mapping[str, Any], hidden: int) -> list[str]:
     return [f"not visible: {why}"] if why else []
 
 
-def obstacle(facts: Mapping[str, Any]) -> str:
+def obstacle(info: TraceInfo) -> str:
     """Line 3 at a lesser level: `level counters: why; to lift it: command`; "" at the full one."""
-    if facts.get("level", "full") == "full":
+    level = info.level
+    if level is None or level.name == "full":
         return ""
-    why, remedy = (printable(str(facts.get(key) or "")) for key in ("level_why", "level_remedy"))
-    text = f"level {printable(str(facts['level']), NAME_LIMIT)}: {why or 'the system gives no more'}"
+    why, remedy = printable(level.why), printable(level.remedy)
+    text = f"level {printable(level.name, NAME_LIMIT)}: {why or 'the system gives no more'}"
     return f"{text}; to lift it: {remedy}" if remedy else text
 
 
@@ -127,13 +125,12 @@ def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]
     return sorted(found, key=lambda row: not row[1])
 
 
-def next_step(summary: Summary, facts: Mapping[str, Any]) -> str:
+def next_step(summary: Summary, info: TraceInfo) -> str:
     """The last line of a live trace: where it is kept and what to type next, or how to keep it."""
-    saved = facts.get("saved")
-    if not saved:
+    if not info.saved:
         return "not saved: add -o FILE"
-    path = printable(str(saved))
+    path = printable(info.saved)
     if path == "-":
         return "saved to stdout"
     quoted = f'"{path}"' if " " in path else path
-    return f"saved {path}; next: wstrace report {quoted}{'' if counters(summary, facts) else ' --by function'}"
+    return f"saved {path}; next: wstrace report {quoted}{'' if counters(summary, info) else ' --by function'}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from wstrace.analysis.summary import UNKNOWN, By, Row, Summary
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Table
 from wstrace.text import base_name, number, size
+from wstrace.trace_info import TraceInfo
 from wstrace_console.headline import counters
 from wstrace_console.place_counts import PlaceCounts
 
@@ -24,23 +24,21 @@ TITLES: dict[str, str] = {
 }
 
 
-def tables(
-    summary: Summary, facts: Mapping[str, Any], *, by: str, top: int, places: PlaceCounts | None
-) -> Iterator[Table]:
+def tables(summary: Summary, info: TraceInfo, *, by: str, top: int, places: PlaceCounts | None) -> Iterator[Table]:
     """The tables to show: those of `by`, or files, pairs, processes and threads."""
-    if counters(summary, facts):
-        yield resident_table(summary, facts, top)
+    if counters(summary, info):
+        yield resident_table(summary, info, top)
     elif places is not None:
-        yield place_table(places, facts, top)
+        yield place_table(places, info, top)
     else:
         shown: Sequence[By] = [by] if by in TITLES else ["file", "pair", "process", "thread"]  # type: ignore[list-item]
         for each in shown:
             if each == "file" and summary.resident():
-                yield brought_table(summary, facts, top)
+                yield brought_table(summary, info, top)
             else:
                 yield fault_table(summary, each, top)
     if summary.written() and by in ("", "file"):
-        yield written_table(summary, facts, top)
+        yield written_table(summary, info, top)
 
 
 def fault_table(summary: Summary, by: By, top: int) -> Table:
@@ -52,24 +50,24 @@ def fault_table(summary: Summary, by: By, top: int) -> Table:
     return shares_table(TITLES[by], heads, shown, total=_length(summary, by, rows, top))
 
 
-def brought_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table:
+def brought_table(summary: Summary, info: TraceInfo, top: int) -> Table:
     """Faults by file beside the pages that are still in memory."""
     pages: dict[str, int] = {}
     for file, _, n in summary.resident():
         pages[file] = pages.get(file, 0) + n
     brought = {row.label: (row.total, row.major) for row in summary.top("file", None)}
-    return _beside(TITLES["file"], brought, pages, facts, top)
+    return _beside(TITLES["file"], brought, pages, info, top)
 
 
-def place_table(places: PlaceCounts, facts: Mapping[str, Any], top: int) -> Table:
+def place_table(places: PlaceCounts, info: TraceInfo, top: int) -> Table:
     """Faults by section, beside the pages that are still in memory where a snapshot tells, or by function."""
     brought = {label: (minor + major, major) for label, (minor, major, _) in places.rows.items() if minor + major}
     pages = {label: pages for label, (_, _, pages) in places.rows.items() if pages}
-    return _beside(TITLES[places.by], brought, pages, facts, top)
+    return _beside(TITLES[places.by], brought, pages, info, top)
 
 
 def _beside(
-    title: str, brought: Mapping[str, tuple[int, int]], pages: Mapping[str, int], facts: Mapping[str, Any], top: int
+    title: str, brought: Mapping[str, tuple[int, int]], pages: Mapping[str, int], info: TraceInfo, top: int
 ) -> Table:
     disk = any(major for _, major in brought.values())
     whole = max(sum(total for total, _ in brought.values()), 1)
@@ -78,24 +76,24 @@ def _beside(
     rows = []
     for name in order[:top]:
         total, major = brought.get(name, (0, 0))
-        cells = [*_faults(total, major, disk=disk), *([_pages(pages.get(name, 0), facts)] if pages else [])]
+        cells = [*_faults(total, major, disk=disk), *([_pages(pages.get(name, 0), info)] if pages else [])]
         rows.append((cells, total, total / whole, name))
     return shares_table(title, heads if pages else ["faults", *heads[1:]], rows, total=len(order))
 
 
-def resident_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table:
+def resident_table(summary: Summary, info: TraceInfo, top: int) -> Table:
     """Resident pages by file: what there is where the system tells no addresses."""
-    return _page_table("resident", summary.resident(), facts, top)
+    return _page_table("resident", summary.resident(), info, top)
 
 
-def written_table(summary: Summary, facts: Mapping[str, Any], top: int) -> Table:
+def written_table(summary: Summary, info: TraceInfo, top: int) -> Table:
     """Written pages by file."""
-    return _page_table("written", summary.written(), facts, top)
+    return _page_table("written", summary.written(), info, top)
 
 
-def _page_table(head: str, rows: Sequence[tuple[str, str, int]], facts: Mapping[str, Any], top: int) -> Table:
+def _page_table(head: str, rows: Sequence[tuple[str, str, int]], info: TraceInfo, top: int) -> Table:
     whole = max(sum(n for _, _, n in rows), 1)
-    shown = [([_pages(n, facts)], n, n / whole, file) for file, _, n in rows[:top]]
+    shown = [([_pages(n, info)], n, n / whole, file) for file, _, n in rows[:top]]
     return shares_table(f"file of the {head} pages", [head], shown, total=len(rows))
 
 
@@ -119,9 +117,9 @@ def shares_table(
     return Table(columns, cells, total, strong)
 
 
-def _pages(n: int, facts: Mapping[str, Any]) -> str:
+def _pages(n: int, info: TraceInfo) -> str:
     """Pages as a size, where the page size is known."""
-    page_size = int(facts.get("page_size") or 0)
+    page_size = info.page_size
     return size(n * page_size) if page_size else f"{n:,} pages"
 
 

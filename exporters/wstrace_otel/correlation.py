@@ -11,12 +11,12 @@ import bisect
 import collections
 import os
 import threading
-import time
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
+from wstrace.clock import now_ns
 
 
 class SpanInterval:
@@ -48,7 +48,7 @@ class SpanIntervals:
 
     def open(self, trace_id: int, span_id: int, tid: int = 0) -> SpanInterval:
         """Notes a span that starts on this thread."""
-        interval = SpanInterval(tid or threading.get_native_id(), time.monotonic_ns(), trace_id, span_id)
+        interval = SpanInterval(tid or threading.get_native_id(), now_ns(), trace_id, span_id)
         self.of_thread(interval.tid).append(interval)
         return interval
 
@@ -63,7 +63,7 @@ class SpanIntervals:
 
     def close(self, interval: SpanInterval) -> None:
         """Notes its end."""
-        interval.end = time.monotonic_ns()
+        interval.end = now_ns()
 
     def find(self, tid: int, time_ns: int) -> SpanInterval | None:
         """The innermost span open on that thread at that time."""

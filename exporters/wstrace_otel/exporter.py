@@ -11,7 +11,6 @@ from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace_otel import names
-from wstrace_otel.clock import WallClock
 from wstrace_otel.export import resource
 from wstrace_otel.export.metrics import KernelCounts, ProcessInstruments, TracerInstruments
 from wstrace_otel.export.processes import Process, Processes, memory
@@ -100,14 +99,14 @@ class OtelExporter(Exporter):
 
         self._context = context
         self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-        self._clock = WallClock(context.facts)
+        self._clock = context.info.clock
         self._global = self._uses_global(context)
         scraped = not self._global and self._scraped()
         limit, modules = (0 if self._global else self._limit), self._modules
         if scraped:  # one resource for all: their series share the 2,000 that an instrument may have
             self._pids, modules = True, max(1, min(modules, 1800 // (4 * max(1, limit))))
         self._processes = Processes(context.strings, limit=limit, modules=modules)
-        self._processes.roots = tuple(target.pid for target in context.targets)
+        self._processes.roots = tuple(target.pid for target in context.targets) or context.info.targets
         self._kernel = KernelCounts(self._counted, self._processes.take_kernel)
         if self._disabled:
             return
@@ -126,8 +125,8 @@ class OtelExporter(Exporter):
         self._events = self._life.events
         if self._global:
             embedded.add(self._processes, context.ledger)
-        for target in context.targets:
-            self._life.target(target)
+        for pid in self._processes.roots:
+            self._life.root(pid)
 
     def _uses_global(self, context: Context) -> bool:
         if self._providers_wanted == "global" and self._only_own:
@@ -169,13 +168,15 @@ class OtelExporter(Exporter):
             )
         if "metrics" in self._signals:
             TracerInstruments(own.meter(resource.of_tracer()), context.ledger.rows, own_usage=True)
-        armed_not = context.own_threads
-        context.own_threads = lambda: armed_not() | own.own_threads()
+        for thread in own.own_threads():
+            context.register_own_thread(thread)
         return own
 
     def export(self, batch: Batch) -> None:
         """Counts a batch by columns, and sends what becomes an event or a record."""
         stream = batch.schema.name
+        if not self._disabled and stream != "mapping":
+            self._life.latest_ns = max(self._life.latest_ns, batch.window[1])
         if stream == "page_fault":
             self._take_faults(batch)
         elif stream == "process":
@@ -224,14 +225,14 @@ class OtelExporter(Exporter):
 
     def _counted(self) -> tuple[int, int]:
         """(minor, major) by the kernel: what the source counted, else what the system accounts to the targets."""
-        ledger, facts = self._context.ledger, self._context.facts
+        ledger, usage = self._context.ledger, self._context.info.usage
         if both := ledger.get("counted", "page_fault"):  # a system that counts the types together
             major = self._processes.recorded(1)
             return both - major, major
         minor, major = (ledger.get("counted", kind) for kind in (names.MINOR, names.MAJOR))
         if minor or major:
             return minor, major
-        return int(facts.get("usage_minor") or 0), int(facts.get("usage_major") or 0)
+        return usage.minor or 0, usage.major or 0
 
     # -- by time and at the end --------------------------------------------------------------------------------
 
@@ -255,7 +256,7 @@ class OtelExporter(Exporter):
                 self._reported[stage, who] = count
                 first = next(iter(self._processes), None)
                 if first is not None:
-                    self._events.lost(first, stage, who, more, time.monotonic_ns())
+                    self._events.lost(first, stage, who, more, self._life.now_ns())
 
     def flush(self, timeout: float) -> None:
         """Has all that is queued sent now; its delivery is waited for in close()."""

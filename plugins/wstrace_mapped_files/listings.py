@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Dictionary
+from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.schema import KIND_FILE, MAP_EXECUTE
 from wstrace_mapped_files.epoch import NEVER, Epoch
@@ -48,11 +48,11 @@ class Listings:
         table = epoch.table
         uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right")]
         wanted = uncovered & (when >= epoch.start) & (addresses < KERNEL_START)
-        now = time.perf_counter_ns()
+        now = now_ns()
         if not wanted.any() or not process.told or process.ended != NEVER or epoch.blind or now < process.asked:
             return False
         columns = self._listing(pid, addresses[wanted])
-        process.asked = now + max(self._system.LISTING_NS, _SHARE * (time.perf_counter_ns() - now))
+        process.asked = now + max(self._system.LISTING_NS, _SHARE * (now_ns() - now))
         if columns is None or not len(columns["start"]) or not self._same_image(epoch, columns):
             self.refused += 1
             return False

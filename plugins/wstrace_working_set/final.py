@@ -129,5 +129,5 @@ class FinalSnapshotSource(Source):
         self._counts["snapshots"] += 1
         self._counts["pages"] += taken.total_bytes // taken.page_size
         self._counts["cpu_seconds"] += taken.cost_seconds
-        self._context.facts["final_snapshot"] = target.pid
+        self._context.info.final_snapshot = target.pid
         yield from taken.batches(0, self.name)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, Literal
 
 from wstrace.batch import Batch
+from wstrace.clock import now_ns
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
@@ -95,10 +96,9 @@ class WorkingSetSource(Source):
         if not self._finished:
             yield from self._sample()
         if self._last_ns:
-            self._context.facts["snapshot_age_ms"] = (time.perf_counter_ns() - self._last_ns) // 1_000_000
-        if self._refused:
-            reasons = self._context.facts.setdefault("not_visible", [])
-            reasons += [f"the memory of process {pid}: {why}" for pid, why in self._refused.items()]
+            self._context.info.snapshot_age_ms = (now_ns() - self._last_ns) // 1_000_000
+        for pid, why in self._refused.items():
+            self._context.info.note(f"the memory of process {pid}: {why}")
         for batches in self._held.values():
             yield from batches
         self._held.clear()

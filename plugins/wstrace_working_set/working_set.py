@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
+from wstrace.clock import now_ns
 from wstrace.schema import KIND_SHIFT, KINDS, NOT_RESIDENT, PAGE_EXCLUSIVE, PAGE_SWAPPED, RESIDENT_PAGES
 from wstrace_os import backend
 from wstrace_os.snapshots import address_space, parts
@@ -186,7 +187,7 @@ def read(space: Any, strings: Dictionary, *, shares: bool = False, started: floa
         started: the thread's CPU seconds at which the reading began.
     """
     started = time.thread_time() if started is None else started
-    time_ns = time.perf_counter_ns()
+    time_ns = now_ns()
     mappings = space.mappings(strings)
     runs = space.runs(mappings, shares=shares)
     totals = space.totals()

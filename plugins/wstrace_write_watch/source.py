@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from wstrace.batch import Batch
+from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
@@ -118,12 +119,12 @@ class WriteWatchSource(Source):
         started = time.thread_time()
         try:
             start, pages = self._watcher.written()
-            time_ns = time.perf_counter_ns()
+            time_ns = now_ns()
             mappings = self._backend.mappings(self.pid, self._context.strings)  # after it: what was found is listed
         except TargetExited as error:
             self._ended = True
             if any(target.wait(0) is None for target in self._context.targets):  # it lives on as another program
-                self._context.facts.setdefault("not_visible", []).append(f"what it writes since: {error.why}")
+                self._context.info.note(f"what it writes since: {error.why}")
             return
         yield address_space(self.pid, time_ns, mappings, self._context.strings, self.name)
         # one scan joins what is adjacent, but a run belongs to one mapping

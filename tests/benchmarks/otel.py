@@ -91,7 +91,7 @@ def bulk(quick: bool) -> dict[str, Any]:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk.resources import Resource
 
-    from wstrace_otel.clock import WallClock
+    from wstrace.clock import ClockAnchor
     from wstrace_otel.experimental.bulk import Encoder
     from wstrace_otel.export.events import Events
     from wstrace_otel.export.processes import Process
@@ -123,7 +123,7 @@ def bulk(quick: bool) -> dict[str, Any]:
     logger = provider.get_logger("wstrace")
     some = one.take(slice(0, 2048))
     process = Process(4000, strings, modules=1)
-    events = Events(lambda p: logger, WallClock({}))
+    events = Events(lambda p: logger, ClockAnchor())
 
     def by_sdk() -> None:
         events.faults(some, np.ones(len(some), np.int64), lambda pid: process)

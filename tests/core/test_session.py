@@ -8,11 +8,13 @@ import time
 import pytest
 
 from wstrace.bus import Queue
-from wstrace.errors import Unavailable
+from wstrace.clock import ClockAnchor
+from wstrace.errors import OutputError, Unavailable, UsageError
 from wstrace.interfaces import Enricher, Exporter, Source
 from wstrace.schema import PAGE_FAULT, PROCESS
 from wstrace.session import Session
-from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
+from wstrace.testing import RecordingExporter, ScriptedSource, ScriptedTarget, batch_of
+from wstrace.trace_info import TraceInfo, Usage
 
 
 def faults(n: int, start: int = 0):
@@ -218,3 +220,87 @@ def test_own_threads_are_known_before_arming():
     with Session(sources=[Looking([faults(1)])], exporters=[exporter], enrichers=[], record=False) as session:
         session.wait(5)
     assert len(seen[0]) == 3, "the drain, the bus and a lane"
+
+
+class Recorded(ScriptedSource):
+    """A source of an older trace: it says so before the exporters start."""
+
+    name = "recorded"
+
+    def open(self, context):
+        context.info.become(TraceInfo(command=["old"], clock=ClockAnchor([(0, 5)]), started_ns=1, ended_ns=9))
+
+
+def test_an_exporter_knows_whose_records_come_before_they_do():
+    order = []
+    source, exporter = Recorded([faults(1)]), RecordingExporter()
+    begun = source.start
+
+    def arm(context):
+        order.append("armed")
+        begun(context)
+
+    def started(context):
+        order.append((context.info.command, context.info.recorded, context.info.started_ns))
+
+    source.start, exporter.start = arm, started
+    with Session(sources=source, exporters=exporter, enrichers=[], record=False) as session:
+        session.wait(5)
+    assert order == [(["old"], True, 1), "armed"]
+    assert session.info.ended_ns == 9, "the trace ended when it ended, not now"
+
+
+def test_what_a_source_opened_is_given_up_when_an_exporter_cannot_start():
+    source, refusing = Recorded([]), RecordingExporter()
+    cancelled = []
+    source.cancel = lambda: cancelled.append(True)
+
+    def refuse(context):
+        raise OutputError("disk full")
+
+    refusing.start = refuse
+    with pytest.raises(OutputError):
+        Session(sources=source, exporters=refusing, enrichers=[], record=False).start()
+    assert cancelled == [True]
+    assert not source.stopped, "it was never armed"
+
+
+class Wanting(ScriptedSource):
+    name = "wanting"
+    needs_target = True
+
+
+def test_a_source_that_wants_a_target_is_not_silently_idle():
+    with pytest.raises(UsageError, match=r"wanting has no process to trace; give one: Session\(os.getpid\(\), ...\)"):
+        Session(sources=[Wanting()], enrichers=[], record=False)
+    Session(sources=[Wanting()], targets=[ScriptedTarget()], enrichers=[], record=False)
+
+
+def test_page_faults_without_a_process_is_refused():
+    with pytest.raises(UsageError, match="page_faults has no process to trace"):
+        Session(sources=["page_faults"])
+
+
+def test_a_lone_spec_is_one(tmp_path):
+    path = tmp_path / "x.wst"
+    source = ScriptedSource([faults(3)])
+    with Session(sources=source, exporters=f"msgpack:path={path}", enrichers=[], record=False) as session:
+        session.wait(5)
+    assert path.stat().st_size
+    assert session.info.saved == str(path)
+
+
+def test_the_command_and_the_end_of_a_target_are_known():
+    class Ended(ScriptedTarget):
+        def wait(self, timeout):
+            return 3
+
+        def usage(self):
+            return Usage(5, 1, 4096)
+
+    session = Session(targets=[Ended()], command=["prog", "-x"], sources=[ScriptedSource()], enrichers=[], record=False)
+    with session:
+        assert session.wait(5)
+    info = session.info
+    assert (info.command, info.targets, info.exit_code, info.usage) == (["prog", "-x"], (7,), 3, Usage(5, 1, 4096))
+    assert 0 < info.started_ns <= info.ended_ns

@@ -38,7 +38,7 @@ class Screen(io.StringIO):
 def write(path: Path, n: int = 5000, **options: object) -> Path:
     context = Context()
     exporter = MsgpackExporter(path=str(path), **options)
-    context.facts["command"] = ["made-up", "--flag"]
+    context.info.command = ["made-up", "--flag"]
     exporter.start(context)
     exporter.export(synthetic.mappings(context.strings))
     exporter.export(synthetic.processes(context.strings, name="evil\x1b[31m"))

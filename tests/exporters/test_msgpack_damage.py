@@ -72,7 +72,17 @@ def read(path: Path, data: bytes, whole: Counter) -> tuple[Counter, TraceFile]:
     trace = open_trace(str(path))
     rows = rows_of(trace)
     assert not rows - whole, "a row that was never written"
-    _ = (trace.header, trace.facts, trace.ledger, trace.processes, trace.marks, trace.state, trace.span(), trace.lost)
+    _ = (
+        trace.header,
+        trace.facts,
+        trace.info,
+        trace.ledger,
+        trace.processes,
+        trace.marks,
+        trace.state,
+        trace.span(),
+        trace.lost,
+    )
     trace.close()
     return rows, trace
 

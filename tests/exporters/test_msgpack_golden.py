@@ -47,7 +47,7 @@ def test_a_kept_trace_reads_as_it_always_did(path):
 def write(path: Path) -> None:
     import synthetic_trace as synthetic
 
-    from wstrace.interfaces import Context
+    from wstrace.interfaces import Context, Level
     from wstrace.schema import MARK
     from wstrace.testing import batch_of
     from wstrace_msgpack.format import osfile
@@ -56,7 +56,8 @@ def write(path: Path) -> None:
     osfile.host = lambda: {"name": "host", "system": "Linux", "release": "6.1", "machine": "x86_64", "cpus": 2}
     osfile.boot_id = lambda: "00000000-0000-0000-0000-000000000001"
     context = Context()
-    context.facts.update(command=["program", "--option"], level="full", pid=synthetic.PID)
+    info = context.info
+    info.command, info.level, info.targets = ["program", "--option"], Level("full"), (synthetic.PID,)
     exporter = MsgpackExporter(path=str(path), force=True)
     exporter.start(context)
     exporter.export(synthetic.mappings(context.strings, 20))

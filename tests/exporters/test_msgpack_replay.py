@@ -12,7 +12,7 @@ from msgpack_scripted import column, recorded, started
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError, UsageError
-from wstrace.interfaces import Context, Source
+from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, SourceContract
@@ -58,8 +58,8 @@ def test_a_replay_gives_what_was_recorded(path, written):
     assert {"file", "pc_file", "kind"} <= set(exporter.of("page_fault")[0])
     assert session.ledger.get("recorded", "page_fault") == N
     assert session.ledger.get("lost_kernel", "page_fault") == 7
-    assert session.facts["level"] == "full"
-    assert session.facts["peak_resident_bytes"] == 123
+    assert session.info.level == Level("full")
+    assert session.info.usage.peak_resident_bytes == 123
     assert len(exporter.of("mark")) == len(exporter.of("resident")) == 1
 
 
@@ -108,7 +108,7 @@ def test_replay_options_that_make_no_sense():
     with pytest.raises(UsageError):
         Replay(path=["x"], follow=True, start=1.0)
     with pytest.raises(TraceFileError):
-        Replay(path=["no such file"]).start(Context())
+        Replay(path=["no such file"]).open(Context())
 
 
 # -- growing files ---------------------------------------------------------------------------------------------------

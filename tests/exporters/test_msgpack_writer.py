@@ -12,7 +12,7 @@ import synthetic_trace as synthetic
 from msgpack_scripted import STORED, column, everything, started
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Exporter
+from wstrace.interfaces import Exporter, Level
 from wstrace.schema import MARK, PAGE_FAULT
 from wstrace.testing import ExporterContract, batch_of
 from wstrace_msgpack.read.trace import open_trace
@@ -39,7 +39,8 @@ class TestMsgpackRows(ExporterContract):
 
 def test_every_row_comes_back_with_names_ledger_and_facts(tmp_path):
     exporter, context = started(tmp_path / "x.wst")
-    context.facts.update(level="full", command=["prog", "\udcff"], peak=np.int64(5), odd={1, 2}, pid=None)
+    context.info.level, context.info.command = Level("full"), ["prog", "\udcff"]
+    context.info.extra.update(peak=np.int64(5), odd={1, 2}, pid=None)
     written = everything(exporter, context, 200_000, 70_000)
     exporter.export(batch_of(MARK, context.strings, time_ns=[5_000_000], pid=7, tid=8, text=["warm \x1b[31m"]))
     exporter.export(synthetic.resident(context.strings))
@@ -59,6 +60,9 @@ def test_every_row_comes_back_with_names_ledger_and_facts(tmp_path):
         assert trace.facts["level"] == "full"
         assert trace.facts["command"] == ["prog", b"\xff"]
         assert trace.facts["peak"] == 5
+        assert trace.info.level == Level("full")
+        assert trace.info.command == ["prog", "\udcff"]
+        assert trace.info.extra == {"peak": 5, "odd": [1, 2]}
         assert trace.process_names() == {synthetic.PID: ["made-up"]}
         assert trace.processes["code"].tolist() == [0, -3]
         (mark,) = trace.batches("mark")

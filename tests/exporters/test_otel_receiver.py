@@ -63,8 +63,10 @@ def test_the_resource_takes_the_environment_and_never_the_arguments(monkeypatch:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,process.pid=1")
     with Receiver() as receiver:
-        session = Session(sources=[ScriptedSource([started(), faulted(10)])], exporters=[otel(receiver)], enrichers=[])
-        session.facts["command"] = ["/usr/bin/demo", "--password", SECRET]
+        batches, command = [started(), faulted(10)], ["/usr/bin/demo", "--password", SECRET]
+        session = Session(
+            sources=ScriptedSource(batches), exporters=otel(receiver), enrichers=[], command=command, record=False
+        )
         session.start()
         session.wait(5)
         session.stop()

@@ -42,7 +42,7 @@ def read_all(path: Path) -> None:
             for batch in trace.batches(stream):
                 assert all(len(batch[name]) == len(batch) for name in batch)
         _ = list(trace.batches("page_fault", ["file", "va"], 5, 1 << 40))
-        _ = (trace.header, trace.facts, trace.ledger, trace.processes, trace.process_names(), trace.marks)
+        _ = (trace.header, trace.facts, trace.info, trace.ledger, trace.processes, trace.process_names(), trace.marks)
         _ = (trace.state, trace.span(), trace.lost, trace.rows, trace.streams, trace.mappings, trace.damage())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import synthetic_trace as synthetic
 
-from wstrace.interfaces import Context
+from wstrace.interfaces import Context, Level
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
 from wstrace_msgpack.format import columns
@@ -30,7 +30,8 @@ def trace(folder: Path) -> bytes:
         exporter.export(batch.with_columns({"odd": np.arange(30, dtype="<u2")}))
     exporter.export(batch_of(MARK, context.strings, time_ns=[9], pid=1, tid=1, text=["mark"]))
     exporter.export(synthetic.resident(context.strings, 3))
-    context.facts.update(level="full", command=["a"], nested={"list": [1, 2.5, None, True]})
+    context.info.level, context.info.command = Level("full"), ["a"]
+    context.info.extra["nested"] = {"list": [1, 2.5, None, True]}
     context.ledger.add("recorded", 30, "page_fault")
     exporter.close()
     return (folder / "x.wst").read_bytes()

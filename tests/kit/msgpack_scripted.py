@@ -12,6 +12,7 @@ from wstrace.batch import Batch
 from wstrace.interfaces import Context
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
+from wstrace.trace_info import Level, Usage
 from wstrace_msgpack.write.exporter import MsgpackExporter
 
 #: the columns of a fault that stand in the file; the others are computed again
@@ -48,7 +49,7 @@ def recorded(path: Path, n: int, rows: int = 1000, seed: int = 1, **options: obj
     exporter.export(synthetic.resident(context.strings))
     context.ledger.add("recorded", n, "page_fault")
     context.ledger.add("lost_kernel", 7, "page_fault")
-    context.facts.update(level="full", peak_resident_bytes=123)
+    context.info.level, context.info.usage = Level("full"), Usage(peak_resident_bytes=123)
     exporter.close()
     return batches
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from receiver import Receiver
 
 from wstrace.batch import Batch
+from wstrace.clock import now_ns
 from wstrace.schema import PAGE_FAULT, PROCESS
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource, batch_of
 from wstrace_otel.exporter import OtelExporter
 
 SECRET = "hunter2-very-secret-token"
-NOW = time.monotonic_ns()
+NOW = now_ns()
 
 
 def started(pid: int = 4711, name: str = "/usr/bin/demo") -> Batch:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,10 @@ def attach() -> Iterator[Callable[..., Trace]]:
 
     made: list[Trace] = []
 
-    def start(pid: int, *, own_threads: Callable[[], frozenset[int]] = frozenset, **options: Any) -> Trace:
-        context = Context(targets=(platform().attach(pid),), own_threads=own_threads)
+    def start(pid: int, *, own_threads: Collection[int] = (), **options: Any) -> Trace:
+        context = Context(targets=(platform().attach(pid),))
+        for thread in own_threads:
+            context.register_own_thread(thread)
         trace = Trace(context, PageFaults(**options))
         try:
             trace.source.start(context)

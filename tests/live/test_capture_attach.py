@@ -171,7 +171,7 @@ def test_ourselves(attach: Any) -> None:
 
     thread = threading.Thread(target=tracer)
     thread.start()
-    trace = attach(os.getpid(), own_threads=lambda: frozenset({thread.native_id}))
+    trace = attach(os.getpid(), own_threads=[thread.native_id])
     own.set()
     memory = mmap.mmap(-1, 100 * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)

@@ -40,8 +40,8 @@ target.resume()
 batches = []
 while target.wait(0) is None: batches += source.drain(0.1)
 batches += source.stop()
-facts = context.facts
-print("level", facts["level"]); print("why", facts["level_why"]); print("remedy", facts["level_remedy"])
+info = context.info
+print("level", info.level.name); print("why", info.level.why); print("remedy", info.level.remedy)
 for stage in ("counted", "lost_kernel", "unaccounted"): print(stage, context.ledger.get(stage))
 faults = [b for b in batches if b.schema.name == "page_fault"]
 print("faults", sum(map(len, faults)))
@@ -52,7 +52,7 @@ resident = [b for b in batches if b.schema.name == "resident"]
 print("resident", max((int(b["pages"].sum()) for b in resident), default=-1))
 print("file_runs", max((int((b["flags"] & 32 != 0).sum()) for b in resident), default=-1))
 print("names", sorted({{context.strings[c] for b in batches if b.schema.name == "address_space" for c in b["file"]}}))
-print("not_visible", facts["not_visible"])
+print("not_visible", info.notes)
 """
 NOBODY = (
     "resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536)); os.setgroups([]); os.setgid(65534); os.setuid(65534)"

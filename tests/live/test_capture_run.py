@@ -71,7 +71,7 @@ def test_pages_that_come_without_a_fault(trace: Tracer, touch: Path, capfd: pyte
     assert not ((faults.va >= base) & (faults.va < base + 4096 * 20_000)).any()
     missing = populated.usage.minor + populated.usage.major - len(faults)
     assert missing > 20_000 // 512
-    [reason] = populated.context.facts["not_visible"]
+    [reason] = populated.context.info.notes
     assert reason.startswith(f"{missing:,} pages that came without a fault")
     populated.assert_balanced()
     locked = trace(python("""
@@ -140,7 +140,7 @@ def test_setuid_program(trace: Tracer, touch: Path, tmp_path: Path, capfd: pytes
     traced.assert_balanced()
     seen = len(traced.faults()) + traced.ledger("lost_kernel")
     assert traced.usage.minor >= 1000
-    assert seen >= 1000 or traced.context.facts["not_visible"]
+    assert seen >= 1000 or traced.context.info.notes
 
 
 def test_thousand_forks(trace: Tracer) -> None:
@@ -254,7 +254,7 @@ def test_a_lossy_ring_while_drained(trace: Tracer, touch: Path) -> None:
 def test_one_in_n(trace: Tracer, touch: Path) -> None:
     traced = trace([touch, 50_000], period=100)
     assert traced.ledger("counted", "minor") > 50_000
-    assert traced.context.facts["sampled"] == traced.ledger("sampled") == 100
+    assert traced.context.info.sampled == traced.ledger("sampled") == 100
     assert 490 <= len(traced.faults()) <= 520
 
 

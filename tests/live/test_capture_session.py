@@ -43,7 +43,7 @@ for one in (session, other):
     faults = one.faults
     inside = faults[(faults["va"] >= base) & (faults["va"] < base + 3000 * 4096) & (faults["pid"] == os.getpid())]
     assert len(inside) == 3000 == len(set(inside["va"].tolist())), (len(faults), len(inside), one.ledger.as_dict())
-    assert not set(faults["tid"].tolist()) & set(one.own_threads())
+    assert not set(faults["tid"].tolist()) & set(one.context.own_threads())
     ledger = one.ledger
     gone = ledger.get("lost_kernel") + ledger.get("foreign_clock") + ledger.get("unaccounted")
     assert ledger.get("recorded", "page_fault") + gone == ledger.get("counted"), ledger.as_dict()
@@ -113,10 +113,10 @@ def test_session_on_a_launched_target(touch: Path, capfd: pytest.CaptureFixture[
     faults = session.faults
     inside = faults[(faults["va"] >= base) & (faults["va"] < base + 5000 * 4096)]
     assert np.array_equal(np.sort(inside["va"]) >> 12, base // 4096 + np.arange(5000))
-    assert session.facts["exit_code"] == 0
-    assert session.facts["level"] == "full"
+    assert session.info.exit_code == 0
+    assert session.info.level_name == "full"
     seen = session.ledger.get("recorded", "page_fault")
-    assert 0 <= session.facts["usage_minor"] + session.facts["usage_major"] - seen < 100
+    assert 0 <= session.info.usage.faults - seen < 100
 
 
 def test_ctrl_c_reaches_the_target_and_we_wait() -> None:

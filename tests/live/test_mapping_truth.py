@@ -233,7 +233,7 @@ def test_a_hundred_forks_and_execs(tmp_path: Path) -> None:
         for pid, time, va, pc in zip(
             *(columns[name].tolist() for name in ("pid", "time_ns", "file", "pc_file")), strict=True
         ):
-            if pid in times and pid != trace.facts["pid"]:
+            if pid in times and pid not in trace.info.targets:
                 seen[time >= times[pid]] |= {(pid, names[va]), (pid, names[pc])}
         of = {
             when: [{pid for pid, name in seen[when] if name == str(file)} for file in (shell, program)] for when in seen

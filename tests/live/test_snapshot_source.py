@@ -73,8 +73,8 @@ def test_keep_last_holds_the_final_snapshot_of_a_launched_command():
     parts = keep.of("resident")
     assert len({b.header["snap"] for b in parts}) == 1
     assert sum(b.header["pages"] for b in parts) > 20 * 256
-    assert 0 <= session.facts["snapshot_age_ms"] < 10_000
-    assert session.facts["exit_code"] == 0
+    assert 0 <= session.info.snapshot_age_ms < 10_000
+    assert session.info.exit_code == 0
 
 
 def test_the_budget_stretches_the_interval():

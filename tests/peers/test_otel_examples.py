@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from required import absent
 from wstrace.batch import Batch
 from wstrace.schema import PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.session import Session
-from wstrace.testing import batch_of
+from wstrace.testing import ScriptedTarget, batch_of
 from wstrace_otel.exporter import OtelExporter
 
 pytestmark = pytest.mark.peers
@@ -53,7 +54,8 @@ def test_every_panel_of_the_dashboard_has_data(
     port = free_port()
     monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_PORT", str(port))
     exporter = OtelExporter(to="prometheus", providers="own")
-    session = Session(sources=[], exporters=[exporter], enrichers=[], record=False)
+    target = ScriptedTarget(os.getpid())  # live: memory is asked for
+    session = Session(targets=[target], sources=[], exporters=[exporter], enrichers=[], record=False)
     session.start()
     mine = {"pid": [sys.modules["os"].getpid()]}
 
@@ -61,7 +63,6 @@ def test_every_panel_of_the_dashboard_has_data(
         moved = batch.recode(session.context.strings)
         exporter.export(Batch(moved.schema, dict(moved.columns), strings=session.context.strings, header=header))
 
-    session.context.targets = (object(),)  # type: ignore[assignment]  # live: memory is asked for
     give(batch_of(PROCESS, time_ns=[1], ppid=[1], tid=mine["pid"], event=[1], name=["demo"], code=[0], **mine))
     with Prometheus(tmp_path, f"127.0.0.1:{port}") as prometheus:
         waiting = list(expressions)
@@ -79,7 +80,6 @@ def test_every_panel_of_the_dashboard_has_data(
                 asked = expression.replace("$__rate_interval", "30s").replace("$process", ".*")
                 if prometheus.query(asked):
                     waiting.remove(expression)
-    session.context.targets = ()
     session.stop()
     assert waiting == []
 

@@ -145,13 +145,14 @@ def test_kernel_instructions_are_hidden_on_request_and_told():
     windows.processes[7].fault(EXE, HEAP)
     assert faults(source.drain(0.0))["pc"].tolist() == [EXE]
     list(source.stop())
-    assert "1 faults of instructions in the kernel" in " ".join(context.facts["not_visible"])
+    assert "1 faults of instructions in the kernel" in " ".join(context.info.notes)
     assert context.ledger.get("unaccounted") == 0
 
 
 def test_records_of_our_own_threads_are_marked():
     windows = machine()
-    context = Context(targets=(ScriptedTarget(),), own_threads=lambda: frozenset({99}))
+    context = Context(targets=(ScriptedTarget(),))
+    context.register_own_thread(99)
     source, _ = traced(windows, context=context)
     windows.processes[7].fault(EXE, HEAP, 99)
     windows.processes[7].fault(EXE, HEAP, 3)
@@ -170,7 +171,7 @@ def test_another_reader_of_the_same_buffer_shows_as_unaccounted():
             list(source.drain(0.0))
     list(source.stop())
     assert context.ledger.get("unaccounted") > 3000
-    assert "another tracer" in " ".join(context.facts["not_visible"])
+    assert "another tracer" in " ".join(context.info.notes)
 
 
 def test_a_counter_of_32_bits_wraps():

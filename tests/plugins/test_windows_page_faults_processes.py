@@ -21,7 +21,7 @@ def test_on_attach_the_first_records_belong_to_the_time_before():
     list(source.stop())
     assert context.ledger.get("before_start") == 40
     assert context.ledger.get("counted") == 1
-    reasons = " ".join(context.facts["not_visible"])
+    reasons = " ".join(context.info.notes)
     assert "watched before" in reasons
     assert "stays on until it exits" in reasons
 
@@ -127,7 +127,7 @@ def test_children_are_followed_and_their_missed_start_is_a_number():
     assert not source.finished
     list(source.stop())
     assert context.ledger.get("before_watch") == 60
-    assert "child 11 is not traced" in " ".join(context.facts["not_visible"])
+    assert "child 11 is not traced" in " ".join(context.info.notes)
     assert not windows.handles
 
 

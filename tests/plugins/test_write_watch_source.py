@@ -194,7 +194,7 @@ def test_the_source_says_why_its_stream_ended():
         target.execute()
         while not source.finished:
             list(source.drain(0.1))
-        assert ["executed another program" in reason for reason in context.facts["not_visible"]] == [True]
+        assert ["executed another program" in reason for reason in context.info.notes] == [True]
         list(source.stop())
 
 

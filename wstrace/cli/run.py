@@ -53,8 +53,7 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     # First of all: what the launcher holds at its fork counts in the peak that the system reports of the target.
     launched = trace.plugins.platform.launch(command, user=user or trace.config.get("user"))
     try:
-        session = trace.session([launched])
-        session.facts["command"] = list(command)
+        session = trace.session([launched], command)
         trace.drive(session)
         return trace.exit_code(session)
     finally:

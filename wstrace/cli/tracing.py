@@ -105,8 +105,8 @@ class Trace:
             if word not in known:
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
 
-    def session(self, targets: Sequence[Target]) -> Session:
-        """The session that the options ask for.
+    def session(self, targets: Sequence[Target], command: Sequence[str] = ()) -> Session:
+        """The session that the options ask for; command: see Session.
 
         Raises:
             UsageError: an unknown name, option or key.
@@ -118,23 +118,19 @@ class Trace:
 
         self._check()
         options, config = self.options, self.config
-        exporters = self._specs("exporter", options.exporters)
         children = options.children if options.children is not None else _truth(config.get("children", True))
-        session = Session(
+        return Session(
             targets=targets,
             sources=self._specs("source", options.sources),
-            exporters=exporters,
+            exporters=self._specs("exporter", options.exporters),
+            command=command,
             children=children,
+            wait_children=options.wait_children,
             require=options.require or config.get("require", ""),
             record=False,
             plugins=self.plugins,
             config=config,
         )
-        session.context.wait_children = options.wait_children
-        for spec in exporters:
-            if self.plugins.exporters[spec.name].takes_output and spec.options.get("path", "-") != "-":
-                session.facts["saved"] = spec.options["path"]
-        return session
 
     def _specs(self, role: str, asked: Sequence[str]) -> list[Spec]:
         """Defaults, then configured ones, then those of the command line; a later one of the same name replaces."""
@@ -166,7 +162,7 @@ class Trace:
             session.start()
             until = float("inf") if duration is None else time.monotonic() + duration
             while not ending.asked and time.monotonic() < until:
-                if session.wait(min(0.5, until - time.monotonic()), children=self.options.wait_children):
+                if session.wait(min(0.5, until - time.monotonic())):
                     break
             session.stop(seconds=1.0 if ending.closed or (ending.asked and launched) else 5.0)
             if launched and not ending.asked and duration is not None:
@@ -179,7 +175,7 @@ class Trace:
         Raises:
             OutputError, LossError: for the code and the line on stderr.
         """
-        code = session.facts.get("exit_code", 0)
+        code = session.info.exit_code
         if code and any(target.launched for target in session.context.targets):
             return int(code)
         exit_on_lane_error(session)

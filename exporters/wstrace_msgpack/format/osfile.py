@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from wstrace.clock import now_ns
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output
 
@@ -36,11 +37,6 @@ _fdatasync = getattr(os, "fdatasync", os.fsync)
 _LOCK_AT = 1 << 40  # Windows locks bytes, not files: one far beyond any end (Wine refuses places past 2^62)
 
 
-def clock_ns() -> int:
-    """Nanoseconds on the clock of the records."""
-    return time.perf_counter_ns() if _msvcrt else time.monotonic_ns()
-
-
 CLOCK_NAME = "QueryPerformanceCounter" if _msvcrt else "CLOCK_MONOTONIC"
 
 
@@ -48,7 +44,7 @@ def clocks() -> dict[str, int]:
     """{monotonic, realtime, boottime} read together, in ns; boottime only where the system has it."""
     best: tuple[int, int, int] | None = None
     for _ in range(3):  # the narrowest of three: a preemption between the reads would shift realtime
-        before, realtime, after = clock_ns(), time.time_ns(), clock_ns()
+        before, realtime, after = now_ns(), time.time_ns(), now_ns()
         if best is None or after - before < best[0]:
             best = (after - before, (before + after) // 2, realtime)
     assert best is not None

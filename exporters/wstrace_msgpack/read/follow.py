@@ -27,6 +27,7 @@ class Follower:
     Attributes:
         finished: it was ended, or its writer is gone.
         ledger, facts: what its end said.
+        header: of the part that it began with; None when that had none yet.
 
     Raises:
         TraceFileError: it cannot be opened.
@@ -39,6 +40,7 @@ class Follower:
         self.finished = False
         self.ledger: dict[str, int] = {}
         self.facts: dict[str, object] = {}
+        self.header = first_header(path, limits)
         self._path, self._number = path, 0
         self._whole = Whole(strings)
         self._schemas = Schemas(limits)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar
 
 from wstrace.batch import Batch
+from wstrace.clock import now_ns
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Source
 from wstrace.ledger import Ledger
@@ -16,16 +17,12 @@ if TYPE_CHECKING:  # every session knows this class, few read a file: 10 ms
     from wstrace_msgpack.read.follow import Follower
     from wstrace_msgpack.read.trace import TraceFile
 
-#: the fact that tells an exporter of which time, host and command a replay's records are: fields of the header,
-#: and begin_ns
-ORIGIN = "origin"
-_ORIGIN_FIELDS = ("created_ns", "boot_id", "clock", "page_size", "host", "command")
 #: rows that one drain gives at most
 _DRAIN_ROWS = 1 << 18
 
 
 class Replay(Source):
-    """Gives the records of a trace file, with its ledger and facts.
+    """Gives the records of a trace file, with its ledger and what it says of itself.
 
     Args:
         path: the file, or several separated by commas.
@@ -57,14 +54,15 @@ class Replay(Source):
         self._follow = follow
         self._trace: TraceFile | None = None
         self._follower: Follower | None = None
-        self._rows = 0
+        self._rows = self._latest_ns = 0
         self._finished = False
         self._waiting: Batch | None = None
         self._begun: tuple[int, int] | None = None
 
-    def start(self, context: Context) -> None:
-        """Opens the file and takes over its facts. Raises TraceFileError."""
+    def open(self, context: Context) -> None:
+        """Opens the file: the session is the trace that it holds. Raises TraceFileError."""
         from wstrace_msgpack.read.decoder import Selection
+        from wstrace_msgpack.read.description import trace_info
         from wstrace_msgpack.read.follow import Follower
         from wstrace_msgpack.read.trace import open_trace
 
@@ -73,16 +71,25 @@ class Replay(Source):
             if len(self._paths) != 1:
                 raise UsageError("replay:follow reads one file")
             self._follower = Follower(self._paths[0], context.strings)
+            if self._follower.header is not None:
+                context.info.become(trace_info(self._follower.header, {}, (), 0))
             return
         self._trace = trace = open_trace(self._paths, strings=context.strings)
         begin, (start, end) = trace.begin_ns, self._window
         first, last = (None if at is None else begin + int(at * 1e9) for at in (start, end))
         self._inside, self._until = Selection(None, None, first, last), Selection(None, None, None, last)
-        header = trace.header
-        context.facts.update(_foreign(trace.facts))
-        context.facts[ORIGIN] = {name: getattr(header, name) for name in _ORIGIN_FIELDS}
-        context.facts[ORIGIN]["begin_ns"] = begin
+        context.info.become(trace.info)
         self._batches = self._given(trace)
+
+    def start(self, context: Context) -> None:
+        """Nothing to arm: the file is open."""
+
+    def cancel(self) -> None:
+        """Closes the file."""
+        if self._follower is not None:
+            self._follower.close()
+        if self._trace is not None:
+            self._trace.close()
 
     def _given(self, trace: TraceFile) -> Iterator[Batch]:
         mappings = trace.mappings
@@ -100,7 +107,7 @@ class Replay(Source):
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The next records, at most a quarter of a million, or none while it is not their time."""
-        until = time.monotonic() + timeout
+        until = now_ns() / 1e9 + timeout
         if self._follower is not None:
             yield from self._followed(self._follower, timeout)
             return
@@ -115,38 +122,46 @@ class Replay(Source):
                 return
             self._waiting = None
             rows += len(batch)
-            self._rows += len(batch)
+            self._give(batch)
             yield batch
 
     def _followed(self, follower: Follower, timeout: float) -> Iterator[Batch]:
         rows = self._rows
         for batch in follower.batches():
-            self._rows += len(batch)
+            self._give(batch)
             yield batch
         self._finished = follower.finished
         if rows == self._rows and not self._finished:
             time.sleep(timeout)
 
+    def _give(self, batch: Batch) -> None:
+        self._rows += len(batch)
+        if batch.schema is not MAPPING:
+            self._latest_ns = max(self._latest_ns, batch.window[1])
+
     def _due(self, batch: Batch, until: float) -> bool:
         """Waits for the batch's time, at most until then."""
         if not self._speed or batch.schema is MAPPING:
             return True
-        now = time.monotonic_ns()
+        now = now_ns()
         if self._begun is None:
             self._begun = (now, batch.window[0])
         at = self._begun[0] + (batch.window[1] - self._begun[1]) / self._speed
         wait = min(at / 1e9, until) - now / 1e9
         if wait > 0:
             time.sleep(wait)
-        return time.monotonic_ns() >= at
+        return now_ns() >= at
 
     def stop(self) -> Iterable[Batch]:
         """Nothing more; the file's ledger stands in place of one's own."""
-        ledger = self._context.ledger
+        from wstrace_msgpack.read.description import trace_info
+
+        ledger, info = self._context.ledger, self._context.info
         if self._follower is not None:
             for stage, who, n in Ledger.from_dict(self._follower.ledger).rows():
                 ledger.set(stage, n, who)
-            self._context.facts.update(_foreign(self._follower.facts))
+            if self._follower.header is not None:
+                info.become(trace_info(self._follower.header, self._follower.facts, (), info.started_ns))
             self._follower.close()
         if self._trace is not None:
             whole = self._window == (None, None)
@@ -158,6 +173,7 @@ class Replay(Source):
                     ledger.set(f"file_{name}", n, self.name)
             self._trace.close()
             self._trace = None
+        info.ended_ns = info.ended_ns or self._latest_ns  # a cut trace ends with its last record
         return ()
 
     @property
@@ -168,8 +184,3 @@ class Replay(Source):
     def statistics(self) -> dict[str, int]:
         """Rows given."""
         return {"rows": self._rows}
-
-
-def _foreign(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a file, without where it was saved then."""
-    return {key: value for key, value in facts.items() if key != "saved"}

@@ -11,10 +11,12 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.ledger import Ledger
 from wstrace.schema import MAPPING, PROCESS, Column, Schema
+from wstrace.trace_info import TraceInfo
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.columns import TYPES
 from wstrace_msgpack.format.layout import EVENTS, LIMITS, SNAPSHOT, Limits
 from wstrace_msgpack.read.decoder import Decoder, Selection
+from wstrace_msgpack.read.description import trace_info
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.schemas import Schemas
@@ -143,12 +145,17 @@ class TraceFile:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts of the session that wrote it: see wstrace.Context. Empty for a cut trace."""
+        """The facts of the session that wrote it, as they stand in the file: see `info`. Empty for a cut trace."""
         found: dict[str, Any] = {}
         for mark in self.marks:
             if mark.get("m") == "facts" and isinstance(mark.get("facts"), dict):
                 found = mark["facts"]
         return found
+
+    @property
+    def info(self) -> TraceInfo:
+        """What was traced, how, where and when: what its header, clock marks and facts say."""
+        return trace_info(self.header, self.facts, self.marks, self.begin_ns)
 
     @property
     def ledger(self) -> Ledger:

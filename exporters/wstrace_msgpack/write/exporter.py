@@ -9,7 +9,7 @@ from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace.output_file import remove
 from wstrace.schema import ADDRESS_SPACE
-from wstrace_msgpack.read.replay import ORIGIN
+from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:  # every session knows this class, not each writes a file
     from wstrace_msgpack.write.row_writer import RowWriter
@@ -72,14 +72,13 @@ class MsgpackExporter(Exporter):
         from wstrace_msgpack.write.writer import TraceWriter
 
         self._context = context
-        command = [str(word) for word in context.facts.get("command", ())]
         size, seconds, keep = self._rotate
         if self._layout == "rows":
             self._writer = RowWriter(self.path, context.strings, force=self._force)
             return
         parts = Parts(
             self.path,
-            command=command,
+            command=context.info.command,
             force=self._force,
             rotate_bytes=size,
             rotate_seconds=seconds,
@@ -92,31 +91,34 @@ class MsgpackExporter(Exporter):
             take_up(parts)
         else:
             parts.create()
-        self._writer = TraceWriter(parts, context.strings, level=self._level)
+        self._writer = writer = TraceWriter(parts, context.strings, level=self._level)
+        self._begin(writer, context.info)
 
-    def _begin(self) -> None:
-        """The first frame, once the sources stand: a replay's file says of which time and host its records are."""
+    def _begin(self, writer: TraceWriter, info: TraceInfo) -> None:
+        """The first frame, and of a trace that was recorded before its own clock marks: it keeps its time and host."""
         from wstrace_msgpack.format.frames import Header
-        from wstrace_msgpack.write.writer import TraceWriter
 
-        if not isinstance(self._writer, TraceWriter):
+        if not info.recorded:
+            writer.begin()
             return
-        origin = self._context.facts.get(ORIGIN)
-        if origin is None:
-            self._writer.begin()
-            return
-        fields = dict(origin)
-        begin = fields.pop("begin_ns")
-        header = Header(**fields)
-        self._writer.begin(header)
-        offset = header.clock.get("realtime_offset_ns", 0)
-        self._writer.copy_mark({"m": "clock", "t": begin, "monotonic": begin, "realtime": begin + offset})
+        marks = info.clock.marks
+        clock = {"name": info.clock.name, "realtime_offset_ns": marks[0][1] - marks[0][0]}
+        writer.begin(
+            Header(
+                created_ns=info.created_ns,
+                boot_id=info.boot_id,
+                clock=clock,
+                page_size=info.page_size,
+                host=dict(info.host),
+                command=list(info.command),
+            )
+        )
+        for at, wall in marks:
+            writer.copy_mark({"m": "clock", "t": at, "monotonic": at, "realtime": wall})
 
     def export(self, batch: Batch) -> None:
         """Takes one batch."""
         if self._writer is not None and batch.schema is not ADDRESS_SPACE:  # its sense is in the mappings
-            if not self._taken:
-                self._begin()
             self._taken += 1
             try:
                 self._writer.write(batch)
@@ -128,30 +130,28 @@ class MsgpackExporter(Exporter):
 
     def tick(self) -> None:
         """Writes what has waited for a second."""
-        if self._writer is not None and self._taken:
+        if self._writer is not None:
             self._writer.tick()
             self._tell_loss()
 
     def flush(self, timeout: float) -> None:
         """Writes what waits."""
-        if self._writer is not None and self._taken:
+        if self._writer is not None:
             self._writer.flush()
             self._tell_loss()
 
     def close(self) -> None:
-        """Ends the file with the ledger and the facts. Raises OutputError when it does not fit."""
+        """Ends the file with the ledger and what is known of the trace. Raises OutputError when it does not fit."""
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        facts = {key: value for key, value in self._context.facts.items() if key != ORIGIN}
+        info = self._context.info
         try:
-            if not self._taken:
-                self._writer = writer
-                self._begin()
-                self._writer = None
             writer.flush()
             self._tell_loss(writer)
-            writer.close(self._context.ledger.as_dict(), facts)
+            writer.close(self._context.ledger.as_dict(), info.to_dict())
+            if not writer.dropped:
+                info.saved = self.path
         finally:
             self._tell_loss(writer)
             self._statistics = writer.statistics()

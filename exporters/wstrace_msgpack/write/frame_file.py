@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wstrace.clock import now_ns
 from wstrace.errors import OutputError
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.format.frames import pack_index
@@ -121,7 +122,7 @@ class Sink:
         return not self._waiting
 
     def _lost_mark(self, lost: dict[str, int], why: str) -> None:
-        self.append(MARK, packb({"m": "lost", "t": osfile.clock_ns(), "by": "writer", "lost": lost, "why": why}))
+        self.append(MARK, packb({"m": "lost", "t": now_ns(), "by": "writer", "lost": lost, "why": why}))
 
     def _write(self, frame: Waiting) -> bool:
         data = memoryview(pack_frame(self.file_id, frame.kind, self.seq, frame.body))
@@ -203,7 +204,7 @@ class Sink:
         end = {"index": self._pages, "frames": self.seq + 1, "rows": dict(self.rows), "ledger": ledger, "clean": True}
         body = packb(end)
         if len(body) > END_BYTES - HEAD_BYTES:
-            self.append(MARK, packb({"m": "ledger", "t": osfile.clock_ns(), "ledger": ledger}))
+            self.append(MARK, packb({"m": "ledger", "t": now_ns(), "ledger": ledger}))
             self._index_page()
             body = packb({**end, "index": self._pages, "frames": self.seq + 1, "ledger": {}})
         written = not self._waiting and self._write(Waiting(END, body, "", 0, 0, 0))

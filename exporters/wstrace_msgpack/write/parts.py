@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from wstrace.clock import now_ns
 from wstrace.errors import OutputError
 from wstrace.output_file import remove
 from wstrace_msgpack.format import frames, osfile
@@ -138,7 +139,7 @@ class Parts:
             self._retry_at = time.monotonic() + 10.0
             if error.why != self.refused:
                 self.refused = error.why
-                self.sink.append(MARK, packb({"m": "rotation", "t": osfile.clock_ns(), "why": error.why}))
+                self.sink.append(MARK, packb({"m": "rotation", "t": now_ns(), "why": error.why}))
             return False
         self.refused = ""
         with contextlib.suppress(OutputError):  # its end did not fit: it reads as cut, its rows are there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wstrace.clock import now_ns
 from wstrace_msgpack.format import frames, osfile
 from wstrace_msgpack.format.layout import END, INDEX, MARK, FrameError
 from wstrace_msgpack.format.values import packb
@@ -67,4 +68,4 @@ def _append(parts: Parts, last: Part, out: osfile.OutputFile) -> None:
     parts.mapping_base = int(tables.mappings()["id"].max(initial=0))
     parts.table_rows = tables.n_mappings
     parts.go_on(sink)
-    sink.append(MARK, packb({"m": "resume", "t": osfile.clock_ns(), "frames": seq, "cut": cut}))
+    sink.append(MARK, packb({"m": "resume", "t": now_ns(), "frames": seq, "cut": cut}))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, Recoding, recoded
+from wstrace.clock import now_ns
 from wstrace.schema import MAPPING, Schema
 from wstrace_msgpack.format import frames, osfile
 from wstrace_msgpack.format.columns import TYPES
@@ -154,7 +155,7 @@ class TraceWriter:
 
     def mark(self, kind: str, **fields: Any) -> None:
         """A MARK frame."""
-        self._sink.append(MARK, packb({"m": kind, "t": osfile.clock_ns(), **fields}))
+        self._sink.append(MARK, packb({"m": kind, "t": now_ns(), **fields}))
 
     def close(self, ledger: Mapping[str, int], facts: Mapping[str, Any]) -> None:
         """Writes the rest and ends the file.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
+from wstrace.clock import now_ns
 from wstrace_otel import names
 from wstrace_otel.correlation import SpanInterval, span_intervals
 from wstrace_otel.usage import PAGE_SIZE, thread_faults
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Span
     from opentelemetry.trace import SpanContext
 
-get_native_id, monotonic_ns, _running_loop = threading.get_native_id, time.monotonic_ns, asyncio._get_running_loop
+get_native_id, _running_loop = threading.get_native_id, asyncio._get_running_loop
 
 #: the span began and ended on one thread, and no other span or task was at work on it in between
 EXACT = "exact"
@@ -47,7 +47,7 @@ class OpenSpan(SpanInterval):
 
     def __init__(self, tid: int, context: SpanContext, beside: list[int], parent: int, quality: str) -> None:
         self.tid, self.trace_id, self.span_id = tid, context.trace_id, context.span_id
-        self.end, self.start = 0, monotonic_ns()
+        self.end, self.start = 0, now_ns()
         self.beside, self.parent, self.quality, self.before = beside, parent, quality, (0, 0)
 
 
@@ -135,7 +135,7 @@ class FaultSpanProcessor(SpanProcessor):
         context = span.context
         if context is None or (entry := self._open.pop(context.span_id, None)) is None:
             return span
-        entry.end = monotonic_ns()
+        entry.end = now_ns()
         entry.beside.remove(context.span_id)
         minor, major = self._counter()
         self.counted += 1

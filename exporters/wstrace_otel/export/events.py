@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
+from wstrace.clock import ClockAnchor
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_EXECUTE,
@@ -17,7 +18,6 @@ from wstrace.schema import (
 )
 from wstrace.text import base_name
 from wstrace_otel import names
-from wstrace_otel.clock import WallClock
 from wstrace_otel.correlation import SpanInterval, span_intervals
 from wstrace_otel.export.processes import Process, file_name, kind_name
 from wstrace_otel.export.resource import clean
@@ -64,7 +64,7 @@ class Events:
         clock: wall time of a record.
     """
 
-    def __init__(self, logger: Callable[[Process], Logger], clock: WallClock) -> None:
+    def __init__(self, logger: Callable[[Process], Logger], clock: ClockAnchor) -> None:
         self._logger, self._clock = logger, clock
         self.emitted = 0
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Context, Target
+from wstrace.clock import ClockAnchor, now_ns
+from wstrace.interfaces import Context
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, PROCESS_NAME, PROCESS_SEEN
-from wstrace_otel.clock import WallClock
+from wstrace.text import base_name
 from wstrace_otel.export import resource
 from wstrace_otel.export.events import Events
 from wstrace_otel.export.processes import Process, Processes
@@ -41,7 +42,7 @@ class Lifecycle:
         self,
         context: Context,
         processes: Processes,
-        clock: WallClock,
+        clock: ClockAnchor,
         providers: Providers,
         *,
         own: bool,
@@ -59,12 +60,21 @@ class Lifecycle:
         self._alive: set[int] = set()
         self._pending: list[Process] = []
         self._ending: list[tuple[float, Process]] = []
+        self.latest_ns = 0  # of the records so far
 
-    def target(self, target: Target) -> None:
-        """A target, at the start of the trace."""
-        process = self._processes.get(target.pid)
-        process.name, process.started_ns = target.name, time.monotonic_ns()
+    def root(self, pid: int) -> None:
+        """A process that the trace began with."""
+        info = self._context.info
+        names = {target.pid: target.name for target in self._context.targets}
+        process = self._processes.get(pid)
+        process.name = names.get(pid) or base_name(info.command[0] if info.command else "")
+        process.started_ns = info.started_ns or self.now_ns()
         self._begin(process)
+
+    def now_ns(self) -> int:
+        """The present on the records' clock: of a recorded trace, its end or the newest time that was read."""
+        info = self._context.info
+        return max(info.ended_ns, self.latest_ns) if info.recorded else now_ns()
 
     def take(self, batch: Batch) -> None:
         """Process events, row by row: they are few."""
@@ -115,10 +125,10 @@ class Lifecycle:
 
     def end_all(self) -> None:
         """At the end of the trace: every process that is left gets its span, those that ended their exit event."""
-        now, code = time.monotonic_ns(), self._context.facts.get("exit_code")
+        now, code = self.now_ns(), self._context.info.exit_code
         for process in self._processes:
             if process.pid in self._processes.roots and code is not None:
-                process.code, process.ended_ns = int(code), process.ended_ns or now
+                process.code, process.ended_ns = code, process.ended_ns or now
             self._end(process, now)
 
     def _end(self, process: Process, now: int) -> None:
@@ -136,7 +146,7 @@ class Lifecycle:
         process = self._processes.get(pid)
         found = self._made.get(("resource", process.pid))
         if found is None:
-            command = list(self._context.facts.get("command") or ())
+            command = self._context.info.command
             root = process.pid in self._processes.roots or not command
             started = self._clock.wall(process.started_ns) if process.started_ns else 0
             found = resource.of_process(process, started, command, arguments=self._arguments and root)

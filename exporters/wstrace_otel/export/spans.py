@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from wstrace.clock import ClockAnchor
 from wstrace.text import base_name
 from wstrace_otel import names
-from wstrace_otel.clock import WallClock
 from wstrace_otel.export.processes import Process
 from wstrace_otel.export.resource import clean
 from wstrace_otel.ids import ReservedIdGenerator
@@ -26,7 +26,7 @@ class ProcessSpans:
         own_ids: whether the tracers are ours, so that spans can get the ids that children were told of.
     """
 
-    def __init__(self, tracer: Callable[[Process], Tracer], clock: WallClock, *, own_ids: bool) -> None:
+    def __init__(self, tracer: Callable[[Process], Tracer], clock: ClockAnchor, *, own_ids: bool) -> None:
         self._tracer, self._clock, self._own_ids = tracer, clock, own_ids
         self._places: dict[int, TraceParent] = {}  # pid -> where its span stands
         self._above: dict[int, TraceParent | None] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import platform as machine
 import select
@@ -167,6 +168,7 @@ class LinuxPlatform(Platform):
     """Processes by fork, execve, pidfd and /proc."""
 
     name = "linux"
+    page_size = mmap.PAGESIZE
 
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
         """A child that is blocked before its execve(). Call it before starting threads, and before raising limits.

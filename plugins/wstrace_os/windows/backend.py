@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform as machine
 import shutil
@@ -101,6 +102,7 @@ class WindowsPlatform(Platform):
     """Processes by CreateProcess and handles."""
 
     name = "windows"
+    page_size = mmap.PAGESIZE
 
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
         """A process created suspended; a venv's python.exe is resolved to the interpreter that it would start.

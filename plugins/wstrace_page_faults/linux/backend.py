@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
+from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, FAULT_OBSERVER, PAGE_FAULT, PROCESS, RESIDENT_PAGES, Schema
@@ -52,6 +53,7 @@ class PageFaults(Source):
     name: ClassVar[str] = "page_faults"
     streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE, RESIDENT_PAGES)
     default: ClassVar[bool] = True
+    needs_target: ClassVar[bool] = True
 
     def __init__(
         self, *, ring_bytes: int = 0, poll_ms: int = 100, kernel: bool = True, children: bool = True, period: int = 1
@@ -94,7 +96,7 @@ class PageFaults(Source):
         """
         self._context = context
         level = self._level(context)
-        context.facts.update(level=level.name, level_why=level.why, level_remedy=level.remedy)
+        context.info.level = level
         if level.name != "full" and context.require == "full":
             raise Unavailable(f"page faults: only level {level.name} works here: {level.why}", level.remedy)
         self._settings = Settings(
@@ -104,7 +106,7 @@ class PageFaults(Source):
             tracepoints=tuple(tracepoints.attributes()),
         )
         if self._asked.period > 1:
-            context.facts["sampled"] = self._asked.period
+            context.info.sampled = self._asked.period
             context.ledger.set("sampled", self._asked.period)
         if level.name == "counters":
             self._counters = Counters(context, self.name)
@@ -143,7 +145,7 @@ class PageFaults(Source):
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
-            exit_code=lambda pid: getattr(targets.get(pid), "exit_code", None),
+            exit_code=lambda pid: targets[pid].exit_code if pid in targets else None,
             remaps=remaps,
             shared=SharedSpaces(new_task),
         )
@@ -158,7 +160,7 @@ class PageFaults(Source):
         for ring in self._rings:
             self._poll.register(ring.fd, 1)  # POLLIN
         self._armed = Armed(self._rings, cpus, descriptors)
-        self._since = self._watermark = time.monotonic_ns()
+        self._since = self._watermark = now_ns()
         for target in context.targets:
             if target.launched:
                 self._arm_launched(target.pid)
@@ -237,8 +239,8 @@ class PageFaults(Source):
                 sides.append(ring)
                 continue
             raw = ring.read()
-            next(lanes).take(raw, self._since, time.monotonic_ns(), doubled=self._doubled)
-        now = time.monotonic_ns()
+            next(lanes).take(raw, self._since, now_ns(), doubled=self._doubled)
+        now = now_ns()
         for ring in sides:  # after the samples: what these need is here
             raw = ring.read()
             if len(raw):
@@ -271,7 +273,7 @@ class PageFaults(Source):
     def _read_maps_again(self) -> None:
         """After a loss in the side band: the mappings of every traced process that is alive, as they are now."""
         self._side.stale = False
-        now = time.monotonic_ns()
+        now = now_ns()
         families = [self._family(target.pid) for target in self._context.targets]
         for pid in {*self._side.live, *(pid for family in families for pid in family)}:
             try:
@@ -327,7 +329,6 @@ class PageFaults(Source):
             ledger.set("lost_kernel", lost, kind)
             if self._asked.period == 1:
                 ledger.set("unaccounted", counted - recorded - lost - foreign, kind)
-            self._context.facts[f"recorded_{kind}"] = recorded
             recorded_in_all += recorded + lost
         # the side band's tail, too: a process that ends behind a full ring writes no next row
         if lost := max(self._side.lost, self._armed.counts(SIDE)[1] or 0):
@@ -336,9 +337,9 @@ class PageFaults(Source):
 
     def _not_visible(self, seen: int) -> None:
         """Why the system's own account of the target (rusage) has more than we saw."""
-        reasons: list[str] = self._context.facts.setdefault("not_visible", [])
+        info = self._context.info
         if not self._settings.kernel:
-            reasons.append("faults that kernel code took on the target's memory (level user)")
+            info.note("faults that kernel code took on the target's memory (level user)")
         if self._asked.period > 1 or not self._context.targets:
             return
         usages = [target.usage() for target in self._context.targets]
@@ -348,7 +349,7 @@ class PageFaults(Source):
             own = "exec's own" if launched else "those that came while it was being attached"
             if any(target.pid == os.getpid() for target in self._context.targets):
                 own += ", those of wstrace's own threads"
-            reasons.append(f"{told - seen:,} pages that came without a fault: {own}, MAP_POPULATE, mlock")
+            info.note(f"{told - seen:,} pages that came without a fault: {own}, MAP_POPULATE, mlock")
 
     def _close(self) -> None:
         if self._rings is not None:

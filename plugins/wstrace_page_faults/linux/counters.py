@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
+from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import ADDRESS_SPACE, PAGE_FILE, RESIDENT_PAGES, SPACE_MAP, SPACE_REPLACE
@@ -30,9 +31,7 @@ class Counters:
         self._pause = _FIRST_SECONDS
         self._due = 0.0
         self._snaps = self._pages = self._missed = 0
-        context.facts.setdefault("not_visible", []).append(
-            "addresses, instructions and threads of faults (level counters)"
-        )
+        context.info.note("addresses, instructions and threads of faults (level counters)")
 
     def drain(self, timeout: float) -> Iterator[Batch]:
         """A snapshot of every process, when it is due; waits at most timeout seconds."""
@@ -81,7 +80,7 @@ class Counters:
         self._due = time.monotonic() + max(self._pause, (time.thread_time() - began) / _MOST_CPU)
 
     def _snapshot(self, pid: int) -> Iterator[Batch]:
-        now = time.monotonic_ns()
+        now = now_ns()
         maps = procfs.read_maps(pid).coded(self._context.strings)
         n = len(maps["start"])
         if not n:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
+from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import (
@@ -54,6 +55,7 @@ class PageFaults(Source):
     name: ClassVar[str] = "page_faults"
     streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE)
     default: ClassVar[bool] = True
+    needs_target: ClassVar[bool] = True
 
     #: the system's functions, or a stand-in with the same ones
     api: Any = winapi
@@ -103,10 +105,10 @@ class PageFaults(Source):
             raise
         self._oldest = min((processes.created(self.api, target.pid) for target in context.targets), default=0)
         self._started = True
-        self._window = time.perf_counter_ns()
-        context.facts.setdefault("level", "full")
+        self._window = now_ns()
+        context.info.level = context.info.level or Level("full")
         if any(not target.launched for target in context.targets):
-            self._say("the watch of an attached process stays on until it exits: Windows cannot turn it off")
+            context.info.note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
 
     def _add(self, pid: int, *, launched: bool, parent: int = 0) -> _Process:
         process = _Process(self.api, pid, self._context, parent)
@@ -116,13 +118,10 @@ class PageFaults(Source):
         elif not launched:
             self._context.ledger.add("before_start", process.watch.discard(), "page_fault")
         if process.watch.shared:
-            self._say(f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults")
+            self._context.info.note(
+                f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults"
+            )
         return process
-
-    def _say(self, reason: str) -> None:
-        reasons = self._context.facts.setdefault("not_visible", [])
-        if reason not in reasons:
-            reasons.append(reason)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """Sleeps until the next look is due, at most timeout seconds, then empties every process's buffer."""
@@ -131,7 +130,7 @@ class PageFaults(Source):
 
     def _drain(self) -> Iterator[Batch]:
         self._drains += 1
-        window = (self._window, time.perf_counter_ns())
+        window = (self._window, now_ns())
         fullest = 0
         if self._drains == 1:
             for process in self._processes.values():
@@ -211,7 +210,7 @@ class PageFaults(Source):
                 continue
             except Unavailable as refused:
                 self._ended.add(pid)
-                self._say(f"child {pid} is not traced: {refused.why}")
+                self._context.info.note(f"child {pid} is not traced: {refused.why}")
                 continue
             yield from self._introduce(process, window)
 
@@ -231,9 +230,11 @@ class PageFaults(Source):
             missing = counted - watch.recorded - watch.lost
             ledger.add("unaccounted", max(missing, 0), "page_fault")
             if missing > max(counted // 4, KERNEL_RECORDS):
-                self._say(f"pid {process.pid}: {missing} faults are unaccounted: does another tracer read its watch?")
+                self._context.info.note(
+                    f"pid {process.pid}: {missing} faults are unaccounted: does another tracer read its watch?"
+                )
         if not watch.lost_is_exact:
-            self._say("this Windows says only that records were lost, not how many")
+            self._context.info.note("this Windows says only that records were lost, not how many")
         watch.close()
 
     def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], window: tuple[int, int], lost: int = 0) -> Batch:
@@ -252,7 +253,7 @@ class PageFaults(Source):
             self._processes.clear()
             self._close_jobs()
         if self._hidden:
-            self._say(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
+            self._context.info.note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
         return batches
 
     def _close_jobs(self) -> None:

@@ -15,6 +15,7 @@ from wstrace.batch import Batch
 from wstrace.interfaces import Context, Place
 from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES
 from wstrace.testing import ScriptedTarget
+from wstrace.trace_info import Level, Usage
 from wstrace_console.console import Console
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "console"
@@ -91,8 +92,9 @@ def ordinary(trace: Trace) -> list[Batch]:
     trace.context.ledger.add("recorded", 12, "process")
     trace.context.ledger.set("counted", 9_640, "minor")
     trace.context.ledger.set("counted", 60, "major")
-    trace.context.facts.update(level="full", peak_resident_bytes=432_640_000, usage_minor=9_900, usage_major=60,
-                               not_visible=["MAP_POPULATE, mlock"], started_ns=4_999_000_000)  # fmt: skip
+    info = trace.context.info
+    info.level, info.usage = Level("full"), Usage(9_900, 60, 432_640_000)
+    info.notes, info.started_ns = ["MAP_POPULATE, mlock"], 4_999_000_000
     return [
         trace.process([(700, 1, 700, 3, "python3"), (700, 700, 701, 5, "loader"), (800, 700, 800, 3, "sh")]),
         trace.faults([(6_000, TORCH, LIBC), (2_000, "[heap]", PYTHON), (500, "[anon]", LIBC)]),
@@ -127,10 +129,10 @@ def golden(name: str, text: str) -> None:
 
 
 def counters(trace: Trace) -> list[Batch]:
-    trace.context.facts.update(level="counters", level_why="perf_event_open was refused (paranoid 4)",
-                               level_remedy="sudo sysctl kernel.perf_event_paranoid=1", usage_minor=96_000,
-                               usage_major=113, peak_resident_bytes=12 << 20, page_size=4096,
-                               not_visible=["addresses, instructions and threads of faults"])  # fmt: skip
+    info, why = trace.context.info, "perf_event_open was refused (paranoid 4)"
+    info.level = Level("counters", why, "sudo sysctl kernel.perf_event_paranoid=1")
+    info.usage, info.page_size = Usage(96_000, 113, 12 << 20), 4096
+    info.notes = ["addresses, instructions and threads of faults"]
     trace.context.ledger.set("counted", 96_113)
     return [trace.pages([(1000, TORCH), (500, "[heap]"), (20, LIBC)])]
 

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from wstrace.schema import KINDS
 from wstrace.terminal.elide import elide
 from wstrace.terminal.output import Output
 from wstrace.text import printable
+from wstrace.trace_info import Level, TraceInfo
 from wstrace_console import headline
 from wstrace_console.console import Console
 
@@ -29,7 +31,8 @@ HOSTILE = "/tmp/\x1b]0;owned\x07\x1b[2J[bold red]x[/] \u202egnp.so" + b"\xff".de
 @pytest.mark.parametrize("options", [{}, {"by": "file"}, {"format": "lines"}, {"file": "*\x1b*"}], ids=str)
 def test_names_from_outside_only_print(kit: Any, options: dict[str, Any]) -> None:
     trace = kit.Trace()
-    trace.context.facts.update(saved=HOSTILE, level="odd\x1b", level_why=HOSTILE, not_visible=[HOSTILE])
+    info = trace.context.info
+    info.saved, info.level, info.notes = HOSTILE, Level("odd\x1b", HOSTILE), [HOSTILE]
     text = kit.printed(
         trace, [trace.process([(700, 1, 700, 3, HOSTILE)]), trace.faults([(3, HOSTILE, HOSTILE)])], **options
     )
@@ -198,7 +201,8 @@ def test_live_only_on_a_terminal_that_the_target_does_not_share(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("wstrace_console.live.REDRAW_SECONDS", 0.0)
     trace, output = kit.Trace(), stream()
-    trace.context.targets = (kit.target(os.getpid() + 1 if not launched else 700, launched=launched),)
+    targets = (kit.target(os.getpid() + 1 if not launched else 700, launched=launched),)
+    trace.context = replace(trace.context, targets=targets)
     console = Console(output, **options)
     console.start(trace.context)
     console.export(trace.faults([(3, LIBC, LIBC)]))
@@ -222,7 +226,7 @@ def test_a_terminal_that_goes_away_costs_the_live_line_only(kit: Any, monkeypatc
             return super().write(text)
 
     trace, output = kit.Trace(), Gone()
-    trace.context.targets = (kit.target(os.getpid() + 1, launched=False),)
+    trace.context = replace(trace.context, targets=(kit.target(os.getpid() + 1, launched=False),))
     console = Console(output)
     console.start(trace.context)
     Gone.gone = True
@@ -263,7 +267,7 @@ def test_headline_of_anonymous_memory_names_who_asked_for_it(kit: Any) -> None:
     trace = kit.Trace()
     console = Console(io.StringIO())
     console.export(trace.faults([(5, "[anon]", LIBC), (4, "[anon]", PYTHON), (6, LIBC, PYTHON)]))
-    assert headline.answer(console.summary, {}, console._filter, 15).endswith("most in [anon] (by libc.so.6)")
+    assert headline.answer(console.summary, TraceInfo(), console._filter, 15).endswith("most in [anon] (by libc.so.6)")
     assert KINDS[2] == "anon"
 
 

@@ -34,11 +34,11 @@ def test_first_line_is_the_answer_and_the_second_completeness(kit: Any) -> None:
 
 def test_saved_names_the_path_and_the_next_command(kit: Any) -> None:
     trace = kit.Trace()
-    trace.context.facts["saved"] = "my traces/out.wst"
+    trace.context.info.saved = "my traces/out.wst"
     assert kit.printed(trace, []).endswith(
         '\nsaved my traces/out.wst; next: wstrace report "my traces/out.wst" --by function\n'
     )
-    trace.context.facts["saved"] = "-"
+    trace.context.info.saved = "-"
     assert kit.printed(trace, []).endswith("\nsaved to stdout\n")
     report = kit.Trace(live=False)
     assert "saved" not in kit.printed(report, kit.ordinary(report))
@@ -93,7 +93,7 @@ def test_level_counters_tells_resident_files_and_what_lifts_it(kit: Any) -> None
 def test_sampled_is_named_with_an_estimate(kit: Any) -> None:
     trace = kit.Trace()
     batches = kit.ordinary(trace)
-    trace.context.facts["sampled"] = 10
+    trace.context.info.sampled = 10
     lines = kit.printed(trace, batches).splitlines()
     assert lines[0].startswith(
         "peak 412.6 MiB resident; 9,700 faults sampled, 1 in 10 (about 97,000 in all), 60 from disk; most in"
@@ -113,7 +113,7 @@ def test_still_resident_stands_beside_brought(kit: Any) -> None:
         trace.pages([(3000, TORCH), (10, "[heap]"), (700, "/never/faulted.so")]),
         trace.pages([(8, "[heap]")], schema=WRITTEN_PAGES),
     ]
-    trace.context.facts.update(page_size=4096, snapshot_age_ms=250)
+    trace.context.info.page_size, trace.context.info.snapshot_age_ms = 4096, 250
     kit.golden("resident.txt", kit.printed(trace, batches, by="file"))
     trace = kit.Trace(live=False)
     batches = [*kit.ordinary(trace), trace.pages([(3000, TORCH)])]
@@ -131,7 +131,8 @@ def test_line_two_says_of_when_resident_pages_are(kit: Any) -> None:
         ),
     ):
         trace = kit.Trace()
-        trace.context.facts.update(facts)
+        for name, value in facts.items():
+            setattr(trace.context.info, name, value)
         line = kit.printed(trace, [*kit.ordinary(trace), trace.pages([(10, "[heap]")])]).splitlines()[1]
         assert told in line
         assert untold not in line
@@ -146,7 +147,7 @@ def test_filter_by_time_counts_from_the_start_of_the_trace(kit: Any) -> None:
 
 def test_json_has_the_documented_keys(kit: Any) -> None:
     trace = kit.Trace()
-    trace.context.facts["command"] = ["python3", b"/tmp/\xff".decode("utf-8", "surrogateescape")]
+    trace.context.info.command = ["python3", b"/tmp/\xff".decode("utf-8", "surrogateescape")]
     report = json.loads(kit.printed(trace, kit.ordinary(trace), json=True, top=2))
     assert sorted(report) == ["answer", "completeness", "facts", "filter", "ledger", "seen", "summary"]
     assert report["answer"].startswith("peak 412.6 MiB")

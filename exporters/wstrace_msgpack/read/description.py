@@ -1,0 +1,55 @@
+"""What a trace file says of the trace as a whole: its header, its clock marks and its facts, as a TraceInfo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from wstrace.clock import ClockAnchor
+from wstrace.trace_info import TraceInfo
+from wstrace_msgpack.format.frames import Header
+
+#: a time or an offset beyond this is none
+_LARGEST = 1 << 62
+
+
+def trace_info(
+    header: Header, facts: Mapping[str, Any], marks: Iterable[Mapping[str, Any]], begin_ns: int
+) -> TraceInfo:
+    """The TraceInfo of a recorded trace.
+
+    Args:
+        header: of its first part.
+        facts: of its last facts mark; {} when it was cut.
+        marks: all of its marks, of which the clock's are taken.
+        begin_ns: when it began, on the records' clock.
+    """
+    info = TraceInfo.from_dict(facts)
+    begin_ns = begin_ns if _is_time(begin_ns) else 0
+    first = begin_ns, begin_ns + _offset(header, begin_ns)
+    later = [
+        (mark["monotonic"], mark["realtime"])
+        for mark in marks
+        if mark.get("m") == "clock" and _is_time(mark.get("monotonic")) and _is_time(mark.get("realtime"))
+    ]
+    name = header.clock.get("name")
+    info.clock = ClockAnchor(
+        [first, *(mark for mark in later if mark[0] > begin_ns)], name if type(name) is str else ""
+    )
+    info.command = info.command or list(header.command)
+    info.started_ns = info.started_ns or begin_ns
+    info.page_size = header.page_size
+    info.host, info.boot_id, info.created_ns = header.host, header.boot_id, header.created_ns
+    return info
+
+
+def _offset(header: Header, begin_ns: int) -> int:
+    """ns from the records' clock to the wall clock, as it was when the trace began."""
+    offset = header.clock.get("realtime_offset_ns")
+    if type(offset) is int and abs(offset) < _LARGEST:
+        return offset
+    return header.created_ns - begin_ns if header.created_ns and _is_time(header.created_ns) else 0
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST

@@ -1,0 +1,212 @@
+"""TraceInfo: what is known of a trace beside its records and its ledger; and the types that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from wstrace.clock import ClockAnchor
+
+#: a recorded number outside of this is no time, count or size of ours
+_LARGEST = (1 << 63) - 1
+#: texts of a list, of those that a file may name
+_MOST_TEXTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What a source gives on this machine, as tried, not guessed.
+
+    name is "full", a lesser level of the source's own ("user", "counters") or "none"; why and remedy say what stands
+    in the way and the exact command that lifts it.
+    """
+
+    name: str
+    why: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the system itself accounts to a target; None where it does not tell. Children that were waited for count.
+
+    peak_sampled: the peak is the largest that was seen now and then, the true one may be higher.
+    """
+
+    minor: int | None = None
+    major: int | None = None
+    peak_resident_bytes: int | None = None
+    cpu_seconds: float | None = None
+    peak_sampled: bool = False
+
+    @property
+    def faults(self) -> int | None:
+        """Minor and major faults together; None where neither is known."""
+        known = [count for count in (self.minor, self.major) if count is not None]
+        return sum(known) if known else None
+
+    def __add__(self, other: Usage) -> Usage:
+        """Of two processes: counts and seconds add up, the peak is the larger one."""
+        return Usage(
+            _either(self.minor, other.minor, sum),
+            _either(self.major, other.major, sum),
+            _either(self.peak_resident_bytes, other.peak_resident_bytes, max),
+            _either(self.cpu_seconds, other.cpu_seconds, sum),
+            self.peak_sampled or other.peak_sampled,
+        )
+
+
+@dataclass(slots=True)
+class TraceInfo:
+    """One trace: what was traced, how, where and when. The session and its plugins fill it in while the trace goes on.
+
+    Attributes:
+        command: the command line of a launched target, the name of an attached one.
+        targets: the pids that the trace began with.
+        exit_code: of the target, once it has ended.
+        level: what the sources gave; None = no source has said.
+        usage: what the system accounts to the targets, all together.
+        sampled: one fault in this many was recorded.
+        notes: what the trace cannot show, each with its reason.
+        clock: wall time of the records.
+        started_ns, ended_ns: when it began and ended, on the records' clock; 0 = not known.
+        page_size: bytes of a page where it was recorded; 0 = not known.
+        host: of a recorded trace: system, release, machine, name; {} = this machine.
+        boot_id: of a recorded trace: names the boot whose clock its records have; "" = this one's, or not known.
+        created_ns: of a recorded trace: wall time of its beginning, in ns.
+        saved: the file that holds all of it, once that is written; "-" = it went to standard output.
+        final_snapshot: the pid whose resident pages were read at its exit.
+        snapshot_age_ms: how long before the end the last snapshot of resident pages was taken.
+        extra: what a plugin adds, by a name of its own; plain values, which a trace file can hold.
+    """
+
+    command: list[str] = field(default_factory=list)
+    targets: tuple[int, ...] = ()
+    exit_code: int | None = None
+    level: Level | None = None
+    usage: Usage = field(default_factory=Usage)
+    sampled: int = 1
+    notes: list[str] = field(default_factory=list)
+    clock: ClockAnchor = field(default_factory=ClockAnchor)
+    started_ns: int = 0
+    ended_ns: int = 0
+    page_size: int = 0
+    host: Mapping[str, Any] = field(default_factory=dict)
+    boot_id: str = ""
+    created_ns: int = 0
+    saved: str = ""
+    final_snapshot: int | None = None
+    snapshot_age_ms: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the records were taken earlier and are read again: their clock is not running here."""
+        return not self.clock.live
+
+    @property
+    def level_name(self) -> str:
+        """The level's name; "full" where no source has said otherwise."""
+        return self.level.name if self.level is not None else "full"
+
+    def note(self, reason: str) -> None:
+        """Adds something that the trace cannot show, once."""
+        if reason not in self.notes:
+            self.notes.append(reason)
+
+    def become(self, other: TraceInfo) -> None:
+        """Takes over all that the other one says: a replay is the trace that it reads."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(other, one.name))
+
+    # -- in a file and in JSON ---------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its plain values by name, as the `facts` of a trace file and of JSON; what is not known is absent.
+
+        clock, host, boot_id and created_ns are not among them: they stand in a trace file's header and clock marks.
+        """
+        level, usage = self.level or Level(""), self.usage
+        known = {
+            "command": self.command,
+            "pid": self.targets[0] if self.targets else None,
+            "pids": list(self.targets) if len(self.targets) > 1 else None,
+            "exit_code": self.exit_code,
+            "level": level.name,
+            "level_why": level.why,
+            "level_remedy": level.remedy,
+            "usage_minor": usage.minor,
+            "usage_major": usage.major,
+            "peak_resident_bytes": usage.peak_resident_bytes,
+            "peak_sampled": usage.peak_sampled or None,
+            "sampled": self.sampled if self.sampled > 1 else None,
+            "not_visible": self.notes,
+            "started_ns": self.started_ns or None,
+            "ended_ns": self.ended_ns or None,
+            "page_size": self.page_size or None,
+            "saved": self.saved,
+            "final_snapshot": self.final_snapshot,
+            "snapshot_age_ms": self.snapshot_age_ms,
+        }
+        told = {key: value for key, value in known.items() if value is not None and value not in ("", [])}
+        return {**told, **{key: value for key, value in self.extra.items() if key not in known}}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> TraceInfo:
+        """What to_dict() gave, from a file that anyone may have written: a value of another type is not known.
+
+        Where it was saved then is left out.
+        """
+        pid, pids = facts.get("pid"), facts.get("pids")
+        targets = pids if isinstance(pids, list) else [pid]
+        level, why, remedy = (_text(facts.get(key)) for key in ("level", "level_why", "level_remedy"))
+        return cls(
+            command=_texts(facts.get("command")),
+            targets=tuple(one for one in map(_count, targets[:_MOST_TEXTS]) if one is not None),
+            exit_code=_count(facts.get("exit_code")),
+            level=Level(level, why, remedy) if level else None,
+            usage=Usage(
+                _count(facts.get("usage_minor")),
+                _count(facts.get("usage_major")),
+                _count(facts.get("peak_resident_bytes")),
+                peak_sampled=facts.get("peak_sampled") is True,
+            ),
+            sampled=max(1, _count(facts.get("sampled")) or 1),
+            notes=_texts(facts.get("not_visible")),
+            started_ns=_count(facts.get("started_ns")) or 0,
+            ended_ns=_count(facts.get("ended_ns")) or 0,
+            page_size=_count(facts.get("page_size")) or 0,
+            final_snapshot=_count(facts.get("final_snapshot")),
+            snapshot_age_ms=_count(facts.get("snapshot_age_ms")),
+            extra={key: value for key, value in facts.items() if isinstance(key, str) and key not in _KEYS},
+        )
+
+
+_KEYS = frozenset(
+    (
+        *("command", "pid", "pids", "exit_code", "level", "level_why", "level_remedy", "usage_minor", "usage_major"),
+        *("peak_resident_bytes", "peak_sampled", "sampled", "not_visible", "started_ns", "ended_ns", "page_size"),
+        *("saved", "final_snapshot", "snapshot_age_ms"),
+    )
+)
+
+
+def _either(one: Any, other: Any, both: Any) -> Any:
+    """The one that is known, or both(...) of the two."""
+    return other if one is None else one if other is None else both((one, other))
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= _LARGEST else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):  # a text that is no UTF-8 stands so in a file
+        return value.decode("utf-8", "surrogateescape")
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> list[str]:
+    given: Iterable[object] = value if isinstance(value, list | tuple) else ()
+    return [_text(one) for one in list(given)[:_MOST_TEXTS] if isinstance(one, str | bytes)]
