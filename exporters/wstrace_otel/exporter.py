@@ -226,9 +226,6 @@ class OtelExporter(Exporter):
     def _counted(self) -> tuple[int, int]:
         """(minor, major) by the kernel: what the source counted, else what the system accounts to the targets."""
         ledger, usage = self._context.ledger, self._context.info.usage
-        if both := ledger.get("counted", "page_fault"):  # a system that counts the types together
-            major = self._processes.recorded(1)
-            return both - major, major
         minor, major = (ledger.get("counted", kind) for kind in (names.MINOR, names.MAJOR))
         if minor or major:
             return minor, major

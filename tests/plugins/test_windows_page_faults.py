@@ -47,6 +47,8 @@ def test_every_fault_arrives_once_in_order():
     assert set(rows["pid"]) == {7}
     assert context.ledger.losses() == []
     assert context.ledger.get("counted") == 5000
+    assert context.ledger.get("counted", "major") == sum(row[3] for row in expected) == 1667
+    assert context.ledger.get("counted", "minor") == 5000 - 1667
     assert context.ledger.get("unaccounted") == 0
     assert not windows.handles  # every handle closed
 

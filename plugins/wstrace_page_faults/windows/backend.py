@@ -21,6 +21,7 @@ from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import (
     ADDRESS_SPACE,
     DTYPES,
+    FAULT_MAJOR,
     FAULT_OBSERVER,
     FAULT_PC_KERNEL,
     PAGE_FAULT,
@@ -161,6 +162,7 @@ class PageFaults(Source):
 
     def _batches(self, process: _Process, changes: Changes, window: tuple[int, int]) -> Iterator[Batch]:
         columns = changes.columns
+        process.major += int(np.count_nonzero(columns["flags"] & FAULT_MAJOR))
         rows = process.space.discover(np.concatenate((columns["va"], columns["pc"])), window[0])
         if len(rows["start"]):
             yield self._batch(ADDRESS_SPACE, rows, window)
@@ -226,7 +228,9 @@ class PageFaults(Source):
         watch, ledger = process.watch, self._context.ledger
         counted = watch.counted()
         if counted is not None:
-            ledger.add("counted", counted, "page_fault")
+            # Windows counts both types together: what was not recorded as major counts as minor
+            ledger.add("counted", counted - min(process.major, counted), "minor")
+            ledger.add("counted", min(process.major, counted), "major")
             missing = counted - watch.recorded - watch.lost
             ledger.add("unaccounted", max(missing, 0), "page_fault")
             if missing > max(counted // 4, KERNEL_RECORDS):
@@ -276,6 +280,7 @@ class _Process:
 
     def __init__(self, api: Any, pid: int, context: Context, parent: int) -> None:
         self.pid, self.parent = pid, parent
+        self.major = 0  # records of faults that read from disk
         self.watch = Watch(api, pid)
         self.name = context.strings.code(processes.name(api, self.watch.handle, pid))
         self.space = AddressSpace(Memory(api, self.watch.handle), pid, context.strings)
