@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wstrace.batch import Batch, Dictionary
+from wstrace.errors import WstraceError
 from wstrace.interfaces import Context, Exporter
 from wstrace.ledger import Ledger
 from wstrace.schema import DTYPES, PAGE_FAULT
@@ -12,7 +13,9 @@ from wstrace.schema import DTYPES, PAGE_FAULT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from wstrace.analysis.place_counts import PlaceCounts
     from wstrace.analysis.summary import Summary
+    from wstrace.analysis.symbols import PlaceBy, Symbolizer
 
 #: bytes of faults that are kept; the rest is counted, in the summary and as dropped
 KEEP_BYTES = 256 << 20
@@ -26,19 +29,24 @@ class Recorder(Exporter):
     def __init__(self, *, keep_bytes: int = KEEP_BYTES) -> None:
         from wstrace.analysis.summary import Summary
 
-        self.summary: Summary = Summary()
+        self.summary: Summary = Summary(self._by_place)
+        self._symbolizer: Symbolizer | None = None
         self._keep_bytes = keep_bytes
         self._batches: list[Batch] = []
         self._bytes = 0
         self._ledger = Ledger()
 
     def start(self, context: Context) -> None:
-        """Takes the ledger to tell what it could not keep."""
-        self._ledger = context.ledger
+        """Takes the ledger to tell what it could not keep, and what names the places of faults."""
+        from wstrace.analysis.symbols import Symbolizer
+
+        self._ledger, self._symbolizer = context.ledger, Symbolizer(context)
 
     def export(self, batch: Batch) -> None:
         """Counts the batch; keeps it when it holds page faults."""
         self.summary.add(batch)
+        if self._symbolizer is not None:
+            self._symbolizer.learn(batch)
         if batch.schema.name != PAGE_FAULT.name:
             return
         if self._bytes + batch.nbytes > self._keep_bytes:
@@ -46,6 +54,17 @@ class Recorder(Exporter):
             return
         self._bytes += batch.nbytes
         self._batches.append(batch)
+
+    def _by_place(self, by: PlaceBy) -> PlaceCounts:
+        """The faults kept so far by section or function: resolved only when somebody asks."""
+        from wstrace.analysis.place_counts import PlaceCounts
+
+        if self._symbolizer is None:
+            raise WstraceError("the session has not begun", "ask after start()")
+        counts = PlaceCounts(self._symbolizer, by)
+        for batch in list(self._batches):
+            counts.add(batch)
+        return counts
 
     @property
     def strings(self) -> Dictionary:

@@ -7,7 +7,9 @@ import os
 from typing import Any, Literal, TextIO, get_args
 
 from wstrace.analysis.filter import Filter
+from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.summary import By, Summary
+from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Exporter
 from wstrace.schema import PAGE_FAULT
@@ -16,8 +18,6 @@ from wstrace.terminal.table import Styled, Table
 from wstrace.text import json_safe
 from wstrace_console import headline
 from wstrace_console.live import LiveFigures
-from wstrace_console.place_counts import PlaceCounts
-from wstrace_console.places import Places
 
 
 class Console(Exporter):
@@ -73,7 +73,7 @@ class Console(Exporter):
         self._context = Context()
         self._output: Output | None = None
         self._live: LiveFigures | None = None
-        self._places: Places | None = None
+        self._symbolizer: Symbolizer | None = None
         self._counts: PlaceCounts | None = None
         self._seen = 0
 
@@ -91,9 +91,9 @@ class Console(Exporter):
         else:
             self._output = Output.open(self._path) if self._path else Output.standard(self._to)
         if self._format != "summary" or self._by in ("section", "function"):
-            self._places = Places(context)
+            self._symbolizer = Symbolizer(context)
             if self._by == "section" or self._by == "function":
-                self._counts = PlaceCounts(self._places, self._by)
+                self._counts = PlaceCounts(self._symbolizer, self._by)
                 self._counts.page_size = context.info.page_size or 4096
         if self._wants_live(self._output):
             self._live = LiveFigures(self._output, self.summary, context.ledger, [t.pid for t in context.targets])
@@ -107,8 +107,8 @@ class Console(Exporter):
 
     def export(self, batch: Batch) -> None:
         """Counts a batch, or prints its faults."""
-        if self._places is not None:
-            self._places.learn(batch)
+        if self._symbolizer is not None:
+            self._symbolizer.learn(batch)
         if batch.schema.name == PAGE_FAULT.name:
             self._seen += len(batch)
         batch = self._filter.apply(batch)
@@ -123,10 +123,10 @@ class Console(Exporter):
     def _print(self, batch: Batch) -> None:
         from wstrace_console.lines import json_lines, text_lines
 
-        output, places = self._output, self._places
-        if output is None or places is None or output.broken:
+        output, symbolizer = self._output, self._symbolizer
+        if output is None or symbolizer is None or output.broken:
             return
-        for block in (text_lines if self._format == "lines" else json_lines)(batch, places):
+        for block in (text_lines if self._format == "lines" else json_lines)(batch, symbolizer):
             output.write(block)
 
     def tick(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from wstrace.analysis.filter import Filter
-from wstrace.analysis.summary import UNKNOWN, Summary
+from wstrace.analysis.summary import Summary
+from wstrace.analysis.symbols import UNKNOWN
 from wstrace.ledger import Ledger
 from wstrace.schema import PAGE_FAULT
 from wstrace.text import base_name, duration, number, plural, printable, size

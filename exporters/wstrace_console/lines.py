@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
+from wstrace.interfaces import Place
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_EXECUTE,
@@ -16,33 +18,32 @@ from wstrace.schema import (
     FAULT_WRITE,
     KINDS,
 )
-from wstrace.text import well_formed
-from wstrace_console.places import Places, json_of, text_of
+from wstrace.text import printable, well_formed
 
 #: rows that are turned into text at once: bounds the memory of a large batch
 ROWS = 8192
 
 
-def text_lines(batch: Batch, places: Places) -> Iterator[str]:
+def text_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
     """Blocks of lines such as `7f3a1c2b3000 7f3a1d001234 libc.so.6!.text(14) via libpython3.11.so.1.0!.text(12)`."""
     for part in _parts(batch):
-        owners = places.of(part, "va", "mapping", "file")
-        modules = places.of(part, "pc", "pc_mapping", "pc_file")
+        owners = symbolizer.of(part, "va", "mapping", "file")
+        modules = symbolizer.of(part, "pc", "pc_mapping", "pc_file")
         yield "".join(
             f"{va:012x} {pc:012x} {text_of(owner)} via {text_of(module)}\n"
             for va, pc, owner, module in zip(part["va"].tolist(), part["pc"].tolist(), owners, modules, strict=True)
         )
 
 
-def json_lines(batch: Batch, places: Places) -> Iterator[str]:
+def json_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
     """Blocks of JSON lines; the keys are documented in exporters/README.md."""
     for part in _parts(batch):
         columns = {name: part[name].tolist() for name in part}
-        owners = places.of(part, "va", "mapping", "file")
-        modules = places.of(part, "pc", "pc_mapping", "pc_file")
+        owners = symbolizer.of(part, "va", "mapping", "file")
+        modules = symbolizer.of(part, "pc", "pc_mapping", "pc_file")
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
         yield "".join(
-            json.dumps(_fault(row, part), ensure_ascii=False, separators=(",", ":"))[:-1]
+            json.dumps(_fault(row, part), separators=(",", ":"))[:-1]
             + f',"owner":{_json(owner)},"via":{_json(module)}}}\n'
             for row, owner, module in zip(rows, owners, modules, strict=True)
         )
@@ -65,8 +66,26 @@ def _fault(row: dict[str, Any], batch: Batch) -> dict[str, Any]:
     return fault
 
 
-def _json(place: Any) -> str:
-    return json.dumps(json_of(place), ensure_ascii=False, separators=(",", ":"))
+def text_of(place: Place | str) -> str:
+    """A place for people and other programs: one line, well-formed."""
+    return printable(str(place))
+
+
+def json_of(place: Place | str) -> Mapping[str, Any]:
+    """A place's own keys in a JSON line: module, section, number, address (hex) as far as known."""
+    if isinstance(place, str):
+        return {"module": well_formed(place)}
+    found: dict[str, Any] = {"module": well_formed(place.module), "address": f"{place.address:#x}"}
+    if place.number:
+        found |= {"section": well_formed(place.section), "number": place.number}
+    if place.function:
+        found |= {"function": well_formed(place.function), "displacement": place.displacement}
+    return found
+
+
+def _json(place: Place | str) -> str:
+    """JSON in ASCII: control characters of the upper half and bidirectional marks are escapes in it too."""
+    return json.dumps(json_of(place), separators=(",", ":"))
 
 
 def _parts(batch: Batch) -> Iterator[Batch]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from wstrace.analysis.summary import UNKNOWN, By, Row, Summary
+from wstrace.analysis.place_counts import PlaceCounts
+from wstrace.analysis.summary import By, Row, Summary
+from wstrace.analysis.symbols import UNKNOWN
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Table
 from wstrace.text import base_name, number, size
 from wstrace.trace_info import TraceInfo
 from wstrace_console.headline import counters
-from wstrace_console.place_counts import PlaceCounts
 
 TITLES: dict[str, str] = {
     "file": "file of the page",
@@ -61,9 +62,8 @@ def brought_table(summary: Summary, info: TraceInfo, top: int) -> Table:
 
 def place_table(places: PlaceCounts, info: TraceInfo, top: int) -> Table:
     """Faults by section, beside the pages that are still in memory where a snapshot tells, or by function."""
-    brought = {label: (minor + major, major) for label, (minor, major, _) in places.rows.items() if minor + major}
-    pages = {label: pages for label, (_, _, pages) in places.rows.items() if pages}
-    return _beside(TITLES[places.by], brought, pages, info, top)
+    brought = {label: (minor + major, major) for label, (minor, major) in places.faults().items()}
+    return _beside(TITLES[places.by], brought, places.resident(), info, top)
 
 
 def _beside(

@@ -10,10 +10,12 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.symbols import label_of
 from wstrace.errors import Unavailable
-from wstrace.plugins import api_name, default_plugins
+from wstrace.plugins import api_name
 from wstrace.schema import KIND_FILE, KIND_SHIFT, KINDS
 from wstrace_os.intervals import cut, overlap, without
+from wstrace_working_set.places import places
 from wstrace_working_set.working_set import WorkingSet, working_set
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
@@ -201,19 +203,12 @@ class _Pages:
         return _Pages(self.taken, self.start[mask], self.end[mask], self.row[mask])
 
     def _sections(self) -> list[tuple[str, str, int]]:
-        """The image section that each page begins in; by module where no plugin tells sections."""
-        resolvers = default_plugins().resolvers
-        if "sections" not in resolvers:
-            return self.names("module")
-        resolver, found, page = resolvers["sections"](), [], self.taken.page_size
-        files = self.taken.mappings["file"][self.row]
-        for code in np.unique(files).tolist():
-            some = self._take(files == code)
-            offset = some.start - self.taken.mappings["start"][some.row] + self.taken.mappings["offset"][some.row]
-            pages = ((some.end - some.start) // np.uint64(page)).astype(np.int64)
-            nth = np.arange(pages.sum()) - np.repeat(np.cumsum(pages) - pages, pages)
-            unique, counts = np.unique(np.repeat(offset, pages) + (nth * page).astype("<u8"), return_counts=True)
-            places = resolver.resolve(self.taken.strings[code], unique, pid=self.taken.pid)
-            for place, count in zip(places, counts.tolist(), strict=True):
-                found.append((str(place) if place.number else place.module, "file", count * page))
-        return found
+        """The image section that each page begins in; its module where no plugin tells sections."""
+        page = self.taken.page_size
+        pages = ((self.end - self.start) // np.uint64(page)).astype(np.int64)
+        nth = np.arange(pages.sum()) - np.repeat(np.cumsum(pages) - pages, pages)
+        found: dict[str, int] = {}
+        for place in places(np.repeat(self.start, pages) + (nth * page).astype("<u8"), [self.taken]):
+            label = label_of(place, "section")
+            found[label] = found.get(label, 0) + page
+        return [(label, "file", size) for label, size in found.items()]

@@ -1,4 +1,4 @@
-"""Names what lies at addresses of a process: `module!section(n)`, `module+0x...`, `[heap]`, by its snapshots."""
+"""Names what lies at addresses of a process by snapshots of it: `module!section(n)`, `module+0x...`, `[heap]`."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.interfaces import Resolver
-from wstrace.schema import KIND_FILE, KIND_SHIFT
+from wstrace.analysis.symbols import Symbolizer
+from wstrace.batch import Batch
+from wstrace.interfaces import Context, Place
+from wstrace.plugins import default_plugins
+from wstrace.schema import PAGE_FAULT
 from wstrace_working_set.working_set import WorkingSet
 
 KERNEL = 1 << 63  # both systems' 64-bit kernels live in the upper half
 
 
-def names(addresses: NDArray[Any], snapshots: Sequence[WorkingSet], resolver: Resolver | None) -> list[str]:
-    """The name of each address, by the first snapshot in which it is mapped.
+def places(addresses: NDArray[Any], snapshots: Sequence[WorkingSet]) -> list[Place | str]:
+    """What lies at each address, by the first snapshot in which it is mapped.
 
     Args:
-        addresses: u64, shape (n,); unique ones: each is resolved once.
-        snapshots: of one process, the most trusted first.
-        resolver: tells sections; None = the module's name and the offset into its file.
+        addresses: u64, shape (n,).
+        snapshots: of one living process, with one Dictionary, the most trusted first.
     """
-    found = np.where(addresses >= np.uint64(KERNEL), "[kernel]", "[unknown]").astype(object)
+    strings = snapshots[0].strings
+    resolvers = {name: cls() for name, cls in default_plugins().resolvers.items()}
+    symbolizer = Symbolizer(Context(resolvers=resolvers), live=True)
+    ids, files = np.zeros(len(addresses), "<u4"), np.zeros(len(addresses), "<u4")
+    files[addresses >= np.uint64(KERNEL)] = strings.code("[kernel]")
+    first = 1
     for taken in snapshots:
-        start, end = taken.mappings["start"], taken.mappings["end"]
-        row = np.searchsorted(start, addresses, "right") - 1
-        open_ = (found == "[unknown]") & (row >= 0)
-        open_[open_] = addresses[open_] < end[row[open_]]
-        kinds = (taken.mappings["flags"][row] >> KIND_SHIFT) & 15
-        for code in np.unique(taken.mappings["file"][row[open_]]).tolist():
-            some = open_ & (taken.mappings["file"][row] == code)
-            found[some] = taken.strings[code] or "[unknown]"
-            some &= kinds == KIND_FILE
-            if resolver is not None and some.any():
-                offset = addresses[some] - start[row[some]] + taken.mappings["offset"][row[some]]
-                found[some] = [str(place) for place in resolver.resolve(taken.strings[code], offset, pid=taken.pid)]
-    names: list[str] = found.tolist()
-    return names
+        symbolizer.learn(taken.mapping_rows(first))
+        rows = taken.rows_at(addresses)
+        new = (rows >= 0) & (ids == 0)
+        ids[new] = first + rows[new]
+        first += len(taken.mappings["start"])
+    batch = Batch(PAGE_FAULT, {"va": addresses, "mapping": ids, "file": files}, strings=strings)
+    return symbolizer.of(batch, "va", "mapping", "file")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.place_counts import OTHER, PlaceCounts
+from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.analysis.symbols import UNKNOWN, PlaceBy
 from wstrace.analysis.tally import Tally, group
 from wstrace.batch import Batch, Dictionary
+from wstrace.errors import WstraceError
 from wstrace.schema import (
     FAULT_MAJOR,
     FAULT_OBSERVER,
     FAULT_PC_KERNEL,
     KINDS,
-    NOT_RESIDENT,
     PAGE_FAULT,
     PROCESS,
     PROCESS_EXIT,
@@ -27,9 +30,6 @@ from wstrace.schema import (
 from wstrace.text import base_name
 
 By = Literal["file", "module", "pair", "thread", "process", "kind"]
-
-UNKNOWN = "[unknown]"
-OTHER = "[other]"
 
 
 class Row(NamedTuple):
@@ -53,6 +53,9 @@ class Summary:
 
     One thread at a time. Its memory is bounded: a table keeps at most 65,536 keys and counts the rarest as `[other]`.
 
+    Args:
+        places: gives the counts by section or function, where what it is made for can tell them.
+
     Attributes:
         total, minor, major: faults.
         unresolved: faults whose page has no known mapping.
@@ -64,19 +67,20 @@ class Summary:
 
     LIMIT = Tally.LIMIT
 
-    def __init__(self) -> None:
+    def __init__(self, places: Callable[[PlaceBy], PlaceCounts] | None = None) -> None:
+        self._places = places
         self.total = self.minor = self.major = self.unresolved = self.kernel = self.observer = 0
         self.first_ns = self.last_ns = self.exits = 0
         self.strings: Dictionary | None = None
         self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
         self._names: dict[int, int] = {}  # pid << 32 | tid -> code of its last name
         self._parents: dict[int, int] = {}  # pid -> its parent's
-        self._snapshots: dict[int, Snapshot] = {}
+        self._snapshots: LastSnapshots[Tally] = LastSnapshots(Tally, lambda tally, part: tally.add(*self._pages(part)))
         self._written = Tally(self.LIMIT)
         self._add = {
             PAGE_FAULT.name: self._page_fault,
             PROCESS.name: self._process,
-            RESIDENT_PAGES.name: self._resident,
+            RESIDENT_PAGES.name: self._snapshots.add,
             WRITTEN_PAGES.name: self._write,
         }
 
@@ -141,16 +145,6 @@ class Summary:
             named = batch["name"] != 0
             _remember(self._names, (pids << 32 | tids)[named], batch["name"][named])
 
-    def _resident(self, batch: Batch) -> None:
-        pid = int(batch.header.get("pid", 0))
-        if pid not in self._snapshots and len(self._snapshots) >= MAX_SNAPSHOTS:
-            del self._snapshots[next(iter(self._snapshots))]
-        held = self._snapshots.setdefault(pid, Snapshot())
-        rows = batch
-        if "flags" in batch:
-            rows = batch.take((batch["flags"] & NOT_RESIDENT) == 0)
-        held.add(batch.header, *self._pages(rows))
-
     def _write(self, batch: Batch) -> None:
         self._written.add(*self._pages(batch))
 
@@ -161,15 +155,23 @@ class Summary:
 
     # -- what it tells -----------------------------------------------------------------------------------------------
 
-    def top(self, by: By = "file", n: int | None = 10, *, hard: bool = False, soft: bool = False) -> list[Row]:
+    def top(
+        self, by: By | PlaceBy = "file", n: int | None = 10, *, hard: bool = False, soft: bool = False
+    ) -> list[Row]:
         """The n rows with the most faults (None: all), most first, equal ones by label.
 
         Args:
-            by: file = the page's file; module = last part of the instruction's; pair = both; thread; process; kind.
+            by: file = the page's file; module = last part of the instruction's; pair = both; thread; process; kind;
+                section = that of the page; function = that of the instruction.
             n: how many rows.
             hard: count only faults that read from disk.
             soft: count only faults that did not.
+
+        Raises:
+            WstraceError: this summary has nothing that could tell sections or functions.
         """
+        if by == "section" or by == "function":
+            return self._top_places(by, n, hard=hard, soft=soft)
         table = self._tables[by]
         counts, other = table.counts.copy(), table.other.copy()
         counts[:, 0] -= counts[:, 1]  # (all, major) -> (minor, major)
@@ -191,6 +193,17 @@ class Summary:
         whole = max(int(sums.sum() + other.sum()), 1)
         ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))[:n]
         return [Row(_label(by, key), sum(pair), *pair, sum(pair) / whole, key) for key, pair in ordered]
+
+    def _top_places(self, by: PlaceBy, n: int | None, *, hard: bool, soft: bool) -> list[Row]:
+        if self._places is None:
+            raise WstraceError(f"this summary cannot tell faults by {by}", "ask that of a session that records")
+        found = {
+            label: (0 if hard else minor, 0 if soft else major)
+            for label, (minor, major) in self._places(by).faults().items()
+        }
+        whole = max(sum(map(sum, found.values())), 1)
+        ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
+        return [Row(label, sum(pair), *pair, sum(pair) / whole, (label,)) for label, pair in ordered if sum(pair)][:n]
 
     def count(self, by: By) -> int:
         """How many rows the table has, those counted as `[other]` included."""
@@ -224,7 +237,7 @@ class Summary:
 
     def resident(self) -> list[tuple[str, str, int]]:
         """(file, kind, pages) of each process's last whole snapshot, most pages first; each counts what it maps."""
-        return self._page_rows([snapshot.table for snapshot in self._snapshots.values()])
+        return self._page_rows([table for _, table in self._snapshots])
 
     def written(self) -> list[tuple[str, str, int]]:
         """(file, kind, pages) of all written pages that were reported, most first."""
@@ -249,34 +262,6 @@ class Summary:
             "resident": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.resident()[:n]],
             "written": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.written()[:n]],
         }
-
-
-#: processes whose resident pages are held; past it the one that was first seen is forgotten
-MAX_SNAPSHOTS = 4096
-
-
-class Snapshot:
-    """One process's resident pages by file and kind: its last whole snapshot by time, or the parts of the first."""
-
-    def __init__(self) -> None:
-        self.table = Tally()
-        self._parts = Tally()
-        self._number: object = None
-        self._time_ns = 0
-        self._whole = True
-
-    def add(self, header: Mapping[str, Any], keys: NDArray[Any], pages: NDArray[Any]) -> None:
-        """Adds one part; the last part makes the snapshot the one that counts."""
-        time_ns = int(header.get("t", self._time_ns))
-        if time_ns < self._time_ns:  # two sources take snapshots: the older one came late
-            return
-        self._time_ns = time_ns
-        if self._whole or header.get("snap") != self._number:
-            self._number, self._parts = header.get("snap"), Tally()
-        self._parts.add(keys, pages)
-        self._whole = bool(header.get("last", True))
-        if self._whole or not len(self.table):
-            self.table = self._parts
 
 
 def _remember(table: dict[int, int], keys: NDArray[Any], values: NDArray[Any]) -> None:

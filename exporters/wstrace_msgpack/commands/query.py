@@ -19,6 +19,8 @@ def query(path: str, sql: str, shape: str, limit: int) -> None:
 
     \b
     wstrace query x.wst "select file, count(*) from page_fault group by file order by 2 desc limit 10"
+    wstrace query x.wst "select file, sum(pages) from still_resident group by file order by 2 desc"
+    still_resident: rows of `resident` of the last whole snapshot of each process, as report and diff count them.
     Also reads what `convert` wrote: wstrace query x.parquet "select count(*) from page_fault"
     Needs wstrace[sql].
     """

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.batch import Batch
 from wstrace.errors import Unavailable, UsageError
 from wstrace_msgpack.interchange.arrow import Converter
 from wstrace_msgpack.read.prefetch import Prefetched
@@ -54,6 +56,8 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
         with open_trace(path) as trace:
             for stream in sorted({*ALWAYS, *trace.streams} - {"mark"}):
                 connection.register(stream, Streamed(trace, stream, named_columns(trace, stream, sql)))
+            if "resident" in trace.streams:
+                connection.register("still_resident", StillResident(trace, "resident", _names(trace, "resident")))
             yield _answer(module, connection, sql)
     finally:
         connection.close()
@@ -79,9 +83,25 @@ class Streamed:
         return converter.reader().__arrow_c_stream__(requested_schema)
 
 
+class StillResident(Streamed):
+    """The rows of `resident` that count in every view: resident pages of the last whole snapshot of each process."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        batches = self._trace.batches(self._stream, self._columns)
+        snapshots: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
+        for batch in batches:
+            snapshots.add(batch)
+        parts = [part for _, counted in snapshots for part in counted]
+        return Converter(batches, parts).reader().__arrow_c_stream__(requested_schema)
+
+
+def _names(trace: TraceFile, stream: str) -> list[str]:
+    return [column.name for column in trace.columns_of(stream)]
+
+
 def named_columns(trace: TraceFile, stream: str, sql: str) -> list[str]:
     """The columns of a stream whose names occur in a query; all where it may mean all. At least one, to count rows."""
-    known = [column.name for column in trace.columns_of(stream)]
+    known = _names(trace, stream)
     text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", sql, flags=re.IGNORECASE).lower()
     words = re.findall(r"\w+", text)
     # `from t` without select, summarize, describe, columns(...), t as a value: all of it may be meant

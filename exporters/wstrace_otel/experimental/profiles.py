@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wstrace.analysis.symbols import MappingTable
 from wstrace.analysis.tally import group
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import OutputError
@@ -115,17 +116,13 @@ class Profiles:
 
     def __init__(self) -> None:
         self._samples: dict[int, dict[Key, int]] = {}  # pid -> samples
-        self._mappings: dict[int, tuple[int, int, int, str]] = {}  # id -> start, end, offset, build id
+        self._mappings = MappingTable(MAX_MAPPINGS)
         self._first = self._last = 0
         self.overflowed = 0
 
     def add_mappings(self, batch: Batch) -> None:
         """Notes where files are mapped, so that an instruction's address can be resolved later."""
-        builds = batch["build_id"].tolist() if "build_id" in batch else [0] * len(batch)
-        columns = (batch[name].tolist() for name in ("id", "start", "end", "offset"))
-        for key, start, end, offset, build in zip(*columns, builds, strict=True):
-            if len(self._mappings) < MAX_MAPPINGS:
-                self._mappings[key] = (start, end, offset, batch.strings[build])
+        self._mappings.add(batch)
 
     def add(self, batch: Batch) -> None:
         """Counts a batch of page faults."""
@@ -187,7 +184,7 @@ class Profiles:
 class _Tables:
     """The tables that samples point into; each row once."""
 
-    def __init__(self, messages: Any, dictionary: Any, strings: Any, mappings: dict[int, Any]) -> None:
+    def __init__(self, messages: Any, dictionary: Any, strings: Any, mappings: MappingTable) -> None:
         self._dictionary, self._strings, self._known = dictionary, strings, mappings
         self._index: dict[Any, int] = {("string", ""): 0}
         dictionary.string_table.append("")
@@ -224,9 +221,11 @@ class _Tables:
         index, row = self._row(("mapping", mapping, file), self._dictionary.mapping_table)
         if row is not None:
             row.filename_strindex = self.string(file_name(self._strings, file))
-            start, end, offset, build = self._known.get(mapping, (0, 0, 0, ""))
-            row.memory_start, row.memory_limit, row.file_offset = start, end, offset
-            if build:
+            _, known = self._known.find(np.array([mapping], np.uint32))
+            if len(known["id"]):
+                row.memory_start, row.memory_limit = int(known["start"][0]), int(known["end"][0])
+                row.file_offset = int(known["offset"][0])
+            if len(known["id"]) and (build := self._strings[int(known["build_id"][0])]):
                 row.attribute_indices.append(self.attribute("process.executable.build_id.gnu", build))
         return index
 

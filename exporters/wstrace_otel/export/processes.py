@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.tally import group
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import FAULT_MAJOR, KINDS, PAGE_SHARED
@@ -31,7 +32,6 @@ class Process:
 
     Attributes:
         faults: place -> faults recorded.
-        resident: (kind, shared) -> pages of the last complete snapshot.
         written: kind -> pages written, all intervals together.
         kernel: (minor, major) as the system counts them; never goes back.
     """
@@ -42,12 +42,11 @@ class Process:
         self.started_ns = self.ended_ns = 0  # monotonic
         self.code: int | None = None
         self.faults: dict[Place, int] = {}
-        self.resident: dict[tuple[int, int], int] = {}
         self.written: dict[int, int] = {}
         self.kernel = [0, 0]
         self._modules = modules
         self._slots: dict[int, dict[Place, int]] = {}  # file -> what its places counted when it got its own series
-        self._partial: dict[tuple[int, int], int] = {}
+        self._snapshots: LastSnapshots[dict[tuple[int, int], int]] = LastSnapshots(dict, _count_pages)
 
     def recorded(self, major: int) -> int:
         """Page faults recorded of that type."""
@@ -96,18 +95,18 @@ class Process:
             found[key] = found.get(key, 0) + count
         return found
 
+    @property
+    def resident(self) -> dict[tuple[int, int], int]:
+        """(kind, shared) -> pages of its last whole snapshot; of `other` those of each process in it, added up."""
+        pages: dict[tuple[int, int], int] = {}
+        for _, counted in self._snapshots:
+            for key, n in counted.items():
+                pages[key] = pages.get(key, 0) + n
+        return pages
+
     def add_resident(self, batch: Batch) -> None:
         """A part of a snapshot of its pages; the parts count when the last one has come."""
-        if not batch.header.get("part"):
-            self._partial = {}
-        if len(batch):
-            kinds = batch["kind"] if "kind" in batch else np.zeros(len(batch), np.uint8)
-            shared = (batch["flags"] & PAGE_SHARED) != 0 if "flags" in batch else np.zeros(len(batch), np.bool_)
-            (kind, share), pages = group(kinds, shared, weights=batch["pages"])
-            for key, n in zip(zip(kind.tolist(), share.tolist(), strict=True), pages.tolist(), strict=True):
-                self._partial[key] = self._partial.get(key, 0) + n
-        if batch.header.get("last", True):
-            self.resident = self._partial
+        self._snapshots.add(batch)
 
     def add_written(self, batch: Batch) -> None:
         """Pages written since the last reset."""
@@ -116,6 +115,15 @@ class Process:
             (kind,), pages = group(kinds, weights=batch["pages"])
             for key, n in zip(kind.tolist(), pages.tolist(), strict=True):
                 self.written[key] = self.written.get(key, 0) + n
+
+
+def _count_pages(pages: dict[tuple[int, int], int], batch: Batch) -> None:
+    """Adds the pages of resident runs by (kind, shared)."""
+    kinds = batch["kind"] if "kind" in batch else np.zeros(len(batch), np.uint8)
+    shared = (batch["flags"] & PAGE_SHARED) != 0 if "flags" in batch else np.zeros(len(batch), np.bool_)
+    (kind, share), counts = group(kinds, shared, weights=batch["pages"])
+    for key, n in zip(zip(kind.tolist(), share.tolist(), strict=True), counts.tolist(), strict=True):
+        pages[key] = pages.get(key, 0) + n
 
 
 class Processes:

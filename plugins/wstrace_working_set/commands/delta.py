@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from wstrace.cli.common import Duration, json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.errors import TargetExited, Unavailable, UsageError
-from wstrace.plugins import default_plugins
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace.session import Session
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, Table
 from wstrace.text import plural, printable, size, well_formed
 from wstrace_working_set.delta import Delta
-from wstrace_working_set.places import names
+from wstrace_working_set.places import places
 
 Line = tuple[int, int, int, str, str]
 
@@ -108,9 +107,8 @@ def _lines(faults: NDArray[Any], d: Delta) -> list[Line]:
     change = np.r_[True, (page[order][1:] != page[order][:-1]) | (by[order][1:] != by[order][:-1])]
     first, counts = order[change], np.diff(np.flatnonzero(change), append=len(order))
     va, pc = faults["va"][first], faults["pc"][first]
-    resolver = default_plugins().resolvers.get("sections")
     addresses, inverse = np.unique(np.concatenate([va, pc]), return_inverse=True)
-    names_ = names(addresses, [d.after, d.before], resolver() if resolver is not None else None)
+    names_ = [str(place) for place in places(addresses, [d.after, d.before])]
     at, via = inverse[: len(va)].tolist(), inverse[len(va) :].tolist()
     return [
         (va_, pc_, n, names_[a], "[kernel]" if in_kernel else names_[v])

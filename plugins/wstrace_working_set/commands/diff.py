@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 import numpy as np
 
+from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.analysis.symbols import UNKNOWN
 from wstrace.batch import Batch
 from wstrace.cli.common import json_option, print_json
 from wstrace.errors import TraceFileError
 from wstrace.plugins import api_name
-from wstrace.schema import KINDS, NOT_RESIDENT
+from wstrace.schema import KINDS
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, Table
 from wstrace.text import base_name, printable, size
@@ -50,39 +50,25 @@ def _signed(n_bytes: int) -> str:
 def _owned(path: str, by: str) -> Owned:
     """Resident bytes by owner. Raises TraceFileError when the file has no whole snapshot."""
     with api_name("open_trace")(path) as trace:
-        found: Owned = {}
-        for batches in _last_snapshots(trace).values():
-            for batch in batches:
-                _count(batch, by, trace.header.page_size, found)
-    if not found:
+        page_size = trace.header.page_size
+        snapshots: LastSnapshots[Owned] = LastSnapshots(dict, lambda owned, part: _count(part, by, page_size, owned))
+        for batch in trace.batches("resident"):
+            snapshots.add(batch)
+    if not snapshots.pids:
         raise TraceFileError(
             f"{printable(path)} holds no whole snapshot", "record one: wstrace snapshot PID -o FILE, or -s working_set"
         )
+    found: Owned = {}
+    for _, owned in snapshots:
+        for name, n_bytes in owned.items():
+            found[name] = found.get(name, 0) + n_bytes
     return found
 
 
-def _last_snapshots(trace: Any) -> dict[int, list[Batch]]:
-    """pid -> the parts of its last snapshot that has all of them."""
-    whole: dict[int, list[Batch]] = {}
-    parts: dict[tuple[int, int], list[Batch]] = {}
-    for batch in trace.batches("resident"):
-        header = batch.header
-        key = int(header["pid"]), int(header["snap"])
-        held = parts.setdefault(key, [])
-        held.append(batch)
-        if header["last"]:
-            last = whole.get(key[0])
-            if len(held) == int(header["part"]) + 1 and (last is None or last[0].header["t"] <= header["t"]):
-                whole[key[0]] = held
-            del parts[key]
-    return whole
-
-
 def _count(batch: Batch, by: str, page_size: int, found: Owned) -> None:
-    resident = (batch["flags"] & NOT_RESIDENT) == 0
-    codes = batch["kind" if by == "kind" else "file"][resident]
-    pages = np.bincount(codes, batch["pages"][resident])
+    codes = batch["kind" if by == "kind" else "file"]
+    pages = np.bincount(codes, batch["pages"])
     for code in np.flatnonzero(pages).tolist():
-        name = KINDS[min(code, len(KINDS) - 1)] if by == "kind" else batch.strings[code] or "[unknown]"
+        name = KINDS[min(code, len(KINDS) - 1)] if by == "kind" else batch.strings[code] or UNKNOWN
         name = base_name(name) if by == "module" else name
         found[name] = found.get(name, 0) + int(pages[code]) * page_size

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from wstrace.analysis.symbols import MappingTable
 from wstrace.batch import Batch
 from wstrace.schema import RESIDENT_PAGES
-from wstrace_console.places import MappingTable
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 

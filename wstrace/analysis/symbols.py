@@ -1,25 +1,26 @@
-"""Where an address lies: the mappings of a trace, and `module!section(n)` for what lies in images."""
+"""What lies at an address: the mappings of a trace, and the section and function of what lies in an image."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.summary import UNKNOWN
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context, Place
-from wstrace.schema import PROCESS_EXIT
-from wstrace.text import base_name, printable, well_formed
+from wstrace.schema import MAPPING, PROCESS, PROCESS_EXIT
+from wstrace.text import base_name
 
 log = logging.getLogger("wstrace")
 
-_FIELDS = {"id": np.uint32, "pid": np.uint32, "start": np.uint64, "offset": np.uint64, "file": np.uint32,
-           "build_id": np.uint32}  # fmt: skip
+UNKNOWN = "[unknown]"
+PlaceBy = Literal["section", "function"]
+_FIELDS = {"id": np.uint32, "pid": np.uint32, "start": np.uint64, "end": np.uint64, "offset": np.uint64,
+           "file": np.uint32, "build_id": np.uint32}  # fmt: skip
 #: ended processes that are remembered
 _ENDED = 1 << 16
 
@@ -82,20 +83,29 @@ class MappingTable:
         self._rows = {name: column[::-1][last] for name, column in rows.items()}
 
 
-class Places:
-    """Names what lies at the addresses of batches. Each file's distinct offsets are resolved once a batch."""
+class Symbolizer:
+    """Names what lies at the addresses of batches. Each file's distinct offsets are resolved once a batch.
 
-    def __init__(self, context: Context) -> None:
+    Args:
+        context: its resolver `sections` is asked.
+        live: the processes live, so that files are read as these see them; None = where the context has targets.
+
+    Attributes:
+        mappings: those of the trace so far.
+    """
+
+    def __init__(self, context: Context, *, live: bool | None = None) -> None:
         self._resolver = context.resolvers.get("sections")
-        self._alive = bool(context.targets)  # else a pid of the trace may be anyone's by now
-        self._mappings = MappingTable()
+        # a pid of a trace file may be anyone's by now
+        self._live = bool(context.targets) if live is None else live
+        self.mappings = MappingTable()
 
     def learn(self, batch: Batch) -> bool:
         """Takes mapping and process batches; False when it is neither."""
-        if batch.schema.name == "mapping":
-            self._mappings.add(batch)
-        elif batch.schema.name == "process":
-            self._mappings.end(batch)
+        if batch.schema.name == MAPPING.name:
+            self.mappings.add(batch)
+        elif batch.schema.name == PROCESS.name:
+            self.mappings.end(batch)
         else:
             return False
         return True
@@ -119,7 +129,7 @@ class Places:
             `[kernel]`, `[unknown]`) where there is no file offset to speak of.
         """
         columns, unknown = batch.columns, np.zeros(len(batch), np.uint32)
-        known, rows = self._mappings.find(columns.get(mapping, unknown))
+        known, rows = self.mappings.find(columns.get(mapping, unknown))
         codes = columns.get(file, unknown)
         index, places = np.empty(len(batch), np.intp), list[Place | str]()
         strings = batch.strings
@@ -139,7 +149,7 @@ class Places:
             asked, which = np.unique(offsets[part], return_inverse=True)
             build_id = strings[int(rows["build_id"][part[0]])]
             index[where[part]] = len(places) + which
-            places += self._resolve(path, asked, int(rows["pid"][part[0]]) if self._alive else 0, build_id)
+            places += self._resolve(path, asked, int(rows["pid"][part[0]]) if self._live else 0, build_id)
         return index, places
 
     def _resolve(self, path: str, offsets: NDArray[Any], pid: int, build_id: str) -> Sequence[Place]:
@@ -156,18 +166,10 @@ def _name(strings: Dictionary, code: int) -> str:
     return (strings[code] if code < len(strings) else "") or UNKNOWN
 
 
-def text_of(place: Place | str) -> str:
-    """A place for people and other programs: one line, well-formed."""
-    return printable(str(place))
-
-
-def json_of(place: Place | str) -> Mapping[str, Any]:
-    """A place's own keys in a JSON line: module, section, number, address (hex) as far as known."""
+def label_of(place: Place | str, by: PlaceBy) -> str:
+    """The row that a place counts for: what lies in no function counts for its section, else for its module."""
     if isinstance(place, str):
-        return {"module": well_formed(place)}
-    found: dict[str, Any] = {"module": well_formed(place.module), "address": f"{place.address:#x}"}
-    if place.number:
-        found |= {"section": well_formed(place.section), "number": place.number}
-    if place.function:
-        found |= {"function": well_formed(place.function), "displacement": place.displacement}
-    return found
+        return place
+    if by == "function" and place.function:
+        return f"{place.module}!{place.function}"
+    return str(place) if place.number else place.module

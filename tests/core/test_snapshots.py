@@ -1,0 +1,79 @@
+"""Which snapshot of resident pages counts, told once for every view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.batch import Batch
+from wstrace.schema import PAGE_GUARD, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
+
+
+def part(pages: int, flags: int = 0, **header: Any) -> Batch:
+    columns = {"start": np.zeros(1, "u8"), "pages": np.array([pages], "u4"), "flags": np.array([flags], "u2")}
+    return Batch(RESIDENT_PAGES, columns, header=header)
+
+
+def counted(limit: int = 4096) -> LastSnapshots[list[int]]:
+    return LastSnapshots(list, lambda pages, batch: pages.extend(batch["pages"].tolist()), limit=limit)
+
+
+def test_a_cut_snapshot_never_counts_and_the_whole_one_before_it_does() -> None:
+    last = counted()
+    last.add(part(30, pid=7, snap=1, part=0, last=False, t=5))
+    assert (list(last), last.cut) == ([], [7])
+    last.add(part(70, pid=7, snap=1, part=1, last=True, t=5))
+    last.add(part(30, pid=7, snap=2, part=0, last=False, t=6))
+    assert (list(last), last.cut) == ([(7, [30, 70])], [])
+
+
+def test_a_snapshot_of_which_a_part_is_missing_never_counts() -> None:
+    last = counted()
+    last.add(part(1, pid=7, snap=1, part=0, last=False, t=5))
+    last.add(part(3, pid=7, snap=1, part=2, last=True, t=5))
+    last.add(part(3, pid=8, snap=1, part=1, last=True, t=5))
+    assert (last.pids, last.cut) == ([], [7, 8])
+
+
+def test_the_greatest_time_wins_whichever_comes_last_and_two_sources_may_take_turns() -> None:
+    last = counted()
+    last.add(part(1, pid=7, snap=1, part=0, last=False, t=9))
+    last.add(part(5, pid=7, snap=0, part=0, last=True, t=8))
+    last.add(part(2, pid=7, snap=1, part=1, last=True, t=9))
+    last.add(part(6, pid=7, snap=3, part=0, last=True, t=1))
+    assert list(last) == [(7, [1, 2])]
+    last.add(part(4, pid=7, snap=2, part=0, last=True, t=9))
+    assert list(last) == [(7, [4])]
+
+
+@pytest.mark.parametrize("flag", [PAGE_SWAPPED, PAGE_ZERO, PAGE_GUARD])
+def test_only_resident_pages_are_counted(flag: int) -> None:
+    last = counted()
+    last.add(part(3, flag, pid=7, snap=1, part=0, last=False, t=1))
+    last.add(part(4, 1, pid=7, snap=1, part=1, last=True, t=1))
+    assert list(last) == [(7, [4])]
+
+
+def test_processes_past_the_limit_are_forgotten_and_counted() -> None:
+    last = counted(limit=2)
+    for pid in range(5):
+        last.add(part(pid, pid=pid, snap=1, part=0, last=True, t=1))
+    assert (last.pids, last.forgotten) == ([3, 4], 3)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 4), st.integers(1, 4)), max_size=12)
+)  # pid, time, parts that come, parts that there are
+def test_it_is_what_a_naive_reading_gives(snapshots: list[tuple[int, int, int, int]]) -> None:
+    last, naive = counted(), dict[int, tuple[int, list[int]]]()
+    for number, (pid, time, come, parts) in enumerate(snapshots):
+        for i in range(min(come, parts)):
+            last.add(part(number * 10 + i, pid=pid, snap=number, part=i, last=i == parts - 1, t=time))
+        if come >= parts and (pid not in naive or naive[pid][0] <= time):
+            naive[pid] = time, [number * 10 + i for i in range(parts)]
+    assert dict(last) == {pid: pages for pid, (_, pages) in naive.items()}

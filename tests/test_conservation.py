@@ -1,0 +1,165 @@
+"""One trace, one answer: every view tells the same faults and the same resident pages."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wstrace import cli
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import (
+    MAPPING,
+    PAGE_FAULT,
+    PAGE_GUARD,
+    PAGE_SHARED,
+    PAGE_SWAPPED,
+    PAGE_ZERO,
+    PROCESS,
+    RESIDENT_PAGES,
+)
+from wstrace.session import Session
+from wstrace.testing import ScriptedSource, batch_of
+from wstrace_otel.export.processes import Processes
+
+PAGE = 4096
+BY = ["file", "module", "pair", "thread", "process", "kind", "section", "function"]
+FILES = {1: "/usr/lib/libc.so.6", 2: "[heap]", 3: "/opt/model.bin", 4: "[anon]"}
+
+
+def answer(*words: object) -> str:
+    """What a command writes to standard output."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert cli.main([str(word) for word in words]) == 0
+    return out.getvalue()
+
+
+def snapshot(pid: int, t: int, parts: list[list[tuple[int, int, int]]], *, cut: bool = False) -> list[Batch]:
+    """A snapshot in parts of rows (mapping, pages, flags); of a cut one the last part is missing."""
+    found = []
+    for number, rows in enumerate(parts):
+        mapping, pages, flags = (list(column) for column in zip(*rows, strict=True))
+        strings = Dictionary()
+        batch = batch_of(RESIDENT_PAGES, strings, start=[(m << 32) + i * (1 << 20) for i, m in enumerate(mapping)],
+                         pages=pages, flags=flags, mapping=mapping, file=[FILES[m] for m in mapping],
+                         kind=[1 if m % 2 else 2 for m in mapping])  # fmt: skip
+        header = {
+            "snap": t,
+            "part": number,
+            "last": number == len(parts) - 1,
+            "pid": pid,
+            "t": t,
+            "pages": int(batch["pages"].sum()),
+        }
+        found.append(Batch(RESIDENT_PAGES, dict(batch.columns), strings=strings, header=header))
+    return found[:-1] if cut else found
+
+
+def trace(tmp_path: Path, snapshots: list[Batch]) -> Path:
+    """A trace file of two processes with 300 faults each."""
+    ids, n = list(FILES), 300
+    mappings = batch_of(MAPPING, id=ids, time_ns=1, pid=7, start=[i << 32 for i in ids],
+                        end=[(i << 32) + (1 << 30) for i in ids], offset=0, file=list(FILES.values()), dev=1, ino=ids,
+                        build_id="", flags=[(1 if i % 2 else 2) << 8 for i in ids])  # fmt: skip
+    batches = [mappings]
+    for pid in (7, 8):
+        chosen = np.arange(n) % 5  # 0: no mapping known
+        batches += [
+            batch_of(PROCESS, time_ns=1, pid=pid, ppid=1, tid=pid, event=1, name=f"worker{pid}", code=0),
+            batch_of(PAGE_FAULT, time_ns=range(10, 10 + n), pid=pid, tid=[pid + i % 3 for i in range(n)],
+                     pc=[(1 << 32) + i * 8 for i in range(n)], va=[(int(m) << 32) + i * PAGE for i, m in
+                     enumerate(chosen)], flags=[int(i % 7 == 0) for i in range(n)], mapping=chosen.tolist(),
+                     pc_mapping=1, file=[FILES.get(int(m), "") for m in chosen], pc_file=FILES[1],
+                     kind=[0 if not m else 1 if m % 2 else 2 for m in chosen.tolist()]),
+        ]  # fmt: skip
+    path = tmp_path / "x.wst"
+    source = ScriptedSource([*batches, *snapshots])
+    with Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[], record=False) as session:
+        session.wait(10)
+    return path
+
+
+CUT = [
+    *snapshot(7, 100, [[(1, 70, PAGE_SHARED), (2, 25, 0)], [(3, 5, 0)]]),
+    *snapshot(7, 200, [[(1, 30, 0)], [(2, 1, 0)]], cut=True),
+]  # fmt: skip
+
+
+def resident_of(report: dict[str, Any], by: str) -> int:
+    """Resident pages in the JSON of `report --by BY`."""
+    if by == "section":
+        return sum(row["still_resident_pages"] for row in report["summary"]["top"]["section"])
+    return sum(row["pages"] for row in report["summary"]["resident"])
+
+
+def test_a_cut_second_snapshot_counts_in_no_view(tmp_path: Path) -> None:
+    path = trace(tmp_path, CUT)
+    for by in ("file", "section"):
+        assert resident_of(json.loads(answer("report", path, "--by", by, "--json", "--top", 99)), by) == 100, by
+
+
+SNAPSHOTS = {
+    "one": snapshot(7, 100, [[(1, 70, 0), (2, 30, 0)]]),
+    "cut": CUT,
+    "of two processes": [*CUT, *snapshot(8, 150, [[(3, 11, 0)]]), *snapshot(8, 250, [[(4, 3, 0)], [(1, 2, 0)]])],
+    "late": [*snapshot(7, 300, [[(1, 8, 0)]]), *snapshot(7, 100, [[(2, 99, 0)]])],
+    "not resident": snapshot(7, 1, [[(1, 4, 0), (2, 9, PAGE_SWAPPED), (3, 9, PAGE_ZERO), (4, 9, PAGE_GUARD)]]),
+}
+
+
+@pytest.mark.parametrize(("snapshots", "pages"), list(zip(SNAPSHOTS.values(), [100, 100, 105, 8, 4], strict=True)),
+                         ids=list(SNAPSHOTS))  # fmt: skip
+def test_every_view_tells_the_same_pages_and_faults(tmp_path: Path, snapshots: list[Batch], pages: int) -> None:
+    path = trace(tmp_path, snapshots)
+    told: dict[str, tuple[int, int]] = {}  # view -> (resident pages, faults)
+    for by in BY:
+        report = json.loads(answer("report", path, "--by", by, "--json", "--top", 999))
+        faults = sum(row["total"] for row in report["summary"]["top"][by])
+        assert sum(row["minor"] + row["major"] for row in report["summary"]["top"][by]) == faults
+        told[f"report --by {by}"] = resident_of(report, by), faults
+        assert report["summary"]["total"] == faults
+    lines = answer("report", path, "--format", "jsonl").splitlines()
+    told["jsonl"] = pages, len(lines)
+    told["lines"] = pages, len(answer("report", path, "--format", "lines").splitlines())
+    info = json.loads(answer("info", path, "--json"))
+    told["info"] = pages, info["rows"]["page_fault"]
+    for by in ("file", "module", "kind"):
+        told[f"diff --by {by}"] = json.loads(answer("diff", path, path, "--by", by, "--json"))["first"] // PAGE, 600
+    told["otel"] = counted_by_otel(path)
+    if pytest.importorskip("duckdb"):
+        rows = [json.loads(answer("query", path, sql, "--format", "json")) for sql in (
+            "select sum(pages)::bigint as n from still_resident", "select count(*) as n from page_fault")]  # fmt: skip
+        told["query"] = rows[0]["n"], rows[1]["n"]
+    assert told == dict.fromkeys(told, (pages, 600))
+
+
+def counted_by_otel(path: Path) -> tuple[int, int]:
+    """(resident pages, faults) as the otel exporter counts a replay."""
+    from wstrace.plugins import api_name
+
+    with api_name("open_trace")(str(path)) as opened:
+        processes = Processes(Dictionary(), limit=1, modules=10)  # so that the second process counts under `other`
+        for batch in opened.batches("page_fault"):
+            processes.add_faults(batch)
+        for batch in opened.batches("resident"):
+            processes.get(batch.header["pid"]).add_resident(batch)
+    pages = sum(n for process in processes for n in process.resident.values())
+    return pages, processes.recorded(0) + processes.recorded(1)
+
+
+def test_a_session_s_summary_tells_functions_as_the_report_does(tmp_path: Path) -> None:
+    path = trace(tmp_path, [])
+    with Session(sources=[f"replay:path={path}"]) as session:
+        session.wait(10)
+    for by in ("section", "function"):
+        rows = json.loads(answer("report", path, "--by", by, "--json", "--top", 999))["summary"]["top"][by]
+        found = session.summary().top(by, None)
+        assert {row.label: (row.minor, row.major) for row in found} == {r[by]: (r["minor"], r["major"]) for r in rows}
+        assert sum(row.share for row in found) == pytest.approx(1)
+    assert sum(row.total for row in session.summary().top("function", None, hard=True)) == session.summary().major

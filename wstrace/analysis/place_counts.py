@@ -1,0 +1,103 @@
+"""Faults and pages by section of the page or function of the instruction. Addresses are resolved batch by batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.analysis.symbols import PlaceBy, Symbolizer, label_of
+from wstrace.batch import Batch
+from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES
+
+#: pages of one batch that are looked at one by one; of a larger one each run counts where it starts
+_PAGES = 1 << 22
+OTHER = "[other]"
+
+
+class PlaceCounts:
+    """`module!section(n)` -> minor and major faults, and still resident pages; or `module!function` -> faults.
+
+    What lies in no function counts for its section, what in no section for its module.
+
+    Args:
+        symbolizer: what names the addresses.
+        by: "section" = that of the page, "function" = that of the instruction.
+        limit: labels that are kept; the rest counts under `[other]`.
+
+    Attributes:
+        page_size: bytes; what the pages of a run are apart.
+    """
+
+    def __init__(self, symbolizer: Symbolizer, by: PlaceBy, limit: int = 65_536) -> None:
+        self.page_size = 4096
+        self.by = by
+        self._symbolizer, self._limit = symbolizer, limit
+        self._faults: dict[str, list[int]] = {}
+        self._snapshots: LastSnapshots[dict[str, int]] = LastSnapshots(dict, self._resident)
+
+    def add(self, batch: Batch) -> None:
+        """Counts a batch of page_fault or resident rows."""
+        if batch.schema.name == PAGE_FAULT.name and len(batch):
+            major = (batch["flags"] & FAULT_MAJOR).astype(np.intp)
+            address = "va" if self.by == "section" else "pc"
+            for label, (minor, hard) in self._sums(batch, address, np.stack([1 - major, major], axis=1)):
+                counts = self._faults.setdefault(self._bounded(label, self._faults), [0, 0])
+                counts[0] += minor
+                counts[1] += hard
+        elif batch.schema.name == RESIDENT_PAGES.name and self.by == "section":
+            self._snapshots.add(batch)
+
+    def faults(self) -> dict[str, tuple[int, int]]:
+        """label -> (minor, major) faults."""
+        return {label: (counts[0], counts[1]) for label, counts in self._faults.items()}
+
+    def resident(self) -> dict[str, int]:
+        """label -> pages of the last whole snapshot of each process; nothing by function."""
+        pages: dict[str, int] = {}
+        for _, counted in self._snapshots:
+            for label, n in counted.items():
+                pages[label] = pages.get(label, 0) + n
+        return pages
+
+    def top(self, n: int | None) -> list[dict[str, Any]]:
+        """The n with the most faults, then pages: section or function, total, minor, major, still_resident_pages."""
+        faults, pages = self.faults(), self.resident()
+        rows = {label: (*faults.get(label, (0, 0)), pages.get(label, 0)) for label in {**faults, **pages}}
+        order = sorted(rows.items(), key=lambda item: (-item[1][0] - item[1][1], -item[1][2], item[0]))
+        fields = ("minor", "major", "still_resident_pages")[: 3 if self.by == "section" else 2]
+        return [
+            {self.by: label, "total": row[0] + row[1], **dict(zip(fields, row, strict=False))}
+            for label, row in order[:n]
+        ]
+
+    def _resident(self, held: dict[str, int], batch: Batch) -> None:
+        pages = batch["pages"].astype(np.int64)
+        if pages.sum() <= _PAGES:
+            first = np.repeat(np.cumsum(pages) - pages, pages)
+            within = (np.arange(len(first)) - first).astype(np.uint64)
+            batch = batch.take(np.repeat(np.arange(len(batch)), pages))
+            start = batch["start"] + within * np.uint64(self.page_size)
+            columns: dict[str, NDArray[Any]] = {**batch.columns, "start": start}
+            batch = Batch(batch.schema, columns, strings=batch.strings, header=batch.header)
+            pages = np.ones(len(batch), np.int64)
+        for label, (n,) in self._sums(batch, "start", pages[:, None]):
+            label = self._bounded(label, held)
+            held[label] = held.get(label, 0) + n
+
+    def _sums(self, batch: Batch, address: str, values: NDArray[Any]) -> list[tuple[str, list[int]]]:
+        """Each distinct label with the sums of its rows of values."""
+        names = ("pc_mapping", "pc_file") if address == "pc" else ("mapping", "file")
+        index, places = self._symbolizer.coded(batch, address, *names)
+        codes: dict[str, int] = {}
+        label = np.fromiter(
+            (codes.setdefault(label_of(place, self.by), len(codes)) for place in places), np.intp, len(places)
+        )
+        rows = label[index]
+        sums = np.stack([np.bincount(rows, column, len(codes)) for column in values.T], axis=1).astype(np.int64)
+        return list(zip(codes, sums.tolist(), strict=True))
+
+    def _bounded(self, label: str, labels: dict[str, Any]) -> str:
+        return label if label in labels or len(labels) < self._limit else OTHER

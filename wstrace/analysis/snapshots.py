@@ -1,0 +1,104 @@
+"""Which snapshot of resident pages counts: of each process the last whole one. Every view asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from wstrace.batch import Batch
+from wstrace.schema import NOT_RESIDENT, RESIDENT_PAGES
+
+T = TypeVar("T")
+
+#: processes whose snapshots are held; past it the one that was seen first is forgotten
+MAX_PROCESSES = 4096
+#: snapshots of one process whose parts may come at the same time: each source takes its own
+_AT_ONCE = 4
+
+
+def resident_rows(batch: Batch) -> Batch:
+    """The runs that count as resident: those with no flag of schema.NOT_RESIDENT (swapped out, zero page ...)."""
+    if "flags" not in batch:
+        return batch
+    keep = (batch["flags"] & NOT_RESIDENT) == 0
+    return batch if keep.all() else batch.take(keep)
+
+
+class LastSnapshots(Generic[T]):
+    """The last whole snapshot of each process, in what its user counts it in. One thread at a time adds.
+
+    A snapshot is whole when its parts 0, 1 ... up to the last one have come; one that is cut (the trace ended, or a
+    part was lost) never counts, and the whole one before it does. The last one is that of the greatest time, of equal
+    times the one that came last. Iterating gives (pid, counted) of each.
+
+    Args:
+        empty: makes what one snapshot is counted in.
+        count: adds the resident rows of one part to it.
+        limit: processes that are held.
+    """
+
+    def __init__(
+        self, empty: Callable[[], T], count: Callable[[T, Batch], None], *, limit: int = MAX_PROCESSES
+    ) -> None:
+        self._empty, self._count, self._limit = empty, count, limit
+        self._processes: dict[int, _Process[T]] = {}
+        self.forgotten = 0
+
+    def add(self, batch: Batch) -> None:
+        """Takes one part of a snapshot; batches of other streams are none of its business."""
+        if batch.schema.name != RESIDENT_PAGES.name:
+            return
+        header = batch.header
+        pid = int(header.get("pid", 0))
+        if pid not in self._processes and len(self._processes) >= self._limit:
+            del self._processes[next(iter(self._processes))]
+            self.forgotten += 1
+        process = self._processes.setdefault(pid, _Process({}))
+        key = int(header.get("t", 0)), int(header.get("snap", 0))
+        parts = process.unfinished.get(key)
+        part = int(header.get("part", parts.next if parts else 0))
+        if part == 0:
+            parts = process.unfinished[key] = _Parts(self._empty())
+            while len(process.unfinished) > _AT_ONCE:
+                del process.unfinished[next(iter(process.unfinished))]
+        if parts is None or part != parts.next:  # a part is missing: it will never be whole
+            process.unfinished.pop(key, None)
+            return
+        self._count(parts.counted, resident_rows(batch))
+        parts.next += 1
+        if header.get("last", True):
+            del process.unfinished[key]
+            if process.whole is None or process.whole[0] <= key[0]:
+                process.whole = key[0], parts.counted
+
+    def __iter__(self) -> Iterator[tuple[int, T]]:
+        for pid, process in list(self._processes.items()):
+            if process.whole is not None:
+                yield pid, process.whole[1]
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that have a whole snapshot."""
+        return [pid for pid, _ in self]
+
+    @property
+    def cut(self) -> list[int]:
+        """The processes of which parts came and no whole snapshot: what they had in memory is not known."""
+        return [pid for pid, process in self._processes.items() if process.whole is None]
+
+
+@dataclass(slots=True)
+class _Parts(Generic[T]):
+    """A snapshot of which parts have come: what they count, and the number of the part that is to come."""
+
+    counted: T
+    next: int = 0
+
+
+@dataclass(slots=True)
+class _Process(Generic[T]):
+    """A process: its unfinished snapshots by (time, number), and (time, counted) of the last whole one."""
+
+    unfinished: dict[tuple[int, int], _Parts[T]]
+    whole: tuple[int, T] | None = None
