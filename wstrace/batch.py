@@ -82,15 +82,15 @@ class Translation:
         import numpy as np
 
         self._source, self._target, self._suffix = source, target, suffix
-        self._codes = np.empty(0, "<i8")  # -1: not looked up yet
+        self._codes = np.zeros(1, "<i8")  # -1: not looked up yet; the last place is for codes of no name
 
     def __call__(self, codes: NDArray[Any]) -> NDArray[Any]:
         """The target's codes, u32, shape (n,)."""
         import numpy as np
 
-        if len(self._codes) <= len(self._source):  # one more place than names: for codes of none
-            grown = np.full(len(self._source) + 1 - len(self._codes), -1, "<i8")
-            self._codes = np.concatenate((self._codes, grown))
+        if len(self._codes) <= len(self._source):
+            new = np.full(len(self._source) + 2 - len(self._codes), -1, "<i8")
+            self._codes = np.concatenate((self._codes[:-1], new))
             self._codes[[0, -1]] = 0
         codes = np.minimum(codes, len(self._codes) - 1)
         for code in set(codes[self._codes[codes] < 0].tolist()):

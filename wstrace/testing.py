@@ -20,7 +20,7 @@ import numpy as np
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context, Enricher, Exporter, Source, Target, Usage
-from wstrace.schema import DTYPES, STREAMS, Schema
+from wstrace.schema import DTYPES, ID_SPACES, SEMANTICS, STREAMS, Schema
 
 
 def batch_of(schema: Schema, strings: Dictionary | None = None, **columns: Any) -> Batch:
@@ -131,7 +131,10 @@ class RecordingExporter(Exporter):
 
 
 class SourceContract:
-    """What every source keeps. Subclass it, give make(); override context() to give a target."""
+    """What every source keeps. Subclass it, give make(); override context() to give a target that it has rows of.
+
+    A source that gives nothing fails: its batches cannot be judged.
+    """
 
     def make(self) -> Source:
         """A new source, not started."""
@@ -163,7 +166,9 @@ class SourceContract:
     def test_its_batches_keep_the_schema(self) -> None:
         """Types, windows and read-only columns are as stated."""
         source = self.make()
-        for batch in self.batches(source):
+        found = self.batches(source)
+        assert sum(map(len, found)), "it gave no row: give it a target that has some, in context()"
+        for batch in found:
             assert batch.schema in source.streams
             for column in batch.schema.columns:
                 if column.name in batch:
@@ -171,6 +176,31 @@ class SourceContract:
                     assert not batch[column.name].flags.writeable
             assert batch.window[0] <= batch.window[1]
             assert batch.lost >= 0
+
+    def test_its_columns_say_what_they_mean(self) -> None:
+        """Semantics are known ones; ids of names and tables are u32."""
+        for schema in self.make().streams:
+            for column in schema.columns:
+                assert column.semantic in SEMANTICS, f"{schema.name}.{column.name}: {column.semantic}"
+                if column.semantic in ID_SPACES:
+                    assert column.type == "u32", f"{schema.name}.{column.name} holds ids, which are u32"
+
+    def test_its_names_survive_a_move(self) -> None:
+        """In another dictionary, as a file has one, names are the same texts and the rest the same numbers."""
+        source = self.make()
+        found = self.batches(source)
+        assert found, "it gave nothing: give it a target that it has rows of, in context()"
+        for batch in found:
+            moved = batch.recode(Dictionary())
+            for name in batch:
+                column = batch.schema.column(name)
+                assert len(moved[name]) == len(batch)
+                if column is None or column.semantic != "str":
+                    assert np.array_equal(moved[name], batch[name]), name
+                    continue
+                for before, after in set(zip(batch[name].tolist(), moved[name].tolist(), strict=True)):
+                    assert before < len(batch.strings), f"{name}: {before} is the code of no name in the session"
+                    assert batch.strings[before] == moved.strings[after], name
 
     def test_drain_returns_in_time(self) -> None:
         """drain() keeps its timeout."""
