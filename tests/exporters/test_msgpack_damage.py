@@ -220,13 +220,13 @@ def test_a_lost_header_costs_the_header_only(small, tmp_path):
 
 def test_an_index_that_lies_is_not_believed(small, tmp_path):
     """Its frame is made good again after the change, CRC and all: only the tiling and each frame's own head tell."""
-    from wstrace_msgpack.format.frames import unpack_index
+    from wstrace_msgpack.format.index import unpack_index
     from wstrace_msgpack.format.layout import INDEX
     from wstrace_msgpack.format.values import packb
 
     data, whole, frames = small
     at, length, _ = next(f for f in frames if f[2] == INDEX)
-    entries = unpack_index(data[at + HEAD_BYTES : at + length]).tolist()
+    entries = unpack_index(data[at + HEAD_BYTES : at + length]).entries.tolist()
     head = unpack_head(data, at)
     lies = {
         "an entry less": entries[:5] + entries[6:],

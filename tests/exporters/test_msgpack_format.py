@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from wstrace.schema import DTYPES
-from wstrace_msgpack.format import columns, frames
+from wstrace_msgpack.format import columns, frames, index
 from wstrace_msgpack.format.layout import (
     EVENTS,
     HEAD_BYTES,
@@ -88,9 +88,9 @@ arrays = st.sampled_from(sorted(DTYPES)).flatmap(
 
 
 @settings(deadline=None)
-@given(arrays, st.booleans(), st.sampled_from(["none", "zlib", "zstd"]))
-def test_every_type_chain_and_codec_comes_back(array, delta, codec):
-    back = through(array, delta=delta, codec=codec)
+@given(arrays, st.booleans(), st.booleans(), st.sampled_from(["none", "zlib", "zstd"]))
+def test_every_type_chain_and_codec_comes_back(array, delta, shuffle, codec):
+    back = through(array, delta=delta, shuffle=shuffle, codec=codec)
     assert back.dtype == array.dtype
     assert np.array_equal(back, array)
 
@@ -100,6 +100,7 @@ def test_the_extremes_of_every_type_survive_delta(kind):
     info = np.iinfo(DTYPES[kind])
     array = np.array([info.max, info.min, info.min, info.max, 0, 1], DTYPES[kind])
     assert np.array_equal(through(array, delta=True), array)
+    assert np.array_equal(through(np.tile(array, 50), delta=True, shuffle=True), np.tile(array, 50))
 
 
 def test_columns_come_back_from_big_endian_and_strided_views():
@@ -115,9 +116,24 @@ def test_delta_is_stored_as_the_specification_says():
     assert np.frombuffer(data, "<u4").tolist() == [0, 2**32 - 2, 7]
 
 
+def test_shuffled_bytes_are_stored_as_the_specification_says():
+    array = np.arange(0x0102030405060700, 0x0102030405060700 + 20, dtype="<u8")
+    kind, chain, codec, raw_len, data = columns.encode(array, shuffle=True, codec="none")
+    assert (kind, chain, codec, raw_len) == ("u64", [["shuffle"]], "none", 160)
+    assert data == bytes(range(20)) + b"".join(bytes([high]) * 20 for high in (7, 6, 5, 4, 3, 2, 1))
+    assert columns.encode(array, delta=True, shuffle=True)[1] == [["delta", 0x0102030405060700], ["shuffle"]]
+    few = columns.encode(array[:3], shuffle=True)
+    assert few[1] == [], "what no codec sees is not shuffled"
+
+
 @pytest.mark.parametrize(
     "col",
     [
+        ["u64", [["shuffle"], ["delta", 1]], "none", 16, bytes(16)],
+        ["u64", [["shuffle"], ["shuffle"]], "none", 16, bytes(16)],
+        ["u64", [["shuffle", 8]], "none", 16, bytes(16)],
+        ["u64", [[]], "none", 16, bytes(16)],
+        ["u64", [["delta", 1], ["delta", 1]], "none", 16, bytes(16)],
         ["f64", [], "none", 16, bytes(16)],
         ["u8", [], "lz4", 2, bytes(2)],
         ["u8", [["xor", 1]], "none", 2, bytes(2)],
@@ -214,7 +230,7 @@ DECODERS = {
     "strings": frames.unpack_strings,
     "header": frames.unpack_header,
     "mark": frames.unpack_mark,
-    "index": frames.unpack_index,
+    "index": index.unpack_index,
     "end": frames.unpack_end,
 }
 
@@ -286,14 +302,14 @@ def test_names_come_back_and_stand_as_utf_8_or_bytes(names):
 
 def test_an_index_page_is_plain_msgpack_and_read_in_any_width():
     entries = np.array([[0, 0, 700, 0, 0, 0], [3, 700, 2**32 - 1, 65_536, 5, 2**64 - 1]], "<u8")
-    packed = frames.pack_index(entries)
+    packed = index.pack_index(index.IndexPage(entries))
     assert msgpack.unpackb(packed) == {"f": entries.tolist()}
-    assert np.array_equal(frames.unpack_index(packed), entries)
+    assert np.array_equal(index.unpack_index(packed).entries, entries)
     narrow = packb({"f": entries.tolist()})
     assert len(narrow) < len(packed)
-    assert np.array_equal(frames.unpack_index(narrow), entries)
+    assert np.array_equal(index.unpack_index(narrow).entries, entries)
     with pytest.raises(FrameError):
-        frames.unpack_index(packed[:-1])
+        index.unpack_index(packed[:-1])
 
 
 def test_a_header_comes_back():

@@ -48,7 +48,7 @@ def write(path: Path) -> None:
     import synthetic_trace as synthetic
 
     from wstrace.interfaces import Context, Level
-    from wstrace.schema import MARK
+    from wstrace.schema import MARK, Column, Schema
     from wstrace.testing import batch_of
     from wstrace_msgpack.format import osfile
     from wstrace_msgpack.write.exporter import MsgpackExporter
@@ -65,6 +65,12 @@ def write(path: Path) -> None:
     for batch in synthetic.faults(context.strings, 3000, rows=1000, n_mappings=20):
         exporter.export(batch)
         exporter.flush(1)
+    own = Schema(
+        "gc_pause", (Column("time_ns", "u64", "ns"), Column("phase", "u32", "str"), Column("where", "u32", "map"))
+    )
+    exporter.export(
+        batch_of(own, context.strings, time_ns=[2_100_000, 2_200_000], phase=["mark", "sweep"], where=[1, 2])
+    )
     exporter.export(synthetic.resident(context.strings, 10))
     exporter.export(batch_of(MARK, context.strings, time_ns=[2_500_000], pid=1, tid=2, text=["warm"]))
     context.ledger.add("recorded", 3000, "page_fault")
@@ -74,4 +80,4 @@ def write(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(GOLDEN / "wstf-1.0.wst")
+    write(GOLDEN / "wstf-1.1.wst")

@@ -72,7 +72,9 @@ def test_a_plain_unpacker_reads_every_frame(trace):
             assert (kind_, chain[0][0], codec, raw_len) == ("u64", "delta", "zstd", 8 * body["n"])
             from wstrace_msgpack.format.columns import zstd
 
-            differences = np.frombuffer(zstd().decompress(packed), "<u8")
+            assert chain[1:] == [["shuffle"]]
+            planes = np.frombuffer(zstd().decompress(packed), "|u1").reshape(8, body["n"])
+            differences = np.ascontiguousarray(planes.T).view("<u8")[:, 0]
             va.append(np.cumsum(differences, dtype="<u8") + np.uint64(chain[0][1]))
         at = end
     assert at == len(data)
@@ -84,13 +86,13 @@ def test_a_plain_unpacker_reads_every_frame(trace):
 
 
 def test_node_reads_every_frame(trace, tmp_path):
-    path, _ = trace
+    path, batches = trace
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed: bash tests/install-peers")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "wstrace-tests" / "node"
-    if not (cache / "node_modules" / "@msgpack" / "msgpack").exists():
+    if not all((cache / "node_modules" / name).exists() for name in ("@msgpack/msgpack", "fzstd")):
         cache.mkdir(parents=True, exist_ok=True)
-        npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(cache), "@msgpack/msgpack@3"]
+        npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(cache), "@msgpack/msgpack@3", "fzstd@0.1"]
         installed = subprocess.run(npm, capture_output=True, text=True, timeout=100)
         if installed.returncode:
             pytest.skip(f"npm cannot install @msgpack/msgpack here: {installed.stderr.strip()[-200:]}")
@@ -104,6 +106,12 @@ def test_node_reads_every_frame(trace, tmp_path):
     assert sums["seqs"] == list(range(sums["frames"]))
     assert sums["ids"] == 1
     assert sums["end"] == {"frames": sums["frames"], "clean": True, "rows": N}
+    assert sums["va"] == str(sum(int(batch["va"].astype(object).sum()) for batch in batches) % (1 << 64))
+    assert sums["time"] == str(sum(int(batch["time_ns"].astype(object).sum()) for batch in batches) % (1 << 64))
+    assert sums["indexed"] == sums["frames"] - sums["kinds"]["6"] - 1
+    assert sums["streams"] == {"page_fault": sums["kinds"]["3"] - 1, "process": 1, "resident": 1}
+    assert sums["withPid"] == sums["kinds"]["3"] + 1, "every frame of rows tells its processes"
+    assert sums["announced"]["page_fault"][:2] == [["time_ns", "u64", "ns"], ["pid", "u32", "id"]]
     assert "/usr/lib/lib1.so" in sums["names"]
     assert "bytes" in sums["names"], "a name that is not UTF-8 is bin"
 

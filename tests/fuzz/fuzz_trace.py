@@ -17,6 +17,7 @@ from pathlib import Path
 
 from wstrace.errors import TraceFileError
 from wstrace_msgpack.format import frames
+from wstrace_msgpack.format.index import unpack_index
 from wstrace_msgpack.format.layout import CRC_FROM, CRC_TO, HEAD_BYTES, LIMITS, SYNC, FrameError, unpack_head
 from wstrace_msgpack.format.values import Body
 from wstrace_msgpack.read.trace import open_trace
@@ -28,7 +29,7 @@ _DECODERS = (
     frames.unpack_strings,
     lambda data, limits: frames.unpack_rows(data, limits=limits),
     frames.unpack_mark,
-    frames.unpack_index,
+    unpack_index,
     frames.unpack_end,
     lambda data, limits: Body(data, limits).value(),
 )

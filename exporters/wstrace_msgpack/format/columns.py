@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from wstrace_msgpack.format.values import Body
 TYPES = {dtype: name for name, dtype in DTYPES.items()}
 #: columns whose neighbours differ by little: 5 instead of 7 bytes a record on real captures
 DELTA = frozenset({"time_ns", "va", "start", "end", "id"})
+#: filter `shuffle`: of these 8-byte columns the high bytes of neighbours are alike. Behind delta, zstd takes a third of
+#: the time for a time and half of it for an address, and both become smaller; of other columns it gains nothing
+SHUFFLED = frozenset({"time_ns", "va", "start", "end"})
 _SMALL = 64  # bytes below which a codec only adds its own head
 
 
@@ -31,12 +34,15 @@ def zstd() -> Any:
     return zstd
 
 
-def encode(array: NDArray[Any], *, delta: bool = False, level: int = 1, codec: str = "zstd") -> list[Any]:
+def encode(
+    array: NDArray[Any], *, delta: bool = False, shuffle: bool = False, level: int = 1, codec: str = "zstd"
+) -> list[Any]:
     """The COL of an array of u8, u16, u32, u64 or i64.
 
     Args:
         array: shape (n,).
         delta: store differences of neighbours, wrapping.
+        shuffle: store the first bytes of all values, then the second ones, and so on.
         level: of the codec.
         codec: "zstd", "zlib" or "none".
     """
@@ -49,8 +55,12 @@ def encode(array: NDArray[Any], *, delta: bool = False, level: int = 1, codec: s
         differences[0] = 0
         np.subtract(array[1:], array[:-1], out=differences[1:])
         array = differences
-    if array.nbytes < _SMALL:
+    nbytes = array.nbytes
+    if nbytes < _SMALL:
         codec = "none"
+    elif shuffle and array.itemsize > 1:
+        chain.append(["shuffle"])
+        array = _shuffled(array)
     data: Any = array.data
     if codec == "zstd":
         data = zstd().compress(data, level)
@@ -58,12 +68,46 @@ def encode(array: NDArray[Any], *, delta: bool = False, level: int = 1, codec: s
         data = zlib.compress(data, level)
     else:
         data = array.tobytes()
-    return [kind, chain, codec, array.nbytes, data]
+    return [kind, chain, codec, nbytes, data]
 
 
-def encode_all(columns: Mapping[str, NDArray[Any]], *, level: int = 1) -> dict[str, list[Any]]:
+def _shuffled(array: NDArray[Any]) -> NDArray[Any]:
+    """The bytes of the values as planes, u8, shape (width, n): all lowest bytes first."""
+    width, n = array.itemsize, len(array)
+    planes, of_values = np.zeros((width, n), "|u1"), array.view("|u1").reshape(n, width)
+    used = (int(array.max()).bit_length() + 7) // 8 if array.dtype.kind == "u" else width
+    for k in range(used):  # the planes above are zeros already: a third of the time for times
+        planes[k] = of_values[:, k]
+    return planes
+
+
+def _unshuffled(raw: NDArray[Any], width: int) -> NDArray[Any]:
+    """The reverse: u8, shape (n * width,)."""
+    planes = raw.reshape(width, -1)
+    of_values = np.zeros((planes.shape[1], width), "|u1")
+    for k, plane in enumerate(planes):
+        if plane.any():
+            of_values[:, k] = plane
+    return of_values.reshape(-1)
+
+
+class Packing(NamedTuple):
+    """How columns are packed: the level of zstd; shuffle = False in a file whose header does not need that feature."""
+
+    level: int = 1
+    shuffle: bool = True
+
+
+PACKING = Packing()
+
+
+def encode_all(columns: Mapping[str, NDArray[Any]], packing: Packing = PACKING) -> dict[str, list[Any]]:
     """The `c` of a body: each column under its name."""
-    return {name: encode(array, delta=name in DELTA, level=level) for name, array in columns.items()}
+    level, shuffle = packing
+    return {
+        name: encode(array, delta=name in DELTA, shuffle=shuffle and name in SHUFFLED, level=level)
+        for name, array in columns.items()
+    }
 
 
 def decode(body: Body, n: int) -> NDArray[Any] | None:
@@ -75,7 +119,7 @@ def decode(body: Body, n: int) -> NDArray[Any] | None:
     parts = body.array(64)
     if parts < 5:
         raise FrameError("a column of fewer than 5 parts")
-    kind, (chain, first) = body.text(), _chain(body)
+    kind, chain = body.text(), _chain(body)
     codec, raw_len, packed = body.text(), body.uint(), body.binary()
     for _ in range(parts - 5):
         body.skip()
@@ -85,33 +129,44 @@ def decode(body: Body, n: int) -> NDArray[Any] | None:
     width = np.dtype(dtype).itemsize
     if raw_len != n * width or raw_len > body.limits.column:
         raise FrameError(f"a column of {raw_len:,} bytes for {n:,} rows of {width}")
-    array = np.frombuffer(_decompress(codec, packed, raw_len, body.limits), dtype)
-    if chain and n:
+    raw = np.frombuffer(_decompress(codec, packed, raw_len, body.limits), "|u1")
+    if chain.shuffle and n:
+        raw = _unshuffled(raw, width)
+    array = raw.view(dtype)
+    if chain.delta is not None and n:
         bits = f"<u{width}"
         sums = np.cumsum(array.view(bits), dtype=bits)
-        sums += np.array(first & ((1 << 8 * width) - 1), bits)
+        sums += np.array(chain.delta & ((1 << 8 * width) - 1), bits)
         array = sums.view(dtype)
     return array
 
 
-def _chain(body: Body) -> tuple[bool | None, int]:
-    """(delta or not, its first value); (None, 0) for a filter that this reader does not know."""
-    filters = body.array(16)
-    if filters == 0:
-        return False, 0
-    known, first = filters == 1, 0
-    for _ in range(filters):
+class _Chain(NamedTuple):
+    """The filters of a column, in the order in which they were applied: delta (its first value), then shuffle."""
+
+    delta: int | None = None
+    shuffle: bool = False
+
+
+def _chain(body: Body) -> _Chain | None:
+    """The chain that stands at the cursor; None when this reader does not know all of it, or not in that order."""
+    known, chain = True, _Chain()
+    for _ in range(body.array(16)):
         parts = body.array(16)
-        if known and parts == 2 and body.text() == "delta":
+        named = parts > 0 and known
+        name, rest = body.scalar() if named else None, parts - named
+        if name == "delta" and rest == 1 and chain == _Chain():
             value = body.scalar()
             if type(value) is not int:
                 raise FrameError("a delta without its first value")
-            first = value
+            chain, rest = chain._replace(delta=value), 0
+        elif name == "shuffle" and rest == 0 and not chain.shuffle:
+            chain = chain._replace(shuffle=True)
         else:
-            for _ in range(parts - 1 if known and parts == 2 else parts):
-                body.skip()
             known = False
-    return (True if known else None), first
+        for _ in range(rest):
+            body.skip()
+    return chain if known else None
 
 
 def _decompress(codec: str, packed: bytes, raw_len: int, limits: Limits) -> bytes:

@@ -6,23 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.schema import Schema
 from wstrace_msgpack.format import columns as col
-from wstrace_msgpack.format.layout import FEATURES, INDEX_ENTRIES, LIMITS, VERSION, FrameError, Limits
+from wstrace_msgpack.format.layout import FEATURES, LIMITS, VERSION, FrameError, Limits
 from wstrace_msgpack.format.values import Body, packb
 
-#: an index entry as this writer packs it: 39 bytes, so that a page is read at once; any msgpack of that shape is read
-_INDEX_NAMES = ("kind", "offset", "length", "n", "t0", "t1")
-_INDEX_ROW = np.dtype(
-    [("array", "|u1"), ("kind", "|u1"), ("m1", "|u1"), ("offset", ">u8"), ("m2", "|u1"), ("length", ">u4"),
-     ("m3", "|u1"), ("n", ">u4"), ("m4", "|u1"), ("t0", ">u8"), ("m5", "|u1"), ("t1", ">u8")]
-)  # fmt: skip
-assert _INDEX_ROW.itemsize == 39  # FORMAT.md, INDEX
-_INDEX_FIXED = {"array": 0x96, "m1": 0xCF, "m2": 0xCE, "m3": 0xCE, "m4": 0xCF, "m5": 0xCF}
-_INDEX_START = b"\x81\xa1f\xdd"
 MAX_TIME = (1 << 64) - 1
 #: bytes of a body's start in which stream, n and t are looked for before all of it is read
 PEEK_BYTES = 512
@@ -53,21 +43,23 @@ def pack_strings(base: int, names: list[str]) -> bytes:
     return packb({"base": base, "s": [text(name) for name in names]})
 
 
-def pack_mappings(n: int, columns: Mapping[str, NDArray[Any]], level: int) -> bytes:
+def pack_mappings(n: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing) -> bytes:
     """MAPPINGS: n rows."""
-    return packb({"n": n, "c": col.encode_all(columns, level=level)})
+    return packb({"n": n, "c": col.encode_all(columns, packing)})
 
 
 def pack_events(
-    stream: str, n: int, t: tuple[int, int], lost: int, columns: Mapping[str, NDArray[Any]], level: int
+    stream: str, n: int, t: tuple[int, int], lost: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing
 ) -> bytes:
     """EVENTS: n rows of a stream, the window they speak of, and what the kernel dropped before them."""
-    return packb({"s": stream, "n": n, "t": list(t), "lost": lost, "c": col.encode_all(columns, level=level)})
+    return packb({"s": stream, "n": n, "t": list(t), "lost": lost, "c": col.encode_all(columns, packing)})
 
 
-def pack_snapshot(header: Mapping[str, Any], n: int, columns: Mapping[str, NDArray[Any]], level: int) -> bytes:
+def pack_snapshot(
+    header: Mapping[str, Any], n: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing
+) -> bytes:
     """SNAPSHOT: n runs of pages; header holds s, snap, part, last, pid, t, pages."""
-    return packb({**header, "n": n, "c": col.encode_all(columns, level=level)})
+    return packb({**header, "n": n, "c": col.encode_all(columns, packing)})
 
 
 # -- unpacking ---------------------------------------------------------------------------------------------------
@@ -251,37 +243,6 @@ def unpack_mark(data: Any, limits: Limits = LIMITS) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FrameError("a mark that is no map")
     return value
-
-
-def pack_index(entries: NDArray[Any]) -> bytes:
-    """INDEX of entries (kind, offset, frame_len, n, t0, t1), u64, shape (n, 6): integers of forced widths."""
-    rows = np.zeros(len(entries), _INDEX_ROW)
-    for name, byte in _INDEX_FIXED.items():
-        rows[name] = byte
-    for name, column in zip(_INDEX_NAMES, entries.T, strict=True):
-        rows[name] = column
-    return _INDEX_START + len(rows).to_bytes(4, "big") + rows.tobytes()
-
-
-def unpack_index(data: Any, limits: Limits = LIMITS) -> NDArray[Any]:
-    """The entries (kind, offset, frame_len, n, t0, t1) of an INDEX page, u64, shape (n, 6). Raises FrameError."""
-    head = len(_INDEX_START) + 4
-    if bytes(data[: len(_INDEX_START)]) == _INDEX_START and (len(data) - head) % _INDEX_ROW.itemsize == 0:
-        rows = np.frombuffer(data, _INDEX_ROW, offset=head)
-        fits = int.from_bytes(data[head - 4 : head], "big") == len(rows) <= INDEX_ENTRIES
-        if fits and all((rows[name] == byte).all() for name, byte in _INDEX_FIXED.items()):
-            return np.stack([rows[name].astype("<u8") for name in _INDEX_NAMES], axis=1)
-    body, entries = Body(data, limits), list[list[int]]()
-    for key in body.map():
-        if key != "f":
-            body.skip()
-            continue
-        for _ in range(body.array(INDEX_ENTRIES)):
-            if body.array(6) != 6:
-                raise FrameError("an index entry that has not 6 parts")
-            entries.append([body.uint() for _ in range(6)])
-    body.end()
-    return np.array(entries, "<u8").reshape(-1, 6)
 
 
 @dataclass(slots=True)

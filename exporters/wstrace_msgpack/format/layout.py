@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from wstrace.errors import TraceFileError
 
-VERSION = (1, 0)
+VERSION = (1, 1)
 #: entries of a header's `need` that this reader understands
-FEATURES: frozenset[str] = frozenset()
+FEATURES = frozenset(("shuffle",))
 
 MAGIC = b"\x89WSTF\r\n\x1a"  # like PNG's: a byte above 127, CR LF, and 1A show a transfer that changed bytes
 HEAD = struct.Struct(">BBb16sBBQBIBI")

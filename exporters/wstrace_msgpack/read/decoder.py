@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,26 +15,7 @@ from wstrace_msgpack.format.layout import EVENTS, SNAPSHOT, FrameError, Limits
 from wstrace_msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_msgpack.read.id_tables import PartLookups
 from wstrace_msgpack.read.scan import Damage, Frame
-
-#: derived column -> the stored ones it is computed from
-DERIVED_FROM = {"file": ("mapping",), "kind": ("mapping",), "pc_file": ("pc_mapping", "flags")}
-
-
-class Selection(NamedTuple):
-    """What is wanted. None: every stream, every column, no bound; times in ns on the records' clock."""
-
-    stream: str | None = None
-    columns: tuple[str, ...] | None = None
-    start: int | None = None
-    end: int | None = None
-
-    @property
-    def stored(self) -> frozenset[str] | None:
-        """The stored columns that are needed for it."""
-        if self.columns is None:
-            return None
-        needed = {source for name in self.columns for source in DERIVED_FROM.get(name, (name,))}
-        return frozenset(needed | ({"time_ns"} if self.start is not None or self.end is not None else set()))
+from wstrace_msgpack.read.selection import DERIVED_FROM, Selection
 
 
 class Reading(Protocol):
@@ -95,8 +76,10 @@ class Decoder:
             return None
         self._part.unreadable.update(rows.unreadable)
         schema = self._schema_of(rows.stream, rows.columns)
+        keep = self._kept(rows.columns, rows.header)
+        if keep is not None:
+            rows.columns = {name: array[keep] for name, array in rows.columns.items()}
         columns = self._translated(rows.columns, schema)
-        columns = self._in_time(columns)
         if self.selection.columns is not None:
             columns = {name: columns[name] for name in self.selection.columns if name in columns}
         window = rows.window if rows.window[0] <= rows.window[1] else (rows.window[1], rows.window[0])
@@ -127,16 +110,25 @@ class Decoder:
             derived = self._lookups.derived(found)
         return {**recoded(schema, found, self._lookups.spaces), **derived}
 
-    def _in_time(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        start, end, times = self.selection.start, self.selection.end, columns.get("time_ns")
-        if times is None or not len(times) or (start is None and end is None):
-            return columns
-        keep = np.ones(len(times), bool)
-        if start is not None:
-            keep &= times >= np.uint64(max(start, 0))
-        if end is not None:
-            keep &= times < np.uint64(max(end, 0))
-        return columns if keep.all() else {name: array[keep] for name, array in columns.items()}
+    def _kept(self, columns: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> NDArray[Any] | None:
+        """Which rows are of the selection's time and processes, as a mask; None = all of them.
+
+        Rows of a frame that tells no process, in no column and not in its header, are of none that was asked for.
+        """
+        selection, keep = self.selection, None
+        times = columns.get("time_ns")
+        if times is not None and selection.start is not None:
+            keep = times >= np.uint64(max(selection.start, 0))
+        if times is not None and selection.end is not None:
+            before = times < np.uint64(max(selection.end, 0))
+            keep = before if keep is None else keep & before
+        if selection.pids is not None:
+            n = len(next(iter(columns.values()), ()))
+            wanted = np.full(n, header.get("pid") in selection.pids)
+            if "pid" in columns:
+                wanted = np.isin(columns["pid"], selection.pids)
+            keep = wanted if keep is None else keep & wanted
+        return None if keep is None or keep.all() else keep
 
     def _mark(self, mark: dict[str, Any]) -> Batch | None:
         """A user's mark as a batch of one row."""
@@ -155,5 +147,7 @@ class Decoder:
         time = int(columns["time_ns"][0]) if "time_ns" in columns else 0
         start, end = self.selection.start, self.selection.end
         if (start is not None and time < start) or (end is not None and time >= end):
+            return None
+        if self.selection.pids is not None and mark.get("pid") not in self.selection.pids:
             return None
         return Batch(MARK, columns, window=(time, time), source="replay", strings=self._strings)

@@ -10,11 +10,12 @@ from wstrace_msgpack.format import frames, osfile
 from wstrace_msgpack.format.frames import unpack_header
 from wstrace_msgpack.format.layout import END, HEADER, LIMITS, MAPPINGS, MARK, STRINGS, FrameError, Limits
 from wstrace_msgpack.format.part_names import is_trace, part_path
-from wstrace_msgpack.read.decoder import Decoder, Selection
+from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.id_tables import PartLookups, Tables, Whole
 from wstrace_msgpack.read.part import first_header
 from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner
 from wstrace_msgpack.read.schemas import Schemas
+from wstrace_msgpack.read.selection import Selection
 
 
 class Follower:

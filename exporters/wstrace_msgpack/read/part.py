@@ -12,6 +12,7 @@ from wstrace.errors import TraceFileError
 from wstrace.schema import STREAMS
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.frames import Rows
+from wstrace_msgpack.format.index import IndexPage, pid_set, unpack_index
 from wstrace_msgpack.format.layout import (
     END,
     END_BYTES,
@@ -31,12 +32,16 @@ from wstrace_msgpack.format.layout import (
 )
 from wstrace_msgpack.read.id_tables import Tables
 from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner, frame_at
+from wstrace_msgpack.read.selection import EVERYTHING, Selection
 
 ENTRY = np.dtype(
-    [("kind", "|u1"), ("offset", "<u8"), ("length", "<u4"), ("n", "<u4"), ("t0", "<u8"), ("t1", "<u8"), ("seq", "<u8")]
-)
-assert ENTRY.itemsize == 41  # ours, not the file's
+    [("kind", "|u1"), ("offset", "<u8"), ("length", "<u4"), ("n", "<u4"), ("t0", "<u8"), ("t1", "<u8"),
+     ("stream", "<u2"), ("pids", "<u8"), ("seq", "<u8")]
+)  # fmt: skip
+assert ENTRY.itemsize == 51  # ours, not the file's
 _U32 = (1 << 32) - 1
+#: streams that are told apart without looking into their frames
+_STREAMS = 4096
 
 
 class Part:
@@ -60,6 +65,7 @@ class Part:
         self.end: frames.End | None = None
         self.file_id: bytes | None = None
         self.scanned = False
+        self.streams = [""]  # by their number in `entries`; 0 = not told
         self.checked_bytes = self.bad_heads = 0  # by the scan
         self._tables: Tables | None = None
         self._counts: list[Rows] | None = None
@@ -92,16 +98,30 @@ class Part:
                 index = frame_at(source, page, head.file_id, self.limits)
                 if index is None or index.kind != INDEX or sum(len(rows) for rows in pages) > self.limits.frames:
                     return None
-                pages.append(frames.unpack_index(index.body, self.limits))
-                pages.append(np.array([[INDEX, page, index.length, 0, 0, 0]], "<u8"))
+                pages.append(self._page(unpack_index(index.body, self.limits)))
+                pages.append(np.array([[INDEX, page, index.length, *[0] * 5]], "<u8"))
         except FrameError:
             return None
-        pages.append(np.array([[END, frame.offset, frame.length, 0, 0, 0]], "<u8"))
+        pages.append(np.array([[END, frame.offset, frame.length, *[0] * 5]], "<u8"))
         entries = _tiled(np.concatenate(pages), source.size)
         if entries is None or len(entries) != end.frames or head.seq != end.frames - 1:
             return None
         self.end, self.file_id = end, head.file_id
         return entries
+
+    def _page(self, page: IndexPage) -> NDArray[Any]:
+        """The entries of an index page with this part's numbers of streams, u64, shape (n, 8)."""
+        numbers = np.array([0, *(self._number(name) for name in page.streams)], "<u8")
+        return np.column_stack((page.entries, numbers[page.stream], page.pids))
+
+    def _number(self, stream: str) -> int:
+        """The number of a stream; 0 past a limit."""
+        if stream in self.streams:
+            return self.streams.index(stream)
+        if len(self.streams) > _STREAMS:
+            return 0
+        self.streams.append(stream)
+        return len(self.streams) - 1
 
     def _by_scan(self) -> NDArray[Any]:
         """The entries of all good frames, each checked."""
@@ -110,11 +130,14 @@ class Part:
         self._counts = counts = []
         self.end = None
         for frame in scanner.frames():
-            peeked = Rows(window=(0, 0))
+            peeked, pids = Rows(window=(0, 0)), 0
             if frame.kind in (EVENTS, SNAPSHOT):
                 peeked = frames.peek_rows(frame.body, self.limits)
                 counts.append(peeked)
-            rows.append((frame.kind, frame.offset, frame.length, peeked.n, *peeked.window, frame.seq))
+                pid = peeked.header.get("pid")
+                pids = pid_set([pid]) if type(pid) is int and pid else 0
+            stream = self._number(peeked.stream)
+            rows.append((frame.kind, frame.offset, frame.length, peeked.n, *peeked.window, stream, pids, frame.seq))
             if len(rows) > self.limits.frames:
                 raise TraceFileError(f"{self.path} has more than {self.limits.frames:,} frames")
             if frame.kind == END:
@@ -147,36 +170,30 @@ class Part:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(
-        self,
-        kinds: frozenset[int] | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        *,
-        stream: str | None = None,
-        after: int = -1,
+        self, kinds: frozenset[int] | None = None, selection: Selection = EVERYTHING, *, after: int = -1
     ) -> Iterator[Frame]:
-        """The frames of those kinds whose window touches [start, end), in the order of the file.
+        """The frames of those kinds that can hold rows of the selection, in the order of the file.
 
         A frame that is not where the index says makes it scan the whole file, and go on behind the last one given.
 
         Args:
             kinds: None = all.
-            start, end: ns on the records' clock; frames without a window are always given.
-            stream: frames of another known stream are passed over.
+            selection: frames of another known stream, with a window outside of its time, or of none of its processes
+                are passed over; those without a window, or of which the index tells no processes, are given.
             after: only frames behind that offset.
         """
         position, done = 0, after
-        chosen = self.chosen(kinds, start, end, done)
+        chosen = self.chosen(kinds, selection, done)
         while position < len(chosen):
             entry = chosen[position]
             position += 1
-            if self.is_of_another(entry, self.input, stream):
+            if self.is_of_another(entry, self.input, selection.stream):
                 continue
             frame = self.frame(entry, self.input)
             if frame is None:
                 if not self.scanned:
                     self.entries = self._by_scan()
-                    chosen, position = self.chosen(kinds, start, end, done), 0
+                    chosen, position = self.chosen(kinds, selection, done), 0
                 else:
                     self.damage.bad_frames += 1  # the file changed while it was read
                 continue
@@ -194,8 +211,8 @@ class Part:
 
         Only the name of a stream of ours is believed before the CRC is checked: no flipped bit makes one of another.
         """
-        if stream is None or entry["kind"] not in (EVENTS, SNAPSHOT):
-            return False
+        if stream is None or entry["kind"] not in (EVENTS, SNAPSHOT) or entry["stream"]:
+            return False  # where the index tells the stream, chosen() has asked it
         data = source.read(int(entry["offset"]), min(int(entry["length"]), frames.PEEK_BYTES))
         head = unpack_head(data)
         if head is None or (head.file_id, head.seq, head.kind) != (self.file_id, entry["seq"], entry["kind"]):
@@ -203,8 +220,11 @@ class Part:
         found = frames.peek_rows(data[HEAD_BYTES:], self.limits).stream
         return found != stream and found in STREAMS
 
-    def chosen(self, kinds: frozenset[int] | None, start: int | None, end: int | None, after: int = -1) -> NDArray[Any]:
-        """The entries of those kinds behind an offset whose window touches [start, end)."""
+    def chosen(
+        self, kinds: frozenset[int] | None = None, selection: Selection = EVERYTHING, after: int = -1
+    ) -> NDArray[Any]:
+        """The entries of those kinds behind an offset that, by the index, can hold rows of the selection."""
+        start, end = selection.start, selection.end
         entries = self.entries
         keep = entries["offset"].astype("<i8") > after
         if kinds is not None:
@@ -214,6 +234,10 @@ class Part:
             keep &= ~timed | (entries["t1"] >= np.uint64(max(start, 0)))
         if end is not None:
             keep &= ~timed | (entries["t0"] < np.uint64(max(end, 0)))
+        if selection.stream is not None:
+            keep &= (entries["stream"] == 0) | (entries["stream"] == self._number(selection.stream))
+        if selection.pids is not None:
+            keep &= (entries["pids"] == 0) | (entries["pids"] & np.uint64(selection.pid_set) != 0)
         chosen: NDArray[Any] = entries[keep]
         return chosen
 
@@ -233,9 +257,9 @@ class Part:
             self._tables = tables
         return self._tables
 
-    def marks(self) -> Iterator[dict[str, Any]]:
-        """Its marks as they stand in the file."""
-        for frame in self.read(frozenset((MARK,))):
+    def marks(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
+        """Its marks as they stand in the file; of one kind, those that the index tells to be of it or of none."""
+        for frame in self.read(frozenset((MARK,)), Selection(kind)):
             try:
                 yield frames.unpack_mark(frame.body, self.limits)
             except FrameError:
@@ -297,7 +321,7 @@ def _tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
         return None
     rows = rows[np.argsort(rows[:, 1], kind="stable")]
     entries = np.zeros(len(rows), ENTRY)
-    for name, column in zip(("kind", "offset", "length", "n", "t0", "t1"), rows.T, strict=True):
+    for name, column in zip(ENTRY.names or (), rows.T, strict=False):
         entries[name] = column
     entries["seq"] = np.arange(len(rows))
     ends = entries["offset"] + entries["length"]

@@ -55,7 +55,7 @@ def _ordered(part: Part, decoder: Decoder, pool: ThreadPoolExecutor) -> Iterator
         return frame is not None, decoder.batch(frame) if frame is not None else None
 
     selection = decoder.selection
-    entries = part.chosen(decoder.kinds, selection.start, selection.end)
+    entries = part.chosen(decoder.kinds, selection)
     waiting: collections.deque[Future[tuple[bool, Batch | None]]] = collections.deque()
     try:
         done, submitted = 0, 0
@@ -68,9 +68,7 @@ def _ordered(part: Part, decoder: Decoder, pool: ThreadPoolExecutor) -> Iterator
                 for future in waiting:
                     future.cancel()
                 after = int(entries[done - 1]["offset"]) if done else -1
-                for frame in part.read(
-                    decoder.kinds, selection.start, selection.end, stream=selection.stream, after=after
-                ):
+                for frame in part.read(decoder.kinds, selection, after=after):
                     late = decoder.batch(frame)
                     if late is not None and (len(late) or late.lost):
                         yield late

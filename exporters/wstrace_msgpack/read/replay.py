@@ -61,9 +61,9 @@ class Replay(Source):
 
     def open(self, context: Context) -> None:
         """Opens the file: the session is the trace that it holds. Raises TraceFileError."""
-        from wstrace_msgpack.read.decoder import Selection
         from wstrace_msgpack.read.description import trace_info
         from wstrace_msgpack.read.follow import Follower
+        from wstrace_msgpack.read.selection import Selection
         from wstrace_msgpack.read.trace import open_trace
 
         self._context = context
@@ -95,10 +95,10 @@ class Replay(Source):
         mappings = trace.mappings
         if len(mappings):
             yield mappings
-        start, end = self._inside.start, self._inside.end
+        start = self._inside.start
         for part, decoder in trace.decoders(self._until):
             inside = decoder if start is None else decoder.with_selection(self._inside)
-            for frame in part.read(decoder.kinds, None, end):
+            for frame in part.read(decoder.kinds, self._until):
                 batch = decoder.batch(frame)
                 if batch is not None and start is not None and not batch.schema.essential:
                     batch = inside.batch(frame)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,11 +15,12 @@ from wstrace.trace_info import TraceInfo
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.columns import TYPES
 from wstrace_msgpack.format.layout import EVENTS, LIMITS, SNAPSHOT, Limits
-from wstrace_msgpack.read.decoder import Decoder, Selection
+from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.description import trace_info
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.schemas import Schemas
+from wstrace_msgpack.read.selection import Selection
 
 
 def open_trace(
@@ -228,8 +229,8 @@ class TraceFile:
             self._schemas = Schemas(self.limits)
             for part in self.parts:
                 self._schemas.add(part.header.schema)
-            for mark in self.marks:
-                self._schemas.add_mark(mark)
+                for mark in part.marks("schema"):
+                    self._schemas.add_mark(mark)
         return self._schemas
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -240,6 +241,7 @@ class TraceFile:
         columns: Sequence[str] | None = None,
         start: int | None = None,
         end: int | None = None,
+        pids: Iterable[int] | None = None,
     ) -> Batches:
         """The rows of a stream, one batch a frame, in the order of the file.
 
@@ -247,11 +249,14 @@ class TraceFile:
             stream: "page_fault", "process", "resident", "written", ...
             columns: which ones, stored or derived (file, pc_file, kind); None = all. Others are not even decoded.
             start, end: rows with start <= time_ns < end, in ns on the records' clock; None = no bound.
+            pids: rows of these processes; None = of all. Frames of which the index says that they have none are not
+                read, so what the kernel dropped before them is not in these batches' `lost`.
 
         Returns:
             An iterable of Batch that is also an Arrow stream (`__arrow_c_stream__`, needs wstrace[arrow]).
         """
-        return Batches(self, Selection(stream, None if columns is None else tuple(columns), start, end))
+        wanted = None if columns is None else tuple(columns)
+        return Batches(self, Selection(stream, wanted, start, end, None if pids is None else tuple(pids)))
 
     def decoders(self, selection: Selection) -> Iterator[tuple[Part, Decoder]]:
         """Each part, with what makes batches of its frames."""
@@ -279,15 +284,15 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         if self.selection.stream == "mapping":
-            whole, columns = self.trace.mappings, self.selection.columns
+            whole, columns, pids = self.trace.mappings, self.selection.columns, self.selection.pids
+            if pids is not None:
+                whole = whole.take(np.isin(whole["pid"], pids))
             if len(whole):
                 chosen = {name: whole[name] for name in (whole if columns is None else columns) if name in whole}
                 yield Batch(MAPPING, chosen, strings=self.trace.strings, source="replay")
             return
         for part, decoder in self.trace.decoders(self.selection):
-            for frame in part.read(
-                decoder.kinds, self.selection.start, self.selection.end, stream=self.selection.stream
-            ):
+            for frame in part.read(decoder.kinds, self.selection):
                 batch = decoder.batch(frame)
                 if batch is not None and (len(batch) or batch.lost):
                     yield batch

@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter, deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wstrace.clock import now_ns
 from wstrace.errors import OutputError
 from wstrace_msgpack.format import osfile
-from wstrace_msgpack.format.frames import pack_index
+from wstrace_msgpack.format.index import IndexPage, pack_index
 from wstrace_msgpack.format.layout import (
     END,
     END_BYTES,
@@ -32,6 +32,9 @@ from wstrace_msgpack.format.layout import (
 from wstrace_msgpack.format.values import packb
 
 RETRY_SECONDS = 1.0
+#: kind, offset, length, n, t0, t1, stream, pids
+_ENTRY_PARTS = 8
+_INDEX_STREAMS = 4096
 #: bytes of frames that wait for a disk; tables, marks and processes have this much more room
 QUEUE_BYTES, ESSENTIAL_ROOM = 4 << 20, 2
 
@@ -43,8 +46,9 @@ class Waiting(NamedTuple):
     body: bytes
     stream: str
     n: int
-    t0: int
-    t1: int
+    t0: int = 0
+    t1: int = 0
+    pids: int = 0
 
 
 class Sink:
@@ -74,12 +78,18 @@ class Sink:
         self._waiting: deque[Waiting] = deque()
         self.waiting_bytes = 0
         self._entries = array("Q")
+        self._streams = {"": 0}  # name -> its number in the index
         self._pages: list[int] = []
         self._retry_at = self._synced_at = 0.0
         self._torn = False
 
-    def append(self, kind: int, body: bytes, *, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0)) -> bool:
+    def append(
+        self, kind: int, body: bytes, *, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0), pids: int = 0
+    ) -> bool:
         """Writes a frame or lets it wait; False when it had to be dropped.
+
+        Args:
+            stream, n, t, pids: what the index says of it; stream of a mark that is no row: its kind.
 
         Raises:
             OutputError: an output that will never take more (a pipe whose reader is gone).
@@ -92,7 +102,7 @@ class Sink:
             if self._waiting and self.waiting_bytes + len(body) > room:
                 self.drop(stream, n)
                 return False
-        self._waiting.append(Waiting(kind, body, stream, n, *t))
+        self._waiting.append(Waiting(kind, body, stream, n, *t, pids))
         self.waiting_bytes += len(body)
         self.drain()
         return True
@@ -116,13 +126,14 @@ class Sink:
             if not self._waiting and self._unmarked:
                 told, why = dict(self._unmarked), self.error
                 self._unmarked.clear()
-                self._lost_mark(told, why)
+                self.mark("lost", by="writer", lost=told, why=why)
             if not self._waiting:
                 self.error = ""
         return not self._waiting
 
-    def _lost_mark(self, lost: dict[str, int], why: str) -> None:
-        self.append(MARK, packb({"m": "lost", "t": now_ns(), "by": "writer", "lost": lost, "why": why}))
+    def mark(self, kind: str, **fields: Any) -> None:
+        """Appends a mark of now."""
+        self.append(MARK, packb({"m": kind, "t": now_ns(), **fields}), stream=kind)
 
     def _write(self, frame: Waiting) -> bool:
         data = memoryview(pack_frame(self.file_id, frame.kind, self.seq, frame.body))
@@ -137,14 +148,22 @@ class Sink:
             self._stall(error, torn=done > 0)
             return False
         if frame.kind not in (INDEX, END):
-            self._entries.extend((frame.kind, self.offset, len(data), frame.n, frame.t0, frame.t1))
+            stream = self._number(frame.stream)
+            self._entries.extend((frame.kind, self.offset, len(data), frame.n, frame.t0, frame.t1, stream, frame.pids))
         self.offset += len(data)
         self.seq += 1
-        self.rows[frame.stream] += frame.n
+        if frame.n:
+            self.rows[frame.stream] += frame.n
         self._sync_if_due()
-        if len(self._entries) >= INDEX_ENTRIES * 6:
+        if len(self._entries) >= INDEX_ENTRIES * _ENTRY_PARTS:
             self._index_page()
         return True
+
+    def _number(self, stream: str) -> int:
+        """The number that a stream has in the index; 0 past a bound, where a reader looks into the frame."""
+        if len(self._streams) >= _INDEX_STREAMS:
+            return self._streams.get(stream, 0)
+        return self._streams.setdefault(stream, len(self._streams))
 
     def _stall(self, error: OSError, *, torn: bool) -> None:
         self.error = error.strerror or str(error)
@@ -173,16 +192,21 @@ class Sink:
                 self.error = error.strerror or str(error)
 
     def _index_page(self) -> None:
-        entries = np.array(self._entries, "<u8").reshape(-1, 6)
+        entries = np.array(self._entries, "<u8").reshape(-1, _ENTRY_PARTS)
+        page = IndexPage(entries[:, :6], list(self._streams)[1:], entries[:, 6], entries[:, 7])
         del self._entries[:]
         at = self.offset
-        if len(entries) and self._write(Waiting(INDEX, pack_index(entries), "", 0, 0, 0)):
+        if len(entries) and self._write(Waiting(INDEX, pack_index(page), "", 0)):
             self._pages.append(at)
 
-    def restore(self, entries: list[list[int]], pages: list[int], rows: dict[str, int]) -> None:
-        """What a resumed file holds already: index entries that no page has, its pages, its rows."""
-        for entry in entries:
-            self._entries.extend(entry)
+    def restore(self, entries: list[tuple[Any, ...]], pages: list[int], rows: dict[str, int]) -> None:
+        """What a resumed file holds already: its rows, its index pages, and for frames that no page has what one tells.
+
+        Args:
+            entries: (kind, offset, frame_len, n, t0, t1, stream, pid_set) of each.
+        """
+        for *entry, stream, pids in entries:
+            self._entries.extend((*entry, self._number(stream), pids))
         self._pages = list(pages)
         self.rows.update(rows)
 
@@ -197,17 +221,17 @@ class Sink:
                 self.drop(frame.stream, frame.n)
             self._waiting.clear()
             self.waiting_bytes = 0
-            self._lost_mark(dict(self._unmarked), self.error)
+            self.mark("lost", by="writer", lost=dict(self._unmarked), why=self.error)
             self._unmarked.clear()
             self.drain(now=True)
         self._index_page()
         end = {"index": self._pages, "frames": self.seq + 1, "rows": dict(self.rows), "ledger": ledger, "clean": True}
         body = packb(end)
         if len(body) > END_BYTES - HEAD_BYTES:
-            self.append(MARK, packb({"m": "ledger", "t": now_ns(), "ledger": ledger}))
+            self.mark("ledger", ledger=ledger)
             self._index_page()
             body = packb({**end, "index": self._pages, "frames": self.seq + 1, "ledger": {}})
-        written = not self._waiting and self._write(Waiting(END, body, "", 0, 0, 0))
+        written = not self._waiting and self._write(Waiting(END, body, "", 0))
         try:
             self.out.sync(whole=True)
         except OSError as error:

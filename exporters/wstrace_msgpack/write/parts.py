@@ -9,13 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wstrace.clock import now_ns
 from wstrace.errors import OutputError
 from wstrace.output_file import remove
 from wstrace_msgpack.format import frames, osfile
-from wstrace_msgpack.format.layout import HEADER, MARK, VERSION
+from wstrace_msgpack.format.layout import FEATURES, HEADER, VERSION
 from wstrace_msgpack.format.part_names import is_trace, numbered, part_path
-from wstrace_msgpack.format.values import packb
 from wstrace_msgpack.write.frame_file import Sink
 
 
@@ -45,6 +43,7 @@ class Parts:
         self.path = path
         self.number = 0
         self.next_string, self.mapping_base, self.table_rows = 1, 0, 0
+        self.shuffle = True  # a file of version 1.0 that is gone on with has a header that does not need it
         self._command = list(command)
         self.like: frames.Header | None = None
         self._force = force
@@ -85,7 +84,7 @@ class Parts:
         """The first frame of the next part. Raises OutputError when its file cannot be opened."""
         out = osfile.OutputFile(part_path(self.path, self.number + 1), force=self._force)
         self.number += 1
-        self.next_string, self.table_rows = 1, 0
+        self.next_string, self.table_rows, self.shuffle = 1, 0, True
         self.go_on(Sink(out, os.urandom(8), sync=self.sync))
         self.written.append(out.path)
         self.sink.append(HEADER, self.header(prev).pack())
@@ -102,11 +101,12 @@ class Parts:
 
         if self.like is not None:
             return replace(
-                self.like, version=VERSION, need=[], id=self.sink.file_id, part=self.number, prev=prev,
+                self.like, version=VERSION, need=sorted(FEATURES), id=self.sink.file_id, part=self.number, prev=prev,
                 writer=f"wstrace {version('wstrace')}", schema={},
             )  # fmt: skip
         clocks = osfile.clocks()
         return frames.Header(
+            need=sorted(FEATURES),
             id=self.sink.file_id,
             part=self.number,
             prev=prev,
@@ -139,7 +139,7 @@ class Parts:
             self._retry_at = time.monotonic() + 10.0
             if error.why != self.refused:
                 self.refused = error.why
-                self.sink.append(MARK, packb({"m": "rotation", "t": now_ns(), "why": error.why}))
+                self.sink.mark("rotation", why=error.why)
             return False
         self.refused = ""
         with contextlib.suppress(OutputError):  # its end did not fit: it reads as cut, its rows are there

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from wstrace.clock import now_ns
-from wstrace_msgpack.format import frames, osfile
-from wstrace_msgpack.format.layout import END, INDEX, MARK, FrameError
-from wstrace_msgpack.format.values import packb
+from wstrace_msgpack.format import osfile
+from wstrace_msgpack.format.index import unpack_index
+from wstrace_msgpack.format.layout import END, INDEX, FrameError
 from wstrace_msgpack.read.discover import parts_of
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.scan import frame_at
@@ -53,7 +52,7 @@ def _append(parts: Parts, last: Part, out: osfile.OutputFile) -> None:
     for offset in entries["offset"][entries["kind"] == INDEX].tolist():
         frame = frame_at(last.input, offset, last.file_id, last.limits)
         try:
-            listed = frames.unpack_index(frame.body, last.limits)[:, 1].tolist() if frame is not None else []
+            listed = unpack_index(frame.body, last.limits).entries[:, 1].tolist() if frame is not None else []
         except FrameError:
             continue
         pages.append(offset)
@@ -62,10 +61,11 @@ def _append(parts: Parts, last: Part, out: osfile.OutputFile) -> None:
     seq = int(entries["seq"].max()) + 1
     out.cut(end)
     sink = Sink(out, last.file_id or b"", seq=seq, offset=end, sync=parts.sync)
-    sink.restore([list(map(int, list(entry)[:6])) for entry in loose.tolist()], pages, rows)
+    sink.restore([(*entry[:6], last.streams[entry[6]], entry[7]) for entry in loose.tolist()], pages, rows)
     tables = last.tables
     parts.next_string = max(tables.names, default=0) + 1
     parts.mapping_base = int(tables.mappings()["id"].max(initial=0))
     parts.table_rows = tables.n_mappings
+    parts.shuffle = "shuffle" in last.header.need
     parts.go_on(sink)
-    sink.append(MARK, packb({"m": "resume", "t": now_ns(), "frames": seq, "cut": cut}))
+    sink.mark("resume", frames=seq, cut=cut)

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, Recoding, recoded
-from wstrace.clock import now_ns
 from wstrace.schema import MAPPING, Schema
 from wstrace_msgpack.format import frames, osfile
-from wstrace_msgpack.format.columns import TYPES
+from wstrace_msgpack.format.columns import TYPES, Packing
 from wstrace_msgpack.format.frames import Header
+from wstrace_msgpack.format.index import pid_set
 from wstrace_msgpack.format.layout import (
     CLOCK_MARK_SECONDS,
     EVENTS,
@@ -80,7 +80,7 @@ class TraceWriter:
     def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1) -> None:
         self._parts = parts
         self._strings = strings
-        self._level = level
+        self._packing = Packing(level, parts.shuffle)
         self._gathering: dict[str, Gathering] = {}
         self._mappings = Mappings()
         self._snapshots: dict[tuple[str, Any, Any], int] = {}
@@ -98,6 +98,7 @@ class TraceWriter:
 
     def _begin_part(self) -> None:
         self._sink = self._parts.sink
+        self._packing = self._packing._replace(shuffle=self._parts.shuffle)
         self._names = Names(self._strings, self._parts.next_string)
         self._table_rows = self._parts.table_rows
         #: the session's ids -> the part's, by semantic
@@ -145,7 +146,8 @@ class TraceWriter:
 
     def copy_mark(self, mark: Mapping[str, Any]) -> None:
         """A mark of another trace as it stands there."""
-        self._sink.append(MARK, packb({key: plain(value) for key, value in mark.items()}))
+        body = packb({key: plain(value) for key, value in mark.items()})
+        self._sink.append(MARK, body, stream=str(mark.get("m", "")))
 
     def flush(self) -> None:
         """Writes all that waits."""
@@ -155,7 +157,7 @@ class TraceWriter:
 
     def mark(self, kind: str, **fields: Any) -> None:
         """A MARK frame."""
-        self._sink.append(MARK, packb({"m": kind, "t": now_ns(), **fields}))
+        self._sink.mark(kind, **fields)
 
     def close(self, ledger: Mapping[str, int], facts: Mapping[str, Any]) -> None:
         """Writes the rest and ends the file.
@@ -181,7 +183,7 @@ class TraceWriter:
         self._clocked = time.monotonic()
         clocks = osfile.clocks()
         self._skew = clocks.get("boottime", 0) - clocks["monotonic"]
-        self._sink.append(MARK, packb({"m": "clock", "t": clocks["monotonic"], **clocks}))
+        self._sink.append(MARK, packb({"m": "clock", "t": clocks["monotonic"], **clocks}), stream="clock")
 
     def _user_marks(self, batch: Batch) -> None:
         self._announce(batch.schema, {})
@@ -189,7 +191,8 @@ class TraceWriter:
         for row in range(len(batch)):
             at = {name: values[row] for name, values in columns.items()}
             mark = {"m": "user", "t": at.pop("time_ns", 0), **at, "text": frames.text(self._strings[at.get("text", 0)])}
-            self._sink.append(MARK, packb(mark), stream="mark", n=1)
+            pids = pid_set([at["pid"]]) if "pid" in at else 0
+            self._sink.append(MARK, packb(mark), stream="mark", n=1, pids=pids)
 
     def _cut(self, name: str, gathering: Gathering) -> None:
         """Frames of what was gathered: as many as it takes."""
@@ -219,8 +222,9 @@ class TraceWriter:
         times = part.get("time_ns")
         if times is not None and n:
             window = (int(times.min()), int(times.max()))
-        body = frames.pack_events(name, n, window, lost, part, self._level)
-        self._sink.append(EVENTS, body, stream=name, n=n, t=window)
+        body = frames.pack_events(name, n, window, lost, part, self._packing)
+        pids = pid_set(part["pid"]) if "pid" in part and part["pid"].dtype == "<u4" else 0
+        self._sink.append(EVENTS, body, stream=name, n=n, t=window, pids=pids)
         self._rotate_if_due()
 
     def _snapshot(self, batch: Batch) -> None:
@@ -228,6 +232,7 @@ class TraceWriter:
         columns, n = self._stored(batch), len(batch)
         key = (name, head.get("snap"), head.get("pid"))
         t = int(head.get("t", batch.window[0]))
+        pids = pid_set([head["pid"]]) if head.get("pid") else 0
         for start in range(0, max(n, 1), FRAME_ROWS):
             part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
             part = recoded(batch.schema, part, self._spaces)
@@ -238,8 +243,8 @@ class TraceWriter:
             self._tables()
             header = {"s": name, "snap": head.get("snap", 0), "part": number, "last": last, "pid": head.get("pid", 0),
                       "t": t, "pages": int(part["pages"].sum()) if "pages" in part else 0}  # fmt: skip
-            body = frames.pack_snapshot(header, rows, part, self._level)
-            self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t))
+            body = frames.pack_snapshot(header, rows, part, self._packing)
+            self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t), pids=pids)
             if last:
                 self._snapshots.pop(key, None)
             else:
@@ -287,7 +292,7 @@ class TraceWriter:
             part = {name: array[start : start + FRAME_ROWS] for name, array in columns.items()}
             count = len(part["id"])
             t = (int(part["time_ns"].min()), int(part["time_ns"].max())) if "time_ns" in part else (0, 0)
-            body = frames.pack_mappings(count, part, self._level)
+            body = frames.pack_mappings(count, part, self._packing)
             self._sink.append(MAPPINGS, body, stream="mapping", n=count, t=t)
         self._table_rows += n
 

@@ -1,0 +1,183 @@
+"""Minor versions of the format: what 1.1 added, what becomes of files of 1.0, and of files of versions to come."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+import synthetic_trace as synthetic
+from msgpack_scripted import column, recorded, started
+
+from wstrace.batch import Batch
+from wstrace.schema import MARK
+from wstrace.testing import batch_of
+from wstrace_msgpack.format.index import IndexPage, pack_index, pid_set, unpack_index
+from wstrace_msgpack.format.layout import EVENTS, FEATURES, HEADER, INDEX
+from wstrace_msgpack.read.prefetch import Prefetched
+from wstrace_msgpack.read.trace import TraceFile, open_trace
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PIDS = (100, 104, 4242, 3_000_000)
+
+
+def frames_in(path: Path) -> list[list]:
+    with path.open("rb") as file:
+        return list(msgpack.Unpacker(file, strict_map_key=False))
+
+
+def filters_of(path: Path) -> set[str]:
+    """Every filter that a column of the file has."""
+    columns = [col for frame in frames_in(path) for col in frame[5].get("c", {}).values()]
+    return {name for col in columns for name, *_ in col[1]}
+
+
+# -- what an older reader must know before it reads ------------------------------------------------------------------
+
+
+def test_a_file_needs_every_filter_that_version_1_0_did_not_know(tmp_path):
+    recorded(tmp_path / "x.wst", 5000)
+    header = frames_in(tmp_path / "x.wst")[0][5]
+    assert header["v"] == [1, 1]
+    assert filters_of(tmp_path / "x.wst") - {"delta"} == {"shuffle"} == set(header["need"]) == FEATURES
+
+
+def test_a_file_of_1_0_that_is_gone_on_with_stays_readable_by_1_0(tmp_path):
+    path = tmp_path / "x.wst"
+    shutil.copy(GOLDEN / "wstf-1.0.wst", path)
+    with open_trace(str(path)) as trace:
+        rows, boot = trace.rows, trace.header.boot_id
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wstrace_msgpack.format.osfile.boot_id", lambda: boot)
+        exporter, context = started(path, resume=True)
+        exporter.export(synthetic.mappings(context.strings))
+        for batch in synthetic.faults(context.strings, 1000):
+            exporter.export(batch)
+        exporter.close()
+    assert "need" not in frames_in(path)[0][5] or frames_in(path)[0][5]["need"] == []
+    assert filters_of(path) == {"delta"}
+    with open_trace(str(path)) as trace:
+        assert trace.clean
+        assert trace.rows["page_fault"] == rows["page_fault"] + 1000
+        assert sum(map(len, trace.batches("page_fault"))) == trace.rows["page_fault"]
+
+
+def test_the_end_tells_streams_that_have_rows_and_nothing_else(tmp_path):
+    recorded(tmp_path / "x.wst", 100)
+    end = frames_in(tmp_path / "x.wst")[-1][5]
+    assert end["rows"] == {"page_fault": 100, "mapping": 40, "process": 2, "resident": 30, "mark": 1}
+
+
+# -- processes in the index ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> tuple[Path, dict[int, list[int]]]:
+    """A trace of four processes, each frame of one or two of them; and the addresses of each."""
+    path = tmp_path_factory.mktemp("pids") / "x.wst"
+    exporter, context = started(path)
+    exporter.export(synthetic.mappings(context.strings))
+    expected: dict[int, list[int]] = {pid: [] for pid in PIDS}
+    for number, batch in enumerate(synthetic.faults(context.strings, 20_000, rows=500)):
+        pids = np.where(np.arange(500) % 3 == 0, PIDS[number % 4], PIDS[number // 4 % 4]).astype("<u4")
+        exporter.export(Batch(batch.schema, {**batch.columns, "pid": pids}, window=batch.window, strings=batch.strings))
+        exporter.flush(1)
+        for pid in PIDS:
+            expected[pid] += batch["va"][pids == pid].tolist()
+    exporter.export(synthetic.resident(context.strings))
+    exporter.export(batch_of(MARK, context.strings, time_ns=[5, 6], pid=[100, 104], tid=[1, 1], text=["a", "b"]))
+    exporter.close()
+    return path, expected
+
+
+def test_the_rows_of_some_processes_are_those_and_only_their_frames_are_read(several):
+    path, expected = several
+    with open_trace(str(path)) as trace:
+        part = trace.parts[0]
+        frame, seen = part.frame, []
+        part.frame = lambda entry, source: seen.append(int(entry["offset"])) or frame(entry, source)
+        for wanted in ((100,), (104, 4242), PIDS, (5,), ()):
+            for batches in (
+                trace.batches("page_fault", pids=wanted),
+                Prefetched(trace.batches("page_fault", pids=wanted)),
+            ):
+                seen.clear()
+                found = [va for batch in batches for va in batch["va"].tolist()]
+                holding = {
+                    int(entry["offset"])
+                    for number, entry in enumerate(part.entries[part.entries["kind"] == EVENTS])
+                    if {PIDS[number % 4], PIDS[number // 4 % 4]} & set(wanted)
+                }
+                assert sorted(found) == sorted(va for pid in wanted for va in expected.get(pid, ()))
+                assert set(seen) == holding, "a frame of no wanted process was read, or one of a wanted process was not"
+
+
+def test_a_selection_of_processes_holds_for_every_stream_and_column(several):
+    path, expected = several
+    with open_trace(str(path)) as trace:
+        only = list(trace.batches("page_fault", ["file", "va"], pids=[104]))
+        assert all(set(batch) == {"file", "va"} for batch in only)
+        assert column(only, "va").tolist() == expected[104]
+        assert [len(batch) for batch in trace.batches("resident", pids=[synthetic.PID])] == [30]
+        assert list(trace.batches("resident", pids=[100])) == []
+        assert [batch["pid"].tolist() for batch in trace.batches("mark", pids=[100])] == [[100]]
+        assert len(next(iter(trace.batches("mapping", pids=[synthetic.PID])))) == 40
+        assert list(trace.batches("mapping", pids=[100])) == []
+        begin, end = (int(t) for t in trace.span())
+        half = list(trace.batches("page_fault", ["va"], begin, (begin + end) // 2, pids=[104]))
+        assert 0 < len(column(half, "va")) < len(expected[104])
+
+
+@pytest.mark.parametrize("how", ["cut", "scanned", "of version 1.0"])
+def test_without_sets_of_processes_every_frame_is_looked_into(several, tmp_path, how):
+    path, expected = several
+    if how == "of version 1.0":
+        with open_trace(str(GOLDEN / "wstf-1.0.wst")) as trace:
+            assert sum(map(len, trace.batches("page_fault", pids=[synthetic.PID]))) == trace.rows["page_fault"]
+            assert list(trace.batches("page_fault", pids=[1])) == []
+        return
+    if how == "cut":
+        path = Path(shutil.copy(path, tmp_path / "cut.wst"))
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - 50)
+    with TraceFile([str(path)], scan=True) as trace:
+        assert column(trace.batches("page_fault", pids=[104]), "va").tolist() == expected[104]
+
+
+def test_a_set_of_pids_has_a_bit_for_each_and_no_neighbour_shares_one():
+    assert pid_set([]) == 0
+    assert pid_set(range(1000, 1040)).bit_count() >= 36
+    assert pid_set(range(4000, 4000 + 40 * 4, 4)).bit_count() >= 36  # Windows gives multiples of 4
+    many = np.repeat(np.array([7, 9, 7], "<u4"), 1000)
+    assert pid_set(many) == pid_set([7]) | pid_set([9])
+    assert pid_set([-1, 1 << 32]) == 0
+
+
+def test_an_index_page_of_any_widths_and_with_unknown_keys_is_read():
+    entries = np.array([[0, 0, 700, 0, 0, 0], [3, 700, 90, 65_536, 5, 2**64 - 1]], "<u8")
+    page = IndexPage(entries, ["page_fault"], np.array([0, 1], "<u8"), np.array([0, pid_set([7])], "<u8"))
+    packed = pack_index(page)
+    plain = msgpack.unpackb(packed)
+    for data in (packed, msgpack.packb(plain), msgpack.packb({"later": [1], **plain, "z": {"a": 1}})):
+        read = unpack_index(data)
+        assert np.array_equal(read.entries, entries)
+        assert (read.streams, read.stream.tolist(), read.pids.tolist()) == (["page_fault"], [0, 1], page.pids.tolist())
+    plain["c"]["stream"] = ["u16", [], "none", 4, b"\xff\xff\x01\x00"]
+    assert unpack_index(msgpack.packb(plain)).stream.tolist() == [0, 1], "a number of no stream tells nothing"
+
+
+def test_more_streams_than_the_index_tells_apart_are_found_all_the_same(tmp_path, monkeypatch):
+    from wstrace.schema import Column, Schema
+
+    monkeypatch.setattr("wstrace_msgpack.write.frame_file._INDEX_STREAMS", 4)
+    exporter, context = started(tmp_path / "x.wst")
+    for n in range(9):
+        exporter.export(batch_of(Schema(f"s{n}", (Column("a", "u32", "count"),)), context.strings, a=[n]))
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert not trace.parts[0].scanned
+        assert [column(trace.batches(f"s{n}"), "a").tolist() for n in range(9)] == [[n] for n in range(9)]
+        kinds = [frame[1] for frame in frames_in(tmp_path / "x.wst")]
+        assert (kinds[0], kinds.count(INDEX)) == (HEADER, 1)
