@@ -19,6 +19,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launches Linux 
 root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="changes the user: needs root")
 
 
+@pytest.fixture(autouse=True, params=["tiny program", "fork"])
+def held_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds a command until it is resumed: where the one cannot be executed the other does."""
+    if request.param == "fork":
+        monkeypatch.setattr("wstrace_os.linux.launcher.image", lambda go, answer: None)
+
+
 def run(*command: str, user: str | None = None) -> LinuxTarget:
     target = platform().launch(command, user=user)
     assert isinstance(target, LinuxTarget)

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import signal
+import struct
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,17 +15,23 @@ from typing import Any, NoReturn
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Usage
+from wstrace_os.linux.held_image import image
 
 #: the modules as this system has them: their POSIX half is not typed where mypy checks for Windows
 _os: Any = os
 _signal: Any = signal
 
 
+#: struct rusage: two struct timeval, 14 long
+_RUSAGE = struct.Struct("<18q")
+_U64 = struct.Struct("<Q")
+
+
 class Launcher:
     """The two pipes between us and a child that has not executed its command yet.
 
-    The child sends three u64 (its own minor and major faults and its peak, bytes) right before execve(), and after a
-    refusal the errno; execve() itself closes the pipe.
+    The child sends its struct rusage right before execve(), and after a refusal the errno; execve() itself closes the
+    pipe.
     """
 
     def __init__(self, command: str, go: int, answer: int) -> None:
@@ -38,17 +45,16 @@ class Launcher:
             os.write(self._go, b"!")
         os.close(self._go)
         answer = b""
-        while chunk := os.read(self._answer, 64):
+        while chunk := os.read(self._answer, 256):
             answer += chunk
         os.close(self._answer)
-        numbers = [int.from_bytes(answer[i : i + 8], "little") for i in range(0, len(answer), 8)]
-        if len(numbers) > 4 or len(numbers) == 1:
-            raise exec_refused(self.command, numbers[-1])
-        if len(numbers) < 4:
+        if len(answer) % _RUSAGE.size == _U64.size:
+            raise exec_refused(self.command, _U64.unpack(answer[-_U64.size :])[0])
+        if len(answer) != _RUSAGE.size:
             raise TargetExited(f"{self.command} was killed before its first instruction")
         self.executed = True
-        minor, major, peak, cpu = numbers
-        return Usage(minor, major, peak, cpu / 1e6)
+        user, user_us, system, system_us, peak, _, _, _, minor, major, *_ = _RUSAGE.unpack(answer)
+        return Usage(minor, major, peak * 1024, user + system + (user_us + system_us) / 1e6)
 
     def close(self) -> None:
         """Closes the pipes; the child ends when it reads the end of file."""
@@ -72,13 +78,23 @@ def exec_refused(command: str, number: int) -> CommandNotFound | CannotExecute |
 
 
 def start(command: Sequence[str], user: str | None) -> tuple[int, Launcher]:
-    """Forks a child that is blocked before its execve(). Raises as LinuxPlatform.launch() tells.
+    """Starts a child that is blocked before its execve(). Raises as LinuxPlatform.launch() tells.
 
     Its limits, process group, signal mask and terminal are those that we have now; no descriptor of ours goes along
-    (PEP 446 makes them all close-on-exec).
+    (PEP 446 makes them all close-on-exec). It is a tiny program (see held_image), or where that cannot be executed
+    (another machine, vm.memfd_noexec) a fork of ours.
     """
     path = _find(command[0])
     owner = find_user(user) if user is not None else sudo_user()
+    return _start(path, command, owner, tiny=True) or _start(path, command, owner, tiny=False) or _not_started(path)
+
+
+def _not_started(path: str) -> NoReturn:
+    raise Unavailable(f"cannot start {path}: its process was killed")
+
+
+def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool) -> tuple[int, Launcher] | None:
+    """The child's pid and its pipes; None where it ended before it told its pid."""
     go_read, go_write = os.pipe()
     answer_read, answer_write = os.pipe()
     environment = {**os.environ, **(owner.environment if owner else {})}
@@ -86,20 +102,29 @@ def start(command: Sequence[str], user: str | None) -> tuple[int, Launcher]:
         # Python 3.12 warns of fork() beside threads: numpy's, as a rule, and the child calls nothing but the system
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            pid: int = _os.fork()
+            forked: int = _os.fork()
         except OSError as error:
             for fd in (go_read, go_write, answer_read, answer_write):
                 os.close(fd)
             raise Unavailable(f"cannot start {command[0]}: {error.strerror}") from None
-    if pid == 0:
+    if forked == 0:
         try:
             os.close(go_write)
-            _child(path, list(command), environment, owner, go_read, answer_write)
+            _child(path, list(command), environment, owner, go_read, answer_write, tiny)
         finally:
             os._exit(126)
     os.close(go_read)
     os.close(answer_write)
-    return pid, Launcher(path, go_write, answer_read)
+    told = os.read(answer_read, _U64.size)
+    pid = _U64.unpack(told)[0] if len(told) == _U64.size else 0
+    if pid != forked:  # it has ended, and left its sibling to us
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(forked, 0)
+    if pid:
+        return pid, Launcher(path, go_write, answer_read)
+    os.close(go_write)
+    os.close(answer_read)
+    return None
 
 
 class User:
@@ -152,29 +177,55 @@ def _find(command: str) -> str:
 
 
 def _child(
-    path: str, command: list[str], environment: dict[str, str], owner: User | None, go: int, out: int
+    path: str, command: list[str], environment: dict[str, str], owner: User | None, go: int, out: int, tiny: bool
 ) -> NoReturn:
-    """The forked child: waits for the word, restores what Python changed, executes. Only system calls."""
-    import resource
-
-    usage: Any = resource
-    failed = 0
+    """The forked child: becomes its user, restores what Python changed, and waits for the word, as the tiny program
+    where it can. Only system calls.
+    """
+    told = False
     try:
         if owner is not None:
-            failed = 1000
-            owner.become()
-            failed = 0
-        if os.read(go, 1) != b"!":
-            os._exit(0)
+            try:
+                owner.become()
+            except OSError as error:
+                os.write(out, _U64.pack(os.getpid()) + _U64.pack(1000 + (error.errno or 0)))
+                os._exit(126)
         # Python ignores these two at its start and a program inherits it; handlers become the default by execve()
         _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
         _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
-        r = usage.getrusage(usage.RUSAGE_SELF)
-        cpu = int((r.ru_utime + r.ru_stime) * 1e6)
-        os.write(out, b"".join(n.to_bytes(8, "little") for n in (r.ru_minflt, r.ru_majflt, r.ru_maxrss * 1024, cpu)))
+        if tiny:
+            _execute_held_image(path, command, environment, go, out)
+        told = bool(os.write(out, _U64.pack(os.getpid())))
+        if os.read(go, 1) != b"!":
+            os._exit(0)
+        os.write(out, _own_usage())
         os.execve(path, command, environment)  # noqa: S606 - the user's own command
     except OSError as error:
-        os.write(out, (failed + (error.errno or 0)).to_bytes(8, "little"))
+        if told:
+            os.write(out, _U64.pack(error.errno or 0))
     except KeyboardInterrupt:  # Ctrl-C reached us before the command could take it
         os._exit(128 + signal.SIGINT)
     os._exit(126)
+
+
+def _execute_held_image(path: str, command: list[str], environment: dict[str, str], go: int, out: int) -> NoReturn:
+    """Raises OSError where it cannot be executed."""
+    program = image(go, out)
+    if program is None:
+        raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))
+    fd = _os.memfd_create("wstrace")
+    os.write(fd, program)
+    os.set_inheritable(go, True)
+    os.set_inheritable(out, True)
+    _os.execve(fd, [path, *command], environment)
+    raise AssertionError("execve() returns by raising")
+
+
+def _own_usage() -> bytes:
+    """Our struct rusage."""
+    import resource
+
+    usage: Any = resource
+    user, system, *rest = usage.getrusage(usage.RUSAGE_SELF)
+    times = [part for seconds in (user, system) for part in (int(seconds), int(seconds % 1 * 1e6))]
+    return _RUSAGE.pack(*times, *rest)
