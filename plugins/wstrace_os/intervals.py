@@ -46,3 +46,12 @@ def without(
     low, high, each = cut(start, end, np.union1d(other_start, other_end))
     bare = overlap(low, high, other_start, other_end) == 0
     return low[bare], high[bare], each[bare]
+
+
+def within(
+    start: NDArray[Any], end: NDArray[Any], other_start: NDArray[Any], other_end: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
+    """The parts of the ranges that the others (sorted, apart) cover: starts, ends, the range each came from."""
+    low, high, each = cut(start, end, np.union1d(other_start, other_end))
+    covered = overlap(low, high, other_start, other_end) > 0
+    return low[covered], high[covered], each[covered]

@@ -137,7 +137,8 @@ class WriteWatch:
 class MemoryWatch:
     """A watch of all writable memory of the calling process; memory that is mapped later is taken in at each look.
 
-    What another watch has already is left to it. Arming costs about 10 ms for each GiB in memory.
+    What another watch has already is left to it. Arming costs about 10 ms for each GiB in memory. MADV_DONTNEED counts
+    as written, as it does in a WriteWatch; which pages are there is kept for that, 16 bytes a run of them.
 
     Raises:
         Unavailable: this system has no write watch of memory that was there before.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import gc
@@ -207,6 +208,88 @@ def test_all_writable_memory_of_the_own_process():
     assert taken.written().tolist() == [4 * PAGE]
 
 
+def told(watch: wstrace.MemoryWatch, memory: mmap.mmap, **options) -> list[int]:
+    """The pages of that memory that a look tells."""
+    start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    found = []
+    for at, pages in zip(*(column.tolist() for column in watch.written(**options)), strict=True):
+        first = (at - start) // PAGE
+        found += [page for page in range(first, first + pages) if 0 <= page < len(memory) // PAGE]
+    return found
+
+
+def test_pages_given_back_count_as_written_in_all_memory_too():
+    memory = mmap.mmap(-1, 64 * PAGE, flags=PRIVATE)
+    memory[: 32 * PAGE] = b"x" * 32 * PAGE
+    shared = mmap.mmap(-1, 16 * PAGE)
+    shared[:] = b"x" * len(shared)
+    with wstrace.MemoryWatch() as watch:
+        watch.reset()
+        memory.madvise(mmap.MADV_DONTNEED, 8 * PAGE, 32 * PAGE)  # the last eight of them were never there
+        shared.madvise(mmap.MADV_DONTNEED)  # its content stays
+        assert told(watch, memory, reset=False) == list(range(8, 32))
+        assert told(watch, memory) == list(range(8, 32))
+        assert told(watch, shared) == []
+        assert told(watch, memory) == []
+        memory[40 * PAGE], memory[0] = 1, 2
+        assert told(watch, memory) == [0, 40]
+        memory.madvise(mmap.MADV_DONTNEED, 40 * PAGE, PAGE)  # written and given back
+        assert memory[40 * PAGE] == 0  # and read: the zero page is there now
+        memory[50 * PAGE] = 1
+        memory.madvise(mmap.MADV_DONTNEED, 50 * PAGE, PAGE)  # as it was
+        assert told(watch, memory) == [40]
+
+
+def test_memory_that_is_unmapped_is_not_written():
+    gone, replaced = mmap.mmap(-1, 16 * PAGE, flags=PRIVATE), mmap.mmap(-1, 16 * PAGE, flags=PRIVATE)
+    gone[:] = replaced[:] = b"x" * 16 * PAGE
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    at = ctypes.addressof(ctypes.c_ubyte.from_buffer(replaced))
+    with wstrace.MemoryWatch() as watch:
+        first = ctypes.addressof(ctypes.c_ubyte.from_buffer(gone))
+        gc.collect()
+        gone.close()
+        assert libc.mmap(at, 16 * PAGE, 3, PRIVATE | 0x10, -1, 0) == at  # MAP_FIXED: new memory in its place
+        replaced[5 * PAGE] = 1
+        start, _ = watch.written()
+        assert not ((start >= first) & (start < first + 16 * PAGE)).any()
+        assert told(watch, replaced) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_changes_in_all_memory_is_told(seed):
+    """Contents before and after each look: what differs must be told; what is told and does not differ was touched."""
+    random = np.random.default_rng(seed)
+    memory = mmap.mmap(-1, 256 * PAGE, flags=PRIVATE)
+    view = np.frombuffer(memory, "u8").reshape(256, -1)[:, 0]
+    known = np.zeros(256, "u8")  # kept apart: looking at memory makes it present
+    with wstrace.MemoryWatch() as watch:
+        watch.reset()
+        before = known.copy()
+        for _ in range(40):
+            touched = set()
+            for _ in range(random.integers(0, 12)):
+                first = int(random.integers(0, 250))
+                pages = np.arange(first, first + int(random.integers(1, 6)))
+                kind = random.integers(0, 3)
+                if kind == 0:
+                    view[pages] = known[pages] = random.integers(1, 1 << 60)
+                elif kind == 1:
+                    memory.madvise(mmap.MADV_DONTNEED, first * PAGE, len(pages) * PAGE)
+                    known[pages] = 0
+                else:
+                    assert (view[pages] == known[pages]).all()
+                    continue
+                touched.update(pages.tolist())
+            seen = set(told(watch, memory))
+            changed = set(np.flatnonzero(known != before).tolist())
+            assert changed <= seen, "lost"
+            assert seen <= touched, "never touched"
+            before = known.copy()
+
+
 # -- bad input -----------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +314,22 @@ def test_memory_that_is_watched_already():
     assert first.written().tolist() == [PAGE]
     first.close()
     assert len(wstrace.WriteWatch.watch(memory).written()) == 0
+
+
+def test_memory_whose_watch_is_refused_is_freed_at_once():
+    """The error's traceback must not keep it until cycles are collected: it may be all huge pages there are."""
+    gc.collect()
+    gc.disable()
+    try:
+        memory = mmap.mmap(-1, 4 * PAGE, flags=PRIVATE)
+        first = wstrace.WriteWatch.watch(memory)
+        with contextlib.suppress(Unavailable):
+            wstrace.WriteWatch.watch(memory)
+        first.close()
+        del first
+        memory.close()  # raises where a buffer is left
+    finally:
+        gc.enable()
 
 
 def test_memory_that_may_not_be_written(tmp_path):

@@ -9,6 +9,7 @@ Source: userfaultfd(2), ioctl_userfaultfd(2), include/uapi/linux/userfaultfd.h.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import time
@@ -78,14 +79,11 @@ class Userfaultfd:
             self.fd = -1
 
     def _call(self, request: int, argument: Any) -> None:
-        until = 0.0
+        until = time.monotonic() + _PATIENCE_SECONDS
         while _ioctl(self.fd, request, argument.ctypes.data) < 0:
-            refused = libc.last_error()
-            if refused.errno == errno.EAGAIN:  # the mappings change at this moment, or a fork is under way
-                until = until or time.monotonic() + _PATIENCE_SECONDS
-                if time.monotonic() < until:
-                    continue
-            raise refused
+            # EAGAIN: the mappings change at this moment, or a fork is under way
+            if ctypes.get_errno() != errno.EAGAIN or time.monotonic() > until:
+                raise libc.last_error()  # kept in a variable here it would keep the caller's memory, in a cycle
 
 
 def system_call() -> int:
