@@ -1,0 +1,91 @@
+"""The commands in the documents are run, and what they print is what the documents show.
+
+A fenced block `console` holds commands after `$ ` and their output. A document's blocks run in order in one folder of
+their own. Numbers, units, bars and the width of gaps may differ; `...` stands for any text, alone on a line for any
+lines. `<!-- long -->` before a block leaves it to `--long`; `<!-- not run: REASON -->` leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- (long|not run: [^>]+) -->\n+)?^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command and the output that a document shows."""
+
+    command: str
+    output: list[str]
+    long: bool
+
+
+def shown(text: str) -> Iterator[Shown]:
+    """The commands of a document that can be run, in order."""
+    for mark, block in BLOCK.findall(text):
+        if mark.startswith("not run"):
+            continue
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.replace("\\\n", "").partition("\n")
+            yield Shown(command, [line for line in output.splitlines() if line.strip()], mark == "long")
+
+
+_TOKENS = re.compile(r"(?P<dots>\.\.\.)|(?P<bar>[█▏▎▍▌▋▊▉]+)|(?P<number>\d[\d,]*(?:\.\d+)*)|"
+                     r"(?P<unit>\b(?:B|[KMGT]iB|ns|us|ms|s|min)\b)|(?P<gap>\s+)")  # fmt: skip
+_ANY = {"dots": ".*?", "bar": "[█▏▎▍▌▋▊▉]+", "number": r"\d[\d,]*(?:\.\d+)*",
+        "unit": r"(?:B|[KMGT]iB|ns|us|ms|s|min)", "gap": r"\s+"}  # fmt: skip
+
+
+def pattern(line: str) -> str:
+    """A regular expression for a line that differs from this one in nothing but what may differ."""
+    found, at = "", 0
+    for token in _TOKENS.finditer(line.strip()):
+        found += re.escape(line.strip()[at : token.start()]) + _ANY[str(token.lastgroup)]
+        at = token.end()
+    return found + re.escape(line.strip()[at:])
+
+
+def matches(expected: list[str], printed: list[str]) -> bool:
+    """Whether the printed lines are the expected ones."""
+    lines = "".join("(?:.*\n)*?" if line.strip() == "..." else rf"\s*{pattern(line)}\s*\n" for line in expected)
+    return re.fullmatch(lines, "".join(f"{line}\n" for line in printed if line.strip())) is not None
+
+
+def test_what_may_differ_is_all_that_may_differ():
+    assert matches(["peak 24.7 MiB; 3,507 faults"], ["peak 9 KiB;   12 faults"])
+    assert matches(["a", "...", "z"], ["a", "b", "c", "z"])
+    assert matches(["/usr/.../x.so 5 ███▎"], ["/usr/lib/deep/x.so 71 █"])
+    assert not matches(["peak 24.7 MiB"], ["peak of 24.7 MiB"])
+    assert not matches(["a", "z"], ["a", "b", "z"])
+    assert not matches(["a"], ["a", "b"])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    commands = list(shown(document.read_text("utf-8")))
+    if not commands:
+        return
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only on Linux: the outputs are those of Linux")
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the outputs are those that root sees")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "300",
+                   "PYTHONIOENCODING": "utf-8"}  # fmt: skip
+    for part in commands:
+        if part.long and not request.config.getoption("--long"):
+            continue
+        done = subprocess.run(["bash", "-c", part.command], cwd=tmp_path, env=environment, timeout=110, check=False,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        printed = done.stdout.decode("utf-8", "backslashreplace").splitlines()
+        assert matches(part.output, printed), "\n".join([f"$ {part.command}", *printed, "-- but shown:", *part.output])
