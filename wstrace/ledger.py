@@ -64,6 +64,12 @@ class Ledger:
             rows = [(stage, who, n) for (stage, who), n in self._rows.items()]
         return sorted(rows, key=lambda row: (order.get(row[0], len(order)), row[1]))
 
+    def missing_from(self, exporter: str) -> int:
+        """Records that were taken over from the kernel and did not reach that exporter's output."""
+        rows = self.rows()
+        bus = sum(n for stage, _, n in rows if stage == "dropped_bus")
+        return bus + sum(n for stage, who, n in rows if stage in ("dropped_lane", "failed_lane") and who == exporter)
+
     def losses(self) -> list[tuple[str, str, int]]:
         """The rows that mean that something was lost: what `--fail-on-loss` acts on."""
         return [row for row in self.rows() if self.is_loss(row[0]) and row[2]]

@@ -76,6 +76,7 @@ class TraceInfo:
         boot_id: of a recorded trace: names the boot whose clock its records have; "" = this one's, or not known.
         created_ns: of a recorded trace: wall time of its beginning, in ns.
         saved: the file that holds all of it, once that is written; "-" = it went to standard output.
+        incomplete: what a file lacks of the trace, and why, in words; "" = nothing that is known of.
         final_snapshot: the pid whose resident pages were read at its exit.
         snapshot_age_ms: how long before the end the last snapshot of resident pages was taken.
         extra: what a plugin adds, by a name of its own; plain values, which a trace file can hold.
@@ -96,6 +97,7 @@ class TraceInfo:
     boot_id: str = ""
     created_ns: int = 0
     saved: str = ""
+    incomplete: str = ""
     final_snapshot: int | None = None
     snapshot_age_ms: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
@@ -146,6 +148,7 @@ class TraceInfo:
             "ended_ns": self.ended_ns or None,
             "page_size": self.page_size or None,
             "saved": self.saved,
+            "incomplete": self.incomplete,
             "final_snapshot": self.final_snapshot,
             "snapshot_age_ms": self.snapshot_age_ms,
         }
@@ -177,6 +180,7 @@ class TraceInfo:
             started_ns=_count(facts.get("started_ns")) or 0,
             ended_ns=_count(facts.get("ended_ns")) or 0,
             page_size=_count(facts.get("page_size")) or 0,
+            incomplete=_text(facts.get("incomplete")),
             final_snapshot=_count(facts.get("final_snapshot")),
             snapshot_age_ms=_count(facts.get("snapshot_age_ms")),
             extra={key: value for key, value in facts.items() if isinstance(key, str) and key not in _KEYS},
@@ -187,7 +191,7 @@ _KEYS = frozenset(
     (
         *("command", "pid", "pids", "exit_code", "level", "level_why", "level_remedy", "usage_minor", "usage_major"),
         *("peak_resident_bytes", "peak_sampled", "sampled", "not_visible", "started_ns", "ended_ns", "page_size"),
-        *("saved", "final_snapshot", "snapshot_age_ms"),
+        *("saved", "incomplete", "final_snapshot", "snapshot_age_ms"),
     )
 )
 

@@ -80,6 +80,8 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int) -
         if counted and info.sampled == 1:
             text += f" {'=' if sum(n for _, n in terms) == counted else '!='} counted {number(counted)}"
         parts.append(text)
+    if info.incomplete:
+        parts.append(printable(info.incomplete, 4 * NAME_LIMIT))
     usage = info.usage.faults
     if usage is not None:
         parts.append(f"rusage {number(usage)}")
@@ -128,6 +130,8 @@ def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]
 
 def next_step(summary: Summary, info: TraceInfo) -> str:
     """The last line of a live trace: where it is kept and what to type next, or how to keep it."""
+    if info.incomplete:
+        return f"output incomplete: {printable(info.incomplete, 4 * NAME_LIMIT)}"
     if not info.saved:
         return "not saved: add -o FILE"
     path = printable(info.saved)

@@ -94,9 +94,11 @@ def test_what_does_not_fit_in_memory_is_dropped_counted_and_marked(tmp_path, dis
     assert context.ledger.get("failed_lane", "msgpack") == dropped
     disk.left = 1 << 60
     everything(exporter, context, 5000)
-    exporter.close()
+    with pytest.raises(OutputError, match=f"lacks {dropped:,} records: No space left on device"):
+        exporter.close()
     with open_trace(str(path), scan=True) as trace:
         assert trace.clean
+        assert (trace.state, trace.missing) == ("incomplete", dropped)
         assert trace.damage()["lost_names"] == 0
         lost = sum(sum(mark["lost"].values()) for mark in trace.marks if mark["m"] == "lost")
         assert lost == dropped
@@ -127,9 +129,14 @@ def test_the_end_fits_where_the_rows_do_not(tmp_path, disk):
     exporter.flush(1)
     disk.left = 8000  # less than the frame, more than the end
     everything(exporter, context, 30_000)
-    exporter.close()
+    with pytest.raises(OutputError, match=r"lacks 30,\d\d\d records: No space left on device"):
+        exporter.close()
+    assert context.info.saved == ""
     with open_trace(str(path), scan=True) as trace:
         assert trace.clean
+        assert trace.state == "incomplete"
+        assert trace.missing == trace.ledger.get("failed_lane") == exporter.statistics()["dropped"]
+        assert trace.info.incomplete == f"the file lacks {trace.missing:,} records: No space left on device"
         assert trace.rows["page_fault"] == 5000
         assert context.ledger.get("failed_lane") == exporter.statistics()["dropped"] == 30_000
         assert any(mark["m"] == "lost" and mark["why"] == "No space left on device" for mark in trace.marks)

@@ -35,6 +35,7 @@ def describe(trace: TraceFile) -> dict[str, Any]:
     return {
         "files": [part.path for part in trace.parts],
         "state": trace.state,
+        "missing": trace.missing,
         "damage": trace.damage(),
         "version": list(header.version),
         "writer": header.writer,
@@ -62,7 +63,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
 
     rows = facts["rows"]
     yield f"{', '.join(facts['files'])}: {facts['state']}, {size(facts['bytes'])}, {plural(facts['frames'], 'frame')}"
-    for name, n in facts["damage"].items():
+    for name, n in {"records that did not reach it": facts["missing"], **facts["damage"]}.items():
         if n:
             yield f"  {name.replace('_', ' ')}: {n:,}"
     host = facts["host"]

@@ -43,6 +43,31 @@ def trace_info(
     return info
 
 
+def is_writers_loss(mark: Mapping[str, Any]) -> bool:
+    """Whether a mark tells of records that its writer could not bring to the file."""
+    return mark.get("m") == "lost" and mark.get("by") == "writer"
+
+
+def lacking(state: str, missing: int, marks: Iterable[Mapping[str, Any]]) -> str:
+    """What a file lacks of its trace, in words; "" when it is whole.
+
+    Args:
+        state: see TraceFile.state.
+        missing: records that were taken for it and are not in it.
+        marks: all of its marks, of which the writer's give the reason.
+    """
+    parts = []
+    if missing:
+        reasons = [mark["why"] for mark in marks if is_writers_loss(mark) and isinstance(mark.get("why"), str)]
+        why = next((reason for reason in reasons if reason), "")
+        parts.append(f"the file lacks {missing:,} records" + (f": {why}" if why else ""))
+    if state == "cut":
+        parts.append("the file is cut: its end is missing, and what else is not known")
+    elif state == "damaged":
+        parts.append("the file is damaged: wstrace info shows where")
+    return "; ".join(parts)
+
+
 def _offset(header: Header, begin_ns: int) -> int:
     """ns from the records' clock to the wall clock, as it was when the trace began."""
     offset = header.clock.get("realtime_offset_ns")

@@ -16,7 +16,7 @@ from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.columns import TYPES
 from wstrace_msgpack.format.layout import EVENTS, LIMITS, SNAPSHOT, Limits
 from wstrace_msgpack.read.decoder import Decoder
-from wstrace_msgpack.read.description import trace_info
+from wstrace_msgpack.read.description import is_writers_loss, lacking, trace_info
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.schemas import Schemas
@@ -93,10 +93,18 @@ class TraceFile:
 
     @property
     def state(self) -> str:
-        """`clean`, `cut` (its end is missing, all before it is whole) or `damaged`."""
+        """`clean`, `incomplete` (records did not reach it), `cut` (its end is missing) or `damaged`."""
         if any(part.damage.any for part in self.parts):
             return "damaged"
-        return "clean" if self.clean else "cut"
+        if not self.clean:
+            return "cut"
+        return "incomplete" if self.missing else "clean"
+
+    @property
+    def missing(self) -> int:
+        """Records that were taken for this file and are not in it: what its ledger and its writer's marks say."""
+        told = [frames.counts(mark.get("lost")) for mark in self.marks if is_writers_loss(mark)]
+        return max(self.ledger.missing_from("msgpack"), sum(sum(lost.values()) for lost in told))
 
     def damage(self) -> dict[str, int]:
         """What was found wrong so far, by name, in all parts: see scan.Damage."""
@@ -156,7 +164,9 @@ class TraceFile:
     @property
     def info(self) -> TraceInfo:
         """What was traced, how, where and when: what its header, clock marks and facts say."""
-        return trace_info(self.header, self.facts, self.marks, self.begin_ns)
+        info = trace_info(self.header, self.facts, self.marks, self.begin_ns)
+        info.incomplete = lacking(self.state, self.missing, self.marks) or info.incomplete
+        return info
 
     @property
     def ledger(self) -> Ledger:

@@ -145,16 +145,33 @@ class MsgpackExporter(Exporter):
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        info = self._context.info
+        info, ledger = self._context.info, self._context.ledger
         try:
-            writer.flush()
+            writer.settle()
             self._tell_loss(writer)
-            writer.close(self._context.ledger.as_dict(), info.to_dict())
-            if not writer.dropped:
-                info.saved = self.path
+            if missing := self._missing(writer):
+                info.incomplete = missing
+            writer.close(ledger.as_dict(), info.to_dict())
+        except OutputError as error:
+            info.incomplete = error.why
+            raise
         finally:
             self._tell_loss(writer)
             self._statistics = writer.statistics()
+        if missing:
+            raise OutputError(missing, f"what is there can be read: wstrace report {self.path}")
+        if not info.incomplete:
+            info.saved = self.path
+
+    def _missing(self, writer: TraceWriter | RowWriter) -> str:
+        """What the file lacks of the records that were taken for it, and why; "" when it has them all."""
+        ledger = self._context.ledger
+        # the ledger of a trace that is read again tells what the older file lacks
+        n = writer.dropped if self._context.info.recorded else ledger.missing_from(self.name)
+        if not n:
+            return ""
+        why = writer.why_dropped or "it was written more slowly than records came"
+        return f"{self.path} lacks {n:,} records: {why}"
 
     def _tell_loss(self, writer: TraceWriter | RowWriter | None = None) -> None:
         writer = writer or self._writer

@@ -71,6 +71,7 @@ class Sink:
         self.rows: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()  # all told
         self.error = ""  # why frames wait now
+        self.why_dropped = ""  # the first reason that rows were dropped for
         self.dead = ""  # why nothing will ever be written again
         self.stalls = self.sync_errors = self.synced_bytes = 0
         self._unmarked: Counter[str] = Counter()  # dropped and not yet told in a mark
@@ -115,6 +116,7 @@ class Sink:
     def drop(self, stream: str, n: int) -> None:
         """Counts rows that do not reach the file."""
         if n:
+            self.why_dropped = self.why_dropped or self.error
             self.dropped[stream] += n
             self._unmarked[stream] += n
 
@@ -210,20 +212,25 @@ class Sink:
         self._pages = list(pages)
         self.rows.update(rows)
 
+    def settle(self) -> None:
+        """Before the end: writes what waits, and drops what does not fit, with a mark that says so."""
+        if not self.drain(now=True):
+            for frame in self._waiting:  # those that wait are lost now; smaller ones may still fit
+                self.drop(frame.stream, frame.n)
+            self._waiting.clear()
+            self.waiting_bytes = 0
+            lost = dict(self._unmarked)
+            self._unmarked.clear()
+            self.mark("lost", by="writer", lost=lost, why=self.error)
+            self.drain(now=True)
+
     def end(self, ledger: dict[str, int]) -> None:
         """INDEX and END, then the file and its directory to the disk.
 
         Raises:
             OutputError: they do not fit; the file stands as far as its last whole frame.
         """
-        if not self.drain(now=True):
-            for frame in self._waiting:  # those that wait are lost now; smaller ones may still fit
-                self.drop(frame.stream, frame.n)
-            self._waiting.clear()
-            self.waiting_bytes = 0
-            self.mark("lost", by="writer", lost=dict(self._unmarked), why=self.error)
-            self._unmarked.clear()
-            self.drain(now=True)
+        self.settle()
         self._index_page()
         end = {"index": self._pages, "frames": self.seq + 1, "rows": dict(self.rows), "ledger": ledger, "clean": True}
         body = packb(end)

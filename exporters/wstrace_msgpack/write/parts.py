@@ -49,6 +49,7 @@ class Parts:
         self._force = force
         self._bytes, self._seconds, self._keep, self.sync = rotate_bytes, rotate_seconds, keep, sync
         self._dropped: Counter[str] = Counter()
+        self._why_dropped = ""
         self._rows: Counter[str] = Counter()  # in the parts before; of a part taken up, those that it had count less
         self._finished_bytes = 0
         self._retry_at = 0.0
@@ -145,6 +146,7 @@ class Parts:
         with contextlib.suppress(OutputError):  # its end did not fit: it reads as cut, its rows are there
             old.end({})
         self._dropped.update(old.dropped)
+        self._why_dropped = self._why_dropped or old.why_dropped
         self._rows.update(old.rows)
         self._finished_bytes += old.offset
         while self._keep and len(self.written) > self._keep:
@@ -163,6 +165,10 @@ class Parts:
     def dropped(self) -> Counter[str]:
         """Rows that did not reach the disk, by stream."""
         return self._dropped + self.sink.dropped
+
+    def why_dropped(self) -> str:
+        """The first reason that rows were dropped for; "" when none were."""
+        return self._why_dropped or self.sink.why_dropped
 
     def rows(self, stream: str) -> int:
         """Rows of a stream written by this writer, in all parts."""

@@ -30,6 +30,7 @@ class RowWriter:
         self._strings = strings
         self.rows: Counter[str] = Counter()
         self.dropped = 0
+        self.why_dropped = ""
         self.bytes = 0
         self.created = self._out.created
 
@@ -61,7 +62,8 @@ class RowWriter:
         except OSError as error:
             if self._out.regular:
                 self._out.cut(self.bytes)
-            raise OutputError(f"{self._out.path}: {error.strerror}") from None
+            self.why_dropped = error.strerror or str(error)
+            raise OutputError(f"{self._out.path}: {self.why_dropped}") from None
         self.bytes += len(data)
 
     def tick(self) -> None:
@@ -69,6 +71,8 @@ class RowWriter:
 
     def flush(self) -> None:
         """Nothing waits."""
+
+    settle = flush
 
     def close(self, ledger: Mapping[str, int], facts: Mapping[str, Any]) -> None:
         """Writes `{"stream": "end", "ledger": ..., "facts": ...}` and closes the file."""

@@ -159,6 +159,11 @@ class TraceWriter:
         """A MARK frame."""
         self._sink.mark(kind, **fields)
 
+    def settle(self) -> None:
+        """Before close(): writes what waits; what does not fit is dropped now, and counted in `dropped`."""
+        self.flush()
+        self._sink.settle()
+
     def close(self, ledger: Mapping[str, int], facts: Mapping[str, Any]) -> None:
         """Writes the rest and ends the file.
 
@@ -325,6 +330,11 @@ class TraceWriter:
         if self._sink.dead:
             return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name != "mapping")
         return sum(self._parts.dropped().values())
+
+    @property
+    def why_dropped(self) -> str:
+        """The first reason that rows were dropped for; "" when none were, or none by the output itself."""
+        return self._sink.dead or self._parts.why_dropped()
 
     @property
     def created(self) -> bool:

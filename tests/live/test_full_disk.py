@@ -1,0 +1,71 @@
+"""A trace onto a disk that is full: nothing says that it was saved, and the file says what it lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounts a tmpfs: run as root")
+PROGRAM = "import json, email, http.client, asyncio; x = bytearray(60_000_000)"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """disk(kib): the folder of a file system of that size."""
+    mounted = []
+
+    def mount(kib: int) -> Path:
+        folder = tmp_path / f"{kib}"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", folder], capture_output=True)
+        if done.returncode:
+            pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr!r}")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", folder], check=True)
+
+
+def wstrace(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "wstrace", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("kib", [4, 24, 48])
+def test_a_file_on_a_full_disk_says_what_it_lacks(disk: Callable[[int], Path], kib: int) -> None:
+    path = disk(kib) / "x.wst"
+    ran = wstrace("run", "-o", path, "--", sys.executable, "-c", PROGRAM)
+    assert ran.returncode == 123, ran.stderr
+    assert "No space left on device" in ran.stderr.splitlines()[1]
+    assert "No space left on device" in ran.stderr.splitlines()[-1]
+    assert "saved" not in ran.stderr
+
+    found = json.loads(wstrace("info", path, "--json").stdout)
+    assert found["state"] in ("incomplete", "cut")
+    told = wstrace("report", path)
+    assert told.returncode == 0
+    assert ("the file lacks" if found["state"] == "incomplete" else "the file is cut") in told.stdout.splitlines()[1]
+    if found["state"] == "incomplete":
+        assert found["missing"] + sum(found["rows"].values()) >= found["ledger"]["recorded:page_fault"] > 10_000
+
+
+def test_the_targets_own_exit_code_wins(disk: Callable[[int], Path]) -> None:
+    ran = wstrace("run", "-o", disk(24) / "x.wst", "--", sys.executable, "-c", PROGRAM + "; raise SystemExit(7)")
+    assert ran.returncode == 7
+    assert "No space left on device" in ran.stderr
+
+
+def test_a_file_that_has_all_is_saved(tmp_path: Path) -> None:
+    path = tmp_path / "x.wst"
+    ran = wstrace("run", "-o", path, "--", sys.executable, "-c", PROGRAM)
+    assert ran.returncode == 0
+    assert f"saved {path}" in ran.stderr.splitlines()[-1]
+    assert json.loads(wstrace("info", path, "--json").stdout)["state"] == "clean"
