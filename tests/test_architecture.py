@@ -16,6 +16,8 @@ OURS = {"wstrace", *(p.name for p in (*PLUGINS, *EXPORTERS))}
 
 #: what the core may import besides the standard library
 CORE_LIBRARIES = {"numpy", "pluggy", "click", "psutil"}
+#: what a table is handed over to, where it is installed: imported inside functions only
+OPTIONAL_LIBRARIES = {"arrow.py": {"arro3"}, "table.py": {"pandas"}}
 CORE_FORBIDDEN = {"ctypes", "mmap", "fcntl", "resource", "msvcrt", "winreg", "select"}
 
 #: inside the core, the lower a module the earlier it stands; a module imports only earlier ones
@@ -34,6 +36,10 @@ LAYERS = [
     "output_file",
     "config",
     "analysis",
+    "table",
+    "trace",
+    "arrow",
+    "formats",
     "terminal",
     "recorder",
     "bus",
@@ -73,7 +79,9 @@ def test_the_core_imports_no_plugin_no_exporter_and_no_system(path):
     assert found & OURS <= {"wstrace"}
     assert not found & CORE_FORBIDDEN
     terminal = {"rich"} if path.parent == CORE / "terminal" else set()
-    assert found <= set(sys.stdlib_module_names) | CORE_LIBRARIES | {"wstrace"} | terminal
+    optional = OPTIONAL_LIBRARIES.get(path.name, set()) if path.parent == CORE else set()
+    assert found <= set(sys.stdlib_module_names) | CORE_LIBRARIES | {"wstrace"} | terminal | optional
+    assert not tops(imports(path, top_level_only=True)) & optional
 
 
 def test_the_terminal_room_alone_uses_rich():
@@ -152,8 +160,6 @@ def test_rooms_import_downward_only(package):
             continue
         for name in imports(path):
             parts = name.split(".")
-            if name == "wstrace_msgpack.interchange.arrow.Converter":  # the one circle that is left
-                continue
             if parts[0] == package.name and len(parts) > 1 and parts[1] != own and parts[1] in floor:
                 assert floor[parts[1]] < floor[own], f"{path}: imports {name}"
 

@@ -28,6 +28,7 @@ def environment(tmp_path_factory):
             "--target",
             folder,
             ROOT / "examples" / "wstrace_example_source",
+            ROOT / "examples" / "wstrace_example_format",
         ],
         check=True,
     )
@@ -90,3 +91,13 @@ def test_its_options_are_checked(environment, tmp_path):
     done = wstrace("run", "-s", "resident_size:interval=5", "true", environment=environment, cwd=tmp_path)
     assert done.returncode == 125
     assert "did you mean 'interval_ms'" in done.stderr
+
+
+def test_an_outsiders_format_is_written(environment, tmp_path):
+    assert wstrace("run", "-q", "-o", "x.wst", "true", environment=environment, cwd=tmp_path).returncode == 0
+    done = wstrace("convert", "x.wst", "-o", "x.md", environment=environment, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    table = (tmp_path / "x.md").read_text().splitlines()
+    assert table[0] == "| faults | from disk | file |"
+    assert len(table) > 3
+    assert done.stderr == f"x.md: {len(table) - 2} rows\n"

@@ -9,11 +9,13 @@ from wstrace.interfaces import Command as Command
 from wstrace.interfaces import Context as Context
 from wstrace.interfaces import Enricher as Enricher
 from wstrace.interfaces import Exporter as Exporter
+from wstrace.interfaces import Format as Format
 from wstrace.interfaces import Level as Level
 from wstrace.interfaces import Resolver as Resolver
 from wstrace.interfaces import Source as Source
 from wstrace.ledger import Ledger as Ledger
 from wstrace.session import Session as Session
+from wstrace.trace import Trace as Trace
 from wstrace_mapped_files.question import mapped_file as mapped_file
 from wstrace_msgpack.read.trace import open_trace as open_trace
 from wstrace_otel import otel as otel

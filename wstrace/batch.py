@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wstrace.schema import Schema
+from wstrace.schema import KINDS, Column, Schema
+from wstrace.text import well_formed
 
 if TYPE_CHECKING:  # a Batch calls only methods of its arrays: numpy is not imported for `--help`
     from numpy.typing import NDArray
@@ -63,6 +64,15 @@ class Dictionary:
     def statistics(self) -> dict[str, int]:
         """names, characters held, and names refused past the limits."""
         return {"names": len(self._names), "characters": self._chars, "overflowed": self.overflowed}
+
+
+def names_of(column: Column, strings: Dictionary) -> list[str] | None:
+    """What the codes of a column mean, by code, as well-formed text; None for a column of numbers."""
+    if column.name == "kind":
+        return [*KINDS, *(f"kind {i}" for i in range(len(KINDS), 256))]
+    if column.semantic == "str":
+        return [well_formed(name) for name in strings.names(0, len(strings))]
+    return None
 
 
 #: ids of one space, shape (n,) -> the same in another, u32 (n,)

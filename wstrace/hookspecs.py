@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pluggy
 
-from wstrace.interfaces import Command, Enricher, Exporter, Platform, Resolver, Source
+from wstrace.interfaces import Command, Enricher, Exporter, Format, Platform, Resolver, Source
 
 hookspec = pluggy.HookspecMarker("wstrace")
 hookimpl = pluggy.HookimplMarker("wstrace")
@@ -55,6 +55,15 @@ def wstrace_commands() -> Sequence[Command]:  # type: ignore[empty-body]
     """When the command line starts, `--help` included. By: who adds a word to it.
 
     Returns Commands: word, one-line help and "module:attribute" of a click command, imported only when it is used.
+    """
+
+
+@hookspec
+def wstrace_formats() -> Sequence[Format]:  # type: ignore[empty-body]
+    """When a trace is written by `convert` or `Trace.save`, or read by `query`. By: who writes traces in a file format.
+
+    Returns Formats; each is known to users by the suffixes of its file names. A suffix that another plugin has is left
+    to that one, wstrace's own first, and the plugin is told to have failed.
     """
 
 

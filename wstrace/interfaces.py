@@ -11,7 +11,7 @@ import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
@@ -305,3 +305,26 @@ class Command:
     word: str
     help: str
     target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A file format that a trace is written in: by `convert -o FILE` and `Trace.save(path)`.
+
+    name: as users know it ("csv").
+    suffixes: the ends of file names that mean it, with the dot, in lower case; the first is the usual one.
+    help: one line.
+    write: "module:function", imported when it is used. It is called as write(trace, file, **options) with a Trace and a
+        binary file that is open, and returns the number of rows that it wrote. Its options are its keyword-only,
+        annotated arguments. It opens no file itself: one that raises leaves nothing behind.
+    takes: "trace" = all of it; "rows" = the rows of one stream: then its first options are stream (str), columns (their
+        names, or None for all), start and end (ns on the records' clock, or None).
+    sql: the table function of DuckDB that reads such a file, so that `query` can; "" = none does.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    help: str
+    write: str
+    takes: Literal["rows", "trace"] = "trace"
+    sql: str = ""

@@ -18,7 +18,7 @@ import pluggy
 
 import wstrace.hookspecs
 from wstrace.errors import Unavailable, UsageError
-from wstrace.interfaces import Command, Enricher, Exporter, Platform, Resolver, Source
+from wstrace.interfaces import Command, Enricher, Exporter, Format, Platform, Resolver, Source
 from wstrace.options import nearest
 
 GROUP = BUILT_IN = "wstrace"
@@ -159,6 +159,25 @@ class Plugins:
         return {command.word: command for _, commands in self._call("wstrace_commands") for command in commands}
 
     @functools.cached_property
+    def formats(self) -> dict[str, tuple[str, Format]]:
+        """suffix -> (plugin, the Format that it means). A plugin one of whose formats cannot be used has none."""
+        found: dict[str, tuple[str, Format]] = {}
+        for plugin, formats in self._call("wstrace_formats"):
+            try:
+                found |= suffixes_of(plugin, formats, found)
+            except Exception as broken:
+                self._fail(plugin, f"wstrace_formats: {broken}")
+        return found
+
+    def failures(self, hook: str) -> list[str]:
+        """A line for each plugin that failed in a hook."""
+        return [
+            f"plugin {plugin.name!r} is left out: {plugin.error}"
+            for plugin in self.found
+            if plugin.state == "failed" and plugin.error.startswith(f"{hook}:")
+        ]
+
+    @functools.cached_property
     def stages(self) -> dict[str, tuple[bool, str]]:
         """stage of the ledger -> (is it loss?, what it counts), beside `wstrace.ledger.STAGES`."""
         return {stage: about for _, stages in self._call("wstrace_stages") for stage, about in stages.items()}
@@ -234,6 +253,30 @@ def api_name(name: str) -> Any:
     if target is None:
         raise AttributeError(f"module 'wstrace' has no attribute {name!r}")
     return load(target)
+
+
+def suffixes_of(
+    plugin: str, formats: Iterable[object], taken: Mapping[str, tuple[str, Format]]
+) -> dict[str, tuple[str, Format]]:
+    """suffix -> (plugin, Format), of what the plugin's hook returned. Raises ValueError for what cannot be used."""
+    found: dict[str, tuple[str, Format]] = {}
+    for given in formats:
+        if (
+            not isinstance(given, Format)
+            or given.takes not in ("rows", "trace")
+            or not isinstance(given.suffixes, tuple)
+        ):
+            raise ValueError(f"{given!r} is no Format with suffixes=('.one', ...) and takes='rows' or 'trace'")
+        for suffix in given.suffixes:
+            if not isinstance(suffix, str) or not suffix.startswith(".") or suffix != suffix.lower() or len(suffix) < 2:
+                raise ValueError(f"the format {given.name!r}: {suffix!r} is no suffix such as '.csv'")
+            if suffix in taken:
+                other, theirs = taken[suffix]
+                raise ValueError(f"{suffix} is the format {theirs.name!r} of the plugin {other!r} already")
+            if suffix in found:
+                raise ValueError(f"{suffix} is named twice, the second time by the format {given.name!r}")
+            found[suffix] = (plugin, given)
+    return found
 
 
 def _entry_points() -> list[tuple[metadata.EntryPoint, tuple[str, str]]]:

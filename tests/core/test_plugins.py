@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import types
 from importlib import metadata
 
 import pytest
+from plugin_entries import Entry, module
 
 import wstrace.plugins
 from wstrace.errors import UsageError
-from wstrace.hookspecs import hookimpl
 from wstrace.plugins import Plugins
 from wstrace.testing import RecordingExporter, ScriptedSource
-
-
-class Entry:
-    """An entry point as importlib.metadata gives it."""
-
-    def __init__(self, name, module, dist="outside"):
-        self.name, self.value, self._module = name, name, module
-        self.dist = types.SimpleNamespace(name=dist, version="1.0")
-
-    def load(self):
-        if isinstance(self._module, Exception):
-            raise self._module
-        return self._module
-
-
-def module(**hooks):
-    made = types.ModuleType("made")
-    for name, function in hooks.items():
-        setattr(made, name, hookimpl(function))
-    return made
 
 
 def raising():

@@ -13,6 +13,7 @@ from wstrace.text import (
     base_name,
     duration,
     encodable,
+    json_line,
     json_safe,
     number,
     plural,
@@ -115,3 +116,12 @@ def test_what_json_lacks_becomes_text() -> None:
 def test_a_formula_is_text_in_a_spreadsheet(text: str) -> None:
     assert spreadsheet_text(text) == f"'{text}"
     assert spreadsheet_text("/usr/bin/x=1") == "/usr/bin/x=1"
+
+
+def test_json_on_a_line_reads_back_the_same_and_only_prints():
+    names = ["plain", "\x1b[31m", "\x9b31m", "\x7f", "\u202e", "\u2028", "\U000e0041", 'q"\\', "é", "\udcff"]
+    for name in names:
+        line = json_line({name: [name, 1, None]})
+        assert line.isprintable()
+        assert json.loads(line) == {name: [name, 1, None]}
+    assert json_line({"é": 1}) == '{"é":1}'

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,10 +17,9 @@ import pytest
 import synthetic_trace as synthetic
 from msgpack_scripted import started
 
-from wstrace.schema import MARK
+from wstrace.schema import MARK, PROCESS
 from wstrace.testing import batch_of
 from wstrace_msgpack.interchange.sql import connect
-from wstrace_msgpack.interchange.tabular import write as convert
 
 N = 150_000
 TOP = "select file, count(*) n from page_fault group by file order by n desc, file limit 10"
@@ -126,7 +126,7 @@ def test_duckdb_counts_the_same_in_the_file_and_in_parquet(trace, tmp_path):
     from wstrace_msgpack.read.trace import open_trace
 
     with open_trace(str(path)) as opened:
-        assert convert(opened.batches("page_fault"), str(tmp_path / "x.parquet")) == N
+        assert opened.save(str(tmp_path / "x.parquet")) == N
     with connect(str(tmp_path / "x.parquet"), TOP) as answer:
         assert answer.rows == expected
 
@@ -175,7 +175,7 @@ def test_converted_files_hold_every_row_and_names_in_clear(trace, tmp_path, suff
     path, batches = trace
     out = tmp_path / f"x.{suffix}"
     with open_trace(str(path)) as opened:
-        assert convert(opened.batches("page_fault", ["va", "file", "kind"]), str(out)) == N
+        assert opened.save(str(out), columns=["va", "file", "kind"]) == N
     if suffix == "csv":
         with out.open(newline="") as file:
             rows = [(int(row["va"]), row["file"], row["kind"]) for row in csv.DictReader(file)]
@@ -190,3 +190,80 @@ def test_converted_files_hold_every_row_and_names_in_clear(trace, tmp_path, suff
     assert Counter(file for _, file, _ in rows) == counts(batches)
     assert {kind for _, _, kind in rows} == {"file", "anon"}
     assert [entry.name for entry in tmp_path.iterdir()] == [out.name], "nothing unfinished is left"
+
+
+FORMULAS = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\tx", "\rx"]
+HOSTILE = [*FORMULAS, 'say "x", y', "a\nb", "\x1b]0;x\x07\x9b31m\u202e\x7f", "\udcff"]
+
+
+@pytest.fixture
+def hostile(tmp_path) -> Path:
+    """A trace whose processes have such names."""
+    exporter, context = started(tmp_path / "h.wst")
+    for pid, name in enumerate(HOSTILE, start=1):
+        exporter.export(batch_of(PROCESS, context.strings, time_ns=pid, pid=pid, tid=pid, ppid=1, event=4, name=[name]))
+    exporter.close()
+    return tmp_path / "h.wst"
+
+
+def saved(path: Path, out: Path, **options: object) -> str:
+    """What was written, as text."""
+    from wstrace_msgpack.read.trace import open_trace
+
+    with open_trace(str(path)) as opened:
+        opened.save(str(out), **options)
+    return out.read_bytes().decode("utf-8", "replace")
+
+
+def test_cells_of_csv_are_no_formulas_and_numbers_stay_numbers(hostile, tmp_path):
+    text = saved(hostile, tmp_path / "h.csv", stream="process", columns=["pid", "name"])
+    rows = list(csv.reader(text.splitlines(keepends=True)))
+    names = {int(pid): name for pid, name in rows[1:]}
+    assert [names[i + 1] for i in range(6)] == [f"'{name}" for name in FORMULAS]
+    assert [names[i + 1] for i in range(6, 10)] == [*HOSTILE[6:9], "\\xff"]
+    assert text.splitlines()[1].startswith("1,")
+
+
+def test_json_lines_hold_nothing_that_acts_on_a_terminal(hostile, tmp_path):
+    text = saved(hostile, tmp_path / "h.jsonl", stream="process", columns=["name", "pid"])
+    assert all(line.isprintable() for line in text.splitlines())
+    assert [json.loads(line)["name"] for line in text.splitlines()] == [*HOSTILE[:9], "\\xff"]
+
+
+def test_csv_and_json_lines_need_no_package(trace, tmp_path):
+    code = f"""
+import sys
+for absent in ("pyarrow", "arro3", "pandas", "duckdb"):
+    sys.modules[absent] = None
+from wstrace import cli
+for suffix in ("csv", "jsonl", "parquet"):
+    print(cli.main(["convert", {str(trace[0])!r}, "-o", f"{tmp_path}/x.{{suffix}}"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout.split() == ["0", "0", "122"], done.stderr
+    assert "pip install 'wstrace[convert]'" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv", "x.jsonl"]
+    header, first = (tmp_path / "x.csv").read_text().splitlines()[:2]
+    assert header.startswith('"time_ns","pid"')
+    assert first.split(",")[0] == json.loads((tmp_path / "x.jsonl").read_text().split("\n", 1)[0])["time_ns"].__str__()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_a_query_over_a_converted_file_reads_no_other_file(trace, tmp_path, suffix):
+    pytest.importorskip("duckdb")
+    from wstrace.errors import UsageError
+
+    out = tmp_path / f"x.{suffix}"
+    saved(trace[0], out, columns=["va", "file"])
+    with connect(str(out), "select count(*) from page_fault") as answer:
+        assert answer.rows == [(N,)]
+    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
+    for sql in (
+        f"select * from read_csv('{tmp_path}/secret.csv')",
+        f"select * from '{tmp_path}/secret.csv'",
+        "set enable_external_access = true",
+        f"copy (select 1) to '{tmp_path}/written.csv'",
+    ):
+        with pytest.raises(UsageError), connect(str(out), sql):
+            pass
+    assert not (tmp_path / "written.csv").exists()

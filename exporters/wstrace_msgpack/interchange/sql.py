@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.arrow import Converter
 from wstrace.batch import Batch
-from wstrace.errors import Unavailable, UsageError
-from wstrace_msgpack.interchange.arrow import Converter
+from wstrace.errors import TraceFileError, Unavailable, UsageError
+from wstrace.plugins import default_plugins
 from wstrace_msgpack.read.prefetch import Prefetched
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
@@ -44,15 +44,19 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
         TraceFileError: no such file, or no trace.
     """
     module = duckdb()
-    # nothing but the trace: a query that comes with a file from elsewhere reads no other file and loads no extension
     connection = module.connect(":memory:")
     try:
-        if Path(path).suffix == ".parquet":
+        reader = _reader(path)
+        if reader:
+            _confine(connection, path)
             quoted = path.replace("'", "''")
-            connection.execute(f"create view page_fault as select * from read_parquet('{quoted}')")  # noqa: S608
+            try:
+                connection.execute(f"create view page_fault as select * from {reader}('{quoted}')")  # noqa: S608
+            except module.Error as error:
+                raise TraceFileError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
             yield _answer(module, connection, sql)
             return
-        connection.execute("set enable_external_access = false")
+        _confine(connection)
         with open_trace(path) as trace:
             for stream in sorted({*ALWAYS, *trace.streams} - {"mark"}):
                 connection.register(stream, Streamed(trace, stream, named_columns(trace, stream, sql)))
@@ -61,6 +65,20 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
             yield _answer(module, connection, sql)
     finally:
         connection.close()
+
+
+def _reader(path: str) -> str:
+    """The table function of DuckDB that reads what a format wrote; "" for a trace file."""
+    formats = default_plugins().formats
+    return next((found.sql for suffix, (_, found) in formats.items() if path.lower().endswith(suffix)), "")
+
+
+def _confine(connection: Any, *paths: str) -> None:
+    """A query that comes with a file from elsewhere reads no other file, loads no extension, and cannot undo this."""
+    if paths:
+        connection.execute("set allowed_paths = ?", [list(paths)])
+    connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
 
 
 def _answer(module: Any, connection: Any, sql: str) -> Answer:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, recoded
 from wstrace.schema import DTYPES, MARK, STREAMS, Schema
+from wstrace.table import Selection
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import EVENTS, SNAPSHOT, FrameError, Limits
 from wstrace_msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_msgpack.read.id_tables import PartLookups
 from wstrace_msgpack.read.scan import Damage, Frame
-from wstrace_msgpack.read.selection import DERIVED_FROM, Selection
+from wstrace_msgpack.read.selection import DERIVED_FROM, stored_columns
 
 
 class Reading(Protocol):
@@ -42,7 +43,7 @@ class Decoder:
         self.selection = selection
         self._schema = schema
         self._strings = strings
-        stored = selection.stored
+        stored = stored_columns(selection)
         self._wanted = (lambda _: True) if stored is None else stored.__contains__
 
     def with_selection(self, selection: Selection) -> Decoder:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
+from wstrace.table import Selection
 from wstrace_msgpack.format import frames, osfile
 from wstrace_msgpack.format.frames import unpack_header
 from wstrace_msgpack.format.layout import END, HEADER, LIMITS, MAPPINGS, MARK, STRINGS, FrameError, Limits
@@ -15,7 +16,6 @@ from wstrace_msgpack.read.id_tables import PartLookups, Tables, Whole
 from wstrace_msgpack.read.part import first_header
 from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner
 from wstrace_msgpack.read.schemas import Schemas
-from wstrace_msgpack.read.selection import Selection
 
 
 class Follower:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wstrace.errors import TraceFileError
 from wstrace.schema import STREAMS
+from wstrace.table import Selection
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.frames import Rows
 from wstrace_msgpack.format.index import IndexPage, pid_set, unpack_index
@@ -32,7 +33,7 @@ from wstrace_msgpack.format.layout import (
 )
 from wstrace_msgpack.read.id_tables import Tables
 from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner, frame_at
-from wstrace_msgpack.read.selection import EVERYTHING, Selection
+from wstrace_msgpack.read.selection import EVERYTHING, pids_wanted
 
 ENTRY = np.dtype(
     [("kind", "|u1"), ("offset", "<u8"), ("length", "<u4"), ("n", "<u4"), ("t0", "<u8"), ("t1", "<u8"),
@@ -237,7 +238,7 @@ class Part:
         if selection.stream is not None:
             keep &= (entries["stream"] == 0) | (entries["stream"] == self._number(selection.stream))
         if selection.pids is not None:
-            keep &= (entries["pids"] == 0) | (entries["pids"] & np.uint64(selection.pid_set) != 0)
+            keep &= (entries["pids"] == 0) | (entries["pids"] & np.uint64(pids_wanted(selection)) != 0)
         chosen: NDArray[Any] = entries[keep]
         return chosen
 

@@ -7,15 +7,13 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from wstrace.batch import Batch
+from wstrace.table import Batches
 from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.scan import Input
-
-if TYPE_CHECKING:
-    from wstrace_msgpack.read.trace import Batches
+from wstrace_msgpack.read.trace import TraceFile
 
 #: frames on their way: half a megabyte each as a rule, 16 MiB at most
 _AHEAD = 8
@@ -31,11 +29,11 @@ class Prefetched:
         self._batches = batches
 
     def __iter__(self) -> Iterator[Batch]:
-        selection = self._batches.selection
-        if selection.stream == "mapping":  # the tables are in memory
+        trace, selection = self._batches.trace, self._batches.selection
+        if not isinstance(trace, TraceFile) or selection.stream == "mapping":  # what is in memory
             yield from self._batches
             return
-        for part, decoder in self._batches.trace.decoders(selection):
+        for part, decoder in trace.decoders(selection):
             with ThreadPoolExecutor(min(4, os.cpu_count() or 1), "wstrace-decode") as pool:
                 yield from _ordered(part, decoder, pool)
 

@@ -61,9 +61,9 @@ class Replay(Source):
 
     def open(self, context: Context) -> None:
         """Opens the file: the session is the trace that it holds. Raises TraceFileError."""
+        from wstrace.table import Selection
         from wstrace_msgpack.read.description import trace_info
         from wstrace_msgpack.read.follow import Follower
-        from wstrace_msgpack.read.selection import Selection
         from wstrace_msgpack.read.trace import open_trace
 
         self._context = context

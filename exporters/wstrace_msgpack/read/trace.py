@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.ledger import Ledger
-from wstrace.schema import MAPPING, PROCESS, Column, Schema
+from wstrace.schema import MAPPING, PROCESS, Schema
+from wstrace.table import Selection
+from wstrace.trace import Trace
 from wstrace.trace_info import TraceInfo
 from wstrace_msgpack.format import frames
-from wstrace_msgpack.format.columns import TYPES
 from wstrace_msgpack.format.layout import EVENTS, LIMITS, SNAPSHOT, Limits
 from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.description import is_writers_loss, lacking, trace_info
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.schemas import Schemas
-from wstrace_msgpack.read.selection import Selection
 
 
 def open_trace(
@@ -48,7 +48,7 @@ def open_trace(
     return TraceFile(paths, limits=limits, strings=strings, scan=scan)
 
 
-class TraceFile:
+class TraceFile(Trace):
     """A trace, streamed: nothing but tables, sums and the frames' places is held in memory. A context manager.
 
     Args:
@@ -80,6 +80,11 @@ class TraceFile:
         self._processes: Batch | None = None
         self._marks: list[dict[str, Any]] | None = None
         self._schemas: Schemas | None = None
+
+    @property
+    def name(self) -> str:
+        """The path of its first part."""
+        return self.parts[0].path
 
     @property
     def header(self) -> frames.Header:
@@ -204,26 +209,6 @@ class TraceFile:
         return total
 
     @property
-    def streams(self) -> dict[str, Schema]:
-        """stream -> its schema, for those that have rows."""
-        return {name: self.schema(name) for name in self.rows}
-
-    def columns_of(self, stream: str, wanted: Sequence[str] | None = None) -> list[Column]:
-        """The columns that a stream's batches have in this file, stored and derived; those wanted only, in that order.
-
-        The first frame of the stream tells; of a stream without frames, its schema.
-        """
-        schema = self.schema(stream)
-        first = next(iter(self.batches(stream)), None)
-        found = {c.name: c for c in schema.columns if first is None or c.name in first}
-        for name in first or ():
-            if name not in found and first is not None:
-                found[name] = Column(name, TYPES[first[name].dtype.str], "count")
-        if wanted is None:
-            return list(found.values())
-        return [found.get(name) or schema.column(name) or Column(name, "u32", "count") for name in wanted]
-
-    @property
     def begin_ns(self) -> int:
         """When it began, on the records' clock: the first clock mark, else the first row."""
         return self.parts[0].begin_ns
@@ -245,28 +230,22 @@ class TraceFile:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def batches(
-        self,
-        stream: str,
-        columns: Sequence[str] | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        pids: Iterable[int] | None = None,
-    ) -> Batches:
-        """The rows of a stream, one batch a frame, in the order of the file.
-
-        Args:
-            stream: "page_fault", "process", "resident", "written", ...
-            columns: which ones, stored or derived (file, pc_file, kind); None = all. Others are not even decoded.
-            start, end: rows with start <= time_ns < end, in ns on the records' clock; None = no bound.
-            pids: rows of these processes; None = of all. Frames of which the index says that they have none are not
-                read, so what the kernel dropped before them is not in these batches' `lost`.
-
-        Returns:
-            An iterable of Batch that is also an Arrow stream (`__arrow_c_stream__`, needs wstrace[arrow]).
-        """
-        wanted = None if columns is None else tuple(columns)
-        return Batches(self, Selection(stream, wanted, start, end, None if pids is None else tuple(pids)))
+    def read(self, selection: Selection) -> Iterator[Batch]:
+        """The batches of a selection, one a frame, in the order of the file; of mappings one for the whole trace."""
+        if selection.stream in (None, "mapping"):
+            whole, columns, pids = self.mappings, selection.columns, selection.pids
+            if pids is not None:
+                whole = whole.take(np.isin(whole["pid"], pids))
+            if len(whole):
+                chosen = {name: whole[name] for name in (whole if columns is None else columns) if name in whole}
+                yield Batch(MAPPING, chosen, strings=self.strings, source="replay")
+            if selection.stream == "mapping":
+                return
+        for part, decoder in self.decoders(selection):
+            for frame in part.read(decoder.kinds, selection):
+                batch = decoder.batch(frame)
+                if batch is not None and (len(batch) or batch.lost):
+                    yield batch
 
     def decoders(self, selection: Selection) -> Iterator[tuple[Part, Decoder]]:
         """Each part, with what makes batches of its frames."""
@@ -277,38 +256,3 @@ class TraceFile:
         """Closes its files."""
         for part in self.parts:
             part.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class Batches:
-    """The rows of a selection, streamed: iterate it, as often as needed, or hand it to what takes an Arrow stream."""
-
-    def __init__(self, trace: TraceFile, selection: Selection) -> None:
-        self.trace = trace
-        self.selection = selection
-
-    def __iter__(self) -> Iterator[Batch]:
-        if self.selection.stream == "mapping":
-            whole, columns, pids = self.trace.mappings, self.selection.columns, self.selection.pids
-            if pids is not None:
-                whole = whole.take(np.isin(whole["pid"], pids))
-            if len(whole):
-                chosen = {name: whole[name] for name in (whole if columns is None else columns) if name in whole}
-                yield Batch(MAPPING, chosen, strings=self.trace.strings, source="replay")
-            return
-        for part, decoder in self.trace.decoders(self.selection):
-            for frame in part.read(decoder.kinds, self.selection):
-                batch = decoder.batch(frame)
-                if batch is not None and (len(batch) or batch.lost):
-                    yield batch
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        from wstrace_msgpack.interchange.arrow import Converter
-
-        stream: object = Converter(self).reader().__arrow_c_stream__(requested_schema)
-        return stream

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch, Dictionary, Recoding, Translation, recoded
 from wstrace.ledger import Ledger
 from wstrace.schema import ID_SPACES, MAPPING, MARK, PROCESS
+from wstrace.table import Selection
 from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.part import Part
-from wstrace_msgpack.read.selection import Selection
 from wstrace_msgpack.read.trace import TraceFile
 from wstrace_msgpack.write.live_mappings import shifted
 from wstrace_msgpack.write.parts import Parts

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, names_of
 from wstrace.errors import Unavailable
-from wstrace.schema import KINDS, Column
-from wstrace.text import well_formed
+from wstrace.schema import Column
 
 if TYPE_CHECKING:
-    from wstrace_msgpack.read.trace import Batches
+    from wstrace.table import Batches
 
 _NUMBERS = {"u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "i64": "int64"}
 
@@ -36,11 +35,9 @@ class Converter:
     def __init__(self, batches: Batches, read: Iterable[Batch] | None = None) -> None:
         self._core = arro3()
         self._read = batches if read is None else read
-        trace, stream = batches.trace, batches.selection.stream or "page_fault"
-        self.columns = tuple(trace.columns_of(stream, batches.selection.columns))
-        names = [well_formed(name) for name in trace.strings.names(0, len(trace.strings))]
-        self._names = self._dictionary(names) if any(c.semantic == "str" for c in self.columns) else None
-        self._kinds = self._dictionary([*KINDS, *(f"kind {i}" for i in range(len(KINDS), 256))])
+        self._strings = batches.trace.strings
+        self.columns = tuple(batches.columns)
+        self._names: dict[str, tuple[int, Any]] = {}  # what codes mean -> (names of the trace by then, its dictionary)
         self.schema = self._core.Schema([self._core.Field(c.name, self._type(c), nullable=True) for c in self.columns])
 
     def _dictionary(self, names: list[str]) -> Any:
@@ -54,19 +51,27 @@ class Converter:
         plain = core.Array(list(found), core.DataType.utf8())
         return plain.cast(core.DataType.dictionary(core.DataType.uint32(), core.DataType.utf8()))
 
+    def _named(self, column: Column) -> Any:
+        """The dictionary of a column's names; None for numbers. While a trace is read, its marks may coin new names."""
+        space = "kind" if column.name == "kind" else column.semantic
+        known = self._names.get(space)
+        if known is None or known[0] != len(self._strings):
+            size, names = len(self._strings), names_of(column, self._strings)
+            known = self._names[space] = (size, None if names is None else self._dictionary(names))
+        return known[1]
+
     def _type(self, column: Column) -> Any:
-        if column.semantic == "str" or column.name == "kind":
-            return self._core.DataType.dictionary(self._core.DataType.uint32(), self._core.DataType.utf8())
-        return getattr(self._core.DataType, _NUMBERS[column.type])()
+        kinds = self._core.DataType
+        if self._named(column) is not None:
+            return kinds.dictionary(kinds.uint32(), kinds.utf8())
+        return getattr(kinds, _NUMBERS[column.type])()
 
     def _array(self, batch: Batch, column: Column) -> Any:
         core = self._core
         if column.name not in batch:
             return core.Array([None] * len(batch), self._type(column))
-        values = core.Array.from_numpy(batch[column.name])
-        if column.name == "kind":
-            return self._kinds.take(values.cast(core.DataType.uint32()))
-        return self._names.take(values) if self._names is not None and column.semantic == "str" else values
+        values, names = core.Array.from_numpy(batch[column.name]), self._named(column)
+        return values if names is None else names.take(values.cast(core.DataType.uint32()))
 
     def record_batches(self) -> Iterator[Any]:
         """One record batch a batch."""

@@ -1,0 +1,14 @@
+"""The format `.csv`: the rows of one stream as text, for spreadsheets and everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Format
+
+
+@hookimpl
+def wstrace_formats() -> Sequence[Format]:
+    """Comma-separated values."""
+    return [Format("csv", (".csv",), "rows as comma-separated values", "wstrace_csv.writer:write", "rows", "read_csv")]

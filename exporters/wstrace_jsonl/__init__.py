@@ -1,0 +1,15 @@
+"""The format `.jsonl`: the rows of one stream as JSON objects, one on each line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Format
+
+
+@hookimpl
+def wstrace_formats() -> Sequence[Format]:
+    """JSON lines."""
+    suffixes = (".jsonl", ".ndjson")
+    return [Format("jsonl", suffixes, "rows as JSON lines", "wstrace_jsonl.writer:write", "rows", "read_json")]

@@ -1,0 +1,18 @@
+"""The formats `.parquet` and `.arrow`: the rows of one stream as columns, by pyarrow (wstrace[convert])."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Format
+
+
+@hookimpl
+def wstrace_formats() -> Sequence[Format]:
+    """Parquet, and Arrow's own file format."""
+    parquet, arrow = (f"wstrace_pyarrow.writer:write_{name}" for name in ("parquet", "arrow"))
+    return [
+        Format("parquet", (".parquet",), "rows as Parquet, compressed", parquet, "rows", "read_parquet"),
+        Format("arrow", (".arrow", ".feather"), "rows as an Arrow IPC file", arrow, "rows"),
+    ]

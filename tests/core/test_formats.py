@@ -1,0 +1,182 @@
+"""File formats: found by suffix, checked, held in check while they write."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from msgpack_scripted import recorded
+from plugin_entries import Entry, module
+
+import wstrace.formats
+from wstrace import cli
+from wstrace.errors import OutputError, UsageError
+from wstrace.formats import save
+from wstrace.interfaces import Format
+from wstrace.plugins import Plugins, default_plugins
+from wstrace_msgpack.read.trace import TraceFile, open_trace
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> TraceFile:
+    recorded(tmp_path / "x.wst", 3000)
+    with open_trace(str(tmp_path / "x.wst")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A third party's module with formats."""
+    made = types.ModuleType("theirs")
+    monkeypatch.setitem(sys.modules, "theirs", made)
+    return made
+
+
+@pytest.fixture
+def plugins_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plugins]:
+    """Our plugins, and one beside them that has these formats, for all that asks for plugins."""
+    own = list(metadata.entry_points(group="wstrace"))
+
+    def installed(*formats: object) -> Plugins:
+        entry = Entry("their_plugin", module(wstrace_formats=lambda: list(formats)))
+        monkeypatch.setattr(metadata, "entry_points", lambda group: [*own, entry])
+        default_plugins.cache_clear()
+        return default_plugins()
+
+    yield installed
+    default_plugins.cache_clear()
+
+
+def test_a_third_partys_format_is_found_by_its_suffix_alone(trace, theirs, tmp_path, plugins_with):
+    def write(trace, file, *, title: str = "faults") -> int:
+        file.write(f"{title}: {trace.rows['page_fault']}".encode())
+        return 1
+
+    theirs.write = write
+    plugins_with(Format("theirs", (".one", ".tar.two"), "a test", "theirs:write"))
+    assert trace.save(str(tmp_path / "x.one"), title="rows") == 1
+    assert (tmp_path / "x.one").read_text() == "rows: 3000"
+    assert trace.save(str(tmp_path / "X.TAR.TWO")) == 1
+    assert cli.main(["convert", trace.name, "-o", str(tmp_path / "y.one")]) == 0
+    assert (tmp_path / "y.one").read_text() == "faults: 3000"
+    with pytest.raises(UsageError, match="no option 'titel'; did you mean 'title'"):
+        trace.save(str(tmp_path / "z.one"), titel="x")
+    with pytest.raises(UsageError, match="'stream'; it takes the whole trace"):
+        trace.save(str(tmp_path / "z.one"), stream="process")
+    with pytest.raises(UsageError, match=r"'.none' is not known; end it in .*\.csv.*\.one"):
+        trace.save(str(tmp_path / "z.none"))
+    with pytest.raises(OutputError, match="exists"):
+        trace.save(str(tmp_path / "x.one"))
+    assert not list(tmp_path.glob("z*"))
+
+
+def quits(trace, file):
+    raise SystemExit(0)
+
+
+def raises(trace, file):
+    file.write(b"half")
+    raise RuntimeError("it broke")
+
+
+def returns_nothing(trace, file):
+    file.write(b"all")
+
+
+def needs_a_file(trace, file):
+    Path("/no/such/template").read_text()
+
+
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (raises, "failed: RuntimeError: it broke"),
+        (quits, "failed: SystemExit: 0"),
+        (returns_nothing, "failed: TypeError: it returned NoneType"),
+        (needs_a_file, "No such file or directory"),
+    ],
+)
+def test_a_format_that_fails_is_one_line_that_names_its_plugin(
+    trace, theirs, tmp_path, plugins_with, capsys, write, why
+):
+    theirs.write = write
+    plugins_with(Format("theirs", (".one",), "a test", "theirs:write"))
+    assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.one")]) == 123
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "the format 'theirs' of the plugin 'their_plugin'" in told
+    assert why in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.wst"]
+    theirs.__dict__.pop("write")
+    with pytest.raises(OutputError, match=r"'their_plugin' cannot be used: .*has no attribute 'write'"):
+        trace.save(str(tmp_path / "x.one"))
+
+
+def test_a_format_that_hangs_is_named_and_can_be_interrupted(trace, theirs, tmp_path, plugins_with, monkeypatch):
+    release = threading.Event()
+
+    def write(trace, file) -> int:
+        release.wait(30)
+        return 0
+
+    theirs.write = write
+    found = plugins_with(Format("theirs", (".one",), "a test", "theirs:write"))
+    monkeypatch.setattr(wstrace.formats, "SILENT_SECONDS", 0.01)
+    told: list[str] = []
+
+    def waiting(text: str) -> None:
+        told.append(text)
+        if len(told) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        save(trace, str(tmp_path / "x.one"), {}, plugins=found, waiting=waiting)
+    release.set()
+    assert "'their_plugin' has done nothing for" in told[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.wst"]
+
+
+@pytest.mark.parametrize(
+    ("formats", "why"),
+    [
+        ([Format("a", (".csv",), "", "x:y")], ".csv is the format 'csv' of the plugin 'csv' already"),
+        ([Format("a", (".one", ".one"), "", "x:y")], ".one is named twice, the second time by the format 'a'"),
+        ([Format("a", (".one",), "", "x:y"), Format("b", (".one",), "", "x:y")], "the second time by the format 'b'"),
+        ([Format("a", ("one",), "", "x:y")], "'one' is no suffix such as '.csv'"),
+        ([Format("a", (".ONE",), "", "x:y")], "'.ONE' is no suffix"),
+        ([Format("a", ".one", "", "x:y")], "is no Format with suffixes="),
+        ([Format("a", (".one",), "", "x:y", takes="some")], "is no Format with suffixes="),
+        ([7], "7 is no Format"),
+    ],
+)
+def test_a_format_that_cannot_be_used_leaves_its_plugin_out_and_is_told(
+    trace, tmp_path, plugins_with, capsys, formats, why
+):
+    found = plugins_with(*formats)
+    assert set(found.formats) == {".csv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather"}
+    (broken,) = [plugin for plugin in found.found if plugin.state == "failed"]
+    assert (broken.name, why in broken.error) == ("their_plugin", True)
+    assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.csv")]) == 0
+    told = capsys.readouterr().err
+    assert f"plugin 'their_plugin' is left out: wstrace_formats: {broken.error.split(': ', 1)[1]}\n" in told
+    assert (tmp_path / "x.csv").exists()
+
+
+def test_the_rows_of_any_stream_are_a_file(trace, tmp_path):
+    assert trace.save(str(tmp_path / "x.csv"), stream="process") == trace.rows["process"]
+    with pytest.raises(UsageError, match="no stream 'proces'; did you mean 'process'"):
+        trace.save(str(tmp_path / "y.csv"), stream="proces")
+    with pytest.raises(UsageError, match="no column 'vaa'"):
+        trace.save(str(tmp_path / "y.csv"), columns=["vaa"])
+    times = trace.table().to_numpy()["time_ns"]
+    some = trace.save(str(tmp_path / "y.jsonl"), end=int(times[1000]))
+    assert some == (times < times[1000]).sum() < 3000
+    assert len((tmp_path / "y.jsonl").read_text().splitlines()) == some
+    assert not (tmp_path / "y.csv").exists()

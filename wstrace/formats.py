@@ -1,0 +1,156 @@
+"""Writing a trace in a file format: the format is found by the suffix, and what it does is held in check."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import IO, TYPE_CHECKING
+
+from wstrace.errors import OutputError, UsageError, WstraceError
+from wstrace.interfaces import Format
+from wstrace.options import nearest
+from wstrace.output_file import whole_file
+from wstrace.plugins import Plugins, default_plugins, load
+
+if TYPE_CHECKING:
+    from wstrace.trace import Trace
+
+#: the options of a format that takes the rows of one stream
+ROWS = ("stream", "columns", "start", "end")
+#: after so long without a row read or a byte written it is said who keeps us waiting
+SILENT_SECONDS = 10.0
+
+
+def format_of(path: str, plugins: Plugins | None = None) -> tuple[str, Format]:
+    """(plugin, format) that a file's name asks for by its suffix.
+
+    Raises:
+        UsageError: no format has it; the known ones are named.
+    """
+    formats = (plugins or default_plugins()).formats
+    name = os.path.basename(path).lower()
+    fits = [suffix for suffix in formats if name.endswith(suffix) and name != suffix]
+    if not fits:
+        suffix = PurePath(name).suffix
+        raise UsageError(f"{path}: the format {suffix!r} is not known", f"end it in {', '.join(sorted(formats))}")
+    return formats[max(fits, key=len)]
+
+
+def save(
+    trace: Trace,
+    path: str,
+    options: Mapping[str, object],
+    *,
+    force: bool = False,
+    plugins: Plugins | None = None,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Writes a trace to a file of the format that its name ends in; gives the number of rows.
+
+    The format works on a thread of its own: when it hangs, an interrupt still ends the wait, and no file is left.
+
+    Args:
+        trace: what is written.
+        path: the file, which appears when it is whole.
+        options: stream, columns, start, end where the format takes rows; and its own. None = not given.
+        force: an existing file is overwritten.
+        plugins: who knows formats; None = the environment's.
+        waiting: told in a sentence when a format has neither read nor written anything for ten seconds.
+
+    Raises:
+        UsageError: no such format, or it has no such option; the trace has no such stream or column.
+        OutputError: the file exists or cannot be written, or the format failed: its plugin is named.
+    """
+    plugin, chosen = format_of(path, plugins)
+    whose = f"the format {chosen.name!r} of the plugin {plugin!r}"
+    try:
+        write = load(chosen.write)
+    except (ImportError, AttributeError) as missing:
+        raise OutputError(f"{whose} cannot be used: {missing}", "wstrace plugins shows all") from None
+    given = {name: value for name, value in options.items() if value is not None}
+    _check(chosen, write, given)
+    if chosen.takes == "rows":
+        given["stream"] = stream = str(given.get("stream", "page_fault"))
+        given["columns"] = check(trace, stream, given.get("columns"))  # type: ignore[arg-type]
+    with whole_file(path, force=force) as file:
+        work = _Work(write, trace, file, given)
+        work.start()
+        while not work.done.wait(SILENT_SECONDS):
+            if not work.went_on():
+                waiting(f"{whose} has done nothing for {SILENT_SECONDS:.0f} s; Ctrl-C ends it, and leaves no file")
+        error = work.error
+        if isinstance(error, OSError):
+            raise OutputError(f"cannot write {path}: {error.strerror or error} ({whose})", "") from None
+        if isinstance(error, WstraceError):
+            raise error
+        if error is not None:
+            raise OutputError(f"{whose} failed: {type(error).__name__}: {error}", "no file was written") from error
+        return work.rows
+
+
+class _Work(threading.Thread):
+    """One call of a format's function."""
+
+    def __init__(self, write: Callable[..., object], trace: Trace, file: IO[bytes], options: dict[str, object]) -> None:
+        super().__init__(name="wstrace-format", daemon=True)
+        self._write, self._trace, self._file, self._options = write, trace, file, options
+        self.done = threading.Event()
+        self.rows = 0
+        self.error: BaseException | None = None
+        self._steps = self._seen = 0
+        self._before, trace.observer = trace.observer, self._observe
+
+    def _observe(self, rows: int) -> None:
+        self._steps += 1
+        if self._before is not None:
+            self._before(rows)
+
+    def run(self) -> None:
+        """Keeps what it returns or raises."""
+        try:
+            rows = self._write(self._trace, self._file, **self._options)
+            if not isinstance(rows, int):
+                raise TypeError(f"it returned {type(rows).__name__}, not the number of rows")  # noqa: TRY301
+            self.rows = rows
+        except BaseException as error:  # SystemExit of a plugin too: it must not end us in silence
+            self.error = error
+        finally:
+            self._trace.observer = self._before
+            self.done.set()
+
+    def went_on(self) -> bool:
+        """Whether it has read or written since it was asked before."""
+        try:
+            now = self._steps + os.fstat(self._file.fileno()).st_size
+        except (OSError, ValueError):
+            now = self._steps
+        before, self._seen = self._seen, now
+        return now != before
+
+
+def _check(chosen: Format, write: Callable[..., object], given: dict[str, object]) -> None:
+    """Raises UsageError for an option that the format has not."""
+    parameters = inspect.signature(write).parameters.values()
+    known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    for name in given:
+        if name not in known:
+            all_of_it = "it takes the whole trace" if name in ROWS and chosen.takes == "trace" else nearest(name, known)
+            raise UsageError(f"the format {chosen.name!r} has no option {name!r}", all_of_it)
+
+
+def check(trace: Trace, stream: str, columns: Sequence[str] | None) -> list[str] | None:
+    """The columns asked for. Raises UsageError naming the nearest of an unknown stream or column."""
+    if stream not in trace.streams:
+        raise UsageError(f"the trace has no stream {stream!r}", nearest(stream, trace.streams))
+    if columns is None:
+        return None
+    known = [column.name for column in trace.columns_of(stream)]
+    for name in columns:
+        if name not in known:
+            raise UsageError(f"{stream} has no column {name!r}", nearest(name, known))
+    return list(columns)
