@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from wstrace.hookspecs import hookimpl
 from wstrace.interfaces import Source
@@ -21,3 +21,9 @@ def wstrace_sources() -> Sequence[type[Source]]:
         return [backend("wstrace_page_faults").PageFaults]
     except Unavailable:
         return [backend("wstrace_page_faults", "linux").PageFaults]
+
+
+@hookimpl
+def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
+    """Where the kernel takes the events off a program that gains privilege by exec."""
+    return {"lost_privileged": (True, "faults of programs that gained privilege by exec, at most so many")}

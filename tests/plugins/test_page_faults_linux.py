@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
-from wstrace.schema import KINDS
+from wstrace.schema import KINDS, PROCESS_EXEC
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
 from wstrace_page_faults.linux.armed import Settings
@@ -390,3 +390,19 @@ def test_processes_that_share_memory_have_each_others_mappings() -> None:
     executed = comm(b"b", 25, pid=11, executed=True)
     assert sorted(mapped_by(*vfork, both[0], executed, both[1])) == [*sharing[:2], (30, 11)]
     assert sorted(mapped_by(*vfork, task(4, 15, 11, 11, 7), *both)) == [(20, 7), (30, 11)]
+
+
+# -- privilege gained by exec ------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_gains_privilege_goes_on_untraced() -> None:
+    """The kernel ends its trace right after it tells of the exec: that is no end of the process."""
+    end = task(4, 12, 7, 7, 1)
+    side, _, processes, _ = band(comm(b"su", 10, executed=True) + end)
+    assert [row[4] for row in processes] == [PROCESS_EXEC]
+    assert (side.privileged_programs, side.privileged_now(), side.privileged_now()) == (1, [7], [])
+    assert 7 in side.live
+    # what has mapped its image, or started a thread, has run
+    for ran in (mmap2(0x1000, 0x1000, b"/x", 11), task(7, 11, 7, 8, 7), comm(b"new name", 11)):
+        side, _, processes, _ = band(comm(b"a", 10, executed=True) + ran + end)
+        assert side.privileged_programs == 0

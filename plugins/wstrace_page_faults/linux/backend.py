@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import select
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,12 +21,13 @@ from wstrace.schema import ADDRESS_SPACE, FAULT_OBSERVER, PAGE_FAULT, PROCESS, R
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
+from wstrace_page_faults.linux.account import Account
 from wstrace_page_faults.linux.armed import Armed, Settings
 from wstrace_page_faults.linux.counters import Counters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.levels import allowed, not_ours
 from wstrace_page_faults.linux.remaps import Remaps
-from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, Rings
+from wstrace_page_faults.linux.rings import MAJOR, SIDE, Rings
 from wstrace_page_faults.linux.samples import Lane, merge
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
@@ -160,12 +160,14 @@ class PageFaults(Source):
         for ring in self._rings:
             self._poll.register(ring.fd, 1)  # POLLIN
         self._armed = Armed(self._rings, cpus, descriptors)
+        self._account = Account(context, self.name, self._settings, self._lanes, self._armed, self._side)
         self._since = self._watermark = now_ns()
         for target in context.targets:
             if target.launched:
                 self._arm_launched(target.pid)
             else:
                 self._attach(target.pid)
+        self._account.begin()
 
     def _arm_launched(self, pid: int) -> None:
         settings = self._armed.make_room(1, replace(self._settings, on_exec=True))
@@ -191,6 +193,17 @@ class PageFaults(Source):
                     if process == pid:
                         raise
         self._doubled = True
+
+    def _arm_again(self, pid: int) -> None:
+        """The kernel has taken the events off a process that gained privilege by exec; with privilege new ones may be
+        put on it. What came meanwhile is lost, and counted.
+        """
+        since = now_ns()
+        with contextlib.suppress(OSError, Unavailable):  # we may not, or it has ended by now
+            self._armed.threads.difference_update(procfs.threads(pid))
+            self._armed.arm_process(pid, self._settings, self._context.own_threads)
+            self._side.seen(pid, since)
+            self._doubled = True
 
     def _family(self, pid: int) -> list[int]:
         return [pid, *(procfs.descendants(pid) if self._settings.children else ())]
@@ -249,8 +262,10 @@ class PageFaults(Source):
             self._read_maps_again()
         watermark = min(max(lane.last_seen, now - _LATEST_NS) for lane in self._lanes)
         yield from self._side.give(_FOREVER if final else watermark, self.name)
+        for pid in self._side.privileged_now():
+            self._arm_again(pid)
         yield from self._faults(_FOREVER if final else watermark, now if final else watermark)
-        self._tell_loss()
+        self._account.so_far(self._late)
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
         columns = merge([(lane.give(until), lane.major) for lane in self._lanes])
@@ -293,63 +308,9 @@ class PageFaults(Source):
         try:
             self._armed.disarm()
             yield from self._collect(final=True)
-            self._balance()
+            self._account.close()
         finally:
             self._close()
-
-    def _tell_loss(self) -> None:
-        """The ledger while it runs, from the rings alone."""
-        ledger = self._context.ledger
-        for kind, major in ((MINOR, False), (MAJOR, True)):
-            lanes = [lane for lane in self._lanes if lane.major == major]
-            for stage, count in (
-                ("lost_kernel", sum(lane.lost for lane in lanes)),
-                ("duplicates", sum(lane.duplicates for lane in lanes)),
-                ("foreign_clock", sum(lane.foreign for lane in lanes)),
-            ):
-                if count:
-                    ledger.set(stage, count, kind)
-        for stage, count in (("late", self._late), ("lost_side_band", self._side.lost)):
-            if count:
-                ledger.set(stage, count, self.name)
-
-    def _balance(self) -> None:
-        """recorded + lost_kernel + foreign_clock + unaccounted = counted, for minor and for major faults."""
-        ledger, recorded_in_all = self._context.ledger, 0
-        for kind, major in ((MINOR, False), (MAJOR, True)):
-            lanes = [lane for lane in self._lanes if lane.major == major]
-            counted, lost = self._armed.counts(kind)
-            counted -= sum(lane.duplicates for lane in lanes)
-            recorded = sum(lane.recorded for lane in lanes)
-            foreign = sum(lane.foreign for lane in lanes)
-            if lost is None:  # LOST rows tell of a loss only when the next row finds room: the tail's is missing
-                told = sum(lane.lost for lane in lanes)
-                lost = max(counted - recorded - foreign, told) if self._asked.period == 1 else told
-            ledger.set("counted", counted, kind)
-            ledger.set("lost_kernel", lost, kind)
-            if self._asked.period == 1:
-                ledger.set("unaccounted", counted - recorded - lost - foreign, kind)
-            recorded_in_all += recorded + lost
-        # the side band's tail, too: a process that ends behind a full ring writes no next row
-        if lost := max(self._side.lost, self._armed.counts(SIDE)[1] or 0):
-            ledger.set("lost_side_band", lost, self.name)
-        self._not_visible(recorded_in_all)
-
-    def _not_visible(self, seen: int) -> None:
-        """Why the system's own account of the target (rusage) has more than we saw."""
-        info = self._context.info
-        if not self._settings.kernel:
-            info.note("faults that kernel code took on the target's memory (level user)")
-        if self._asked.period > 1 or not self._context.targets:
-            return
-        usages = [target.usage() for target in self._context.targets]
-        told = sum((usage.minor or 0) + (usage.major or 0) for usage in usages)
-        if told > seen and self._settings.kernel:
-            launched = all(target.launched for target in self._context.targets)
-            own = "exec's own" if launched else "those that came while it was being attached"
-            if any(target.pid == os.getpid() for target in self._context.targets):
-                own += ", those of wstrace's own threads"
-            info.note(f"{told - seen:,} pages that came without a fault: {own}, MAP_POPULATE, mlock")
 
     def _close(self) -> None:
         if self._rings is not None:

@@ -64,6 +64,8 @@ class Live:
     image: int = 0
     image_end: int = 0
     loaded: bool = False
+    #: the last record about it was that it executes a program
+    bare: bool = False
 
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -96,6 +98,9 @@ class SideBand:
         self.lost = self.records = 0
         #: records were lost: the mappings of live processes must be read again
         self.stale = False
+        #: how many programs gained privilege by exec, where the kernel ended their trace
+        self.privileged_programs = 0
+        self._privileged: list[int] = []
         self._remaps = remaps
         self._shared = shared or SharedSpaces()
         self._strings, self._children, self._exit_code = strings, children, exit_code
@@ -151,6 +156,7 @@ class SideBand:
             known = self._labels[raw] = (self._strings.code(name), kind)
         code, kind = known
         if (live := self.live.get(pid)) is not None:
+            live.bare = False
             if kind in (KIND_ANON, KIND_FILE):
                 code, kind = self._heap_or(live, start, start + length, code, kind)
             live.loaded |= kind == KIND_VDSO
@@ -195,15 +201,15 @@ class SideBand:
         pid, tid = _IDS.unpack_from(record, 8)
         name = self._strings.code(os.fsdecode(record[16:-_SAMPLE_ID].partition(b"\0")[0]))
         live = self.live.setdefault(pid, Live(0, name, {tid}))
-        executed = bool(misc & perf.PERF_RECORD_MISC_COMM_EXEC)
-        if executed:
+        live.bare = bool(misc & perf.PERF_RECORD_MISC_COMM_EXEC)
+        if live.bare:
             live.image, live.image_end, live.loaded = 0, 0, False
             self._shared.left(pid)
             self._forget(pid)
             live.threads = {pid}  # the others are gone, and the one that called it has taken the first one's number
         if tid == pid:
             live.name = name
-        self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXEC if executed else PROCESS_NAME, name,
+        self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXEC if live.bare else PROCESS_NAME, name,
                                 _UNKNOWN_CODE))  # fmt: skip
 
     def _fork(self, time_ns: int, misc: int, record: bytes) -> None:
@@ -212,6 +218,8 @@ class SideBand:
             return
         parent = self.live.get(ppid)
         name = parent.name if parent else 0
+        if parent is not None:
+            parent.bare = False
         if pid == ppid:
             self.live.setdefault(pid, Live(0, name, {pid})).threads.add(tid)
             ppid = self.live[pid].ppid
@@ -226,6 +234,13 @@ class SideBand:
     def _exit(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, _, tid, _ = _TASK.unpack_from(record, 8)
         live = self.live.setdefault(pid, Live(0, 0, {tid}))
+        if live.bare and tid == pid:
+            # begin_new_exec() in fs/exec.c: it has gained privilege, and perf_event_exit_task() takes the events off
+            # it before anything of the program is mapped; it goes on without them
+            live.bare = False
+            self.privileged_programs += 1
+            self._privileged.append(pid)
+            return
         live.threads.discard(tid)
         if tid != pid:
             self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXIT, live.name, _UNKNOWN_CODE))
@@ -253,6 +268,11 @@ class SideBand:
     def launched(self, pid: int) -> None:
         """A process of ours that has not executed its command yet."""
         self.live[pid] = Live(os.getpid(), 0, {pid})
+
+    def privileged_now(self) -> list[int]:
+        """The processes whose trace the kernel has ended since the last call: they gained privilege by exec."""
+        now, self._privileged = self._privileged, []
+        return now
 
     def gone(self) -> list[int]:
         """Those of the live ones that have ended: of one that gained privilege by exec the kernel does not tell it."""

@@ -1,0 +1,118 @@
+"""The account of a trace: what the kernel counted, what became of it, and why the system's own count is higher."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from wstrace.interfaces import Context
+from wstrace_page_faults.linux.armed import Armed, Settings
+from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
+from wstrace_page_faults.linux.samples import Lane
+from wstrace_page_faults.linux.side_band import SideBand
+
+#: a stage of the ledger
+LOST_PRIVILEGED = "lost_privileged"
+
+
+class Account:
+    """Writes the ledger and the notes of a trace.
+
+    Args:
+        context: the session's.
+        source: whose name the rows have.
+        settings: how the events are made.
+        lanes: the rings of faults.
+        armed, side: the events, and the side band.
+    """
+
+    def __init__(
+        self, context: Context, source: str, settings: Settings, lanes: Sequence[Lane], armed: Armed, side: SideBand
+    ) -> None:
+        self._context, self._source, self._settings = context, source, settings
+        self._armed, self._side = armed, side
+        self._kinds = [(kind, [lane for lane in lanes if lane.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
+        self._before = 0
+
+    def begin(self) -> None:
+        """All events are there: what the system accounts to attached targets by now, no event has counted."""
+        if not all(target.launched for target in self._context.targets):
+            counted = sum(self._armed.counts(kind)[0] for kind, _ in self._kinds)
+            self._before = max(self._usage() - counted, 0)
+
+    def so_far(self, late: int) -> None:
+        """The ledger while the trace goes on, from the rings alone."""
+        ledger = self._context.ledger
+        for kind, lanes in self._kinds:
+            for stage, count in (
+                ("lost_kernel", sum(lane.lost for lane in lanes)),
+                ("duplicates", sum(lane.duplicates for lane in lanes)),
+                ("foreign_clock", sum(lane.foreign for lane in lanes)),
+            ):
+                if count:
+                    ledger.set(stage, count, kind)
+        for stage, count in (("late", late), ("lost_side_band", self._side.lost)):
+            if count:
+                ledger.set(stage, count, self._source)
+
+    def close(self) -> None:
+        """recorded + lost_kernel + foreign_clock + unaccounted = counted, for minor and for major faults."""
+        ledger, every = self._context.ledger, self._settings.period == 1
+        counted_in_all = 0
+        for kind, lanes in self._kinds:
+            counted, lost = self._armed.counts(kind)
+            counted -= sum(lane.duplicates for lane in lanes)
+            recorded = sum(lane.recorded for lane in lanes)
+            foreign = sum(lane.foreign for lane in lanes)
+            if lost is None:  # LOST rows tell of a loss only when the next row finds room: the tail's is missing
+                told = sum(lane.lost for lane in lanes)
+                lost = max(counted - recorded - foreign, told) if every else told
+            ledger.set("counted", counted, kind)
+            ledger.set("lost_kernel", lost, kind)
+            if every:
+                ledger.set("unaccounted", counted - recorded - lost - foreign, kind)
+            counted_in_all += counted
+        # the side band's tail, too: a process that ends behind a full ring writes no next row
+        if lost := max(self._side.lost, self._armed.counts(SIDE)[1] or 0):
+            ledger.set("lost_side_band", lost, self._source)
+        if self._context.targets:
+            self._explain(self._usage() - counted_in_all)
+
+    def _usage(self) -> int:
+        return sum(target.usage().faults or 0 for target in self._context.targets)
+
+    def _explain(self, hidden: int) -> None:
+        """Why the system's own account of the targets (rusage) has so many more than the events counted.
+
+        A reason is given where it is known; of the rest only what can be behind it.
+        """
+        note, privileged = self._context.info.note, self._side.privileged_programs
+        hidden = max(hidden, 0)
+        before = min(self._before, hidden)
+        rest = hidden - before
+        if before:
+            note(f"{before:,} that came while it was being attached")
+        if privileged:
+            self._context.ledger.set(LOST_PRIVILEGED, max(rest, privileged), self._source)
+            programs = "program" if privileged == 1 else "programs"
+            note(
+                f"{rest:,} after the kernel ended the trace: {privileged:,} {programs} gained privilege by exec "
+                "(setuid, file capabilities)"
+            )
+        elif rest:
+            causes = self._causes()
+            why = causes[0] if len(causes) == 1 else f"of which the cause is not known: {', or '.join(causes)}"
+            note(f"{rest:,} {why}")
+        elif not self._settings.kernel:
+            note("faults that kernel code took on the target's memory, if there were any (level user)")
+
+    def _causes(self) -> list[str]:
+        """What rusage may have counted and no event has. The first is always there: get_user_pages() has no event."""
+        causes = ["pages that came without a fault: exec's own, MAP_POPULATE, mlock"]
+        if not self._settings.kernel:
+            causes.append("faults that kernel code took on the target's memory (level user)")
+        if not self._settings.children:
+            causes.append("faults of its children")
+        if any(target.pid == os.getpid() for target in self._context.targets):
+            causes.append("faults of wstrace's own threads")
+        return causes

@@ -1,0 +1,108 @@
+"""Why a trace has less than the system accounts: reasons that are proven, and privilege gained by exec."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("full_level")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes a program setuid: needs root")
+
+#: touches N pages of fresh memory, four times with a pause of so many ms behind each
+TOUCHES = r"""
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int n = atoi(argv[1]), ms = atoi(argv[2]);
+    for (int turn = 0; turn < 4; turn++) {
+        char *p = mmap(0, n * 4096L, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        madvise(p, n * 4096L, MADV_NOHUGEPAGE);
+        for (int i = 0; i < n; i++) p[i * 4096L] = 1;
+        usleep(ms * 1000);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def setuid() -> Iterator[Path]:
+    """A program of root's that anyone runs as root."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc (tests/install-peers)")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "program.c").write_text(TOUCHES)
+        subprocess.run(["gcc", "-O1", "-o", folder / "program", folder / "program.c"], check=True)
+        (folder / "program").chmod(0o4755)
+        yield folder / "program"
+
+
+@needs_root
+def test_what_a_setuid_program_did_before_it_is_traced_again_is_lost(trace: Callable[..., Any], setuid: Path) -> None:
+    traced = trace([setuid, 1000, 300], user="nobody")
+    traced.assert_balanced()
+    lost = traced.ledger("lost_privileged")
+    assert 1000 <= lost < 2500  # the first turn, and not the last ones: root has armed it again
+    assert len(traced.faults()) >= 2000
+    assert len(traced.faults()) + lost >= 4000
+    [note] = traced.context.info.notes
+    assert note.startswith(f"{lost:,} after the kernel ended the trace: 1 program gained privilege by exec")
+    spaces = zip(traced.column("address_space", "file").tolist(), strict=True)
+    assert str(setuid) in {traced.context.strings[code] for (code,) in spaces}
+
+
+@needs_root
+def test_a_setuid_child_is_lost_too(trace: Callable[..., Any], setuid: Path) -> None:
+    traced = trace(["sh", "-c", f"{setuid} 500 0; true"], user="nobody")
+    traced.assert_balanced()
+    assert traced.ledger("lost_privileged") >= 2000
+    assert traced.context.ledger.losses()
+
+
+@needs_root
+def test_fail_on_loss_knows_of_it(setuid: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "wstrace", "run", "--fail-on-loss", "--user", "nobody", "--", setuid, "500", "0"]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 121, done.stderr
+    assert "gained privilege by exec" in done.stderr
+
+
+def test_what_came_while_it_was_attached_is_told_apart(attach: Callable[..., Any]) -> None:
+    code = "print(flush=True); input(); b = bytearray(8 << 20); print(flush=True); input()"
+    command = [sys.executable, "-S", "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        from wstrace_page_faults.linux.armed import Armed
+
+        arm = Armed.arm_process
+
+        def slowly(self: Any, *arguments: Any) -> None:
+            process.stdin.write("\n")  # it faults before it is armed
+            process.stdin.flush()
+            process.stdout.readline()
+            arm(self, *arguments)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Armed, "arm_process", slowly)
+            trace = attach(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        trace.drain(lambda: trace.context.targets[0].wait(0) is not None)
+        trace.stop()
+    hidden = trace.usage.minor + trace.usage.major - trace.ledger("counted")
+    assert hidden >= 20  # one huge page or 2048 small ones, and more
+    assert trace.context.info.notes[0] == f"{hidden:,} that came while it was being attached"
