@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import wstrace
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,12 +34,6 @@ def environment(tmp_path_factory):
         check=True,
     )
     return {**os.environ, "PYTHONPATH": str(folder)}
-
-
-def wstrace(*words, environment, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "wstrace", *words], capture_output=True, text=True, env=environment, cwd=cwd, timeout=60
-    )
 
 
 def test_it_is_listed(environment, tmp_path):

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
+from command_line import wstrace
 
 from wstrace.cli import main
 from wstrace.cli.run import command_of
 from wstrace.errors import Unavailable, UsageError
 from wstrace.plugins import default_plugins
-
-
-def wstrace(*words, cwd=None, stdin=subprocess.DEVNULL, **environ):
-    """Runs it as a user does."""
-    return subprocess.run(
-        [sys.executable, "-m", "wstrace", *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        stdin=stdin,
-        env={**os.environ, **environ},
-        timeout=60,
-    )
 
 
 def test_help_needs_neither_numpy_nor_an_exporter_nor_opentelemetry():
@@ -111,7 +98,7 @@ def test_a_name_that_no_process_has(tmp_path):
 
 
 def test_a_traceback_is_shown_only_for_debugging(tmp_path):
-    assert "Traceback" in wstrace("attach", cwd=tmp_path, WSTRACE_DEBUG="1").stderr
+    assert "Traceback" in wstrace("attach", cwd=tmp_path, environment={"WSTRACE_DEBUG": "1"}).stderr
 
 
 @pytest.mark.parametrize(
@@ -155,7 +142,7 @@ def test_a_signal_s_number_is_the_target_s_code(tmp_path):
 def test_plugins_and_doctor_as_json():
     plugins = json.loads(wstrace("plugins", "--json").stdout)
     assert {"name", "distribution", "version", "state", "hooks", "error"} == set(plugins[0])
-    findings = json.loads(wstrace("doctor", "--json", WSTRACE_PAGE_FAULTS__POLL_MS="7").stdout)
+    findings = json.loads(wstrace("doctor", "--json", environment={"WSTRACE_PAGE_FAULTS__POLL_MS": "7"}).stdout)
     assert findings["sources"]["page_faults"]["level"] in ("full", "user", "counters", "none")
     assert findings["options"]["page_faults.poll_ms"] == {"value": "7", "origin": "environment"}
 

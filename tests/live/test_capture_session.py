@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import wstrace
 
 from wstrace.session import Session
 
@@ -62,11 +63,6 @@ def test_a_program_that_traces_itself() -> None:
     quiet = "-Wignore:This process:DeprecationWarning"  # Python 3.12 and newer, at a fork() beside any thread
     run = subprocess.run([sys.executable, quiet, "-c", EMBEDDED], capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr, run.returncode) == ("fine\n", "", 0)
-
-
-def wstrace(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wstrace", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload, no-any-return]
 
 
 def test_run_hands_the_target_through(touch: Path) -> None:
@@ -149,9 +145,9 @@ time.sleep(60)
 @pytest.mark.skipif(os.geteuid() != 0, reason="plays sudo: needs root")
 def test_under_sudo_the_target_is_the_callers(touch: Path) -> None:
     environment = {**os.environ, "SUDO_UID": "65534", "SUDO_GID": "65534", "SUDO_USER": "nobody"}
-    run = wstrace("run", "-P", "no:console", "--", "sh", "-c", "id -un; echo $HOME", env=environment)
+    run = wstrace("run", "-P", "no:console", "--", "sh", "-c", "id -un; echo $HOME", environment=environment)
     assert run.stdout == "nobody\n/nonexistent\n"
-    run = wstrace("run", "-P", "no:console", "--user", "root", "--", "id", "-un", env=environment)
+    run = wstrace("run", "-P", "no:console", "--user", "root", "--", "id", "-un", environment=environment)
     assert run.stdout == "root\n"
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import wstrace
 
 #: touches 1,024 fresh pages
 TARGET = """
@@ -19,13 +18,6 @@ for start in range(0, len(memory), 4096):
     memory[start] = 1
 """
 FULL = Path("/dev/full")
-
-
-def wstrace(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "200"}
-    environment.update(options.pop("environment", {}))
-    return subprocess.run([sys.executable, "-m", "wstrace", *arguments], capture_output=True, text=True, timeout=60,
-                          encoding="utf-8", env=environment, check=False, **options)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,32 @@
+"""The command line as a user runs it: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def wstrace(
+    *words: object, environment: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m wstrace WORDS` for at most a minute; its output is text in UTF-8.
+
+    Args:
+        words: the arguments, as anything that str() takes.
+        environment: variables beside those of this process.
+        options: of subprocess.run; without `input` or `stdin` its standard input is empty.
+    """
+    if "input" not in options:
+        options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run(
+        [sys.executable, "-m", "wstrace", *map(str, words)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "200", **(environment or {})},
+        **options,
+    )
