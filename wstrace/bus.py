@@ -27,6 +27,8 @@ ESSENTIAL_ROOM = 4
 ERROR_BUDGET = 3
 #: seconds that a hanging exporter or enricher may cost stop()
 STOP_SECONDS = 5.0
+#: seconds for work that nobody measures by the clock: it may be as slow as it is
+UNLIMITED = threading.TIMEOUT_MAX / 4
 #: bytes that a queue may hold before a source whose records can wait is asked for more
 PATIENT_BYTES = 4 << 20
 _DRAIN_SHARE = 0.8  # of it: the rest of the queue may be exported; then flush and close
@@ -173,7 +175,7 @@ class Lane(Worker):
         """Waits for its end; past it, what it held is counted and the thread left behind (it is a daemon)."""
         self.thread.join(max(0.0, until - time.monotonic()))
         if self.thread.is_alive():
-            self.detached = f"hung for {STOP_SECONDS:g} s at the end"
+            self.detached = "did not finish in time at the end"
             self._ledger.add("dropped_lane", self.queue.clear() + self._in_flight, self.name)
 
     def _guard(self, call: Callable[[], None]) -> bool:
@@ -206,13 +208,19 @@ class Bus(Worker):
     """Takes batches from the sources, passes them through the enrichers and offers them to every lane."""
 
     def __init__(
-        self, enrichers: Sequence[Enricher], lanes: Sequence[Lane], ledger: Ledger, limit: int = QUEUE_BYTES
+        self,
+        enrichers: Sequence[Enricher],
+        lanes: Sequence[Lane],
+        ledger: Ledger,
+        limit: int = QUEUE_BYTES,
+        patience: float = STOP_SECONDS,
     ) -> None:
         super().__init__("bus", limit)
         self.enrichers = list(enrichers)
         self.detached: dict[str, str] = {}
         self.lanes = list(lanes)
         self._ledger = ledger
+        self._patience = patience  # seconds that a worker which does not move on may hold up a patient source
         self.published = 0
 
     def publish(self, batch: Batch) -> None:
@@ -230,7 +238,7 @@ class Bus(Worker):
             waiting = max(worker.queue.bytes for worker in (self, *self.lanes))
             if waiting != held:
                 held, since = waiting, time.monotonic()
-            if waiting < PATIENT_BYTES or time.monotonic() - since > STOP_SECONDS:
+            if waiting < PATIENT_BYTES or time.monotonic() - since > self._patience:
                 return
             time.sleep(0.002)
 

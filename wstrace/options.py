@@ -137,7 +137,8 @@ def _convert(value: Any, annotation: Any, name: str) -> Any:
     if annotation in (int, float):
         return annotation(_number(value, name))
     if origin in (list, tuple):
-        return origin(value.split(","))
+        kind = (typing.get_args(annotation) or (str,))[0]
+        return origin(_convert(piece, kind, name) for piece in value.split(","))
     return value
 
 

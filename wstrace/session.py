@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from wstrace import bus
 from wstrace.batch import Batch
-from wstrace.bus import STOP_SECONDS, Bus, Lane
+from wstrace.bus import Bus, Lane
 from wstrace.clock import now_ns
 from wstrace.config import Config
 from wstrace.errors import Unavailable, UsageError, WstraceError
@@ -48,6 +49,7 @@ class Session:
         children: whether processes that the target starts are traced too.
         wait_children: whether wait() goes on until no traced process is left, not until the targets have ended.
         require: "full" = raise Unavailable rather than trace at a lesser level.
+        patience: seconds that an exporter which does not move on may cost at the end; UNLIMITED for work on a file.
         record: keep the faults and a summary in memory, for `faults` and `summary()`.
         plugins, config: where names and options come from; None = the environment's.
 
@@ -69,10 +71,12 @@ class Session:
         children: bool = True,
         wait_children: bool = False,
         require: str = "",
+        patience: float | None = None,
         record: bool = True,
         plugins: Plugins | None = None,
         config: Config | None = None,
     ) -> None:
+        self._patience = bus.STOP_SECONDS if patience is None else patience
         self._plugins = plugins or default_plugins()
         self._config = config or Config.load(project=False)
         self._attach = [os.getpid() if pid is None else pid] if not targets and (pid or sources is None) else []
@@ -103,7 +107,8 @@ class Session:
             require=require,
             wait_children=wait_children,
         )
-        self._bus = Bus(enrichers, [Lane(exporter, self.ledger) for exporter in self._exporters], self.ledger)
+        lanes = [Lane(exporter, self.ledger) for exporter in self._exporters]
+        self._bus = Bus(enrichers, lanes, self.ledger, patience=self._patience)
         self._state = "new"
         self._lock = threading.RLock()
         self._armed, self._stopping = threading.Event(), threading.Event()
@@ -269,14 +274,14 @@ class Session:
             time.sleep(0.02)
         return True
 
-    def stop(self, seconds: float = STOP_SECONDS) -> None:
+    def stop(self, seconds: float | None = None) -> None:
         """Drains what is left, ends the exporters in at most so many seconds, states what was lost. Idempotent."""
         with self._lock:
             if self._state != "running":
                 return
             self._state = "stopping"
             _live.discard(self)
-            self._shut(seconds)
+            self._shut(self._patience if seconds is None else seconds)
             self._state = "stopped"
         if self._errors:
             raise self._errors[0]
@@ -332,7 +337,7 @@ class Session:
         return self.start()
 
     def __exit__(self, *exc: object) -> None:
-        self.stop()
+        self.stop(None if exc[0] is None else min(self._patience, bus.STOP_SECONDS))
 
     def _abandon(self) -> None:
         """In a forked child: the copied handles are closed; the child's faults stay in the parent's trace."""

@@ -33,12 +33,14 @@ class Console(Exporter):
         hard: only faults that read from disk.
         soft: only faults that did not.
         file: glob on the page's file.
-        tid: only this thread.
+        pid: only these processes.
+        tid: only these threads.
         start: seconds after the start of the trace at which the report begins.
         end: seconds after the start of the trace at which it ends; 0 = never.
         json: the summary as one JSON object.
         live: a line of figures while the trace runs; None = only where the target does not share the terminal.
         quiet: only what was lost.
+        verbose: all figures of completeness, though nothing is missing.
     """
 
     name = "console"
@@ -58,18 +60,20 @@ class Console(Exporter):
         hard: bool = False,
         soft: bool = False,
         file: str = "",
-        tid: int = 0,
+        pid: list[int] = [],  # noqa: B006 - read only
+        tid: list[int] = [],  # noqa: B006
         start: float = 0,
         end: float = 0,
         json: bool = False,
         live: bool | None = None,
         quiet: bool = False,
+        verbose: bool = False,
     ) -> None:
         self.summary = Summary()
-        self._filter = Filter(file=file, tid=tid, start=start, end=end, hard=hard, soft=soft)
+        self._filter = Filter(file=file, pids=pid, tids=tid, start=start, end=end, hard=hard, soft=soft)
         self._stream, self._to, self._path = stream, to, path
         self._format, self._by, self._top, self._json = format, by, max(top, 1), json
-        self._live_wanted, self._quiet = live, quiet
+        self._live_wanted, self._quiet, self._verbose = live, quiet, verbose
         self._context = Context()
         self._output: Output | None = None
         self._live: LiveFigures | None = None
@@ -111,6 +115,8 @@ class Console(Exporter):
             self._symbolizer.learn(batch)
         if batch.schema.name == PAGE_FAULT.name:
             self._seen += len(batch)
+        if not self._filter.concerns(batch):
+            return
         batch = self._filter.apply(batch)
         if self._format == "summary":
             self.summary.add(batch)
@@ -164,13 +170,15 @@ class Console(Exporter):
         info, ledger = self._context.info, self._context.ledger
         parts: list[str | Styled | Table] = [
             Styled(headline.answer(self.summary, info, self._filter, self._seen), "bold"),
-            Styled(headline.completeness(self.summary, info, ledger, self._seen), "dim"),
+            Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
         if obstacle := headline.obstacle(info):
             parts.append(Styled(obstacle, "yellow"))
-        for table in tables(self.summary, info, by=self._by, top=self._top, places=self._counts):
-            if table.rows:
-                parts += ["", table]
+        if why := headline.nothing(self.summary, self._filter, self._seen):
+            parts += ["", why]
+        else:
+            found = tables(self.summary, info, by=self._by, top=self._top, places=self._counts, pids=self._filter.pids)
+            parts += [part for table in found if table.rows for part in ("", table)]
         told = headline.losses(ledger)
         parts += [""] * bool(told) + [Styled(line, "bold red" if lost else "dim") for line, lost in told]
         if self._context.targets:

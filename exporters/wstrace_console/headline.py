@@ -30,8 +30,8 @@ def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:
         seen: faults before the filter.
     """
     parts = []
-    if peak := info.usage.peak_resident_bytes:
-        parts.append(f"peak {'at least ' if info.usage.peak_sampled else ''}{size(peak)} resident")
+    if peak := _peak(summary, info):
+        parts.append(peak)
     parts.append(_faults(summary, info, filter, seen))
     if counters(summary, info):
         if resident := summary.resident():
@@ -40,6 +40,27 @@ def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:
         parts.append(f"most in {name(files[0].label)}{_asker(summary, files[0].label)}")
     level = info.level_name
     return "; ".join(parts) + (f" [level {printable(level, NAME_LIMIT)}]" if level != "full" else "")
+
+
+def _peak(summary: Summary, info: TraceInfo) -> str:
+    """The most that one process had in memory. A snapshot is a lower bound of it: short programs end unsampled."""
+    peak, at_least = info.usage.peak_resident_bytes or 0, info.usage.peak_sampled
+    held = max(summary.snapshots.values(), default=0) * info.page_size
+    if held > peak:
+        peak, at_least = held, True
+    whose = f" in one of {number(summary.processes)} processes" if summary.processes > 1 else ""
+    return f"peak {'at least ' if at_least else ''}{size(peak)} resident{whose}" if peak else ""
+
+
+def nothing(summary: Summary, filter: Filter, seen: int) -> str:  # noqa: A002
+    """Why there is no table: what the filter asks for and the trace has not; "" where there is something."""
+    if summary.total or not seen or not filter:
+        return ""
+    if hint := filter.nearest_file:
+        return f"no page lies in {printable(filter.file, NAME_LIMIT)}: {printable(hint)}"
+    if filter.hard:
+        return "no fault read from disk"
+    return "" if summary.resident() else "no such fault"
 
 
 def _asker(summary: Summary, file: str) -> str:
@@ -66,45 +87,69 @@ def _faults(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str
     return f"{text}, {number(summary.major)} from disk"
 
 
-def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int) -> str:
-    """Line 2: `recorded 96,113 + lost 0 = counted 96,113; rusage 96,541; not visible: 428 (why)`; level; time."""
-    parts = []
-    counted = ledger.get("counted")
-    if counters(summary, info):
-        parts.append(f"counted {number(counted)}, none recorded one by one")
+def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *, full: bool = True) -> str:
+    """Line 2: `complete: 96,113 faults recorded = counted, 0 lost`, or the sum that shows what is missing; the time.
+
+    Args:
+        summary, info, ledger: of the trace.
+        seen: faults before any filter.
+        full: all figures, though nothing is missing.
+    """
+    usage, counted = info.usage.faults, ledger.get("counted")
+    hidden = max(usage - counted, 0) if usage and counted else 0
+    recorded = ledger.get("recorded", PAGE_FAULT.name) or seen
+    terms = [("recorded", recorded), ("lost", ledger.get("lost_kernel"))]
+    terms += [(word, n) for word in ("foreign_clock", "unaccounted") if (n := ledger.get(word))]
+    told = [note for note in info.notes if not note.startswith(f"{number(hidden)} ")]
+    missing = (
+        told or info.incomplete or ledger.losses() or len(terms) > 2 or info.level_name != "full" or info.sampled > 1
+    )
+    if not full and not missing and recorded == counted:
+        parts = [f"complete: {plural(recorded, 'fault')} recorded = counted, 0 lost"]
+        parts += [f"{number(hidden)} not visible (report -v: why)"] if hidden else []
     else:
-        recorded = ledger.get("recorded", PAGE_FAULT.name) or seen
-        terms = [("recorded", recorded), ("lost", ledger.get("lost_kernel"))]
-        terms += [(word, n) for word in ("foreign_clock", "unaccounted") if (n := ledger.get(word))]
-        text = " + ".join(f"{word.replace('_', ' ')} {number(n)}" for word, n in terms)
-        if counted and info.sampled == 1:
-            text += f" {'=' if sum(n for _, n in terms) == counted else '!='} counted {number(counted)}"
-        parts.append(text)
-    if info.incomplete:
-        parts.append(printable(info.incomplete, 4 * NAME_LIMIT))
-    usage = info.usage.faults
-    if usage is not None:
-        parts.append(f"rusage {number(usage)}")
-    parts += _not_visible(info, max(usage - counted, 0) if usage and counted else 0)
-    parts.append(f"level {printable(info.level_name, NAME_LIMIT)}")
+        parts = [_sum(terms, counted, info)]
+        if counters(summary, info):
+            parts = [f"counted {number(counted)}, none recorded one by one"]
+        parts += [printable(info.incomplete, 4 * NAME_LIMIT)] if info.incomplete else []
+        parts += [f"rusage {number(usage)}"] if usage is not None else []
+        parts += _not_visible(info, hidden)
+        parts.append(f"level {printable(info.level_name, NAME_LIMIT)}")
     if summary.last_ns > summary.first_ns:
         parts.append(f"over {duration((summary.last_ns - summary.first_ns) / 1e9)}")
+    return "; ".join([*parts, *_when_resident(summary, info)])
+
+
+def _sum(terms: list[tuple[str, int]], counted: int, info: TraceInfo) -> str:
+    """`recorded 96,000 + lost 113 = counted 96,113`."""
+    text = " + ".join(f"{word.replace('_', ' ')} {number(n)}" for word, n in terms)
+    if counted and info.sampled == 1:
+        text += f" {'=' if sum(n for _, n in terms) == counted else '!='} counted {number(counted)}"
+    return text
+
+
+def _when_resident(summary: Summary, info: TraceInfo) -> list[str]:
+    """Of which process and of when the resident pages are."""
+    parts = []
     if info.final_snapshot is not None:
-        parts.append(f"resident pages of process {info.final_snapshot} as at its end")
+        whose = "its" if info.exit_code is not None else "the trace's"
+        parts.append(f"resident pages of process {info.final_snapshot} as at {whose} end")
     if info.snapshot_age_ms is not None and summary.resident():
-        whose = "resident pages" if info.final_snapshot is None else "those of others"
-        parts.append(f"{whose} as of {duration(info.snapshot_age_ms / 1e3)} before the end")
-    return "; ".join(parts)
+        of = "resident pages" if info.final_snapshot is None else "those of others"
+        parts.append(f"{of} as of {duration(info.snapshot_age_ms / 1e3)} before the end")
+    return parts
 
 
 def _not_visible(info: TraceInfo, hidden: int) -> list[str]:
     """What the trace cannot show: how much more the system accounts than was counted, and the sources' reasons."""
     reasons = [printable(reason, 2 * NAME_LIMIT) for reason in info.notes]
     count = number(hidden) if hidden else ""
-    why = ", ".join(reason.removeprefix(f"{count} ") for reason in reasons)
-    if count:
-        return [f"not visible: {count} ({why or 'unknown why'})"]
-    return [f"not visible: {why}"] if why else []
+    if not count:
+        return [f"not visible: {', '.join(reasons)}"] if reasons else []
+    proven = [reason.removeprefix(f"{count} ") for reason in reasons if reason.startswith(f"{count} ")]
+    others = [reason for reason in reasons if not reason.startswith(f"{count} ")]
+    words = [*proven, *([f"possible reasons: {', '.join(others)}"] if others and not proven else others)]
+    return [f"not visible: {count} ({', '.join(words) or 'reason not known'})"]
 
 
 def obstacle(info: TraceInfo) -> str:

@@ -9,7 +9,7 @@ from wstrace.analysis.summary import By, Row, Summary
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Table
-from wstrace.text import base_name, number, size
+from wstrace.text import base_name, number, printable, size
 from wstrace.trace_info import TraceInfo
 from wstrace_console.headline import counters
 
@@ -25,21 +25,58 @@ TITLES: dict[str, str] = {
 }
 
 
-def tables(summary: Summary, info: TraceInfo, *, by: str, top: int, places: PlaceCounts | None) -> Iterator[Table]:
-    """The tables to show: those of `by`, or files, pairs, processes and threads."""
+def tables(
+    summary: Summary, info: TraceInfo, *, by: str, top: int, places: PlaceCounts | None, pids: Sequence[int] = ()
+) -> Iterator[Table]:
+    """The tables to show: those of `by`, or files, pairs, processes and threads as far as they tell anything.
+
+    Args:
+        summary, info: what was counted.
+        by: one table; "" = all.
+        top: rows of a table.
+        places: counts by section or function, instead of the summary's.
+        pids: the processes that were asked for; () = all.
+    """
+    held = _Held(summary, info, pids)
     if counters(summary, info):
         yield resident_table(summary, info, top)
     elif places is not None:
-        yield place_table(places, info, top)
+        yield place_table(places, held, top)
+    elif by in TITLES:
+        yield file_table(summary, held, top) if by == "file" else fault_table(summary, by, top)  # type: ignore[arg-type]
     else:
-        shown: Sequence[By] = [by] if by in TITLES else ["file", "pair", "process", "thread"]  # type: ignore[list-item]
-        for each in shown:
-            if each == "file" and summary.resident():
-                yield brought_table(summary, info, top)
-            else:
-                yield fault_table(summary, each, top)
+        yield file_table(summary, held, top)
+        yield fault_table(summary, "pair", top)
+        yield from _who(summary, top)
     if summary.written() and by in ("", "file"):
         yield written_table(summary, info, top)
+
+
+def _who(summary: Summary, top: int) -> Iterator[Table]:
+    """Processes and threads: not where there is but one, and no threads where each is its process."""
+    threads = summary.top("thread", None)
+    if summary.count("process") > 1:
+        yield fault_table(summary, "process", top)
+    if any(row.key[1] != row.key[2] for row in threads if len(row.key) == 3):
+        yield fault_table(summary, "thread", top)
+
+
+class _Held:
+    """The column of pages that are still in memory: whose they are, and what is known of the other processes'."""
+
+    def __init__(self, summary: Summary, info: TraceInfo, pids: Sequence[int]) -> None:
+        known, traced = list(summary.snapshots), len(pids) or summary.processes
+        self.complete = len(known) >= traced
+        self._info = info
+        self.head = "still resident"
+        if not self.complete and len(known) == 1:
+            self.head = f"resident in {printable(summary.name_of(known[0]), 16) or UNKNOWN} ({known[0]})"
+        elif not self.complete:
+            self.head = f"resident in {number(len(known))} of {number(traced)} processes"
+
+    def cell(self, pages: int) -> str:
+        """Pages as a size; what none of the processes with a snapshot has, another may have: not known."""
+        return _pages(pages, self._info) if pages or self.complete else "-"
 
 
 def fault_table(summary: Summary, by: By, top: int) -> Table:
@@ -51,34 +88,36 @@ def fault_table(summary: Summary, by: By, top: int) -> Table:
     return shares_table(TITLES[by], heads, shown, total=_length(summary, by, rows, top))
 
 
-def brought_table(summary: Summary, info: TraceInfo, top: int) -> Table:
-    """Faults by file beside the pages that are still in memory."""
+def file_table(summary: Summary, held: _Held, top: int) -> Table:
+    """Faults by file, beside the pages that are still in memory where a snapshot tells them."""
+    if not summary.resident():
+        return fault_table(summary, "file", top)
     pages: dict[str, int] = {}
     for file, _, n in summary.resident():
         pages[file] = pages.get(file, 0) + n
     brought = {row.label: (row.total, row.major) for row in summary.top("file", None)}
-    return _beside(TITLES["file"], brought, pages, info, top)
+    return _beside(TITLES["file"], brought, pages, held, top)
 
 
-def place_table(places: PlaceCounts, info: TraceInfo, top: int) -> Table:
+def place_table(places: PlaceCounts, held: _Held, top: int) -> Table:
     """Faults by section, beside the pages that are still in memory where a snapshot tells, or by function."""
     brought = {label: (minor + major, major) for label, (minor, major) in places.faults().items()}
-    return _beside(TITLES[places.by], brought, places.resident(), info, top)
+    return _beside(TITLES[places.by], brought, places.resident(), held, top)
 
 
 def _beside(
-    title: str, brought: Mapping[str, tuple[int, int]], pages: Mapping[str, int], info: TraceInfo, top: int
+    title: str, brought: Mapping[str, tuple[int, int]], pages: Mapping[str, int], held: _Held, top: int
 ) -> Table:
     disk = any(major for _, major in brought.values())
     whole = max(sum(total for total, _ in brought.values()), 1)
-    heads = ["brought", *(["from disk"] if disk else []), *(["still resident"] if pages else [])]
+    heads = ["faults", *(["from disk"] if disk else []), *([held.head] if pages else [])]
     order = sorted({*brought, *pages}, key=lambda name: (-brought.get(name, (0, 0))[0], -pages.get(name, 0), name))
     rows = []
     for name in order[:top]:
         total, major = brought.get(name, (0, 0))
-        cells = [*_faults(total, major, disk=disk), *([_pages(pages.get(name, 0), info)] if pages else [])]
+        cells = [*_faults(total, major, disk=disk), *([held.cell(pages.get(name, 0))] if pages else [])]
         rows.append((cells, total, total / whole, name))
-    return shares_table(title, heads if pages else ["faults", *heads[1:]], rows, total=len(order))
+    return shares_table(title, heads, rows, total=len(order))
 
 
 def resident_table(summary: Summary, info: TraceInfo, top: int) -> Table:

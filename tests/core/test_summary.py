@@ -295,7 +295,13 @@ def test_filter_keeps_what_it_says(
 ) -> None:
     known = ["", *NAMES]
     condition = Filter(
-        file=glob, tid=tid, start=span[0], end=span[1], hard=kind == "hard", soft=kind == "soft", origin_ns=1000
+        file=glob,
+        tids=[tid] if tid else [],
+        start=span[0],
+        end=span[1],
+        hard=kind == "hard",
+        soft=kind == "soft",
+        origin_ns=1000,
     )
     kept = condition.apply(faults(rows, dictionary()))
     start, end = 1000 + span[0] * 1e9, 1000 + span[1] * 1e9 if span[1] else 10**12
@@ -318,7 +324,7 @@ def test_filter_counts_from_the_first_fault_and_leaves_other_streams_alone() -> 
     assert condition.apply(batch) is batch
     assert not Filter()
     assert (
-        str(Filter(file="*.so", tid=3, start=1, end=2.5, hard=True))
+        str(Filter(file="*.so", tids=[3], start=1, end=2.5, hard=True))
         == "file *.so, thread 3, from 1 s to 2.5 s, only from disk"
     )
 

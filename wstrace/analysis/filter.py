@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.symbols import UNKNOWN
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
+from wstrace.options import nearest
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.text import base_name
 
 _NS = 1_000_000_000
+#: what stands for a file in tables: no glob, though it looks like a class of characters
+_LABEL = re.compile(r"\[[^\[\]]*\]")
+_NAMES = 10_000
 
 
 @dataclass(slots=True)
@@ -23,8 +29,10 @@ class Filter:
     """Keeps the rows that all given conditions hold for. Streams that it does not speak of pass whole.
 
     Attributes:
-        file: glob on the page's file: on its path or its last part (`*.so*`, `/usr/lib/*`, `[[]heap]`); "" = any.
-        tid: the faulting thread; 0 = any.
+        file: the page's file: a label as tables show it (`[heap]`, `[unknown]`), else a path, its last part, or a glob
+            on these (`*.so*`, `/usr/lib/*`); "" = any.
+        pids: the processes; () = all. Resident and written pages are those of these processes too.
+        tids: the faulting threads; () = all.
         start: seconds after the origin at which it begins.
         end: seconds after the origin at which it ends; 0 = never.
         hard: only faults that read from disk (major).
@@ -36,7 +44,8 @@ class Filter:
     """
 
     file: str = ""
-    tid: int = 0
+    pids: Sequence[int] = ()
+    tids: Sequence[int] = ()
     start: float = 0
     end: float = 0
     hard: bool = False
@@ -52,14 +61,21 @@ class Filter:
             raise UsageError(f"no time lies between {self.start:g} s and {self.end:g} s", "give an --end after --start")
 
     def __bool__(self) -> bool:
-        return bool(self.file or self.tid or self.start or self.end or self.hard or self.soft)
+        return bool(self.file or self.pids or self.tids or self.start or self.end or self.hard or self.soft)
 
     def __str__(self) -> str:
         """The conditions as text: `file *.so, from 2 s to 5 s, hard`."""
         span = [f"from {self.start:g} s"] * bool(self.start) + [f"to {self.end:g} s"] * bool(self.end)
-        parts = [f"file {self.file}" if self.file else "", f"thread {self.tid}" if self.tid else "", " ".join(span),
+        parts = [f"file {self.file}" if self.file else "", _numbers("process", "processes", self.pids),
+                 _numbers("thread", "threads", self.tids), " ".join(span),
                  "only from disk" if self.hard else "only soft" if self.soft else ""]  # fmt: skip
         return ", ".join(part for part in parts if part)
+
+    def concerns(self, batch: Batch) -> bool:
+        """Whether a batch is to be counted at all: resident and written pages of other processes are not."""
+        if not self.pids or batch.schema.name not in (RESIDENT_PAGES.name, WRITTEN_PAGES.name):
+            return True
+        return batch.header.get("pid") in self.pids
 
     def apply(self, batch: Batch) -> Batch:
         """The batch's rows that it keeps; the same batch when these are all."""
@@ -70,13 +86,32 @@ class Filter:
         if self.file:
             keep &= self._file(batch)
         if faults:
-            if self.tid:
-                keep &= batch["tid"] == self.tid
+            if self.pids:
+                keep &= np.isin(batch["pid"], self.pids)
+            if self.tids:
+                keep &= np.isin(batch["tid"], self.tids)
             if self.hard or self.soft:
                 keep &= ((batch["flags"] & FAULT_MAJOR) != 0) == self.hard
             if self.start or self.end:
                 keep &= self._time(batch)
         return batch if keep.all() else batch.take(keep)
+
+    def _is_meant(self, name: str) -> bool:
+        """Whether `file` names it: a label or a name exactly, else a glob."""
+        texts = (name, base_name(name))
+        if self.file in texts or _LABEL.fullmatch(self.file):
+            return self.file in texts
+        return any(fnmatch.fnmatchcase(text, self.file) for text in texts)
+
+    @property
+    def nearest_file(self) -> str:
+        """Which of the names that it has seen the file's may mean, in words, where it has matched none."""
+        strings = self._strings
+        if not self.file or strings is None or (self._matches == 1).any():
+            return ""
+        seen = [base_name(strings[code]) or UNKNOWN for code in np.flatnonzero(self._matches == 0)[:_NAMES].tolist()]
+        near = nearest(self.file, seen)
+        return near if near.startswith("did you mean") else "--by file shows the names"
 
     def _time(self, batch: Batch) -> NDArray[np.bool_]:
         times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], np.uint64)
@@ -99,9 +134,12 @@ class Filter:
             self._matches = np.concatenate([self._matches, room])
         new = distinct(codes[self._matches[codes] < 0])
         if len(new):
-            pattern = re.compile(fnmatch.translate(self.file))
             for code in new.tolist():
-                name = batch.strings[code] if code < len(batch.strings) else ""
-                self._matches[code] = bool(pattern.match(name) or pattern.match(base_name(name)))
+                name = (batch.strings[code] if code < len(batch.strings) else "") or UNKNOWN
+                self._matches[code] = self._is_meant(name)
         found: NDArray[np.bool_] = self._matches[codes] == 1
         return found
+
+
+def _numbers(one: str, more: str, numbers: Sequence[int]) -> str:
+    return f"{one if len(numbers) == 1 else more} {', '.join(map(str, numbers))}" if numbers else ""

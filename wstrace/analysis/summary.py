@@ -74,6 +74,7 @@ class Summary:
         self.strings: Dictionary | None = None
         self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
         self._names: dict[int, int] = {}  # pid << 32 | tid -> code of its last name
+        self._seen: set[int] = set()  # pids
         self._parents: dict[int, int] = {}  # pid -> its parent's
         self._snapshots: LastSnapshots[Tally] = LastSnapshots(Tally, lambda tally, part: tally.add(*self._pages(part)))
         self._written = Tally(self.LIMIT)
@@ -141,8 +142,10 @@ class Summary:
         self.exits += int(np.count_nonzero((events == PROCESS_EXIT) & (tids == pids)))
         born = (events == PROCESS_FORK) & (batch["ppid"] != pids)
         _remember(self._parents, pids[born], batch["ppid"][born])
+        self._seen.update(pids[tids == pids].tolist()[: max(self.LIMIT - len(self._seen), 0)])
         if "name" in batch:
-            named = batch["name"] != 0
+            # an exit's row has the name that a thread was born with, not the one that it has given itself since
+            named = (batch["name"] != 0) & (events != PROCESS_EXIT)
             _remember(self._names, (pids << 32 | tids)[named], batch["name"][named])
 
     def _write(self, batch: Batch) -> None:
@@ -205,6 +208,16 @@ class Summary:
         ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
         return [Row(label, sum(pair), *pair, sum(pair) / whole, (label,)) for label, pair in ordered if sum(pair)][:n]
 
+    @property
+    def processes(self) -> int:
+        """How many processes the trace tells of, whatever was counted of them; at most 65,536."""
+        return max(len(self._seen), self.count("process"))
+
+    @property
+    def snapshots(self) -> dict[int, int]:
+        """pid -> resident pages of each process that has a whole snapshot."""
+        return {pid: int(table.total()[0]) for pid, table in self._snapshots}
+
     def count(self, by: By) -> int:
         """How many rows the table has, those counted as `[other]` included."""
         table = self._tables[by]
@@ -259,6 +272,7 @@ class Summary:
             **{name: getattr(self, name) for name in ("total", "minor", "major", "unresolved", "kernel", "observer")},
             **{name: getattr(self, name) for name in ("first_ns", "last_ns", "exits")},
             "top": {by: [_as_dict(by, row) for row in self.top(by, n)] for by in get_args(By)},
+            "snapshots": [{"pid": pid, "name": self.name_of(pid), "pages": n} for pid, n in self.snapshots.items()],
             "resident": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.resident()[:n]],
             "written": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.written()[:n]],
         }

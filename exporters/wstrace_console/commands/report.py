@@ -17,10 +17,12 @@ from wstrace.options import Spec
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
 @click.option("--hard", is_flag=True, help="Only faults that read from disk.")
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
-@click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of files such as '*.so*'.")
-@click.option("--tid", type=click.IntRange(0), default=0, help="Only faults of this thread.")
+@click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of '[heap]', libc.so.6, '*.so*'.")
+@click.option("--pid", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
+@click.option("--tid", type=click.IntRange(0), multiple=True, help="Only faults of this thread; may be repeated.")
 @click.option("--start", type=Duration(), default=0.0, metavar="TIME", help="From so long after the start: 2.5, 30s.")
 @click.option("--end", type=Duration(), default=0.0, metavar="TIME", help="Up to so long after the start.")
+@click.option("-v", "--verbose", is_flag=True, help="All figures of completeness, though nothing is missing.")
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl"]), default="summary",
               show_default=True, help="lines: VA PC owner via module; jsonl: JSON objects.")  # fmt: skip
@@ -32,12 +34,13 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
     wstrace report out.wst --hard --file '*.so*' --top 20
     wstrace report out.wst --format lines | head
     """
+    from wstrace.bus import UNLIMITED
     from wstrace.session import Session
     from wstrace_console.console import Console
 
     console = Console(to="stdout", format=format_, by=by or "", file=glob, **options)  # type: ignore[arg-type]
     source = Spec("replay", {"path": list(files)})  # a list, not text to be parsed: a path may hold commas
-    session = Session(sources=[source], exporters=[console], record=False)
+    session = Session(sources=[source], exporters=[console], record=False, patience=UNLIMITED)
     with session:
         while not session.wait(0.1):
             if console.broken:

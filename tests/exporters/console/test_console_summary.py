@@ -24,10 +24,10 @@ def test_summary_is_golden(kit: Any, options: dict[str, Any], request: pytest.Fi
 def test_first_line_is_the_answer_and_the_second_completeness(kit: Any) -> None:
     trace = kit.Trace()
     first, second, *rest = kit.printed(trace, kit.ordinary(trace)).splitlines()
-    assert first == "peak 412.6 MiB resident; 9,700 faults, 60 from disk; most in libtorch_cpu.so"
+    assert first == "peak 412.6 MiB resident in one of 2 processes; 9,700 faults, 60 from disk; most in libtorch_cpu.so"
     assert second == (
-        "recorded 9,700 + lost 0 = counted 9,700; rusage 9,960; not visible: 260 (MAP_POPULATE, mlock); "
-        "level full; over 8.5 ms"
+        "recorded 9,700 + lost 0 = counted 9,700; rusage 9,960; "
+        "not visible: 260 (possible reasons: MAP_POPULATE, mlock); level full; over 8.5 ms"
     )
     assert rest[-1] == "not saved: add -o FILE"
 
@@ -96,7 +96,8 @@ def test_sampled_is_named_with_an_estimate(kit: Any) -> None:
     trace.context.info.sampled = 10
     lines = kit.printed(trace, batches).splitlines()
     assert lines[0].startswith(
-        "peak 412.6 MiB resident; 9,700 faults sampled, 1 in 10 (about 97,000 in all), 60 from disk; most in"
+        "peak 412.6 MiB resident in one of 2 processes; "
+        "9,700 faults sampled, 1 in 10 (about 97,000 in all), 60 from disk; most in"
     )
     assert "= counted" not in lines[1]
 
@@ -123,9 +124,10 @@ def test_still_resident_stands_beside_brought(kit: Any) -> None:
 def test_line_two_says_of_when_resident_pages_are(kit: Any) -> None:
     for facts, told, untold in (
         ({"snapshot_age_ms": 250}, "resident pages as of 250 ms before the end", "at its end"),
-        ({"final_snapshot": 700}, "resident pages of process 700 as at its end", "before the end"),
+        ({"final_snapshot": 700, "exit_code": 0}, "resident pages of process 700 as at its end", "before the end"),
+        ({"final_snapshot": 700}, "resident pages of process 700 as at the trace's end", "its end"),
         (
-            {"final_snapshot": 700, "snapshot_age_ms": 250},
+            {"final_snapshot": 700, "snapshot_age_ms": 250, "exit_code": 0},
             "resident pages of process 700 as at its end; those of others as of 250 ms before the end",
             "resident pages as of",
         ),

@@ -1,0 +1,193 @@
+"""What a reader of a report could take wrongly: whose memory, of how many processes, what a filter has not found."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wstrace import bus, cli
+from wstrace.analysis.filter import Filter
+from wstrace.cli.common import exit_on_lane_error
+from wstrace.errors import OutputError
+from wstrace.session import Session
+from wstrace.testing import ScriptedSource
+from wstrace_console import headline
+from wstrace_console.console import Console
+
+LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
+
+
+def alone(trace: Any) -> list[Any]:
+    """One process of one thread, nothing missing."""
+    trace.context.ledger.add("recorded", 30, "page_fault")
+    trace.context.ledger.set("counted", 30, "minor")
+    return [trace.process([(700, 1, 700, 3, "python3")]), trace.faults([(20, LIBC, LIBC), (10, "[heap]", LIBC)])]
+
+
+def test_resident_pages_of_one_process_stand_under_its_name_and_others_are_not_known(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    text = kit.printed(trace, [*kit.ordinary(trace), trace.pages([(3000, TORCH)], pid=800)], by="file")
+    assert "  resident in sh (800)  " in text
+    assert "still resident" not in text
+    rows = {line.split()[-1]: line.split() for line in text.splitlines()[4:]}
+    assert rows[TORCH][2:4] == ["3,000", "pages"]
+    assert rows[LIBC][2] == "-"
+    both = [trace.pages([(3000, TORCH)], pid=pid) for pid in (700, 800)]
+    text = kit.printed(trace, [*kit.ordinary(trace), *both], by="file")
+    assert "still resident" in text
+    assert {line.split()[-1]: line.split() for line in text.splitlines()[4:]}[LIBC][2:4] == ["0", "pages"]
+
+
+def test_a_peak_among_several_processes_is_that_of_one(kit: Any) -> None:
+    trace = kit.Trace()
+    assert kit.printed(trace, kit.ordinary(trace)).startswith("peak 412.6 MiB resident in one of 2 processes; ")
+    trace = kit.Trace()
+    trace.context.info.usage = type(trace.context.info.usage)(peak_resident_bytes=1 << 20)
+    assert kit.printed(trace, alone(trace)).startswith("peak 1.0 MiB resident; 30 faults")
+
+
+@pytest.mark.parametrize(("peak", "told"), [(None, "peak at least 4.0 MiB"), (1 << 20, "peak at least 4.0 MiB"),
+                                            (8 << 20, "peak 8.0 MiB")])  # fmt: skip
+def test_a_snapshot_is_a_lower_bound_of_the_peak(kit: Any, peak: int | None, told: str) -> None:
+    trace = kit.Trace()
+    trace.context.info.usage = type(trace.context.info.usage)(peak_resident_bytes=peak)
+    trace.context.info.page_size = 4096
+    assert kit.printed(trace, [*alone(trace), trace.pages([(1000, LIBC), (24, "[heap]")])]).startswith(told)
+
+
+def test_labels_of_the_tables_can_be_typed_back(kit: Any) -> None:
+    trace = kit.Trace()
+    for label, n in (("[heap]", 2000), ("[unknown]", 140), ("[anon]", 500), ("libc.so.6", 900), (LIBC, 900)):
+        text = kit.printed(trace, kit.ordinary(trace), file=label, by="file")
+        assert f"{n:,} of 9,700 faults" in text, label
+    bracket = "/tmp/[x]1.so"
+    batches = [trace.faults([(3, bracket, LIBC), (4, "/tmp/y1.so", LIBC)])]
+    assert "3 of 7 faults" in kit.printed(trace, batches, file=bracket)
+    assert "4 of 7 faults" in kit.printed(trace, batches, file="/tmp/[xy]1.so")
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    ({"file": "libtorch"}, "no page lies in libtorch: did you mean 'libtorch_cpu.so'?"),
+    ({"file": "[hep]"}, "no page lies in [hep]: did you mean '[heap]'?"),
+    ({"file": "\x1bnothing"}, "no page lies in \\x1bnothing: --by file shows the names"),
+    ({"pid": [5]}, "no such fault"),
+])  # fmt: skip
+def test_what_a_filter_has_not_found_is_said(kit: Any, options: dict[str, Any], told: str) -> None:
+    trace = kit.Trace()
+    assert told in kit.printed(trace, kit.ordinary(trace), **options).splitlines()
+
+
+def test_no_fault_from_disk_is_one_line_instead_of_tables_of_zeros(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    text = kit.printed(trace, [*alone(trace), trace.pages([(3, LIBC)])], hard=True)
+    assert text.splitlines()[2:] == ["", "no fault read from disk"]
+
+
+def test_processes_are_chosen_with_their_resident_pages(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    batches = [*kit.ordinary(trace), trace.pages([(7, LIBC)], pid=700), trace.pages([(5, "[stack]")], pid=800)]
+    report = json.loads(kit.printed(trace, batches, json=True, pid=[800]))
+    assert report["summary"]["total"] == 100
+    assert report["summary"]["resident"] == [{"file": "[stack]", "kind": "anon", "pages": 5}]
+    assert report["summary"]["snapshots"] == [{"pid": 800, "name": "sh", "pages": 5}]
+    assert "still resident" in kit.printed(trace, batches, pid=[800], by="file")
+    assert json.loads(kit.printed(trace, batches, json=True, pid=[700, 800]))["summary"]["total"] == 9_700
+    assert json.loads(kit.printed(trace, batches, json=True, tid=[701, 800]))["summary"]["total"] == 1_200
+    assert str(Filter(pids=[7, 8], tids=[9])) == "processes 7, 8, thread 9"
+
+
+def test_a_complete_trace_says_so_in_a_short_line_and_all_figures_when_asked(kit: Any) -> None:
+    trace = kit.Trace()
+    batches = alone(trace)
+    assert kit.printed(trace, batches).splitlines()[1] == "complete: 30 faults recorded = counted, 0 lost; over 29 us"
+    full = kit.printed(trace, batches, verbose=True).splitlines()[1]
+    assert full == "recorded 30 + lost 0 = counted 30; level full; over 29 us"
+    assert json.loads(kit.printed(trace, batches, json=True))["completeness"] == full
+    trace.context.ledger.add("dropped_lane", 1, "x")
+    assert kit.printed(trace, batches).splitlines()[1].startswith("recorded 30")
+
+
+def test_what_came_without_a_fault_is_a_number_with_proven_or_possible_reasons(kit: Any) -> None:
+    trace = kit.Trace()
+    batches, info = alone(trace), trace.context.info
+    info.usage = type(info.usage)(minor=51)
+    info.notes = ["21 pages that came without a fault: exec's own"]
+    assert "0 lost; 21 not visible (report -v: why)" in kit.printed(trace, batches).splitlines()[1]
+    told = kit.printed(trace, batches, verbose=True).splitlines()[1]
+    assert "not visible: 21 (pages that came without a fault: exec's own)" in told
+    info.notes = ["faults that kernel code took"]
+    assert "not visible: 21 (possible reasons: faults that kernel code took)" in kit.printed(trace, batches)
+    info.notes = []
+    assert "not visible: 21 (reason not known)" in kit.printed(trace, batches, verbose=True)
+
+
+def test_tables_that_repeat_another_are_left_out(kit: Any) -> None:
+    trace = kit.Trace()
+    heads = [line.split("  ")[-1] for line in kit.printed(trace, alone(trace)).splitlines() if "share" in line]
+    assert heads == ["file of the page", "module"]
+    two = [*alone(trace), trace.faults([(3, LIBC, LIBC)], pid=800, tid=800)]
+    heads = [line.split("  ")[-1] for line in kit.printed(trace, two).splitlines() if "share" in line]
+    assert heads == ["file of the page", "module", "process"]
+    assert "  thread" in kit.printed(trace, alone(trace), by="thread")
+
+
+def test_a_thread_keeps_the_name_that_it_gave_itself(kit: Any) -> None:
+    trace = kit.Trace()
+    batches = [trace.process([(700, 1, 700, 3, "java"), (700, 1, 701, 2, "java"), (700, 1, 701, 5, "GC Thread#0"),
+                              (700, 1, 701, 4, "java")]), trace.faults([(3, LIBC, LIBC)], tid=701)]  # fmt: skip
+    assert "GC Thread#0 (thread 701 of 700)" in kit.printed(trace, batches, by="thread")
+
+
+def test_a_line_a_fault_holds_no_control_character_of_the_upper_half(kit: Any) -> None:
+    trace = kit.Trace()
+    hostile = "/tmp/\x9b2J\u202e\x1b.so"
+    text = kit.printed(trace, [trace.faults([(1, hostile, LIBC)])], format="jsonl")
+    assert text.isascii()
+    assert json.loads(text)["file"] == hostile
+
+
+def test_a_report_of_a_file_takes_the_time_that_it_takes(
+    kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from wstrace_symbols.resolver import Sections
+
+    path, trace = tmp_path / "x.wst", kit.Trace(live=False)
+    source = ScriptedSource(kit.lines_of(trace))
+    with Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[], record=False) as session:
+        session.wait(10)
+    resolve = Sections.resolve
+
+    def slow(self: Any, *args: Any, **options: Any) -> Any:
+        time.sleep(0.5)
+        return resolve(self, *args, **options)
+
+    monkeypatch.setattr(Sections, "resolve", slow)
+    monkeypatch.setattr(bus, "STOP_SECONDS", 0.1)
+    assert cli.main(["report", str(path), "--by", "function"]) == 0
+    assert "5 faults" in capsys.readouterr().out
+
+
+def test_an_exporter_that_did_not_finish_is_an_error(kit: Any) -> None:
+    class Hangs(Console):
+        def close(self) -> None:
+            time.sleep(0.5)
+
+    session = Session(sources=[ScriptedSource()], exporters=[Hangs()], record=False, patience=0.1)
+    with session:
+        session.wait(5)
+    with pytest.raises(OutputError, match="did not finish"):
+        exit_on_lane_error(session)
+
+
+def test_the_headline_names_what_was_filtered(kit: Any) -> None:
+    trace = kit.Trace()
+    console = Console()
+    batch = trace.faults([(5, "[anon]", LIBC)])
+    console.export(batch)
+    told = headline.answer(console.summary, trace.context.info, Filter(pids=np.array([700]).tolist()), 5)
+    assert told == "5 of 5 faults (process 700), 0 from disk; most in [anon] (by libc.so.6)"
