@@ -123,7 +123,8 @@ class _Question:
 
     def __enter__(self) -> _Question:
         try:
-            self._maps = os.open(f"/proc/{self._pid}/maps", os.O_RDONLY | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
+            path = f"/proc/{procfs.memory_task(self._pid)}/maps"
+            self._maps = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
         except OSError as error:
             raise Unavailable(f"the mappings of pid {self._pid} cannot be asked for: {error.strerror}") from error
         return self

@@ -266,7 +266,9 @@ def _pidfd(pid: int) -> int | None:
     try:
         fd: int = _os.pidfd_open(pid)
     except ProcessLookupError:
-        raise TargetExited(f"there is no process {pid}") from None
+        if procfs.stat(pid).gone:
+            raise TargetExited(f"there is no process {pid}") from None
+        return None  # its first thread has ended, and it goes on: seen on Linux 6.18
     except (OSError, AttributeError):
         return None
     return fd

@@ -158,7 +158,7 @@ def _scan_refused(number: int, flags: int) -> OSError | Unavailable:
 
 
 def _open(pid: int) -> int:
-    path = f"/proc/{pid or 'self'}/pagemap"
+    path = f"/proc/{procfs.memory_task(pid) if pid else 'self'}/pagemap"
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
     except OSError as error:

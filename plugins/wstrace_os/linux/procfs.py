@@ -5,6 +5,7 @@ Source: proc(5), Linux Documentation/filesystems/proc.rst; fs/proc/task_mmu.c sh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from wstrace.schema import (
 if TYPE_CHECKING:  # launching imports this module first of all, and numpy in the launcher counts in the target's peak
     from numpy.typing import NDArray
 
+_ENDED = "ZXx"  # states of a task in /proc/PID/stat
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 #: start-end perms offset major:minor inode [path]
 _LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+)[ ]*(.*)$", re.MULTILINE)
@@ -62,8 +64,8 @@ class Stat:
 
     @property
     def gone(self) -> bool:
-        """True for a zombie: it has no memory any more."""
-        return self.state in "ZXx"
+        """True for a zombie: it has no memory any more. One whose first thread alone has ended goes on."""
+        return self.state in _ENDED and self.threads <= 1
 
 
 class Maps(NamedTuple):
@@ -128,7 +130,19 @@ def read_maps(pid: int) -> Maps:
         TargetExited: no such process.
         Unavailable: it belongs to someone else.
     """
-    return parse_maps(_read(pid, "maps"))
+    return parse_maps(_read(memory_task(pid), "maps"))
+
+
+def memory_task(pid: int) -> int:
+    """The thread whose /proc files show the process's memory: the first one, or another where that has ended by
+    pthread_exit(). Raises TargetExited.
+    """
+    if stat(pid).state in _ENDED:
+        for tid in threads(pid):
+            with contextlib.suppress(Unavailable):
+                if stat(tid).state not in _ENDED:
+                    return tid
+    return pid
 
 
 def parse_maps(text: bytes) -> Maps:
@@ -214,7 +228,8 @@ def name(pid: int) -> str:
 
 def status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status. Raises TargetExited."""
-    lines = os.fsdecode(_read(pid, "status")).splitlines()
+    # not splitlines(): the process's own name is among them, and may hold all that Python takes for an end of line
+    lines = os.fsdecode(_read(memory_task(pid), "status")).split("\n")
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 

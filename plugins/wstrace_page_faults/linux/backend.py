@@ -123,7 +123,7 @@ class PageFaults(Source):
         lowest = Level("full")
         for target in context.targets:
             try:
-                level = allowed(target.pid, self._asked.kernel)
+                level = allowed(procfs.memory_task(target.pid), self._asked.kernel)
             except ProcessLookupError:
                 raise TargetExited(f"there is no process {target.pid}") from None
             except OSError:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wstrace.errors import TargetExited, Unavailable
+from wstrace_os.linux import procfs
 
 #: how a mapping's first line begins; what follows is the name of a file, which may hold anything but a newline
 _MAPPING = re.compile(rb"([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] ")
@@ -33,7 +34,7 @@ def rollup(pid: int) -> dict[str, int]:
 
 def _read(pid: int, name: str) -> bytes:
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
+        return Path(f"/proc/{procfs.memory_task(pid)}/{name}").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         raise TargetExited(f"there is no process {pid}") from None
     except OSError as error:
