@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -58,10 +59,11 @@ NOBODY = (
     "resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536)); os.setgroups([]); os.setgid(65534); os.setuid(65534)"
 )
 #: seccomp: errno EPERM for perf_event_open, as Docker's default profile answers
-REFUSED = """
+FILTER = """
 import ctypes, struct
+ANSWER = @answer@
 number = perf_event._NUMBERS[perf_event.platform.machine()][0]
-code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | ANSWER), (0x06, 0, 0, 0x7FFF0000)]
 program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *line) for line in code))
 class Prog(ctypes.Structure):
     _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.c_void_p)]
@@ -70,6 +72,7 @@ libc = ctypes.CDLL(None)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, ctypes.byref(prog), 0, 0) == 0
 """
+REFUSED = FILTER.replace("@answer@", str(errno.EPERM))
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes a sysctl and becomes nobody: needs root")
 
 
@@ -122,14 +125,25 @@ def test_nobody_at_paranoid_2_gets_user_faults(paranoid: object, touch: Path, le
     assert refused["unavailable"].startswith(f"page faults: only level {told['level']} works here: kernel.perf_event")
 
 
+@needs_root
+@pytest.mark.parametrize("answer", [errno.EPERM, errno.EACCES, errno.ENOSYS])
+def test_a_filter_is_told_from_the_setting(paranoid: object, answer: int) -> None:
+    """As a user at paranoid 2, where the kernel would give the level user."""
+    paranoid(2)  # type: ignore[operator]
+    told = traced(NOBODY + "\n" + FILTER.replace("@answer@", str(answer)), ["true"])
+    assert told["level"] == "counters"
+    if answer != errno.EACCES:  # which is the kernel's own answer, too
+        assert "seccomp filter" in told["why"]
+        assert "--cap-add PERFMON" in told["remedy"]
+
+
 def test_refused_by_seccomp_gets_counters() -> None:
     """The level is tried: perf_event_paranoid allows everything here, and the kernel still says no."""
     code = "import time; b = bytearray(50 << 20); time.sleep(0.5)"
     told = traced(REFUSED, [sys.executable, "-S", "-c", code])
     assert (told["probe"], told["level"]) == ("counters", "counters")
-    if int(PARANOID.read_text()) < 2 or os.geteuid() == 0:
-        assert "seccomp" in told["why"]
-        assert "--cap-add PERFMON" in told["remedy"]
+    assert "seccomp" in told["why"]
+    assert "--cap-add PERFMON" in told["remedy"]
     assert told["faults"] == "0"
     assert int(told["counted"]) == int(told["usage"]) == int(told["unaccounted"]) > 100
     assert (50 << 20) // os.sysconf("SC_PAGE_SIZE") <= int(told["resident"]) < (80 << 20) // 4096

@@ -54,29 +54,43 @@ def test_attributes_are_those_of_the_header() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "paranoid", "capabilities", "why"),
+    ("number", "answer", "paranoid", "capabilities", "why"),
     [
         (
             errno.EACCES,
+            errno.EINVAL,
             3,
             "0",
             "kernel.perf_event_paranoid is 3; sudo sysctl kernel.perf_event_paranoid=1, or sudo",
         ),
-        (errno.EPERM, 4, "0", "kernel.perf_event_paranoid is 4; sudo sysctl"),
-        (errno.EPERM, 4, "4000000000", "a container's seccomp profile; start the container with --cap-add PERFMON"),
-        (errno.EPERM, 1, "0", "seccomp profile"),
-        (errno.ENOSYS, 1, "0", "no page fault events"),
-        (errno.EPERM, None, "0", "no page fault events"),
-        (errno.EIO, 1, "0", "page faults cannot be recorded"),
+        (errno.EPERM, errno.EACCES, 4, "0", "kernel.perf_event_paranoid is 4; sudo sysctl"),
+        (errno.EPERM, errno.EPERM, 4, "4000000000", "a seccomp filter, that of a container"),
+        (errno.EPERM, errno.EPERM, 2, "0", "a seccomp filter"),
+        (errno.EPERM, errno.EPERM, 1, "0", "start the container with --cap-add PERFMON"),
+        (errno.ENOSYS, errno.ENOSYS, 1, "0", "a seccomp filter"),
+        (errno.EACCES, errno.EINVAL, 1, "0", "by what is not known; look for a security module"),
+        (errno.EPERM, errno.EINVAL, 4, "4000000000", "by what is not known"),
+        (errno.ENOENT, errno.EINVAL, 1, "0", "no page fault events"),
+        (errno.EPERM, errno.ENOSYS, None, "0", "no page fault events"),
+        (errno.EIO, errno.EINVAL, 1, "0", "page faults cannot be recorded"),
     ],
 )
-def test_what_a_refusal_means(monkeypatch: Any, number: int, paranoid: int, capabilities: str, why: str) -> None:
+def test_what_a_refusal_means(
+    monkeypatch: Any, number: int, answer: int, paranoid: int, capabilities: str, why: str
+) -> None:
+    """answer: what the system says to flags that no kernel knows; EINVAL is the kernel's own."""
     monkeypatch.setattr(perf.procfs, "setting", lambda path: paranoid)
     monkeypatch.setattr(perf.procfs, "status", lambda pid: {"CapEff": capabilities})
+    monkeypatch.setattr(perf.libc, "syscall", lambda *arguments: -1)
+    monkeypatch.setattr(perf.libc, "last_error", lambda: OSError(answer, os.strerror(answer)))
     refused = perf.refusal(OSError(number, os.strerror(number), "perf_event_open"))
     assert isinstance(refused, Unavailable)
     assert why in str(refused)
     assert "\n" not in str(refused)
+
+
+def test_this_kernel_answers_itself() -> None:
+    assert perf.filtered() is None
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------

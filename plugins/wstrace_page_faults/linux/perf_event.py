@@ -60,6 +60,7 @@ BITS = {
 }  # fmt: skip
 CLOCK_MONOTONIC = 1
 PERF_FLAG_FD_CLOEXEC = 8
+_NO_FLAGS = 1 << 62  # of no kernel
 
 # _IO('$', n): the same on x86-64 and arm64
 PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_SET_OUTPUT = 0x2400, 0x2401, 0x2405
@@ -179,13 +180,30 @@ def _oserror(call: str) -> OSError:
 # -- what an error means ---------------------------------------------------------------------------------------------
 
 
+def filtered() -> OSError | None:
+    """What a seccomp filter answers in the kernel's place, None where the call reaches the kernel.
+
+    Proven by flags that no kernel knows: it looks at them before all rights and says EINVAL (SYSCALL_DEFINE5 of
+    perf_event_open in kernel/events/core.c). A kernel without the call says ENOSYS, and has no perf_event_paranoid.
+    """
+    if libc.syscall(_number(0), 0, 0, -1, -1, _NO_FLAGS) >= 0:
+        return None
+    error = libc.last_error()
+    return None if error.errno in (errno.EINVAL, errno.EACCES) else error  # EACCES: a Debian kernel at paranoid 3
+
+
 def refusal(error: OSError) -> Unavailable:
     """What a refused perf_event_open on a process of our own means and what lifts it."""
     paranoid = procfs.setting("kernel/perf_event_paranoid")
-    if paranoid is None or error.errno in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
+    if paranoid is None:
+        return _no_events(error)
+    if (answer := filtered()) is not None:
         return Unavailable(
-            f"this kernel has no page fault events ({error.strerror})", "run a kernel built with CONFIG_PERF_EVENTS"
+            f"perf_event_open is refused by a seccomp filter, that of a container or a service ({answer.strerror})",
+            "start the container with --cap-add PERFMON, or with --security-opt seccomp=unconfined",
         )
+    if error.errno in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
+        return _no_events(error)
     if error.errno not in (errno.EACCES, errno.EPERM):
         return Unavailable(f"page faults cannot be recorded: {error.strerror}")
     capabilities = int(procfs.status(os.getpid()).get("CapEff", "0"), 16)
@@ -196,6 +214,12 @@ def refusal(error: OSError) -> Unavailable:
             f"sudo sysctl kernel.perf_event_paranoid=1, or sudo setcap cap_perfmon+ep {python}",
         )
     return Unavailable(
-        "perf_event_open is refused although our rights are enough: a container's seccomp profile",
-        "start the container with --cap-add PERFMON, or with --security-opt seccomp=unconfined",
+        f"perf_event_open is refused ({error.strerror}) although our rights are enough: by what is not known",
+        "look for a security module (SELinux, AppArmor, lockdown) in the kernel's log: dmesg",
+    )
+
+
+def _no_events(error: OSError) -> Unavailable:
+    return Unavailable(
+        f"this kernel has no page fault events ({error.strerror})", "run a kernel built with CONFIG_PERF_EVENTS"
     )
