@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import synthetic_trace as synthetic
+from screen import Screen
 
 from wstrace import cli
 from wstrace.interfaces import Context
@@ -26,13 +27,6 @@ def wstrace(*arguments: object) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main([str(argument) for argument in arguments])
     return code, out.getvalue(), err.getvalue()
-
-
-class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def write(path: Path, n: int = 5000, **options: object) -> Path:

@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 import pytest
 import synthetic_trace as synthetic
-from msgpack_scripted import column, recorded, started
+from msgpack_scripted import column, frames_in, recorded, started
 
 from wstrace.batch import Batch
 from wstrace.schema import MARK
@@ -21,11 +21,6 @@ from wstrace_msgpack.read.trace import TraceFile, open_trace
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PIDS = (100, 104, 4242, 3_000_000)
-
-
-def frames_in(path: Path) -> list[list]:
-    with path.open("rb") as file:
-        return list(msgpack.Unpacker(file, strict_map_key=False))
 
 
 def filters_of(path: Path) -> set[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgpack
 import numpy as np
 import pytest
 import synthetic_trace as synthetic
-from msgpack_scripted import STORED, column, everything, started
+from msgpack_scripted import STORED, column, everything, frames_in, started
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Exporter, Level
@@ -87,11 +86,6 @@ def test_derived_columns_are_not_stored_and_computed_again(tmp_path):
             anonymous = (va - 1) % 4 == 3
             assert trace.strings[file] == ("[anon]" if anonymous else f"/usr/lib/lib{va}.so")
             assert kind == (2 if anonymous else 1)
-
-
-def frames_in(path: Path) -> list[list]:
-    with path.open("rb") as file:
-        return list(msgpack.Unpacker(file, strict_map_key=False))
 
 
 def test_columns_of_enrichers_are_stored_and_announced_others_left_out(tmp_path):

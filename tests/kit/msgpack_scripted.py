@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import synthetic_trace as synthetic
 
@@ -57,3 +58,9 @@ def recorded(path: Path, n: int, rows: int = 1000, seed: int = 1, **options: obj
 def column(batches: Iterable[Batch], name: str) -> np.ndarray:
     """A column of all batches."""
     return np.concatenate([batch[name] for batch in batches])
+
+
+def frames_in(path: Path) -> list[list]:
+    """Every frame of a file, as plain msgpack gives it."""
+    with path.open("rb") as file:
+        return list(msgpack.Unpacker(file, strict_map_key=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import gc
 import os
 import resource
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from open_files import descriptors
 
 from wstrace.errors import TargetExited
 from wstrace.interfaces import Context
@@ -83,11 +83,6 @@ def child() -> Iterator[Any]:
     for one in made:
         one.process.kill()
         one.process.communicate()
-
-
-def descriptors() -> set[str]:
-    gc.collect()  # what earlier tests left to the collector is not closed between two looks
-    return {path.name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
 
 
 def pages_of(rows: list[tuple[int, int, int, int]]) -> set[tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from open_files import descriptors
 
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_UNMAP
 from wstrace_page_faults.linux import tracepoints
@@ -26,11 +26,6 @@ Tracer = Callable[..., Any]
 
 def python(code: str, *arguments: object) -> list[str]:
     return [sys.executable, "-S", "-c", code, *map(str, arguments)]
-
-
-def descriptors() -> list[str]:
-    gc.collect()  # what earlier tests left to the collector is not closed between two looks
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
 @pytest.mark.parametrize("n", [1, 30_000])

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from stopped_process import rollup
 
 import wstrace
 from wstrace.errors import TargetExited
@@ -29,11 +30,6 @@ def program(name: str) -> str:
     if found is None:
         pytest.skip(f"{name} is not installed: see tests/README.md")
     return found
-
-
-def rollup(pid: int) -> dict[str, int]:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
 
 
 LONG = pytest.param("--mmapfork 1", marks=pytest.mark.long)  # it takes half of the free memory

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from screen import Screen
 
 from wstrace.errors import OutputError, UsageError
 from wstrace.options import options_of
@@ -179,15 +180,6 @@ def test_cancel_and_abandon_print_nothing(kit: Any) -> None:
         console.start(kit.Trace().context)
         end(console)
         assert stream.getvalue() == ""
-
-
-class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(("options", "launched", "stream", "live"), [

@@ -1,0 +1,14 @@
+"""A terminal of paper."""
+
+from __future__ import annotations
+
+import io
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
