@@ -50,12 +50,14 @@ class Schema:
 
     essential: later batches cannot be understood without these, so a full queue does not cost them.
     snapshot: a state at one time (SNAPSHOT frames), not a series of events.
+    always: columns that every source's batches have: who reads them need not ask.
     """
 
     name: str
     columns: tuple[Column, ...]
     essential: bool = False
     snapshot: bool = False
+    always: frozenset[str] = frozenset()
 
     def column(self, name: str) -> Column | None:
         """The column of that name, or None."""
@@ -113,6 +115,7 @@ PAGE_FAULT = Schema(
         Column("pc_file", "u32", "str", "path of pc's mapping, or [kernel]", derived=True),
         Column("kind", "u8", "id", "kind of va's mapping: an index into KINDS", derived=True),
     ),
+    always=frozenset(("pid", "tid", "pc", "va", "flags")),
 )
 
 PROCESS = Schema(
@@ -127,6 +130,7 @@ PROCESS = Schema(
         Column("code", "i64", "count", "exit code, 128 + N for a signal; -1 = not known"),
     ),
     essential=True,
+    always=frozenset(("time_ns", "pid", "ppid", "tid", "event")),
 )
 
 #: What sources say of address spaces, in time order; the mapped_files enricher consumes it and gives out MAPPING rows.
@@ -183,6 +187,7 @@ RESIDENT_PAGES = Schema(
         Column("kind", "u8", "id", derived=True),
     ),
     snapshot=True,
+    always=frozenset(("start", "pages")),
 )
 
 WRITTEN_PAGES = Schema(
@@ -195,6 +200,7 @@ WRITTEN_PAGES = Schema(
         Column("kind", "u8", "id", derived=True),
     ),
     snapshot=True,
+    always=frozenset(("start", "pages")),
 )
 
 #: A mark in time: a user's (`session.mark("warm")`) or a source's. MARK frames in the file.

@@ -170,6 +170,7 @@ class SourceContract:
         assert sum(map(len, found)), "it gave no row: give it a target that has some, in context()"
         for batch in found:
             assert batch.schema in source.streams
+            assert batch.schema.always <= set(batch), "columns that every batch of the stream has"
             for column in batch.schema.columns:
                 if column.name in batch:
                     assert batch[column.name].dtype == np.dtype(DTYPES[column.type]), column.name

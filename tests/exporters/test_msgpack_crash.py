@@ -192,3 +192,22 @@ def full_and_free(disk: Path) -> None:
         assert trace.rows["page_fault"] + told == sent
         assert dropped > 0
         assert any(mark["m"] == "lost" for mark in trace.marks)
+
+
+def test_a_writer_killed_before_its_first_record_leaves_a_file_that_says_what_it_is(tmp_path):
+    path = tmp_path / "x.wst"
+    code = f"""
+import os, signal, sys
+sys.path[:0] = {sys.path!r}
+from wstrace.interfaces import Context
+from wstrace_msgpack.write.exporter import MsgpackExporter
+context = Context()
+context.info.command = ["program"]
+MsgpackExporter(path={str(path)!r}).start(context)
+os._exit(9)  # as after a kill -9: nothing is flushed, nothing ended
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+    with open_trace(str(path)) as trace:
+        assert trace.state == "cut"
+        assert trace.header.command == ["program"]
+        assert trace.begin_ns > 0

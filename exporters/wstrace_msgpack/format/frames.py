@@ -11,26 +11,14 @@ from numpy.typing import NDArray
 from wstrace.schema import Schema
 from wstrace_msgpack.format import columns as col
 from wstrace_msgpack.format.layout import FEATURES, LIMITS, VERSION, FrameError, Limits
-from wstrace_msgpack.format.values import Body, packb
+from wstrace_msgpack.format.values import Body, packb, text
 
-MAX_TIME = (1 << 64) - 1
+MAX_TIME, _U32 = (1 << 64) - 1, (1 << 32) - 1
 #: bytes of a body's start in which stream, n and t are looked for before all of it is read
 PEEK_BYTES = 512
 
 
 # -- packing -----------------------------------------------------------------------------------------------------
-
-
-def text(name: str) -> str | bytes:
-    """A name as it stands in the file: a str, or bin where it is not UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        try:
-            return name.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            return name.encode("utf-8", "surrogatepass")  # a lone surrogate of a Windows name
-    return name
 
 
 def schema_rows(schema: Schema) -> list[list[str]]:
@@ -208,8 +196,11 @@ def _row_key(body: Body, key: str, rows: Rows) -> None:
         if all(type(end) is int and 0 <= end <= MAX_TIME for end in ends):
             rows.window = (ends[0], ends[1])
             rows.header["t"] = ends[0]
-    elif key in ("snap", "part", "last", "pid", "pages"):
-        rows.header[key] = body.scalar()
+    elif key in ("part", "pid", "pages"):
+        rows.header[key] = body.uint(_U32 if key == "pid" else MAX_TIME)
+    elif key in ("snap", "last"):
+        value = body.scalar()
+        rows.header[key] = value is True if key == "last" else value
     else:
         body.skip()
 

@@ -11,12 +11,36 @@ from typing import Any
 
 import msgpack
 
+from wstrace.text import well_formed
 from wstrace_msgpack.format.layout import LIMITS, FrameError, Limits
 
 
 def packb(value: Any) -> bytes:
-    """One value as msgpack."""
-    return bytes(msgpack.packb(value, use_bin_type=True))
+    """One value as msgpack. A text that is not UTF-8, out of another file, stands as bin; in a key U+FFFD for it."""
+    try:
+        return bytes(msgpack.packb(value, use_bin_type=True))
+    except UnicodeEncodeError:
+        return bytes(msgpack.packb(_in_utf8(value), use_bin_type=True))
+
+
+def _in_utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, dict):
+        return {well_formed(key) if isinstance(key, str) else key: _in_utf8(item) for key, item in value.items()}
+    return [_in_utf8(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def text(name: str) -> str | bytes:
+    """A name as it stands in the file: a str, or bin where it is not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        try:
+            return name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return name.encode("utf-8", "surrogatepass")  # a lone surrogate of a Windows name
+    return name
 
 
 class Body:

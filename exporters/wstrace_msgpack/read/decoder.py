@@ -16,7 +16,7 @@ from wstrace_msgpack.format.layout import EVENTS, SNAPSHOT, FrameError, Limits
 from wstrace_msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_msgpack.read.id_tables import PartLookups
 from wstrace_msgpack.read.scan import Damage, Frame
-from wstrace_msgpack.read.selection import DERIVED_FROM, stored_columns
+from wstrace_msgpack.read.selection import DERIVED_FROM, stored_columns, time64
 
 
 class Reading(Protocol):
@@ -119,9 +119,9 @@ class Decoder:
         selection, keep = self.selection, None
         times = columns.get("time_ns")
         if times is not None and selection.start is not None:
-            keep = times >= np.uint64(max(selection.start, 0))
+            keep = times >= time64(selection.start)
         if times is not None and selection.end is not None:
-            before = times < np.uint64(max(selection.end, 0))
+            before = times < time64(selection.end)
             keep = before if keep is None else keep & before
         if selection.pids is not None:
             n = len(next(iter(columns.values()), ()))

@@ -12,6 +12,7 @@ from wstrace.batch import Batch, Dictionary, Recoding
 from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS, MAPPING
 from wstrace_msgpack.format.layout import LOST, FrameError, Limits
 
+_U32 = (1 << 32) - 1
 #: ids up to which a table is a plain array
 _DENSE = 1 << 22
 #: columns that tell whether two parts speak of one mapping
@@ -168,9 +169,7 @@ class Whole:
         for position, (own, row) in enumerate(zip(rows["id"].tolist(), zip(*identity, strict=True), strict=True)):
             known = self._by_row.get((own, *row))
             if known is None:
-                known = own if own not in self._known else max(self._next, own + 1)
-                while known in self._known:
-                    known += 1
+                known = own if own not in self._known else self._unused()
                 self._known[known] = row
                 self._by_row[own, *row] = known
                 self._next = max(self._next, known + 1)
@@ -179,6 +178,14 @@ class Whole:
         given = np.array(ids, "<u4")
         self._rows.append({**{name: array[new] for name, array in rows.items()}, "id": given[new]})
         return given
+
+    def _unused(self) -> int:
+        """An id that no mapping has: behind all others, or between them where one has taken the last id."""
+        if self._next > _U32:
+            self._next = 1
+        while self._next in self._known:
+            self._next += 1
+        return self._next
 
     def _learn(self, rows: dict[str, NDArray[Any]]) -> None:
         """Takes note of the first part's mappings, for the parts that follow."""

@@ -33,7 +33,7 @@ from wstrace_msgpack.format.layout import (
 )
 from wstrace_msgpack.read.id_tables import Tables
 from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner, frame_at
-from wstrace_msgpack.read.selection import EVERYTHING, pids_wanted
+from wstrace_msgpack.read.selection import EVERYTHING, pids_wanted, time64
 
 ENTRY = np.dtype(
     [("kind", "|u1"), ("offset", "<u8"), ("length", "<u4"), ("n", "<u4"), ("t0", "<u8"), ("t1", "<u8"),
@@ -41,6 +41,8 @@ ENTRY = np.dtype(
 )  # fmt: skip
 assert ENTRY.itemsize == 51  # ours, not the file's
 _U32 = (1 << 32) - 1
+#: a clock that says more has not run for so long: 146 years
+_LATEST = 1 << 62
 #: streams that are told apart without looking into their frames
 _STREAMS = 4096
 
@@ -232,9 +234,9 @@ class Part:
             keep &= np.isin(entries["kind"], list(kinds))
         timed = np.isin(entries["kind"], (EVENTS, SNAPSHOT, MARK)) & (entries["t1"] != 0)
         if start is not None:
-            keep &= ~timed | (entries["t1"] >= np.uint64(max(start, 0)))
+            keep &= ~timed | (entries["t1"] >= time64(start))
         if end is not None:
-            keep &= ~timed | (entries["t0"] < np.uint64(max(end, 0)))
+            keep &= ~timed | (entries["t0"] < time64(end))
         if selection.stream is not None:
             keep &= (entries["stream"] == 0) | (entries["stream"] == self._number(selection.stream))
         if selection.pids is not None:
@@ -277,8 +279,9 @@ class Part:
     def begin_ns(self) -> int:
         """The first clock mark's time, else that of the first row."""
         for mark in self.marks():
-            if mark.get("m") == "clock" and type(mark.get("monotonic")) is int:
-                return int(mark["monotonic"])
+            at = mark.get("monotonic")
+            if mark.get("m") == "clock" and type(at) is int and 0 <= at < _LATEST:
+                return at
         times = self.entries["t0"][np.isin(self.entries["kind"], (EVENTS, SNAPSHOT))]
         return int(times.min()) if len(times) else 0
 

@@ -15,6 +15,7 @@ from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, W
 
 if TYPE_CHECKING:  # every session knows this class, few read a file: 10 ms
     from wstrace_msgpack.read.follow import Follower
+    from wstrace_msgpack.read.scan import Damage
     from wstrace_msgpack.read.trace import TraceFile
 
 #: rows that one drain gives at most
@@ -102,7 +103,7 @@ class Replay(Source):
                 batch = decoder.batch(frame)
                 if batch is not None and start is not None and not batch.schema.essential:
                     batch = inside.batch(frame)
-                if batch is not None and (len(batch) or batch.lost):
+                if batch is not None and (len(batch) or batch.lost) and _has_its_columns(batch, part.damage):
                     yield batch
 
     def drain(self, timeout: float) -> Iterable[Batch]:
@@ -128,6 +129,8 @@ class Replay(Source):
     def _followed(self, follower: Follower, timeout: float) -> Iterator[Batch]:
         rows = self._rows
         for batch in follower.batches():
+            if not _has_its_columns(batch, follower.damage):
+                continue
             self._give(batch)
             yield batch
         self._finished = follower.finished
@@ -184,3 +187,10 @@ class Replay(Source):
     def statistics(self) -> dict[str, int]:
         """Rows given."""
         return {"rows": self._rows}
+
+
+def _has_its_columns(batch: Batch, damage: Damage) -> bool:
+    """Whether a batch has what every source gives; a frame of a file that lacks it counts as bad."""
+    whole = batch.schema.always <= set(batch)
+    damage.bad_frames += not whole
+    return whole

@@ -49,7 +49,7 @@ class Schemas:
             essential, snapshot = schema.essential, schema.snapshot
             if name not in STREAMS:
                 essential, snapshot = essential or _has(essentials, name), snapshot or _has(snapshots, name)
-            self._streams[name] = Schema(name, tuple(columns), essential, snapshot)
+            self._streams[name] = Schema(name, tuple(columns), essential, snapshot, schema.always)
 
     def add_mark(self, mark: dict[str, Any]) -> None:
         """Takes a mark, when it is one that announces schemas."""

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from wstrace.table import Selection
 from wstrace_msgpack.format.index import pid_set
+
+_LAST = (1 << 64) - 1
+
+
+def time64(ns: int) -> np.uint64:
+    """A bound in time as the records have them: one before or after all of them is the first or the last of all."""
+    return np.uint64(min(max(ns, 0), _LAST))
+
 
 #: derived column -> the stored ones it is computed from
 DERIVED_FROM = {"file": ("mapping",), "kind": ("mapping",), "pc_file": ("pc_mapping", "flags")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary, Recoding, Translation, recoded
 from wstrace.ledger import Ledger
-from wstrace.schema import ID_SPACES, MAPPING, MARK, PROCESS
+from wstrace.schema import ID_SPACES, MAPPING, MARK, PROCESS, SEMANTICS, Column
 from wstrace.table import Selection
 from wstrace_msgpack.read.decoder import Decoder
+from wstrace_msgpack.read.id_tables import Lookup
 from wstrace_msgpack.read.part import Part
+from wstrace_msgpack.read.selection import time64
 from wstrace_msgpack.read.trace import TraceFile
-from wstrace_msgpack.write.live_mappings import shifted
 from wstrace_msgpack.write.parts import Parts
 from wstrace_msgpack.write.writer import TraceWriter
 
@@ -40,16 +41,21 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
     writer = TraceWriter(parts, strings)
     writer.begin(first.header)
     hosts = _hosts(traces)
-    bases = dict.fromkeys((space for space, table in ID_SPACES.items() if table), 0)
+    tables = [space for space, table in ID_SPACES.items() if table]
+    bases = dict.fromkeys(tables, 0)
     streams = []
     for number, trace in enumerate(traces):
-        moved = Moved(trace, strings, dict(bases), _shift(first, trace), number if len(hosts) > 1 else None)
-        for space in bases:
-            bases[space] += _highest(trace, space)
+        renumbered = {}
+        for space in tables:
+            ids = _ids(trace, space)
+            renumbered[space] = Lookup(ids, np.arange(bases[space] + 1, bases[space] + 1 + len(ids)), 0)
+            bases[space] += len(ids)
+        host = number if len(hosts) > 1 else None
+        moved = Moved(trace, strings, renumbered, _shift(first, trace), host, alone=len(traces) == 1)
         writer.write(moved.batch(trace.mappings))
         for mark in trace.marks:
             kind = mark.get("m")
-            if kind not in _OWN_MARKS and (kind != "clock" or trace is first):
+            if (not isinstance(kind, str) or kind not in _OWN_MARKS) and (kind != "clock" or trace is first):
                 writer.copy_mark(moved.mark(mark))
         streams += [moved.batches(part, decoder) for part, decoder in trace.decoders(Selection())]
     if len(hosts) > 1:
@@ -65,19 +71,28 @@ class Moved:
 
     Args:
         strings: the new file's names.
-        bases: semantic -> what is added to the ids of that space.
+        renumbered: semantic -> the new file's ids of that space.
         shift: ns added to times.
         host: which one of several it is; None = there is but one.
+        alone: no other trace goes into the new file. Where one does, columns of a semantic that is not known here are
+            left out: they may be ids, which mean something else in each file.
     """
 
     def __init__(
-        self, trace: TraceFile, strings: Dictionary, bases: Mapping[str, int], shift: int, host: int | None
+        self,
+        trace: TraceFile,
+        strings: Dictionary,
+        renumbered: Mapping[str, Recoding],
+        shift: int,
+        host: int | None,
+        *,
+        alone: bool,
     ) -> None:
-        self._strings, self._shift, self._host = strings, shift, host
+        self._strings, self._shift, self._host, self._alone = strings, shift, host, alone
         suffix = "" if host is None else f"@{trace.header.host.get('name') or host}"
         self._spaces: dict[str, Recoding] = {
             "str": Translation(trace.strings, strings),
-            **{space: functools.partial(shifted, base=base) for space, base in bases.items()},
+            **renumbered,
         }
         if shift:
             self._spaces["ns"] = self._later
@@ -94,14 +109,17 @@ class Moved:
     def _later(self, times: NDArray[Any]) -> NDArray[Any]:
         return (times.astype("<i8") + self._shift).astype("<u8")
 
+    def _is_kept(self, column: Column | None) -> bool:
+        return column is None or not (column.derived or (column.semantic not in SEMANTICS and not self._alone))
+
     def batch(self, batch: Batch) -> Batch:
         """A batch, moved."""
         schema = batch.schema
-        stored = {c: batch[c] for c in batch if (column := schema.column(c)) is None or not column.derived}
+        stored = {name: batch[name] for name in batch if self._is_kept(schema.column(name))}
         columns = recoded(schema, stored, self._of_processes if schema.name == PROCESS.name else self._spaces)
         if self._host is not None and schema.name not in (MAPPING.name, MARK.name):
             columns.setdefault("host", np.full(len(batch), self._host, "<u2"))
-        window = (max(0, batch.window[0] + self._shift), max(0, batch.window[1] + self._shift))
+        window = (self._time(batch.window[0]), self._time(batch.window[1]))
         header = self.mark(batch.header)
         return Batch(schema, columns, window=window, lost=batch.lost, strings=self._strings, header=header)
 
@@ -110,15 +128,21 @@ class Moved:
         moved = dict(mark)
         for key in _TIMES:
             if type(moved.get(key)) is int:
-                moved[key] = max(0, moved[key] + self._shift)
+                moved[key] = self._time(moved[key])
         return moved
 
+    def _time(self, ns: int) -> int:
+        return int(time64(ns + self._shift))
 
-def _highest(trace: TraceFile, space: str) -> int:
-    """The highest id of a space that a trace's table gives."""
+
+def _ids(trace: TraceFile, space: str) -> NDArray[Any]:
+    """The ids of a space that a trace's table gives, ascending."""
     table = ID_SPACES[space]
     key = next(column.name for column in trace.schema(table).columns if column.semantic == space)
-    return max((int(batch[key].max(initial=0)) for batch in trace.batches(table, [key])), default=0)
+    given = [batch[key] for batch in trace.batches(table, [key]) if key in batch]
+    ids = distinct(np.concatenate(given)) if given else np.empty(0, "<u4")
+    found: NDArray[Any] = ids[ids != 0]
+    return found
 
 
 def _shift(first: TraceFile, other: TraceFile) -> int:
@@ -127,7 +151,7 @@ def _shift(first: TraceFile, other: TraceFile) -> int:
     if a.boot_id == b.boot_id and (a.boot_id or a.host == b.host):
         return 0
     offsets = [header.clock.get("realtime_offset_ns", 0) for header in (a, b)]
-    if not all(type(offset) is int for offset in offsets):
+    if not all(type(offset) is int and abs(offset) < 1 << 62 for offset in offsets):
         return 0
     return int(offsets[1] - offsets[0])
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import OutputError
-from wstrace_msgpack.format import frames, osfile
-from wstrace_msgpack.format.values import packb
+from wstrace_msgpack.format import osfile
+from wstrace_msgpack.format.values import packb, text
 from wstrace_msgpack.write.writer import plain
 
 _CHUNK_ROWS = 4096
@@ -49,7 +49,7 @@ class RowWriter:
         for name, array in batch.columns.items():
             column = batch.schema.column(name)
             if column is not None and column.semantic == "str":
-                values.append([frames.text(self._strings[code]) for code in array.tolist()])
+                values.append([text(self._strings[code]) for code in array.tolist()])
             else:
                 values.append(array.tolist())
         return [{**head, **dict(zip(batch, row, strict=True))} for row in zip(*values, strict=True)]

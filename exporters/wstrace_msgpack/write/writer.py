@@ -32,7 +32,7 @@ from wstrace_msgpack.format.layout import (
     SNAPSHOT,
     STRINGS,
 )
-from wstrace_msgpack.format.values import packb
+from wstrace_msgpack.format.values import packb, text
 from wstrace_msgpack.write.live_mappings import Mappings, Names, concatenate, shifted
 from wstrace_msgpack.write.parts import Parts
 
@@ -195,7 +195,7 @@ class TraceWriter:
         columns = {name: batch[name].tolist() for name in batch}
         for row in range(len(batch)):
             at = {name: values[row] for name, values in columns.items()}
-            mark = {"m": "user", "t": at.pop("time_ns", 0), **at, "text": frames.text(self._strings[at.get("text", 0)])}
+            mark = {"m": "user", "t": at.pop("time_ns", 0), **at, "text": text(self._strings[at.get("text", 0)])}
             pids = pid_set([at["pid"]]) if "pid" in at else 0
             self._sink.append(MARK, packb(mark), stream="mark", n=1, pids=pids)
 
@@ -364,9 +364,9 @@ def plain(value: Any, depth: int = 0) -> Any:
         number = int(value)
         return number if -(1 << 63) <= number < 1 << 64 else str(number)
     if isinstance(value, str):
-        return frames.text(value[:4096])
+        return text(value[:4096])
     if isinstance(value, Mapping) and depth < 6:
         return {str(key): plain(item, depth + 1) for key, item in list(value.items())[:1000]}
     if isinstance(value, list | tuple | set | frozenset) and depth < 6:
         return [plain(item, depth + 1) for item in list(value)[:1000]]
-    return frames.text(str(value)[:4096])
+    return text(str(value)[:4096])

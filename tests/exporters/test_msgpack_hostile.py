@@ -1,0 +1,148 @@
+"""Files that a stranger made: every frame is whole by its CRC, and what it says is odd."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wstrace.cli import main
+from wstrace_msgpack.format import columns as col
+from wstrace_msgpack.format.layout import EVENTS, HEADER, MAPPINGS, MARK, pack_frame
+from wstrace_msgpack.format.values import packb
+
+FILE_ID = b"ABCDEFGH"
+
+
+def write(path: Path, bodies: list[tuple[int, Any]], file_id: bytes = FILE_ID) -> str:
+    """A file of those frames, in the order given."""
+    frames = [
+        pack_frame(file_id, kind, n, b if isinstance(b, bytes) else packb(b)) for n, (kind, b) in enumerate(bodies)
+    ]
+    path.write_bytes(b"".join(frames))
+    return str(path)
+
+
+def header(**fields: Any) -> tuple[int, Any]:
+    return HEADER, {"v": [1, 0], "need": [], "id": FILE_ID, "part": 0, "prev": None, "created_ns": 1, "boot_id": "x",
+                    "clock": {"name": "c", "realtime_offset_ns": 0}, "page_size": 4096, "host": {"name": "h"},
+                    "writer": "w", "command": ["c"], "schema": {}, **fields}  # fmt: skip
+
+
+def events(stream: str, n: int, columns: dict[str, Any], t: tuple[int, int] = (1, 2)) -> tuple[int, Any]:
+    packed = {name: col.encode(array) if isinstance(array, np.ndarray) else array for name, array in columns.items()}
+    return EVENTS, {"s": stream, "n": n, "t": list(t), "lost": 0, "c": packed}
+
+
+def faults(**more: Any) -> tuple[int, Any]:
+    """Two faults as every writer gives them."""
+    two = {"time_ns": np.array([1, 2], "<u8"), "pid": np.array([7, 7], "<u4"), "tid": np.array([7, 7], "<u4"),
+           "pc": np.array([5, 6], "<u8"), "va": np.array([5, 6], "<u8"), "flags": np.zeros(2, "|u1")}  # fmt: skip
+    return events("page_fault", 2, {**two, **more})
+
+
+def wstrace(*words: object) -> tuple[int, str]:
+    """A command in this process: its exit code, and all that it said."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wstrace.cli._speak_utf8", lambda: None)
+        code = main([str(word) for word in words])
+    return code, said.getvalue()
+
+
+def commands(path: str, folder: Path) -> list[list[str]]:
+    """What a user does with a file that he was sent."""
+    return [
+        ["info", path],
+        ["info", "--json", path],
+        ["report", path],
+        ["report", path, "--json"],
+        ["report", path, "--start", "0.1", "--end", "5"],
+        ["recover", path, "-f", "-o", str(folder / "recovered.wst")],
+        ["merge", path, path, "-f", "-o", str(folder / "merged.wst")],
+        ["replay", path, "-e", f"msgpack:path={folder / 'replayed.wst'},force=true"],
+        ["convert", path, "-f", "-o", str(folder / "x.csv"), "--start", "0.1"],
+    ]
+
+
+def assert_held(path: str, folder: Path) -> None:
+    for words in commands(path, folder):
+        code, said = wstrace(*words)
+        for word in ("internal error", "Traceback", "KeyError", "Error:", "exporter"):
+            assert word not in said, (words, said[-2000:])
+        assert code in (0, 121, 123), (words, code, said)
+
+
+def clash(n: int) -> tuple[int, Any]:
+    ids = np.array([1, 0xFFFF_FFFF], "<u4")
+    table = {"id": ids, "time_ns": np.full(2, n, "<u8"), "start": np.arange(2, dtype="<u8") * 4096 + n}
+    return MAPPINGS, {"n": 2, "c": {name: col.encode(array) for name, array in table.items()}}
+
+
+FILES: dict[str, list[tuple[int, Any]]] = {
+    "S11 a mark whose kind is a list": [
+        header(), (MARK, {"m": [1], "t": 1}), (MARK, {"m": {"a": 1}, "t": 1}), faults()
+    ],
+    "S11 a mark's text is no UTF-8": [
+        header(boot_id="\udcff", host={"name": "\udcff", "\udcfe": 1}, writer="\udcff"),
+        (MARK, b"\x83\xa1m\xa5other\xa1t\x01\xa4text\xa2\xff\x1b"),
+        (MARK, b"\x83\xa1m\xa5other\xa1t\x01\xa2\xff\xfe\xa2\xff\x1b"),
+        (EVENTS, b"\x84\xa1s\xa2\xff\xfe\xa1n\x01\xa1t\x92\x01\x01\xa1c\x81\xa1a"
+         + packb(col.encode(np.ones(1, "<u4")))),
+        faults(),
+    ],
+    "S18 a clock near 2**64": [
+        header(),
+        (MARK, {"m": "clock", "t": 1, "monotonic": (1 << 64) - 1, "realtime": (1 << 64) - 1}),
+        events("page_fault", 2, {"time_ns": np.array([1, (1 << 64) - 1], "<u8"), "va": np.ones(2, "<u8")},
+               (1, (1 << 64) - 1)),
+        faults(time_ns=np.array([1, (1 << 64) - 1], "<u8")),
+    ],
+    "S18 a negative clock": [header(), (MARK, {"m": "clock", "t": 1, "monotonic": -(1 << 63)}), faults()],
+    "S19 faults without flags": [header(), events("page_fault", 2, {"va": np.array([5, 6], "<u8")}), faults()],
+    "S19 processes and pages without what makes them": [
+        header(),
+        events("process", 2, {"time_ns": np.ones(2, "<u8")}),
+        (4, {"s": "resident", "snap": 1, "part": 0, "last": True, "pid": 7, "t": 1, "n": 1, "c": {}}),
+        (4, {"s": "written", "snap": [], "pid": {}, "n": 0, "c": {}}),
+        (4, {"s": "resident", "snap": "x", "part": "y", "last": "z", "pid": "q", "t": "w", "pages": "p", "n": 1,
+             "c": {"start": col.encode(np.ones(1, "<u8")), "pages": col.encode(np.ones(1, "<u4"))}}),
+        faults(),
+    ],
+    **{f"S19 header {field}": [header(**{field: value}), faults()] for field, value in {
+        "page_size": 0, "page_size ": 1 << 63, "created_ns": (1 << 64) - 1, "boot_id": "\x1b[2J", "part": 1 << 63,
+        "clock": {"realtime_offset_ns": "x"}, "clock ": {"realtime_offset_ns": 1 << 63},
+        "host": {"name": ["\x1b[2J"], "system": {"a": 1}}, "command": ["\x1b]0;x\x07"],
+        "schema": {"page_fault": [["va", "u8", "str"]], "x": [["a", "f64", "count"], ["b", "u8", "map"]]},
+    }.items()},
+    **{f"S19 facts {facts}": [header(), (MARK, {"m": "facts", "t": 1, "facts": facts}), faults()] for facts in (
+        {"exit_code": "x\x1b[31m"}, {"peak_resident_bytes": "zz"}, {"usage": 5}, {"counted": [1]}, {"level": {"a": 1}},
+        {"command": 5}, {"usage_minor": {}, "page_size": [], "started_ns": "x", "not_visible": 7, "sampled": "s"},
+    )},
+}  # fmt: skip
+FILES = {name: [(kind, {key.strip(): value for key, value in body.items()} if isinstance(body, dict) else body)
+                for kind, body in frames] for name, frames in FILES.items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_odd_frames_is_read_as_far_as_it_can_be(tmp_path, name):
+    assert_held(write(tmp_path / "x.wst", FILES[name]), tmp_path)
+
+
+def test_mapping_ids_that_clash_at_the_last_one_are_told_apart(tmp_path):
+    rows = {"va": np.array([5, 6], "<u8"), "mapping": np.array([1, 0xFFFF_FFFF], "<u4")}
+    paths = [
+        write(tmp_path / f"{n}.wst", [header(id=file_id, boot_id=str(n)), clash(5 + n), faults(**rows)], file_id)
+        for n, file_id in enumerate((b"ABCDEFGH", b"ABCDEFGI"))
+    ]
+    assert wstrace("merge", *paths, "-f", "-o", tmp_path / "m.wst")[0] == 0
+    for words in (paths, [tmp_path / "m.wst"]):
+        assert json.loads(wstrace("info", "--json", *words)[1])["mappings"] == 4
+    for words in (["report", *paths], ["convert", tmp_path / "m.wst", "-o", tmp_path / "m.csv"]):
+        code, said = wstrace(*words)
+        assert (code, "internal error" in said) == (0, False), said
