@@ -28,6 +28,9 @@ MAX_OUTPUT = 4 << 20
 MAX_READABLE = 4096
 _BACK_REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
 _RUST_HASH = re.compile(r"::h[0-9a-f]{16}$")
+#: what LLVM adds to a local name that it makes visible to other units (ThinLTO), and anything to a name of Rust's: it
+#: tells people nothing, and libstdc++ reads no name without parameters that has it
+_SUFFIX = re.compile(r"(?<=17h[0-9a-f]{16}E)\..*|\.llvm\.[0-9A-Fa-f]+")
 _RUST_ESCAPE = re.compile(r"\$(SP|BP|RF|LT|GT|LP|RP|C|u[0-9a-f]{1,6})\$")
 _RUST_NAMES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
 
@@ -46,7 +49,9 @@ def demangle(name: str) -> str:
         return readable if 0 < len(readable) <= MAX_READABLE else name  # `_RC0`: a crate without a name
     if not name.startswith(("_Z", "___Z")) or _may_explode(name):
         return name
-    readable = _cxx(name)
+    readable = _cxx(_SUFFIX.sub("", name))
+    if readable.startswith("_Z"):
+        return name
     if len(readable) > MAX_READABLE:
         return name
     return _rust(readable) if _RUST_HASH.search(readable) else readable

@@ -145,6 +145,13 @@ def test_a_name_that_would_explode_stays_mangled() -> None:
         ("_Zgarbage", "_Zgarbage"),
         ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
         (
+            "_ZN9hashbrown3raw21RawTable$LT$T$C$A$GT$14reserve_rehash17h0123456789abcdefE.llvm.4065396226463577454",
+            "hashbrown::raw::RawTable<T,A>::reserve_rehash",
+        ),
+        ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE.llvm.12AB.cold", "core::fmt::Write::write_fmt"),
+        ("_Z3foov.llvm.4065396226463577454", "foo()"),
+        ("_RNvC7mycrate3foo.llvm.4065396226463577454", "mycrate::foo"),
+        (
             "_ZN42_$LT$$RF$T$u20$as$u20$core..fmt..Debug$GT$3fmt17hb09d0c74ae4b8a9fE",
             "<&T as core::fmt::Debug>::fmt",
         ),
