@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -147,3 +149,106 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path, monkeypatch):
 def test_nobody_is_there():
     with pytest.raises(TargetExited):
         agent_linux.connect(4_000_000)
+
+
+# -- what goes wrong at the other end ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["EMFILE", "ENFILE", "ECONNABORTED", "ENOMEM", "EPROTO"])
+def test_a_connection_that_cannot_be_accepted_does_not_end_the_agent(name, tmp_path, monkeypatch):
+    path = str(tmp_path / "a.sock")
+    failures = [OSError(getattr(errno, name), name)] * 3
+    accept = socket.socket.accept
+
+    def refused(listener: socket.socket):
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", refused)
+    monkeypatch.setattr(agent_linux, "_PAUSE_SECONDS", 0.01)
+    agent = agent_linux.Agent(path)
+    for fd in agent_linux.connect(os.getpid(), path):
+        os.close(fd)
+    assert not failures
+    agent.close()
+    assert not agent._thread.is_alive()
+
+
+def test_an_agent_without_descriptors_left_answers_when_there_are_some_again(tmp_path):
+    path = str(tmp_path / "a.sock")
+    code = f"""
+import os, resource, sys, time, wstrace
+agent = wstrace.agent({path!r})
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+held = []
+try:
+    while True: held.append(os.dup(0))
+except OSError:
+    print(flush=True)
+sys.stdin.readline()
+for fd in held: os.close(fd)
+print(flush=True)
+sys.stdin.readline()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as target:
+        target.stdout.readline()
+        with socket.socket(socket.AF_UNIX) as early:
+            early.connect(path)
+            early.sendall(b"nonsense")
+        time.sleep(0.3)  # it meets EMFILE
+        target.stdin.write("\n")
+        target.stdin.flush()
+        target.stdout.readline()
+        for fd in agent_linux.connect(target.pid, path):
+            os.close(fd)
+        target.kill()
+
+
+HOSTILE = """
+import os, socket
+listener = socket.socket(socket.AF_UNIX)
+listener.bind({path!r})
+listener.listen()
+end, _ = os.pipe()
+passwd = os.open("/etc/passwd", os.O_RDONLY)
+other = os.open("/proc/{other}/pagemap", os.O_RDONLY)
+print(flush=True)
+peer, _ = listener.accept()
+peer.recv(64)
+socket.send_fds(peer, [b"ok"], {handed})
+peer.recv(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "handed", ["[end, end]", "[passwd, passwd]", "[end] * 200", "[other, other]", "[end]", "[end, end, end]", "[]"]
+)
+def test_descriptors_that_a_hostile_target_hands_over_are_not_believed(handed, tmp_path):
+    path = str(tmp_path / "a.sock")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    code = HOSTILE.format(path=path, handed=handed, other=os.getpid())
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as target:
+        target.stdout.readline()
+        with pytest.raises(Unavailable, match="agent"):
+            agent_linux.connect(target.pid, path)
+        target.stdout.close()
+        target.kill()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before, "left open"
+
+
+def test_what_the_agent_hands_over_is_inherited_by_nobody_and_the_pagemap_is_the_tracers_own(tmp_path):
+    path = str(tmp_path / "a.sock")
+    code = f"import sys, wstrace; agent = wstrace.agent({path!r}); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
+        target.stdout.readline()
+        uffd, pagemap = agent_linux.connect(target.pid, path)
+        assert not os.get_inheritable(uffd)
+        assert not os.get_inheritable(pagemap)
+        assert str(Path(f"/proc/self/fd/{uffd}").readlink()) == "anon_inode:[userfaultfd]"
+        assert str(Path(f"/proc/self/fd/{pagemap}").readlink()) == f"/proc/{target.pid}/pagemap"
+        os.close(uffd)
+        os.close(pagemap)
+        target.kill()

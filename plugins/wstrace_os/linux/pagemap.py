@@ -164,7 +164,9 @@ def _open(pid: int) -> int:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESRCH):
             raise TargetExited(f"there is no process {pid}") from None
-        if not procfs.stat(pid).mapped_bytes:  # without memory it is root's: seen at the exit of processes of our own
+        if (
+            pid and not procfs.stat(pid).mapped_bytes
+        ):  # without memory it is root's: seen at the exit of processes of our own
             raise TargetExited(f"process {pid} ends just now: it has no memory any more") from None
         remedy = "run wstrace as that process's user or as root"
         raise Unavailable(f"cannot open {path}: {error.strerror}", remedy) from None

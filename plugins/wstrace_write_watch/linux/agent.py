@@ -1,8 +1,9 @@
 """The agent's socket on Linux: the target makes the userfaultfd, for only it can, and passes it to a tracer outside.
 
 A unix socket, mode 0600 in a folder of mode 0700. The kernel tells each side who the other is (SO_PEERCRED): the target
-answers its own user and root only, the tracer believes the target's process only. The userfaultfd acts on the memory of
-who made it, wherever it is used; when the tracer closes it the watch is over.
+answers its own user and root only, the tracer believes the target's process only, and of what it hands over only what
+the kernel calls a userfaultfd. That acts on the memory of who made it, wherever it is used; when the tracer closes it
+the watch is over. The pagemap is one that the tracer opened itself, before it asked, where it may.
 
 Source: unix(7) SO_PEERCRED and SCM_RIGHTS, userfaultfd(2).
 """
@@ -17,14 +18,17 @@ import struct
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import pagemap as pm
 from wstrace_os.linux import procfs
 from wstrace_os.linux.userfaultfd import Userfaultfd
 
+_socket: Any = socket  # its POSIX half is not typed where mypy checks for Windows
 _ASK = b"wstrace write_watch 1\n"
 _SECONDS = 5.0
+_PAUSE_SECONDS = 0.1  # between two tries to accept a connection
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
@@ -35,6 +39,7 @@ class Agent:
         self.path = path or default_path(os.getpid(), _uid(), make=True)
         self._socket = _listen(self.path)
         self._maker = os.getpid()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="wstrace-agent", daemon=True)
         self._thread.start()
         os.register_at_fork(after_in_child=self._forget)  # type: ignore[attr-defined, unused-ignore]
@@ -43,6 +48,7 @@ class Agent:
         """Ends it and takes its socket away; again is no error."""
         if self._socket.fileno() < 0 or os.getpid() != self._maker:
             return
+        self._closing.set()
         with contextlib.suppress(OSError):
             Path(self.path).unlink()
         with contextlib.suppress(OSError):
@@ -51,11 +57,12 @@ class Agent:
         self._socket.close()
 
     def _serve(self) -> None:
-        while True:
+        while not self._closing.is_set():
             try:
                 peer, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError:  # no descriptor is free (EMFILE), the peer has gone: the next one may be served
+                self._closing.wait(_PAUSE_SECONDS)
+                continue
             with peer, contextlib.suppress(OSError):  # whatever a peer does costs that peer only
                 peer.settimeout(_SECONDS)
                 self._answer(peer)
@@ -80,34 +87,85 @@ class Agent:
 
 
 def connect(pid: int, path: str = "") -> tuple[int, int]:
-    """(userfaultfd, pagemap) of a process that runs an agent, at that socket or at the default one.
+    """(userfaultfd, pagemap) of a process that runs an agent, at that socket or at the default one; not inheritable.
 
     Raises:
         TargetExited: there is no such process.
         Unavailable: it runs no agent for us, or the agent refused.
     """
-    remedy = "call wstrace.agent() in that process"
     uid = int(procfs.status(pid)["Uid"].split()[1])
-    path = path or default_path(pid, uid)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:  # type: ignore[attr-defined, unused-ignore]
+    own = _own_pagemap(pid)  # before it is asked: then it is of the program that answers
+    unused = [] if own is None else [own]
+    try:
+        answer, handed = _asked(pid, uid, path or default_path(pid, uid))
+        unused += handed
+        used = _believed(pid, answer, handed, own)
+        unused = [fd for fd in unused if fd not in used]
+        return used
+    finally:
+        for fd in unused:
+            os.close(fd)
+
+
+def _own_pagemap(pid: int) -> int | None:
+    try:
+        return pm.Pagemap(pid).fd
+    except TargetExited:
+        raise
+    except Unavailable:  # a process of our own user that is not dumpable
+        return None
+
+
+def _asked(pid: int, uid: int, path: str) -> tuple[bytes, list[int]]:
+    """What the agent at that socket answers, and the descriptors that it hands over."""
+    remedy = "call wstrace.agent() in that process"
+    with _socket.socket(_socket.AF_UNIX) as peer:
         peer.settimeout(_SECONDS)
         try:
             peer.connect(path)
             if credentials(peer)[:2] != (pid, uid):
                 raise Unavailable(f"{path} is not process {pid}'s", remedy)
             peer.sendall(_ASK)
-            answer, fds, _, _ = socket.recv_fds(peer, 1024, 2)  # type: ignore[attr-defined, unused-ignore]
+            return _received(peer)
         except OSError as error:
             if not procfs.exists(pid):
                 raise TargetExited(f"there is no process {pid}") from None
             why = f"process {pid} cannot be watched from outside: it runs no agent ({error.strerror or error})"
             raise Unavailable(why, remedy) from None
-    if answer == b"ok" and len(fds) == 2:
-        return fds[0], fds[1]
-    for fd in fds:
-        os.close(fd)
-    said = answer.removeprefix(b"no ").decode(errors="replace") or "it refused"
-    raise Unavailable(f"process {pid}'s agent: {said}")
+
+
+def _received(peer: Any) -> tuple[bytes, list[int]]:
+    """A message and at most two descriptors, which nothing that we start inherits.
+
+    socket.recv_fds() takes a flag for that, and forgets it.
+    """
+    descriptor = struct.Struct("=i")
+    answer, sent, _, _ = peer.recvmsg(1024, _socket.CMSG_LEN(2 * descriptor.size), _socket.MSG_CMSG_CLOEXEC)
+    handed = b"".join(data for level, kind, data in sent if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS))
+    whole = len(handed) // descriptor.size * descriptor.size
+    return answer, [fd for (fd,) in descriptor.iter_unpack(handed[:whole])]
+
+
+def _believed(pid: int, answer: bytes, handed: list[int], own: int | None) -> tuple[int, int]:
+    """(userfaultfd, pagemap), where the agent gave them."""
+    if answer != b"ok":
+        said = answer.removeprefix(b"no ").decode(errors="replace") or "it refused"
+        raise Unavailable(f"process {pid}'s agent: {said}")
+    names = [_file_of(fd) for fd in handed]
+    if (
+        len(names) != 2
+        or names[0] != "anon_inode:[userfaultfd]"
+        or (own is None and names[1] != f"/proc/{pid}/pagemap")
+    ):
+        raise Unavailable(f"process {pid}'s agent handed over something else than a userfaultfd and its pagemap")
+    return handed[0], handed[1] if own is None else own
+
+
+def _file_of(fd: int) -> str:
+    try:
+        return str(Path(f"/proc/self/fd/{fd}").readlink())
+    except OSError:
+        return ""
 
 
 def default_path(pid: int, uid: int, *, make: bool = False) -> str:
@@ -135,7 +193,7 @@ def credentials(peer: socket.socket) -> tuple[int, int, int]:
 
 
 def _listen(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # type: ignore[attr-defined, unused-ignore]
+    listener: socket.socket = _socket.socket(_socket.AF_UNIX)
     try:
         # bind() takes the mode over: no moment with another one
         os.fchmod(listener.fileno(), 0o600)  # type: ignore[attr-defined, unused-ignore]
@@ -152,7 +210,7 @@ def _listen(path: str) -> socket.socket:
 
 
 def _alive(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:  # type: ignore[attr-defined, unused-ignore]
+    with _socket.socket(_socket.AF_UNIX) as probe:
         try:
             probe.connect(path)
         except OSError:
