@@ -1,4 +1,4 @@
-"""ELF files as an Image: headers by pyelftools, symbol tables straight into numpy.
+"""ELF files as an Image: headers by pyelftools, symbol tables straight into numpy, notes by hand and within bounds.
 
 Source: elf(5); System V ABI, "Symbol Table". A symbol object each, as pyelftools' and LIEF's own iterators make them,
 costs 50 to 80 and 9 to 12 times as much: the figures stand in README.md.
@@ -6,6 +6,7 @@ costs 50 to 80 and 9 to 12 times as much: the figures stand in README.md.
 
 from __future__ import annotations
 
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,12 @@ from wstrace_symbols.demangle import demangle
 from wstrace_symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile
 
 MAX_HEADERS = 4096
-MAX_NOTES = 64 << 10
+MAX_SEGMENTS = 64  # in memory, and with notes: linkers make four to ten of them
+MAX_NOTES = 64  # of them are looked at, in all
+MAX_NOTE_BYTES = 16 << 10  # of one segment
+MAX_SECTION_NAMES = 1 << 20  # bytes
+MAX_SYMBOLS = 1 << 20  # node has 0.3 million; a file with more keeps its sections
+MAX_STRINGS = 40 << 20  # bytes
 
 SYM64 = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -28,6 +34,7 @@ assert SYM32.itemsize == 16  # Elf32_Sym
 
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 0, 1, 2, 10
 STB_GLOBAL, STB_WEAK = 1, 2
+_NT_GNU_BUILD_ID = 3
 SHF_ALLOC, SHF_EXECINSTR, SHF_TLS = 2, 4, 0x400
 
 
@@ -50,7 +57,8 @@ def read_image(file: ImageFile) -> Image:
         sections, names = _sections(file, headers)
         symbols, strings = _symbols(file, headers, sections)
         complete = any(s["sh_type"] == "SHT_SYMTAB" for s in headers.sections)
-        return Image(_segments(headers), sections, names, symbols, strings, _build_id(headers), demangle, complete)
+        segments, build_id = _segments(file, headers), _build_id(file, headers)
+        return Image(segments, sections, names, symbols, strings, build_id, demangle, complete)
     except ImageError:
         raise
     except Exception as error:  # a parser of others on hostile input: whatever it raises means "not believed"
@@ -77,8 +85,10 @@ def _headers(file: ImageFile) -> Headers:
     )
 
 
-def _segments(headers: Headers) -> NDArray[Any]:
+def _segments(file: ImageFile, headers: Headers) -> NDArray[Any]:
     loads = [p for p in headers.programs if p["p_type"] == "PT_LOAD"]
+    if len(loads) > MAX_SEGMENTS:
+        raise ImageError(f"{file.path}: {len(loads)} segments in memory are more than {MAX_SEGMENTS}")
     return np.array([(p["p_offset"], p["p_filesz"], p["p_vaddr"], p["p_memsz"]) for p in loads], SEGMENT)
 
 
@@ -87,7 +97,8 @@ def _sections(file: ImageFile, headers: Headers) -> tuple[NDArray[Any], tuple[st
     if not headers.sections:
         return np.empty(0, SECTION), ()
     table = headers.sections[headers.elf.get_shstrndx()]
-    names = file.read(table["sh_offset"], table["sh_size"]) if table["sh_type"] == "SHT_STRTAB" else b""
+    size = min(table["sh_size"], MAX_SECTION_NAMES)
+    names = file.read(table["sh_offset"], size) if table["sh_type"] == "SHT_STRTAB" else b""
     found = sorted(
         (s["sh_addr"], s["sh_addr"] + s["sh_size"], number, _name(names, s["sh_name"]))
         for number, s in enumerate(headers.sections)
@@ -103,16 +114,22 @@ def _name(names: bytes, start: int) -> str:
 
 
 def _symbols(file: ImageFile, headers: Headers, sections: NDArray[Any]) -> tuple[NDArray[Any], bytes]:
-    """The symbols of .symtab, or of .dynsym in a stripped file, and the string table that names them."""
+    """The symbols of .symtab, or of .dynsym in a stripped file, and the string table that names them.
+
+    Tables past the bounds give none: of a part of them, what has no size would reach to the wrong next one.
+    """
     kinds = {s["sh_type"]: s for s in reversed(headers.sections)}
     table = kinds.get("SHT_SYMTAB") or kinds.get("SHT_DYNSYM")
     if table is None or table["sh_link"] >= len(headers.sections):
         return np.empty(0, SYMBOL), b""
     link = headers.sections[table["sh_link"]]
-    strings = file.read(link["sh_offset"], link["sh_size"])
     row = SYM64 if headers.elf.elfclass == 64 else SYM32
-    data = file.read(table["sh_offset"], table["sh_size"] // row.itemsize * row.itemsize)
-    raw = np.frombuffer(data, row if headers.elf.little_endian else row.newbyteorder(">"))
+    count = table["sh_size"] // row.itemsize
+    if count > MAX_SYMBOLS or link["sh_size"] > MAX_STRINGS:
+        return np.empty(0, SYMBOL), b""
+    strings = file.read(link["sh_offset"], link["sh_size"])
+    order = row if headers.elf.little_endian else row.newbyteorder(">")
+    raw = np.frombuffer(file.read(table["sh_offset"], count * row.itemsize), order)
     allocated = [n for n, s in enumerate(headers.sections) if n and s["sh_flags"] & SHF_ALLOC]
     executable = [n for n in allocated if headers.sections[n]["sh_flags"] & SHF_EXECINSTR]
     raw = raw[np.isin(raw["section"], allocated)]
@@ -131,18 +148,18 @@ def symbol_table(raw: NDArray[Any], strings: bytes, sections: NDArray[Any], in_c
         sections: SECTION rows.
         in_code: whether each row lies in a section of code, shape (n,).
     """
-    text = np.frombuffer(strings + b"\0\0", "u1")
+    text = np.frombuffer(strings or b"\0", "u1")
     kind = raw["info"] & 15
     function, thing = np.isin(kind, (STT_FUNC, STT_GNU_IFUNC)), kind == STT_OBJECT
-    first = text[np.minimum(raw["name"], len(strings))]
+    first = np.where(raw["name"] < len(text), text[np.minimum(raw["name"], len(text) - 1)], 0)
     # $x, $d: what arm64's assembler notes for itself
     label = (kind == STT_NOTYPE) & in_code & (first != ord("$"))
     wanted = (function | thing | label) & (first != 0)
     raw, function, thing, first = raw[wanted], function[wanted], thing[wanted], first[wanted]
     binding, underscore = raw["info"] >> 4, first == ord("_")
-    rank = np.select([function, thing], [0, 1], 2) * 16
-    rank += (raw["size"] == 0) * 8 + np.select([binding == STB_GLOBAL, binding == STB_WEAK], [0, 1], 2) * 2
-    rank += underscore
+    rank = np.where(function, np.uint8(0), np.where(thing, np.uint8(16), np.uint8(32)))
+    rank += (raw["size"] == 0) * np.uint8(8) + underscore
+    rank += np.where(binding == STB_GLOBAL, np.uint8(0), np.where(binding == STB_WEAK, np.uint8(2), np.uint8(4)))
     order = np.lexsort((rank, raw["value"]))
     start = raw["value"][order].astype("<u8")
     kept = order[np.append(True, start[1:] != start[:-1])] if len(order) else order
@@ -163,12 +180,21 @@ def _unsized_end(start: NDArray[Any], sections: NDArray[Any]) -> NDArray[Any]:
     return end
 
 
-def _build_id(headers: Headers) -> str:
-    from elftools.elf.notes import iter_notes
+def _build_id(file: ImageFile, headers: Headers) -> str:
+    """The descriptor of the first NT_GNU_BUILD_ID note, hex; "" where the bounds hold none.
 
-    for program in headers.programs:
-        if program["p_type"] == "PT_NOTE":
-            for note in iter_notes(headers.elf, program["p_offset"], min(program["p_filesz"], MAX_NOTES)):
-                if note["n_type"] == "NT_GNU_BUILD_ID":
-                    return str(note["n_desc"])
+    Source: elf(5), "Notes (Nhdr)": name size, descriptor size and type of 4 bytes each, then both, padded to 4 bytes.
+    """
+    words = struct.Struct("<3I" if headers.elf.little_endian else ">3I")
+    left = MAX_NOTES
+    for program in [p for p in headers.programs if p["p_type"] == "PT_NOTE"][:MAX_SEGMENTS]:
+        size = max(min(program["p_filesz"], MAX_NOTE_BYTES, file.size - program["p_offset"]), 0)
+        notes, at = file.read(program["p_offset"], size), 0
+        while at + words.size <= size and left:
+            name_size, length, kind = words.unpack_from(notes, at)
+            name_at = at + words.size
+            start = name_at + (name_size + 3) // 4 * 4
+            if kind == _NT_GNU_BUILD_ID and notes[name_at : name_at + 4] == b"GNU\0" and start + length <= size:
+                return notes[start : start + length].hex()
+            at, left = start + (length + 3) // 4 * 4, left - 1
     return ""

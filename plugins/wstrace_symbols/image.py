@@ -50,7 +50,7 @@ class ImageFile:
         ImageError: it is no regular file.
     """
 
-    MAX_READ = 512 << 20
+    MAX_READ = 64 << 20
 
     def __init__(self, path: str) -> None:
         flags = os.O_RDONLY

@@ -22,8 +22,8 @@ from wstrace_symbols.pe_names import readable
 
 MAX_SECTIONS = 4096  # the loader takes 96; tools write more into files that are never loaded
 MAX_EXPORTS = 1 << 20
-MAX_COFF_SYMBOLS = 1 << 22
-MAX_NAMES = 128 << 20
+MAX_COFF_SYMBOLS = 1 << 20
+MAX_NAMES = 32 << 20  # bytes
 
 _PE32, _PE32_PLUS = 0x10B, 0x20B
 _EXPORT_DIRECTORY, _DEBUG_DIRECTORY = 0, 6
