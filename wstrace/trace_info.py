@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from wstrace.clock import ClockAnchor
@@ -121,6 +121,36 @@ class TraceInfo:
         """Takes over all that the other one says: a replay is the trace that it reads."""
         for one in fields(self):
             setattr(self, one.name, getattr(other, one.name))
+
+    @classmethod
+    def of_several(cls, infos: Sequence[TraceInfo]) -> TraceInfo:
+        """What can be said of several sessions together: what the system accounts adds up, the peak is the largest.
+
+        What belongs to one of them (exit code, snapshots, where it was saved) is left out; the first one's clock, host
+        and command stand for all.
+        """
+        first, *others = infos
+        if not others:
+            return first
+        usage = first.usage
+        for other in others:
+            usage += other.usage
+        levels = [info.level for info in infos if info.level is not None]
+        return replace(
+            first,
+            targets=tuple(dict.fromkeys(pid for info in infos for pid in info.targets)),
+            exit_code=None,
+            level=next((level for level in levels if level.name != "full"), levels[0] if levels else None),
+            usage=usage,
+            sampled=max(info.sampled for info in infos),
+            notes=list(dict.fromkeys(note for info in infos for note in info.notes)),
+            started_ns=min((info.started_ns for info in infos if info.started_ns), default=0),
+            ended_ns=max(info.ended_ns for info in infos),
+            saved="",
+            final_snapshot=None,
+            snapshot_age_ms=None,
+            extra={key: value for info in reversed(infos) for key, value in info.extra.items()},
+        )
 
     # -- in a file and in JSON ---------------------------------------------------------------------------------
 

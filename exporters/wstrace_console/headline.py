@@ -146,9 +146,9 @@ def _not_visible(info: TraceInfo, hidden: int) -> list[str]:
     count = number(hidden) if hidden else ""
     if not count:
         return [f"not visible: {', '.join(reasons)}"] if reasons else []
-    proven = [reason.removeprefix(f"{count} ") for reason in reasons if reason.startswith(f"{count} ")]
-    others = [reason for reason in reasons if not reason.startswith(f"{count} ")]
-    words = [*proven, *([f"possible reasons: {', '.join(others)}"] if others and not proven else others)]
+    proven = [reason.removeprefix(f"{count} ") for reason in reasons if reason[:1].isdigit()]  # each with its number
+    others = ", ".join(reason for reason in reasons if not reason[:1].isdigit())
+    words = [*proven, *([f"possible reasons: {others}"] if others else [])]
     return [f"not visible: {count} ({', '.join(words) or 'reason not known'})"]
 
 

@@ -16,6 +16,7 @@ from screen import Screen
 
 from wstrace import cli
 from wstrace.interfaces import Context
+from wstrace.trace_info import Usage
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.read.trace import open_trace
 from wstrace_msgpack.write.exporter import MsgpackExporter
@@ -29,8 +30,10 @@ def wstrace(*arguments: object) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def write(path: Path, n: int = 5000, **options: object) -> Path:
+def write(path: Path, n: int = 5000, *, info: dict[str, object] | None = None, **options: object) -> Path:
     context = Context()
+    for name, value in (info or {}).items():
+        setattr(context.info, name, value)
     exporter = MsgpackExporter(path=str(path), **options)
     context.info.command = ["made-up", "--flag"]
     exporter.start(context)
@@ -137,6 +140,28 @@ def test_merge_of_parts_takes_each_once(tmp_path):
         assert new.rows == {**old.rows, "mapping": 40}
         assert new.ledger.as_dict() == old.ledger.as_dict()
         assert new.clean
+
+
+@pytest.mark.parametrize("hosts", ["one", "two"])
+def test_merge_invents_no_peak_and_no_account_of_the_system(tmp_path, monkeypatch, hosts):
+    paths = []
+    for name, (minor, peak) in {"a": (900, 140 << 20), "b": (70, 23 << 20)}.items():
+        paths.append(write(tmp_path / f"{name}.wst", 100, info={
+            "usage": Usage(minor, 1, peak), "exit_code": 3, "final_snapshot": 7, "notes": [name, "both"]}))  # fmt: skip
+        if hosts == "two":
+            monkeypatch.setattr(osfile, "boot_id", lambda: "another")
+            monkeypatch.setattr(osfile, "host", lambda: {"name": "other"})
+    assert wstrace("merge", *paths, "-o", tmp_path / "m.wst")[0] == 0
+    for opened in ([tmp_path / "m.wst"], paths) if hosts == "one" else ([tmp_path / "m.wst"],):
+        with open_trace([str(path) for path in opened]) as trace:
+            assert trace.info.usage == Usage(970, 2, 140 << 20)
+            assert trace.info.notes == ["a", "both", "b"]
+            assert (trace.info.exit_code, trace.info.final_snapshot) == (None, None)
+    data = paths[1].read_bytes()
+    paths[1].write_bytes(data[: len(data) // 2])  # cut: it tells no facts
+    assert wstrace("merge", *paths, "-o", tmp_path / "n.wst")[0] == 0
+    with open_trace(str(tmp_path / "n.wst")) as trace:
+        assert trace.info.usage == Usage()
 
 
 def test_merge_of_hosts_puts_them_on_one_clock(tmp_path, monkeypatch):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wstrace.clock import ClockAnchor
-from wstrace.trace_info import TraceInfo
+from wstrace.trace_info import TraceInfo, Usage
 from wstrace_msgpack.format.frames import Header
 
 #: a time or an offset beyond this is none
@@ -41,6 +41,21 @@ def trace_info(
     info.page_size = header.page_size
     info.host, info.boot_id, info.created_ns = header.host, header.boot_id, header.created_ns
     return info
+
+
+def combined(facts: Sequence[Mapping[str, Any]], sessions: int) -> dict[str, Any]:
+    """The facts of several sessions as one: see TraceInfo.of_several(). {} of none.
+
+    Args:
+        facts: of those that have told them.
+        sessions: how many there were; where some have told nothing, what the system accounts to all is not known.
+    """
+    if not facts:
+        return {}
+    found = TraceInfo.of_several([TraceInfo.from_dict(each) for each in facts])
+    if len(facts) < sessions:
+        found.usage = Usage()
+    return found.to_dict()
 
 
 def is_writers_loss(mark: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from wstrace.trace_info import TraceInfo
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import EVENTS, LIMITS, SNAPSHOT, Limits
 from wstrace_msgpack.read.decoder import Decoder
-from wstrace_msgpack.read.description import is_writers_loss, lacking, trace_info
+from wstrace_msgpack.read.description import combined, is_writers_loss, lacking, trace_info
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.schemas import Schemas
@@ -159,12 +159,15 @@ class TraceFile(Trace):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts of the session that wrote it, as they stand in the file: see `info`. Empty for a cut trace."""
-        found: dict[str, Any] = {}
-        for mark in self.marks:
-            if mark.get("m") == "facts" and isinstance(mark.get("facts"), dict):
-                found = mark["facts"]
-        return found
+        """The facts of the session that wrote it, as they stand in the file: see `info`. Empty for a cut trace.
+
+        Where several sessions wrote the files: what can be said of them together.
+        """
+        found: list[dict[str, Any]] = [
+            mark["facts"] for mark in self.marks if mark.get("m") == "facts" and isinstance(mark.get("facts"), dict)
+        ]
+        sessions = sum(part.header.part == 0 for part in self.parts)
+        return found[0] if len(found) == 1 and sessions <= 1 else combined(found, sessions)
 
     @property
     def info(self) -> TraceInfo:

@@ -16,6 +16,7 @@ from wstrace.ledger import Ledger
 from wstrace.schema import ID_SPACES, MAPPING, MARK, PROCESS, SEMANTICS, Column
 from wstrace.table import Selection
 from wstrace_msgpack.read.decoder import Decoder
+from wstrace_msgpack.read.description import combined
 from wstrace_msgpack.read.id_tables import Lookup
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.selection import time64
@@ -62,7 +63,7 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
         writer.copy_mark({"m": "hosts", "t": 0, "hosts": hosts})
     for batch in heapq.merge(*streams, key=lambda batch: batch.window[0]):
         writer.write(batch)
-    writer.close(_ledger(traces), next((trace.facts for trace in traces if trace.facts), {}))
+    writer.close(_ledger(traces), _facts(traces))
     return sum(writer.rows.values())
 
 
@@ -160,6 +161,11 @@ def _hosts(traces: Sequence[TraceFile]) -> list[str]:
     """The names of the traces' hosts, when there are several."""
     names = [str(trace.header.host.get("name", "")) for trace in traces]
     return names if len(set(names)) > 1 else []
+
+
+def _facts(traces: Sequence[TraceFile]) -> dict[str, Any]:
+    """The facts of all traces together; what the system accounts only where each of them tells it."""
+    return combined([trace.facts for trace in traces if trace.facts], len(traces))
 
 
 def _ledger(traces: Sequence[TraceFile]) -> dict[str, int]:

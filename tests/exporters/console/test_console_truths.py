@@ -122,6 +122,8 @@ def test_what_came_without_a_fault_is_a_number_with_proven_or_possible_reasons(k
     assert "not visible: 21 (pages that came without a fault: exec's own)" in told
     info.notes = ["faults that kernel code took"]
     assert "not visible: 21 (possible reasons: faults that kernel code took)" in kit.printed(trace, batches)
+    info.notes = ["11 that came while it was being attached", "10 pages that came without a fault"]
+    assert "21 (11 that came while it was being attached, 10 pages that came w" in kit.printed(trace, batches)
     info.notes = []
     assert "not visible: 21 (reason not known)" in kit.printed(trace, batches, verbose=True)
 
