@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
 from wstrace.ledger import Ledger
-from wstrace.schema import Schema
+from wstrace.schema import OFFSET_UNKNOWN, Schema
 from wstrace.trace_info import Level as Level
 from wstrace.trace_info import TraceInfo as TraceInfo
 from wstrace.trace_info import Usage as Usage
@@ -42,8 +42,13 @@ class Place:
     address: int = 0
 
     def __str__(self) -> str:
-        """`module!section(n)` as in Microsoft's article; `module+0xaddress` outside of any section."""
-        return f"{self.module}!{self.section}({self.number})" if self.number else f"{self.module}+{self.address:#x}"
+        """`module!section(n)` as in Microsoft's article; `module+0xaddress` outside of any section.
+
+        `module` alone where the offset into the file is not known.
+        """
+        if self.number:
+            return f"{self.module}!{self.section}({self.number})"
+        return self.module if self.address >= OFFSET_UNKNOWN else f"{self.module}+{self.address:#x}"
 
     @property
     def symbol(self) -> str:

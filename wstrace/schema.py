@@ -73,6 +73,8 @@ MAP_READ, MAP_WRITE, MAP_EXECUTE, MAP_SHARED = 1, 2, 4, 8
 KINDS = ("other", "file", "anon", "heap", "stack", "vdso", "kernel", "shared memory")
 KIND_OTHER, KIND_FILE, KIND_ANON, KIND_HEAP, KIND_STACK, KIND_VDSO, KIND_KERNEL, KIND_SHARED = range(8)
 KIND_SHIFT = 8
+#: a mapping's offset from here on: which part of the file it shows is not known (Windows tells of images only)
+OFFSET_UNKNOWN = 1 << 62
 
 (
     PAGE_READ,

@@ -1,6 +1,6 @@
-"""A Windows in memory: the functions of `windows_api` with their documented contract, on every system.
+"""A Windows in memory: the functions of `WindowsApi` with their documented contract, on every system.
 
-A source is handed `FakeWindows()` in place of the module `windows_api`; a script then makes processes fault
+A source is handed `FakeWindows()` in place of the module `wstrace_os.windows.api`; a script then makes processes fault
 (`process.fault(pc, va, tid)`) and knows in advance what a tracer must see. What it keeps of Microsoft's pages: one
 buffer a process, its capacity, the count of lost records in the terminator (1 on XP), a concurrent query refused, a
 buffer too small refused with the records kept, rights checked, handles counted.
@@ -9,16 +9,17 @@ buffer too small refused with the records kept, rights checked, handles counted.
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from fake_windows_system import KILL_ON_JOB_CLOSE, FakeSystem, at, write_utf16
 
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows.layouts import (
     MEMORY_BASIC_INFORMATION,
     PROCESS_MEMORY_COUNTERS,
-    PROCESSENTRY32W,
     PSAPI_WORKING_SET_BLOCK,
     PSAPI_WORKING_SET_EX_INFORMATION,
     PSAPI_WS_WATCH_INFORMATION,
@@ -26,6 +27,9 @@ from wstrace_os.windows.layouts import (
 )
 
 PAGE = 4096
+KERNEL_PC = 0xFFFF_F802_0000_1000
+FIRST_FILTERED_BUILD = 26100
+_lock = threading.RLock()  # a script makes faults while another thread takes them
 
 
 @dataclass(slots=True)
@@ -38,6 +42,7 @@ class FakeAllocation:
     protect: int = winapi.PAGE_READWRITE
     file: str = ""
     guard: bool = False
+    reserved: int = 0  # the protection that it was made with, where that is another one
     data: bytes = b""
 
 
@@ -54,12 +59,16 @@ class FakeProcess:
     name: str = "app.exe"
     capacity: int = 1024
     wow64: bool = False
-    denied: bool = False
+    denied: bool | str = False  # True, or "limited": only the limited right is given
+    token_denied: bool = False
+    elevated: bool = False
+    user: str = "me"
     watched: bool = False
     busy: bool = False
     exited: bool = False
     exit_code: int = 0
     created: int = 100
+    ended: int = 0
     lost: int = 0
     page_faults: int = 0
     records: list[tuple[int, int, int]] = field(default_factory=list)
@@ -70,16 +79,17 @@ class FakeProcess:
 
     def fault(self, pc: int, va: int, tid: int = 1, *, hard: bool = False) -> None:
         """A page fault: recorded when watched and there is room, else lost; counted in any case."""
-        self.page_faults += 1
-        if not self.watched:
-            return
-        if len(self.records) < self.capacity and not self.busy:
-            self.records.append((pc, va & ~1 | (not hard), tid))
-        else:
-            self.lost += 1
+        with _lock:
+            self.page_faults += 1
+            if not self.watched:
+                return
+            if len(self.records) < self.capacity and not self.busy:
+                self.records.append((pc, va & ~1 | (not hard), tid))
+            else:
+                self.lost += 1
 
 
-class FakeWindows:
+class FakeWindows(FakeSystem):
     """The api of one fake machine.
 
     Args:
@@ -90,17 +100,13 @@ class FakeWindows:
     """
 
     def __init__(self, *, pointer: int = 8, ex: bool = True, xp: bool = False, stub: bool = False) -> None:
-        self.POINTER = pointer
+        super().__init__(pointer)
         self.ex, self.xp, self.stub = ex, xp, stub
         self.processes: dict[int, FakeProcess] = {}
         self.handles: dict[int, tuple[int, int]] = {}
         self.opened = 0
         self.calls: list[str] = []
-        self.drives = {"C:": "\\Device\\HarddiskVolume3"}
-        self.handlers: list[int] = []
-        self._error = 0
         self._memory: dict[int, tuple[Any, bytearray | None]] = {}
-        self._snapshots: dict[int, list[FakeProcess]] = {}
 
     def process(self, pid: int, **attributes: object) -> FakeProcess:
         """A new process."""
@@ -109,28 +115,34 @@ class FakeWindows:
 
     # -- handles --------------------------------------------------------------------------------------------------
 
-    def GetLastError(self) -> int:
-        """As kernel32's."""
-        return self._error
-
     def OpenProcess(self, rights: int, inherit: int, pid: int) -> int:
         """0 and 87 for no such process, 5 for one that is denied."""
-        process = self.processes.get(pid)
-        if process is None or process.denied:
-            return self._fail(winapi.ERROR_INVALID_PARAMETER if process is None else winapi.ERROR_ACCESS_DENIED)
+        process = self.processes.get(pid) or self.processes.get(pid & ~3)  # the low two bits are ignored
+        if process is None:
+            return self._fail(winapi.ERROR_INVALID_PARAMETER)
+        limited = not rights & ~(winapi.PROCESS_QUERY_LIMITED_INFORMATION | winapi.SYNCHRONIZE)
+        if process.denied and not (limited and process.denied == "limited"):
+            return self._fail(winapi.ERROR_ACCESS_DENIED)
         self.opened += 4
-        self.handles[self.opened] = (pid, rights)
+        self.handles[self.opened] = (process.pid, rights)
         return self.opened
+
+    def GetProcessId(self, handle: int) -> int:
+        """The number of the process behind a handle."""
+        return self._held(handle)[0]
 
     def CloseHandle(self, handle: int) -> int:
         """0 and 6 for a handle that is not open: closing twice is seen."""
-        if self._snapshots.pop(handle, None) is not None or self.handles.pop(handle, None) is not None:
+        job = self.jobs.get(handle)
+        if job is not None and job.limits & KILL_ON_JOB_CLOSE:
+            for pid in job.members & set(self.processes):
+                self.processes[pid].exited = True
+        if any(held.pop(handle, None) is not None for held in (self._snapshots, self.handles, self._tokens)):
             return 1
         return self._fail(winapi.ERROR_INVALID_HANDLE)
 
     def GetCurrentProcess(self) -> int:
         """The pseudo handle -1, of process 1."""
-        self.handles.setdefault(-1, (1, 0xFFFFFFFF))
         return -1
 
     def GetCurrentProcessId(self) -> int:
@@ -146,27 +158,28 @@ class FakeWindows:
         """259 (STILL_ACTIVE) while it runs."""
         process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
         if process is not None:
-            _at(code, "<u4", 1)[0] = process.exit_code & 0xFFFFFFFF if process.exited else 259
+            at(code, "<u4", 1)[0] = process.exit_code & 0xFFFFFFFF if process.exited else 259
         return int(process is not None)
 
     def GetProcessTimes(self, handle: int, created: int, ended: int, kernel: int, user: int) -> int:
         """When it was created; it used no CPU."""
         process = self._of(handle, winapi.PROCESS_QUERY_LIMITED_INFORMATION)
         if process is not None:
-            _at(created, "<u8", 1)[0] = process.created
+            at(created, "<u8", 1)[0] = process.created
+            at(ended, "<u8", 1)[0] = process.ended if process.exited else 0
         return int(process is not None)
 
     def QueryFullProcessImageNameW(self, handle: int, flags: int, buffer: int, size: int) -> int:
         """The path of the executable; size is in characters, in and out."""
         process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
         if process is not None:
-            _at(size, "<u4", 1)[0] = _write_utf16(buffer, f"C:\\apps\\{process.name}", int(_at(size, "<u4", 1)[0]))
+            at(size, "<u4", 1)[0] = write_utf16(buffer, f"C:\\apps\\{process.name}", int(at(size, "<u4", 1)[0]))
         return int(process is not None)
 
     def IsWow64Process(self, handle: int, result: int) -> int:
         """A 32-bit process on a 64-bit system."""
         process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
-        _at(result, "<u4", 1)[0] = bool(process and process.wow64)
+        at(result, "<u4", 1)[0] = bool(process and process.wow64)
         return int(process is not None)
 
     # -- the watch ------------------------------------------------------------------------------------------------
@@ -186,10 +199,14 @@ class FakeWindows:
         """The records with threads; size points to the bytes of the buffer and receives the bytes required."""
         if not self.ex:
             raise winapi.failed("GetWsChangesEx", winapi.ERROR_PROC_NOT_FOUND)
-        count = _at(size, "<u4", 1)
+        count = at(size, "<u4", 1)
         return self._changes(handle, buffer, int(count[0]), PSAPI_WS_WATCH_INFORMATION_EX[self.POINTER], count)
 
     def _changes(self, handle: int, buffer: int, size: int, layout: Any, required: Any) -> int:
+        with _lock:
+            return self._answer(handle, buffer, size, layout, required)
+
+    def _answer(self, handle: int, buffer: int, size: int, layout: Any, required: Any) -> int:
         self.calls.append("GetWsChanges")
         if self.stub:
             return self._fail(winapi.ERROR_CALL_NOT_IMPLEMENTED)
@@ -207,15 +224,37 @@ class FakeWindows:
             required[0] = needed
         if size < needed:
             return self._fail(winapi.ERROR_INSUFFICIENT_BUFFER)
-        rows = _at(buffer, layout, len(process.records) + 1)
+        # the sizes above are those of all records: what is left out is left out later, and not counted
+        told = process.records if not self._hides_kernel() else [r for r in process.records if max(r[:2]) < 1 << 63]
+        rows = at(buffer, layout, len(told) + 1)
         rows[:] = np.zeros(1, layout)
-        for row, (pc, va, tid) in zip(rows, process.records, strict=False):
+        for row, (pc, va, tid) in zip(rows, told, strict=False):
             row["FaultingPc"], row["FaultingVa"] = pc, va
             if required is not None:
                 row["FaultingThreadId"] = tid
         rows[-1]["FaultingVa"] = min(process.lost, 1) if self.xp else process.lost
         process.records, process.lost = [], 0
         return 1
+
+    def _hides_kernel(self) -> bool:
+        """Windows 11 24H2 and Server 2025: kernel addresses are for holders of SeDebugPrivilege only."""
+        return self.build >= FIRST_FILTERED_BUILD and "SeDebugPrivilege" not in self.privileges
+
+    def ReadProcessMemory(self, handle: int, address: int, buffer: int, size: int, read: int | None) -> int:
+        """An allocation's data, 0 and 299 where it has none. Its kernel code faults the buffer in."""
+        process = self._of(handle, winapi.PROCESS_VM_READ)
+        if 1 in self.processes:
+            self.processes[1].fault(KERNEL_PC, buffer)
+        if process is None:
+            return 0
+        if process.pid == 1:
+            ctypes.memmove(buffer, address, size)
+            return 1
+        for a in process.allocations:
+            if a.start <= address and address + size <= a.start + len(a.data):
+                ctypes.memmove(buffer, a.data[address - a.start : address - a.start + size], size)
+                return 1
+        return self._fail(winapi.ERROR_PARTIAL_COPY)
 
     # -- the working set ------------------------------------------------------------------------------------------
 
@@ -225,11 +264,11 @@ class FakeWindows:
         if process is None:
             return 0
         layout = PSAPI_WORKING_SET_BLOCK[self.POINTER]
-        _at(buffer, layout, 1)[0] = len(process.working_set)
+        at(buffer, layout, 1)[0] = len(process.working_set)
         if size < (len(process.working_set) + 1) * layout.itemsize:
             return self._fail(winapi.ERROR_BAD_LENGTH)
         blocks = [address | bits for address, bits in process.working_set.items()]
-        _at(buffer, layout, len(blocks) + 1)[1:] = blocks
+        at(buffer, layout, len(blocks) + 1)[1:] = blocks
         return 1
 
     def QueryWorkingSetEx(self, handle: int, buffer: int, size: int) -> int:
@@ -238,7 +277,7 @@ class FakeWindows:
         if process is None:
             return 0
         layout = PSAPI_WORKING_SET_EX_INFORMATION[self.POINTER]
-        for row in _at(buffer, layout, size // layout.itemsize):
+        for row in at(buffer, layout, size // layout.itemsize):
             row["VirtualAttributes"] = process.attributes.get(int(row["VirtualAddress"]) // PAGE * PAGE, 0)
         return 1
 
@@ -259,7 +298,7 @@ class FakeWindows:
         process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
         if process is None:
             return 0
-        counters = _at(buffer, PROCESS_MEMORY_COUNTERS[self.POINTER], 1)[0]
+        counters = at(buffer, PROCESS_MEMORY_COUNTERS[self.POINTER], 1)[0]
         counters["PageFaultCount"] = process.page_faults & 0xFFFFFFFF
         counters["WorkingSetSize"] = counters["PeakWorkingSetSize"] = len(process.working_set) * PAGE
         return 1
@@ -272,11 +311,11 @@ class FakeWindows:
         limit = 0x7FFF_FFFF_0000 if self.POINTER == 8 else 0x7FFF_0000
         if process is None or process.exited or address >= limit:
             return self._fail(winapi.ERROR_INVALID_PARAMETER)
-        region = _at(buffer, MEMORY_BASIC_INFORMATION[self.POINTER], 1)
+        region = at(buffer, MEMORY_BASIC_INFORMATION[self.POINTER], 1)
         for a in sorted(process.allocations, key=lambda a: a.start):
             if a.start <= address < a.start + a.size:
                 protect = a.protect | (winapi.PAGE_GUARD if a.guard else 0)
-                region[0] = (a.start, a.start, a.protect, a.size, winapi.MEM_COMMIT, protect, a.type)
+                region[0] = (a.start, a.start, a.reserved or a.protect, a.size, winapi.MEM_COMMIT, protect, a.type)
                 return size
             if address < a.start:
                 limit = a.start
@@ -289,13 +328,8 @@ class FakeWindows:
         process = self._of(handle, winapi.QUERY_RIGHTS)
         for a in process.allocations if process is not None and not process.exited else ():
             if a.start <= address < a.start + a.size and a.file:
-                return _write_utf16(buffer, a.file, chars)
+                return write_utf16(buffer, a.file, chars)
         return self._fail(winapi.ERROR_INVALID_PARAMETER)
-
-    def QueryDosDeviceW(self, drive: str, buffer: int, chars: int) -> int:
-        """The device of a drive letter, with its two closing zeros."""
-        device = self.drives.get(drive)
-        return _write_utf16(buffer, device + "\0\0", chars) if device else self._fail(2)
 
     def VirtualAlloc(self, address: int | None, size: int, kinds: int, protect: int) -> int:
         """Memory of the calling process, real; with MEM_WRITE_WATCH its writes are told."""
@@ -315,51 +349,22 @@ class FakeWindows:
         if shadow is None or start + size > base + len(shadow):
             self._fail(winapi.ERROR_INVALID_PARAMETER)
             return 0xFFFFFFFF
-        counter = _at(count, f"<u{self.POINTER}", 1)
+        counter = at(count, f"<u{self.POINTER}", 1)
         written: list[int] = []
-        for at in range(start // PAGE * PAGE, start + size, PAGE):
-            now, before = ctypes.string_at(at, PAGE), slice(at - base, at - base + PAGE)
+        for page in range(start // PAGE * PAGE, start + size, PAGE):
+            now, before = ctypes.string_at(page, PAGE), slice(page - base, page - base + PAGE)
             if now != shadow[before] and len(written) < int(counter[0]):
-                written.append(at)
+                written.append(page)
                 if flags & winapi.WRITE_WATCH_FLAG_RESET:  # the pages not returned stay set
                     shadow[before] = now
-        _at(addresses, f"<u{self.POINTER}", len(written) or 1)[: len(written)] = written
-        counter[0], _at(granularity, "<u4", 1)[0] = len(written), PAGE
+        at(addresses, f"<u{self.POINTER}", len(written) or 1)[: len(written)] = written
+        counter[0], at(granularity, "<u4", 1)[0] = len(written), PAGE
         return 0
-
-    # -- processes ------------------------------------------------------------------------------------------------
-
-    def CreateToolhelp32Snapshot(self, flags: int, pid: int) -> int:
-        """A listing of the processes."""
-        self.opened += 4
-        self._snapshots[self.opened] = list(self.processes.values())
-        return self.opened
-
-    def Process32FirstW(self, snapshot: int, buffer: int) -> int:
-        """The first entry; 18 (ERROR_NO_MORE_FILES) when there is none."""
-        if not self._snapshots[snapshot]:
-            return self._fail(18)
-        process = self._snapshots[snapshot].pop(0)
-        entry = _at(buffer, PROCESSENTRY32W[self.POINTER], 1)[0]
-        entry["th32ProcessID"], entry["th32ParentProcessID"] = process.pid, process.parent
-        entry["szExeFile"] = np.frombuffer(process.name.encode("utf-16-le").ljust(520, b"\0"), "V520")[0]
-        return 1
-
-    Process32NextW = Process32FirstW
-
-    def CreateJobObjectW(self, security: None, name: None) -> int:
-        """No jobs on this machine: 5."""
-        return self._fail(winapi.ERROR_ACCESS_DENIED)
-
-    def SetConsoleCtrlHandler(self, handler: int, add: int) -> int:
-        """Keeps the handlers, the latest last."""
-        self.handlers.append(handler) if add else self.handlers.remove(handler)
-        return 1
 
     # -- plumbing -------------------------------------------------------------------------------------------------
 
     def _of(self, handle: int, rights: int) -> FakeProcess | None:
-        pid, granted = self.handles.get(handle, (0, 0))
+        pid, granted = self._held(handle)
         if not pid:
             self._fail(winapi.ERROR_INVALID_HANDLE)
             return None
@@ -368,21 +373,4 @@ class FakeWindows:
         if granted & rights != rights:
             self._fail(winapi.ERROR_ACCESS_DENIED)
             return None
-        return self.processes[pid]
-
-    def _fail(self, code: int) -> int:
-        self._error = code
-        return 0
-
-
-def _at(address: int, dtype: Any, count: int) -> Any:
-    """The memory at an address as an array: what a kernel would write into."""
-    layout = np.dtype(dtype)
-    memory = (ctypes.c_char * (layout.itemsize * count)).from_address(address)
-    return np.frombuffer(memoryview(memory), layout)
-
-
-def _write_utf16(buffer: int, text: str, chars: int) -> int:
-    units = np.frombuffer(text.encode("utf-16-le"), "<u2")[:chars]
-    _at(buffer, "<u2", len(units))[:] = units
-    return len(units)
+        return self.processes.get(pid)

@@ -32,7 +32,7 @@ def machine(**options) -> FakeWindows:
 
 def traced(windows, *pids, launched=True, context=None, **options):
     source = PageFaults(poll_ms=1, **options)
-    source.api, source.exits_seconds = windows, 0
+    source.api, source.exits_seconds, source.own_thread = windows, 0, False
     context = context or Context(targets=tuple(ScriptedTarget(pid, launched=launched) for pid in pids or (7,)))
     source.start(context)
     return source, context

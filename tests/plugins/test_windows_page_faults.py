@@ -189,7 +189,7 @@ def test_a_counter_of_32_bits_wraps():
 def test_polling_follows_the_fill():
     windows = machine()
     source = PageFaults(poll_ms=50)
-    source.api = windows
+    source.api, source.own_thread = windows, False
     source.start(Context(targets=(ScriptedTarget(),)))
     for _ in range(20):
         list(source.drain(0.0))

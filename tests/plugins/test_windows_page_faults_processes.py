@@ -102,7 +102,19 @@ def test_a_32_bit_tracer_refuses_a_64_bit_process():
     source, _ = traced(windows)
     windows.processes[7].fault(0x80400000, HEAP)
     rows = faults(source.drain(0.0))
-    assert rows["flags"][0] & FAULT_PC_KERNEL
+    assert not rows["flags"][0] & FAULT_PC_KERNEL  # such a process may have 4 GiB for its own code
+    list(source.stop())
+
+
+@pytest.mark.parametrize(("highest", "kernel"), [(0x7FFEFFFF, True), (0xBFFEFFFF, False)])
+def test_where_the_kernel_of_a_32_bit_windows_begins_is_asked(highest, kernel):
+    windows = machine(pointer=4)
+    windows.process(1)
+    windows.highest = highest  # the second: booted with 3 GB for programs
+    source, _ = traced(windows)
+    windows.processes[7].fault(0x80400000, HEAP)
+    rows = faults(source.drain(0.0))
+    assert bool(rows["flags"][0] & FAULT_PC_KERNEL) is kernel
     assert rows["pc"].dtype == np.dtype("<u8")
     list(source.stop())
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wstrace.schema import OFFSET_UNKNOWN
 from wstrace_symbols.image import Image, ImageError, ImageFile
 from wstrace_symbols.pe import SECTION_HEADER, read_image
 from wstrace_symbols.resolver import Sections
@@ -212,3 +213,10 @@ def test_wines_dlls_as_objdump_reads_them(path):
 
 def test_section_headers_are_40_bytes():
     assert SECTION_HEADER.itemsize == 40
+
+
+def test_a_view_that_is_no_image_has_no_section(tmp_path):
+    (tmp_path / "a.dll").write_bytes(pe())
+    flat, known = Sections().resolve(str(tmp_path / "a.dll"), np.array([OFFSET_UNKNOWN + 0x1000, 0x1000], "<u8"))
+    assert (str(flat), flat.section) == ("a.dll", "")
+    assert known.section == ".text"

@@ -13,6 +13,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
 from wstrace_mapped_files.epoch import Mapping as Row
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory, columns
 
 #: a listing asks once for each allocation of the process: some hundred calls of 1 to 2 us
@@ -20,7 +21,7 @@ LISTING_NS = 50_000_000
 COMPLETE = True
 
 
-def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: Any = winapi) -> Any:
+def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: WindowsApi = winapi) -> Any:
     """The mappings of a process now, as columns start, end, offset, file, flags; None when it is gone."""
     try:
         handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
@@ -38,7 +39,7 @@ def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
     return [""] * len(rows)
 
 
-def mapped_file(address: int, pid: int | None = None, api: Any = winapi) -> str | None:
+def mapped_file(address: int, pid: int | None = None, api: WindowsApi = winapi) -> str | None:
     r"""The path of the file mapped at an address, with its drive letter or as `\\server\share\file`; None without one.
 
     Raises:

@@ -2,7 +2,7 @@
 
 Pointers are passed as integers (`array.ctypes.data`). psapi.dll is asked for the bare names: it exports them on every
 Windows (kernel32's K32 names came with Windows 7), which Microsoft's pages give as the portable choice.
-A stand-in with the same functions is `fake_windows`; whatever takes an `api` takes either.
+`WindowsApi` has their signatures; whatever takes an `api` takes this module, or a stand-in with the same functions.
 Sources: Microsoft Learn, pages of psapi.h, memoryapi.h, processthreadsapi.h, tlhelp32.h; error codes of winerror.h.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_int32, c_size_t, c_uint32, c_void_p, c_wchar_p
-from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.foreign import declare
+from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import POINTER as POINTER  # the width that whoever takes an `api` reads
 
 # -- rights, PROCESS_* of winnt.h ---------------------------------------------------------------------------------
@@ -43,6 +43,7 @@ ERROR_CALL_NOT_IMPLEMENTED = 120
 ERROR_INSUFFICIENT_BUFFER = 122
 ERROR_PROC_NOT_FOUND = 127
 ERROR_PARTIAL_COPY = 299
+ERROR_MORE_DATA = 234
 ERROR_NO_MORE_ITEMS = 259
 ERROR_NOACCESS = 998
 
@@ -76,6 +77,7 @@ PAGE_GUARD = 0x100
 WRITE_WATCH_FLAG_RESET = 1
 
 TH32CS_SNAPPROCESS = 2
+_PROTECTION_LEVEL, PROTECTION_LEVEL_NONE = 7, 0xFFFF_FFFE  # GetProcessInformation: ProcessProtectionLevelInfo
 INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
 
 # -- psapi.dll ----------------------------------------------------------------------------------------------------
@@ -103,6 +105,23 @@ WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c
 SetConsoleCtrlHandler = declare("kernel32.dll", "SetConsoleCtrlHandler", c_int32, c_void_p, c_int32)
 TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
 IsWow64Process = declare("kernel32.dll", "IsWow64Process", c_int32, c_void_p, c_void_p)
+#: Windows 10 1511: the machine (IMAGE_FILE_MACHINE_*) of a process, 0 = native, and of the system
+IsWow64Process2 = declare("kernel32.dll", "IsWow64Process2", c_int32, c_void_p, c_void_p, c_void_p)
+GetProcessId = declare("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
+#: ProcessProtectionLevelInfo = 7: a DWORD
+GetProcessInformation = declare("kernel32.dll", "GetProcessInformation", c_int32, c_void_p, c_int32, c_void_p, c_uint32)
+#: ProcessBasicInformation = 0; gives an NTSTATUS
+NtQueryInformationProcess = declare(
+    "ntdll.dll", "NtQueryInformationProcess", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
+)
+RtlNtStatusToDosError = declare("ntdll.dll", "RtlNtStatusToDosError", c_uint32, c_int32)
+#: the true version, whatever the manifest of the calling program says
+RtlGetVersion = declare("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
+GetSystemInfo = declare("kernel32.dll", "GetSystemInfo", None, c_void_p)
+GetCurrentThread = declare("kernel32.dll", "GetCurrentThread", c_void_p)
+SetThreadPriority = declare("kernel32.dll", "SetThreadPriority", c_int32, c_void_p, c_int32)
+timeBeginPeriod = declare("winmm.dll", "timeBeginPeriod", c_uint32, c_uint32)
+timeEndPeriod = declare("winmm.dll", "timeEndPeriod", c_uint32, c_uint32)
 QueryFullProcessImageNameW = declare(
     "kernel32.dll", "QueryFullProcessImageNameW", c_int32, c_void_p, c_uint32, c_void_p, c_void_p
 )
@@ -119,6 +138,12 @@ GetWriteWatch = declare(
 )
 ResetWriteWatch = declare("kernel32.dll", "ResetWriteWatch", c_uint32, c_void_p, c_size_t)
 QueryDosDeviceW = declare("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
+FindFirstVolumeW = declare("kernel32.dll", "FindFirstVolumeW", c_void_p, c_void_p, c_uint32)
+FindNextVolumeW = declare("kernel32.dll", "FindNextVolumeW", c_int32, c_void_p, c_void_p, c_uint32)
+FindVolumeClose = declare("kernel32.dll", "FindVolumeClose", c_int32, c_void_p)
+GetVolumePathNamesForVolumeNameW = declare(
+    "kernel32.dll", "GetVolumePathNamesForVolumeNameW", c_int32, c_wchar_p, c_void_p, c_uint32, c_void_p
+)
 CreateToolhelp32Snapshot = declare("kernel32.dll", "CreateToolhelp32Snapshot", c_void_p, c_uint32, c_uint32)
 Process32FirstW = declare("kernel32.dll", "Process32FirstW", c_int32, c_void_p, c_void_p)
 Process32NextW = declare("kernel32.dll", "Process32NextW", c_int32, c_void_p, c_void_p)
@@ -134,12 +159,22 @@ CreateIoCompletionPort = declare(
 #: of a job's messages: its number, the key of the port, the pid
 GetQueuedCompletionStatus = declare("kernel32.dll", "GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32)
 
+IsProcessInJob = declare("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_void_p, c_void_p)
+QueryInformationJobObject = declare(
+    "kernel32.dll", "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
+)
+
 # -- advapi32.dll -------------------------------------------------------------------------------------------------
 OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
 #: TokenUser = 1: a TOKEN_USER, whose first member points to the SID behind it
 GetTokenInformation = declare(
     "advapi32.dll", "GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p
 )
+LookupPrivilegeValueW = declare("advapi32.dll", "LookupPrivilegeValueW", c_int32, c_wchar_p, c_wchar_p, c_void_p)
+AdjustTokenPrivileges = declare(
+    "advapi32.dll", "AdjustTokenPrivileges", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p, c_void_p
+)
+PrivilegeCheck = declare("advapi32.dll", "PrivilegeCheck", c_int32, c_void_p, c_void_p, c_void_p)
 
 
 def GetLastError() -> int:  # noqa: N802 - the system's own name
@@ -164,17 +199,40 @@ def failed(call: str, code: int, what: str = "") -> Unavailable:
     return Unavailable(why, DENIED if code == ERROR_ACCESS_DENIED else "")
 
 
-def open_process(api: Any, pid: int, rights: int) -> int:
+def open_process(api: WindowsApi, pid: int, rights: int) -> int:
     """A handle on a process; the caller closes it with CloseHandle.
 
     Raises:
         TargetExited: there is no such process.
-        Unavailable: access is refused; says what lifts it.
+        Unavailable: access is refused; says what lifts it, if anything does.
     """
     handle = api.OpenProcess(rights, 0, pid)
-    if handle:
-        return int(handle)
-    code = api.GetLastError()
-    if code == ERROR_INVALID_PARAMETER:
+    if not handle:
+        code = api.GetLastError()
+        if code == ERROR_INVALID_PARAMETER:
+            raise TargetExited(f"no process has the id {pid}")
+        if code == ERROR_ACCESS_DENIED and is_protected(api, pid):
+            raise Unavailable(
+                f"process {pid} is protected: Windows opens it to no program of a user's, elevated or not",
+                "trace another process: nothing lifts this",
+            )
+        raise failed("OpenProcess", code, f"of pid {pid}")
+    if api.GetProcessId(handle) not in (0, pid):  # OpenProcess looks past the lowest two bits of a number
+        api.CloseHandle(handle)
         raise TargetExited(f"no process has the id {pid}")
-    raise failed("OpenProcess", code, f"of pid {pid}")
+    return int(handle)
+
+
+def is_protected(api: WindowsApi, pid: int) -> bool:
+    """True for a protected process (antivirus, parts of the system, copy protection); False where it is not known."""
+    handle = api.OpenProcess(PROCESS_QUERY_LIMITED_INFORMATION, 0, pid)
+    if not handle:
+        return False
+    level = ctypes.c_uint32(PROTECTION_LEVEL_NONE)
+    try:
+        told = api.GetProcessInformation(handle, _PROTECTION_LEVEL, ctypes.addressof(level), 4)
+    except Unavailable:  # before Windows 8
+        told = 0
+    finally:
+        api.CloseHandle(handle)
+    return bool(told) and level.value != PROTECTION_LEVEL_NONE

@@ -5,14 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 import platform as machine
-import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
@@ -20,19 +17,27 @@ from wstrace.interfaces import Platform, Target, Usage
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import console as windows_console
 from wstrace_os.windows import process as processes
+from wstrace_os.windows import token
+from wstrace_os.windows.job import Job
+from wstrace_os.windows.resolve import resolve
 
 CREATE_SUSPENDED = 0x0000_0004  # processthreadsapi.h
 ATTACH_RIGHTS = winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE
 _SLICE_SECONDS = 0.2  # a blocking wait cannot be interrupted, so Ctrl-C is looked for between slices
 _ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND, _ERROR_ELEVATION_REQUIRED = 2, 3, 740
 _SIGTERM_CODE = 1
+#: `no`: the target is put into no job of ours, for programs that cannot be in one (some sandboxes and brokers)
+JOB_VARIABLE = "WSTRACE_JOB"
 
 
 class WindowsTarget(Target):
     """A process by its handle. Launched: created suspended, it runs from resume() on."""
 
-    def __init__(self, pid: int, name: str, handle: int, child: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(self, pid: int, name: str, handle: int, child: subprocess.Popen[bytes] | None = None,
+                 job: Job | None = None) -> None:  # fmt: skip
         self.pid, self.name, self.launched = pid, name, child is not None
+        #: tells of its children; None for an attached process, and where Windows lets it into no job of ours
+        self.job = job
         self.exit_code: int | None = None
         self._handle, self._child, self._resumed = handle, child, False
         self._last = Usage()
@@ -42,13 +47,12 @@ class WindowsTarget(Target):
         if self._child is None or self._resumed:
             return
         # not by psutil, which switches SeDebugPrivilege on when it is imported (observed)
-        handle = winapi.open_process(winapi, self.pid, winapi.PROCESS_SUSPEND_RESUME)
-        try:
+        with processes.opened(winapi, self.pid, winapi.PROCESS_SUSPEND_RESUME) as handle:
+            if self.job is not None:
+                self.job.release()  # from here on it does not end with us
             status = winapi.NtResumeProcess(handle)
-        finally:
-            winapi.CloseHandle(handle)
         if status < 0:
-            raise winapi.failed("NtResumeProcess", status, f"of pid {self.pid}")
+            raise winapi.failed("NtResumeProcess", winapi.RtlNtStatusToDosError(status), f"of pid {self.pid}")
         self._resumed = True
 
     def wait(self, timeout: float) -> int | None:
@@ -89,6 +93,9 @@ class WindowsTarget(Target):
         if self._child is not None and not self._resumed:
             self._child.kill()
             self.wait(5)
+        if self.job is not None:
+            self.job.close()
+            self.job = None
         if self._handle:
             self.usage()
             winapi.CloseHandle(self._handle)
@@ -105,29 +112,31 @@ class WindowsPlatform(Platform):
     page_size = mmap.PAGESIZE
 
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
-        """A process created suspended; a venv's python.exe is resolved to the interpreter that it would start.
+        """A process created suspended, in a job that tells of its children; what starts: see `resolve`.
 
         Raises:
-            CommandNotFound, CannotExecute: as Windows answered.
+            CommandNotFound, CannotExecute: there is no such program, or Windows refuses it.
             Unavailable: another user was asked for.
         """
         if user is not None:
             raise Unavailable("wstrace launches as another user on POSIX systems only", "use runas or psexec for it")
-        if (shutil.which(command[0]) or "").lower().endswith((".bat", ".cmd")):
-            raise CannotExecute(f"{command[0]!r} is a batch file", f"write: wstrace run -- cmd /c {command[0]} ...")
-        executable, environment = interpreter(command[0])
+        program = resolve(command)
         try:
             child = subprocess.Popen(
-                list(command), executable=executable, env=environment, creationflags=CREATE_SUSPENDED
+                program.arguments, executable=program.path, env=program.environment, creationflags=CREATE_SUSPENDED
             )
         except OSError as error:
             raise _refused(command[0], error) from None
+        job = None
         try:
             handle = winapi.open_process(winapi, child.pid, ATTACH_RIGHTS)
-        except Unavailable:
+            if os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0"):
+                with suppress(Unavailable):  # then its children are looked for as an attached target's are
+                    job = Job(winapi, child.pid)
+        except BaseException:
             child.kill()
             raise
-        return WindowsTarget(child.pid, os.path.basename(command[0]), handle, child)
+        return WindowsTarget(child.pid, os.path.basename(command[0]), handle, child, job)
 
     def attach(self, pid: int) -> Target:
         """A handle on a running process. Raises TargetExited, or Unavailable when access is denied."""
@@ -147,7 +156,7 @@ class WindowsPlatform(Platform):
             "system": f"Windows {machine.version()}",
             "machine": machine.machine(),
             "python": f"{machine.python_version()}, {8 * winapi.POINTER}-bit",
-            "privilege": "administrator" if _elevated() else "user",
+            "privilege": "administrator" if token.elevated(winapi) else "user",
         }
         wine = _wine_version()
         return {**shown, "wine": f"{wine}: the watch of working sets is a stub there"} if wine else shown
@@ -161,7 +170,7 @@ class WindowsPlatform(Platform):
 
     def debug_privilege(self) -> None:
         """Switches SeDebugPrivilege on."""
-        processes.enable_debug_privilege()
+        token.set_debug_privilege(winapi)
 
     def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
         """Holds the end that Windows puts to a process whose console closes."""
@@ -177,56 +186,12 @@ def platform() -> Platform:
     return WindowsPlatform()
 
 
-def interpreter(command: str) -> tuple[str | None, dict[str, str] | None]:
-    """(executable, environment) in place of a venv's python.exe, which only starts another process; else (None, None).
-
-    As multiprocessing does it: the base interpreter is run with __PYVENV_LAUNCHER__ naming the venv's own.
-    """
-    path = shutil.which(command)
-    if path is None:
-        return None, None
-    here = Path(path)
-    for folder in (here.parent, here.parent.parent):
-        home = _home(folder / "pyvenv.cfg")
-        if home is None:
-            continue
-        base = home / here.name
-        if not base.is_file():
-            base = Path(getattr(sys, "_base_executable", "")) if _same(path, sys.executable) else base
-        if base.is_file() and not _same(str(base), path):
-            return str(base), {**os.environ, "__PYVENV_LAUNCHER__": str(here)}
-    return None, None
-
-
-def _home(file: Path) -> Path | None:
-    """The folder of the base interpreter that a pyvenv.cfg names."""
-    try:
-        lines = file.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return None
-    for key, _, value in (line.partition("=") for line in lines[:100]):
-        if key.strip().lower() == "home":
-            return Path(value.strip())
-    return None
-
-
-def _same(one: str, other: str) -> bool:
-    return os.path.normcase(os.path.abspath(one)) == os.path.normcase(os.path.abspath(other))
-
-
 def _refused(command: str, error: OSError) -> CommandNotFound | CannotExecute:
     code = getattr(error, "winerror", None)
     if code in (_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND) or isinstance(error, FileNotFoundError):
         return CommandNotFound(f"there is no command {command!r}", "give its path, or look at PATHEXT and PATH")
     remedy = "run wstrace in an elevated terminal" if code == _ERROR_ELEVATION_REQUIRED else ""
     return CannotExecute(f"{command!r} cannot be executed: {error.strerror} ({code})", remedy)
-
-
-def _elevated() -> bool:
-    try:
-        return bool(processes.IsUserAnAdmin())
-    except Unavailable:
-        return False
 
 
 def _wine_version() -> str:

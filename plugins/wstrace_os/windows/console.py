@@ -10,9 +10,9 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows.interface import WindowsApi
 
 CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT = 2, 5, 6
 #: Windows ends the process when the handler returns, and after 5 s whatever it does
@@ -22,7 +22,7 @@ _HandlerRoutine = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)(ctypes.c_int3
 
 
 @contextmanager
-def held_close(api: Any, ask: Callable[[], None]) -> Iterator[None]:
+def held_close(api: WindowsApi, ask: Callable[[], None]) -> Iterator[None]:
     """While entered, a close calls ask() on a thread of the system's and is held until the exit, 4.5 s at most.
 
     Args:

@@ -1,7 +1,9 @@
-"""Births in the family of a launched process, told by a job object when they happen.
+"""Births in the family of a launched process, told by a job object.
 
-Source: Microsoft Learn, jobapi2.h: AssignProcessToJobObject, SetInformationJobObject; winnt.h:
-JOBOBJECT_ASSOCIATE_COMPLETION_PORT, JOBOBJECT_EXTENDED_LIMIT_INFORMATION.
+While its process is suspended the job also ends it when the tracer is killed: none is left behind that never ran.
+Source: Microsoft Learn, jobapi2.h: AssignProcessToJobObject, SetInformationJobObject, QueryInformationJobObject;
+winnt.h: JOBOBJECT_ASSOCIATE_COMPLETION_PORT (its messages are not guaranteed), JOBOBJECT_EXTENDED_LIMIT_INFORMATION,
+JOBOBJECT_BASIC_PROCESS_ID_LIST.
 """
 
 from __future__ import annotations
@@ -11,17 +13,23 @@ from typing import Any
 import numpy as np
 
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows.interface import WindowsApi
 
 _RIGHTS = winapi.PROCESS_SET_QUOTA | winapi.PROCESS_TERMINATE  # what its page asks for
-_ASSOCIATE_COMPLETION_PORT, _EXTENDED_LIMITS = 7, 9  # JOBOBJECTINFOCLASS
+_PROCESS_ID_LIST, _ASSOCIATE_COMPLETION_PORT, _EXTENDED_LIMITS = 3, 7, 9  # JOBOBJECTINFOCLASS
 #: JOBOBJECT_EXTENDED_LIMIT_INFORMATION: bytes by pointer width, and where LimitFlags stands
 _LIMITS_BYTES, _LIMIT_FLAGS_AT = {8: 144, 4: 112}, 16
 _BREAKAWAY_OK = 0x800  # else a child that asks to be outside of its parent's job could not be made
+_KILL_ON_JOB_CLOSE = 0x2000
 _NEW_PROCESS = 6  # JOB_OBJECT_MSG_NEW_PROCESS
+_LIST_HEAD = 8  # NumberOfAssignedProcesses, NumberOfProcessIdsInList
+_MAX_MEMBERS = 1 << 16
 
 
 class Job:
-    """A job without limits around a process that has not run yet: its descendants are born into it.
+    """A job around a process that has not run yet: its descendants are born into it.
+
+    Until release() the end of this tracer ends the process. Then the job has no limits.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
@@ -31,8 +39,8 @@ class Job:
         Unavailable: Windows lets the process into no job of ours (it may be in one that forbids it).
     """
 
-    def __init__(self, api: Any, pid: int) -> None:
-        self._api, self._pid = api, pid
+    def __init__(self, api: WindowsApi, pid: int) -> None:
+        self._api, self.pid = api, pid
         self._message, self._key, self._about = np.zeros(1, "<u4"), np.zeros(1, "<u8"), np.zeros(1, "<u8")
         self._handles: list[int] = []
         try:
@@ -40,22 +48,20 @@ class Job:
             self._port = self._made(
                 "CreateIoCompletionPort", api.CreateIoCompletionPort(winapi.INVALID_HANDLE_VALUE, None, 0, 1)
             )
-            limits = np.zeros(_LIMITS_BYTES[api.POINTER], "|u1")
-            limits[_LIMIT_FLAGS_AT : _LIMIT_FLAGS_AT + 4].view("<u4")[0] = _BREAKAWAY_OK
-            self._set(_EXTENDED_LIMITS, limits)
             self._set(_ASSOCIATE_COMPLETION_PORT, np.array([1, self._port], f"<u{api.POINTER}"))
             process = winapi.open_process(api, pid, _RIGHTS)
             try:
                 self._made("AssignProcessToJobObject", api.AssignProcessToJobObject(self._job, process), keep=False)
             finally:
                 api.CloseHandle(process)
+            self._limit(_BREAKAWAY_OK | _KILL_ON_JOB_CLOSE)
         except BaseException:
             self.close()
             raise
 
     def _made(self, call: str, result: Any, *, keep: bool = True) -> int:
         if not result:
-            raise winapi.failed(call, self._api.GetLastError(), f"for pid {self._pid}")
+            raise winapi.failed(call, self._api.GetLastError(), f"for pid {self.pid}")
         if keep:
             self._handles.append(int(result))
         return int(result)
@@ -64,16 +70,47 @@ class Job:
         done = self._api.SetInformationJobObject(self._job, what, value.ctypes.data, value.nbytes)
         self._made("SetInformationJobObject", done, keep=False)
 
-    def news(self) -> bool:
-        """Whether a process was born in it since the last call."""
-        born = False
+    def _limit(self, flags: int) -> None:
+        limits = np.zeros(_LIMITS_BYTES[self._api.POINTER], "|u1")
+        limits[_LIMIT_FLAGS_AT : _LIMIT_FLAGS_AT + 4].view("<u4")[0] = flags
+        self._set(_EXTENDED_LIMITS, limits)
+
+    def release(self) -> None:
+        """The process goes on without us from now on. Raises Unavailable when the system refuses."""
+        self._limit(_BREAKAWAY_OK)
+
+    def news(self) -> list[int]:
+        """The processes that were born in it since the last call, of which each may have ended by now."""
+        born: list[int] = []
         places = (self._message.ctypes.data, self._key.ctypes.data, self._about.ctypes.data)
         while self._api.GetQueuedCompletionStatus(self._port, *places, 0):
-            born |= self._message[0] == _NEW_PROCESS and int(self._about[0]) != self._pid
-        return bool(born)
+            if self._message[0] == _NEW_PROCESS and int(self._about[0]) != self.pid:
+                born.append(int(self._about[0]))
+        return born
+
+    def members(self) -> list[int]:
+        """The processes that are in it now; [] when the system does not tell."""
+        room = 256
+        while room <= _MAX_MEMBERS:
+            listed = np.zeros(_LIST_HEAD + room * self._api.POINTER, "|u1")
+            done = self._api.QueryInformationJobObject(
+                self._job, _PROCESS_ID_LIST, listed.ctypes.data, listed.nbytes, None
+            )
+            if done:
+                pids: list[int] = listed[_LIST_HEAD:].view(f"<u{self._api.POINTER}").tolist()
+                return pids[: int(listed[4:8].view("<u4")[0])]
+            if self._api.GetLastError() != winapi.ERROR_MORE_DATA:
+                break
+            room *= 4
+        return []
+
+    def has(self, process: int) -> bool:
+        """True when the process of a handle is in it: its number may be another's by the time it is opened."""
+        result = np.zeros(1, "<u4")
+        return bool(self._api.IsProcessInJob(process, self._job, result.ctypes.data) and result[0])
 
     def close(self) -> None:
-        """Closes the handles: its processes go on, and stay in the job."""
+        """Closes the handles: its processes go on, and stay in the job. Before release() they are ended."""
         for handle in self._handles:
             self._api.CloseHandle(handle)
         self._handles.clear()

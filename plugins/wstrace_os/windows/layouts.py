@@ -38,7 +38,8 @@ PSAPI_WS_WATCH_INFORMATION_EX = _both(
 )
 
 PSAPI_WORKING_SET_BLOCK: dict[int, np.dtype[Any]] = {8: np.dtype("<u8"), 4: np.dtype("<u4")}
-"""Bits: Protection 0-4, ShareCount 5-7, Shared 8, Reserved 9-11, VirtualPage from 12; NumberOfEntries is as wide."""
+"""Bits: Protection 0-4, ShareCount 5-7, Shared 8, NUMA node 9-11 (the page says reserved), VirtualPage from 12;
+NumberOfEntries is as wide."""
 
 PSAPI_WORKING_SET_EX_INFORMATION = _both([("VirtualAddress", "P", 0, 0), ("VirtualAttributes", "P", 8, 4)], 16, 8)
 """Attribute bits, Valid = 1: Valid 0, ShareCount 1-3, Win32Protection 4-14, Shared 15, Node 16-21, Locked 22,
@@ -84,6 +85,25 @@ PROCESSENTRY32W = _both(
 )
 """szExeFile: 260 UTF-16 code units."""
 
+PROCESS_BASIC_INFORMATION = _both(
+    [("UniqueProcessId", "P", 32, 16), ("InheritedFromUniqueProcessId", "P", 40, 20)],
+    48,
+    24,
+)
+"""NtQueryInformationProcess, class 0 (winternl.h; the parent's number stands in its last Reserved member)."""
+
+SYSTEM_INFO = _both([("dwPageSize", "<u4", 4, 4), ("lpMaximumApplicationAddress", "P", 16, 12)], 48, 36)
+
+OSVERSIONINFOW = np.dtype([("dwOSVersionInfoSize", "<u4"), ("dwMajorVersion", "<u4"), ("dwMinorVersion", "<u4"),
+                           ("dwBuildNumber", "<u4"), ("dwPlatformId", "<u4"), ("szCSDVersion", "V256")])  # fmt: skip
+assert OSVERSIONINFOW.itemsize == 276  # the same in both widths
+
+PROCESS_MACHINE_INFORMATION = np.dtype([("ProcessMachine", "<u2"), ("Res0", "<u2"), ("MachineAttributes", "<u4")])
+assert PROCESS_MACHINE_INFORMATION.itemsize == 8
+
+PRIVILEGE_SET = np.dtype([("Count", "<u4"), ("Control", "<u4"), ("Luid", "V8"), ("Attributes", "<u4")])
+assert PRIVILEGE_SET.itemsize == 20
+
 LUID_AND_ATTRIBUTES = np.dtype([("Count", "<u4"), ("Luid", "V8"), ("Attributes", "<u4")])
 """TOKEN_PRIVILEGES (winnt.h) with one entry, the same in both widths."""
 assert LUID_AND_ATTRIBUTES.itemsize == 16
@@ -96,6 +116,8 @@ LAYOUT_SIZES = {
     "MEMORY_BASIC_INFORMATION": (48, 28),
     "PROCESS_MEMORY_COUNTERS": (72, 40),
     "PROCESSENTRY32W": (568, 556),
+    "PROCESS_BASIC_INFORMATION": (48, 24),
+    "SYSTEM_INFO": (48, 36),
 }
 for _name, (_x64, _x86) in LAYOUT_SIZES.items():
     assert globals()[_name][8].itemsize == _x64, _name

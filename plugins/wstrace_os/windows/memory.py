@@ -26,17 +26,22 @@ from wstrace.schema import (
     MAP_READ,
     MAP_SHARED,
     MAP_WRITE,
+    OFFSET_UNKNOWN,
     SPACE_MAP,
     SPACE_REPLACE,
     SPACE_UNMAP,
 )
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import MEMORY_BASIC_INFORMATION
+from wstrace_os.windows.paths import drive_path, utf16
+from wstrace_os.windows.process import kernel_base
 
 _GRANULARITY = 16  # allocations start at multiples of 64 KiB
 _MAX_REGIONS = 4096  # of one allocation: a hostile target may have millions
 _MAX_QUESTIONS = 512  # a drain asks for so many unknown places at most; the others at the next one
 _RECHECK_SECONDS = 0.1
+_MAX_NOTHING = 1 << 14
 _PATH_CHARS = 32_768  # GetMappedFileNameW: longer than MAX_PATH under \\?\
 
 _READABLE = winapi.PAGE_READONLY | winapi.PAGE_READWRITE | winapi.PAGE_WRITECOPY
@@ -60,7 +65,10 @@ class Region(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """One VirtualAlloc, MapViewOfFile or loaded image: [start, end), its type (MEM_*), protection and file."""
+    """One VirtualAlloc, MapViewOfFile or loaded image: [start, end), its type (MEM_*), protection and file.
+
+    protect: what it was made with. committed: the protections that its committed pages have now, or-ed; 0 without any.
+    """
 
     start: int
     end: int
@@ -68,6 +76,7 @@ class Allocation(NamedTuple):
     protect: int
     file: str
     stack: bool
+    committed: int = 0
 
     @property
     def name(self) -> str:
@@ -78,20 +87,30 @@ class Allocation(NamedTuple):
 
     @property
     def flags(self) -> int:
-        """MAP_* bits and kind, as ADDRESS_SPACE has them. An image is private: its writable pages are copied."""
+        """MAP_* bits and kind, as ADDRESS_SPACE has them. An image is private: its writable pages are copied.
+
+        The rights are those of the committed pages: the heap of a compiler is reserved without any.
+        """
         kind = KIND_FILE if self.file else KIND_STACK if self.stack else KIND_ANON
         if not self.file and self.type != winapi.MEM_PRIVATE:
             kind = KIND_SHARED
         flags = kind << KIND_SHIFT
-        if self.protect & (_READABLE | _EXECUTABLE):
+        image = self.type == winapi.MEM_IMAGE
+        rights = self.protect if image or not self.committed else self.committed
+        if rights & (_READABLE | _EXECUTABLE):
             flags |= MAP_READ
-        if self.protect & (_WRITABLE | (0 if self.type == winapi.MEM_IMAGE else _WRITECOPY)):
+        if rights & (_WRITABLE | (0 if image else _WRITECOPY)):
             flags |= MAP_WRITE
-        if self.protect & _EXECUTABLE:
+        if rights & _EXECUTABLE:
             flags |= MAP_EXECUTE
         if self.type == winapi.MEM_MAPPED and not self.protect & _WRITECOPY:
             flags |= MAP_SHARED
         return flags
+
+    @property
+    def offset(self) -> int:
+        """Where it begins in its file: of an image by RVA; of a view OFFSET_UNKNOWN, for Windows does not tell it."""
+        return OFFSET_UNKNOWN if self.file and self.type != winapi.MEM_IMAGE else 0
 
 
 class Memory:
@@ -102,10 +121,12 @@ class Memory:
         handle: a handle with PROCESS_QUERY_INFORMATION and PROCESS_VM_READ; the caller keeps and closes it.
     """
 
-    def __init__(self, api: Any, handle: int) -> None:
+    def __init__(self, api: WindowsApi, handle: int) -> None:
         self._api, self._handle = api, handle
         self._information = np.zeros(1, MEMORY_BASIC_INFORMATION[api.POINTER])
         self._path = np.zeros(_PATH_CHARS, "<u2")
+        #: where the kernel's addresses begin for this process
+        self.kernel_base = kernel_base(api)
 
     def region(self, address: int) -> Region | None:
         """The region around an address; None past the end of the address space or after the process's exit."""
@@ -140,7 +161,7 @@ class Memory:
 
     def _allocation(self, regions: Iterator[Region], base: int) -> tuple[Allocation | None, Region | None]:
         """The allocation that those regions begin with, and the first region past it."""
-        first, end, guard = None, base, False
+        first, end, guard, committed = None, base, False, 0
         for count, region in enumerate(regions):
             if region.state == winapi.MEM_FREE or region.allocation != base or count == _MAX_REGIONS:
                 following: Region | None = region
@@ -148,13 +169,14 @@ class Memory:
             first = first or region
             end = region.base + region.size
             guard |= bool(region.protect & winapi.PAGE_GUARD)
+            committed |= region.protect if region.state == winapi.MEM_COMMIT else 0
         else:
             following = None
         if first is None:
             return None, following
         file = self.file_of(first)
         stack = guard and first.type == winapi.MEM_PRIVATE  # only stacks grow by guard pages (observed)
-        return Allocation(first.base, end, first.type, first.allocation_protect, file, stack), following
+        return Allocation(first.base, end, first.type, first.allocation_protect, file, stack, committed), following
 
     def file_of(self, region: Region) -> str:
         """The path of the file behind a region; "" for private memory, which is not asked."""
@@ -174,6 +196,8 @@ class AddressSpace:
         self._known: dict[int, Allocation] = {}
         self._checked: dict[int, float] = {}
         self._hopeless: set[int] = set()
+        self._nothing: dict[int, float] = {}  # places where nothing was, and when
+        self._kernel = memory.kernel_base
         self._starts = np.zeros(0, "<u8")
         self._ends = np.zeros(0, "<u8")
 
@@ -188,8 +212,10 @@ class AddressSpace:
     def discover(self, addresses: NDArray[np.uint64], now: int) -> dict[str, NDArray[Any]]:
         """Rows for what those addresses (u64, shape (n,)) touch and what was not known, or has changed.
 
-        At most 512 questions; an allocation is asked again at most every 0.1 s.
+        At most 512 questions; what is known, and a place where nothing was, is asked for again after 0.1 s at the
+        earliest. Addresses of the kernel are never asked for: no process's memory has them.
         """
+        addresses = addresses[addresses < np.uint64(self._kernel)]
         chunks = np.unique(addresses >> np.uint64(_GRANULARITY)) << np.uint64(_GRANULARITY)
         chunk_end = chunks + np.uint64((1 << _GRANULARITY) - 1)
         place = np.searchsorted(self._starts, chunk_end, "right") - 1
@@ -219,10 +245,14 @@ class AddressSpace:
         self._ask(start, events)
 
     def _ask(self, address: int, events: list[tuple[int, Allocation]]) -> None:
-        if address in self._hopeless:
+        now = time.perf_counter()
+        if address in self._hopeless or now - self._nothing.get(address, -_RECHECK_SECONDS) < _RECHECK_SECONDS:
             return
         allocation = self._memory.allocation(address)
         if allocation is None:
+            if len(self._nothing) >= _MAX_NOTHING:
+                self._nothing.clear()
+            self._nothing[address] = now
             return
         if allocation.start in self._known:  # it has more regions than are walked, and this is beyond them
             self._hopeless.add(address)
@@ -254,49 +284,7 @@ def columns(allocations: list[Allocation], strings: Dictionary) -> dict[str, NDA
     return {
         "start": np.array([a.start for a in allocations], "<u8"),
         "end": np.array([a.end for a in allocations], "<u8"),
-        "offset": np.zeros(len(allocations), "<u8"),
+        "offset": np.array([a.offset for a in allocations], "<u8"),
         "file": np.array([strings.code(a.name) for a in allocations], "<u4"),
         "flags": np.array([a.flags for a in allocations], "<u2"),
     }
-
-
-def utf16(units: NDArray[np.uint16]) -> str:
-    """Text of UTF-16 code units; an unpaired surrogate reads as U+FFFD, so that the text can be written anywhere."""
-    return units.tobytes().decode("utf-16-le", "replace")
-
-
-#: device -> drive letter, or "" for one without
-_drives: dict[str, str] = {}
-
-
-def drive_path(api: Any, path: str) -> str:
-    r"""`C:\dir\file` for `\Device\HarddiskVolume3\dir\file`, `\\server\share\file` for `\Device\Mup\server\share\file`.
-
-    A device without a drive letter stays as it is; Wine's `\??\C:\file` loses its prefix.
-    """
-    for prefix, instead in (("\\??\\", ""), ("\\Device\\Mup\\", "\\\\"), ("\\Device\\LanmanRedirector\\", "\\\\")):
-        if path.startswith(prefix):
-            return instead + path[len(prefix) :]
-    if not path.startswith("\\Device\\"):
-        return path
-    device, tail = _split_device(path)
-    if device not in _drives:
-        _drives.update({device: "", **_drive_letters(api)})
-    drive = _drives.get(device, "")
-    return drive + tail if drive else path
-
-
-def _split_device(path: str) -> tuple[str, str]:
-    end = path.find("\\", len("\\Device\\"))
-    return (path, "") if end < 0 else (path[:end], path[end:])
-
-
-def _drive_letters(api: Any) -> dict[str, str]:
-    """`\\Device\\HarddiskVolume3` -> `C:` for every letter now."""
-    target = np.zeros(1024, "<u2")
-    letters = {}
-    for letter in "ZYXWVUTSRQPONMLKJIHGFEDCBA":  # the first letter of a device wins
-        count = api.QueryDosDeviceW(f"{letter}:", target.ctypes.data, len(target))
-        if count:
-            letters[utf16(target[:count]).partition("\0")[0]] = f"{letter}:"
-    return letters

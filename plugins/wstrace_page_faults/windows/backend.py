@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
-from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import (
     ADDRESS_SPACE,
-    DTYPES,
     FAULT_MAJOR,
     FAULT_OBSERVER,
     FAULT_PC_KERNEL,
@@ -33,15 +30,19 @@ from wstrace.schema import (
 )
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
+from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.job import Job
-from wstrace_os.windows.memory import AddressSpace, Memory
+from wstrace_page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
+from wstrace_page_faults.windows.family import Family
+from wstrace_page_faults.windows.levels import expected, known, tried
+from wstrace_page_faults.windows.process import WatchedProcess
 from wstrace_page_faults.windows.records import Changes
-from wstrace_page_faults.windows.watch import KERNEL_RECORDS, Watch
+from wstrace_page_faults.windows.timing import Timing
+from wstrace_page_faults.windows.watch import KERNEL_RECORDS
 
-_FASTEST_SECONDS = 0.001
-_FILL = KERNEL_RECORDS // 4  # records that a drain should find; well under what is lost
 # how often new children are looked for, by a listing of all processes: where no job tells of them, and beside one
 _FAMILY_SECONDS, _STRAYS_SECONDS = 0.05, 0.5
+_LOOK_RIGHTS = winapi.PROCESS_QUERY_LIMITED_INFORMATION | winapi.SYNCHRONIZE
 
 
 class PageFaults(Source):
@@ -59,111 +60,125 @@ class PageFaults(Source):
     needs_target: ClassVar[bool] = True
 
     #: the system's functions, or a stand-in with the same ones
-    api: Any = winapi
+    api: WindowsApi = winapi
     #: how often it is asked whether a process has ended
     exits_seconds = 0.02
+    #: False: it looks only when it is asked to
+    own_thread = True
 
     def __init__(self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True) -> None:
-        self._slowest = max(poll_ms / 1000, _FASTEST_SECONDS)
-        self._pause = _FASTEST_SECONDS
+        self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
         self._kernel, self._children = kernel, children
-        self._processes: dict[int, _Process] = {}
-        self._ended: set[int] = set()
-        self._family_looked = self._exits_looked = 0  # when, in ns
+        self._family_looked = 0  # when, in ns
         self._jobs: list[Job] = []
-        self._drains = self._hidden = 0
+        self._new: list[WatchedProcess] = []  # taken in and not yet introduced
+        self._refused: list[tuple[int, str]] = []
+        self._drains = self._hidden = self._unseen = 0
         self._started = self._stopped = False
 
     @classmethod
     def probe(cls) -> Level:
         """Tried on the calling process, whose watch stays on until it ends."""
-        import os
-
         try:
-            Watch(cls.api, os.getpid()).close()
+            return tried(cls.api)
         except Unavailable as no:
             return Level("none", no.why, no.remedy)
-        return Level("full")
 
     def start(self, context: Context) -> None:
         """Watches every target; a launched one has not run yet.
 
         Raises:
-            Unavailable: access refused, a 32-bit Python for a 64-bit target, a stub (Wine), or traced already.
+            Unavailable: access refused, a 32-bit Python for a 64-bit target, a stub (Wine), traced already, or
+                `require` is "full" and the system gives less.
         """
         self._context = context
+        self._follows = self._children and context.children
+        traces_itself = any(target.pid == self.api.GetCurrentProcessId() for target in context.targets)
+        self._level = level = expected(self.api) if traces_itself else known(self.api)
+        if level.name != "full" and context.require == "full":
+            raise Unavailable(level.why, level.remedy)
+        self._family = Family(self.api)
+        self._jobs = [job for target in context.targets if (job := getattr(target, "job", None)) is not None]
+        self._drainer = Drainer(
+            self.api, self._slowest, self.exits_seconds, self._take_births, hidden=level.name != "full"
+        )
         try:
             for target in context.targets:
-                self._add(target.pid, launched=target.launched)
-                if target.launched and self._children and context.children:
-                    with suppress(Unavailable):  # then its children are looked for as an attached target's are
-                        self._jobs.append(Job(self.api, target.pid))
+                self._add(target.pid, 0, launched=target.launched)
         except BaseException:
             for process in self._processes.values():
                 process.watch.close()
             self._processes.clear()
-            self._close_jobs()
             raise
-        self._oldest = min((processes.created(self.api, target.pid) for target in context.targets), default=0)
         self._started = True
-        self._window = now_ns()
-        context.info.level = context.info.level or Level("full")
+        self._new = list(self._processes.values())
+        self._timing = Timing(self.api, self_traced=traces_itself)
+        self._timing.start()
+        if self.own_thread:
+            context.register_own_thread(self._drainer.start())
+        context.info.level = level
+        if level.name != "full":
+            context.info.note(level.why)
         if any(not target.launched for target in context.targets):
-            context.info.note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
+            self._context.info.note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
 
-    def _add(self, pid: int, *, launched: bool, parent: int = 0) -> _Process:
-        process = _Process(self.api, pid, self._context, parent)
-        self._processes[pid] = process
-        if parent:
+    @property
+    def _processes(self) -> dict[int, WatchedProcess]:
+        return self._drainer.processes
+
+    def _add(self, pid: int, parent: int | None, *, launched: bool = False) -> WatchedProcess:
+        """Watches a process. parent: 0 for a target, None where it is not known yet."""
+        process = WatchedProcess(self.api, pid, parent, launched=launched)
+        with self._drainer.lock:
+            self._processes[pid] = process
+            self._family.add(pid, process.created)
+        if process.parent:
             self._context.ledger.add("before_watch", process.watch.before, "page_fault")
         elif not launched:
             self._context.ledger.add("before_start", process.watch.discard(), "page_fault")
         if process.watch.shared:
-            self._context.info.note(
-                f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults"
-            )
+            self._context.info.note(f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults")
+        if emulated := processes.emulated(self.api, process.watch.handle):
+            self._context.info.note(f"pid {pid} runs {emulated} code by translation: instructions lie in the translator's memory")
         return process
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """Sleeps until the next look is due, at most timeout seconds, then empties every process's buffer."""
-        time.sleep(min(self._pause, max(timeout, 0)))  # sleep's timer is finer than a wait on an event
+        """Sleeps until the next look is due, at most timeout seconds, then gives what was found."""
+        time.sleep(min(self._drainer.pause, max(timeout, 0)))  # sleep's timer is finer than a wait on an event
         return self._drain()
 
     def _drain(self) -> Iterator[Batch]:
         self._drains += 1
-        window = (self._window, now_ns())
-        fullest = 0
-        if self._drains == 1:
-            for process in self._processes.values():
-                yield from self._introduce(process, window)
-        if self._children and self._context.children and self._family_is_due(window[1]):
+        self._drainer.look(exits=self._stopped)
+        found = self._drainer.take()
+        window = (found[0].window[0] if found else self._drainer.window, self._drainer.window)
+        yield from self._introduce_new(window)
+        if self._follows and window[1] - self._family_looked >= self._family_seconds * 1e9:
             self._family_looked = window[1]
-            yield from self._follow(window)
-        look = self._stopped or window[1] - self._exits_looked >= self.exits_seconds * 1e9
-        self._exits_looked = window[1] if look else self._exits_looked
-        for process in list(self._processes.values()):
-            # asked before the drain: what it recorded until its end is in that drain
-            last = look and process.watch.exited()
-            changes = process.watch.drain()
-            if found := len(changes) + changes.lost:
-                fullest = max(fullest, found)
-                yield from self._batches(process, changes, window)
-            if last:
-                yield self._end(process, window[1])
-        self._window = window[1]
-        self._adapt(fullest)
+            self._look_for_strays()
+            yield from self._introduce_new(window)
+        for drained in found:
+            yield from self._give(drained)
+        if failed := [drained for drained in found if drained.error is not None and self._matters(drained.process)]:
+            raise failed[0].error or Unavailable("the watch failed")
 
-    def _adapt(self, fullest: int) -> None:
-        """The next pause: such that a quarter of the buffer fills, as fast as it filled this time."""
-        if fullest > _FILL:
-            self._pause = max(_FASTEST_SECONDS, self._pause * _FILL / fullest / 2)
-        elif fullest < _FILL // 2:
-            self._pause = min(self._slowest, self._pause * 1.5)
+    def _matters(self, process: WatchedProcess) -> bool:
+        """The trace ends with the launched process, and with the last one."""
+        return process.launched or not self._processes
 
-    def _batches(self, process: _Process, changes: Changes, window: tuple[int, int]) -> Iterator[Batch]:
-        columns = changes.columns
+    def _give(self, drained: Drained) -> Iterator[Batch]:
+        process, changes, window = drained.process, drained.changes, drained.window
+        if len(changes) or changes.lost:
+            yield from self._batches(process, changes, window)
+        if drained.error is not None:
+            yield from self._failed(drained, drained.error)
+        elif drained.last:
+            yield self._end(process, window[1])
+
+    def _batches(self, process: WatchedProcess, changes: Changes, window: tuple[int, int]) -> Iterator[Batch]:
+        columns, space = changes.columns, process.describe(self._context.strings)
         process.major += int(np.count_nonzero(columns["flags"] & FAULT_MAJOR))
-        rows = process.space.discover(np.concatenate((columns["va"], columns["pc"])), window[0])
+        rows = space.discover(np.concatenate((columns["va"], columns["pc"])), window[0])
         if len(rows["start"]):
             yield self._batch(ADDRESS_SPACE, rows, window)
         if "tid" in columns:
@@ -175,56 +190,99 @@ class PageFaults(Source):
         self._context.ledger.add("lost_kernel", changes.lost, "page_fault")
         yield self._batch(PAGE_FAULT, {"pid": pid, **columns}, window, changes.lost)
 
-    def _introduce(self, process: _Process, window: tuple[int, int]) -> Iterator[Batch]:
-        """A process's first row, and its memory as it is now."""
-        event = PROCESS_FORK if process.parent else PROCESS_SEEN
-        yield self._batch(PROCESS, process.row(window[0], event), window)
-        yield self._batch(ADDRESS_SPACE, process.space.listing(window[0]), window)
+    def _introduce_new(self, window: tuple[int, int]) -> Iterator[Batch]:
+        """The first row of each process that was taken in, and its memory as it is now."""
+        with self._drainer.lock:
+            new, self._new = self._new, []
+            refused, self._refused = self._refused, []
+        for pid, why in refused:
+            self._context.info.note(f"child {pid} is not traced: {why}")
+        for process in new:
+            space = process.describe(self._context.strings)
+            event = PROCESS_FORK if process.parent else PROCESS_SEEN
+            yield self._batch(PROCESS, process.row(window[0], event), window)
+            yield self._batch(ADDRESS_SPACE, space.listing(window[0]), window)
 
     def _mark_own(self, columns: dict[str, NDArray[Any]]) -> None:
         """Records that wstrace's own threads made (reading the target's memory faults pages into its watch)."""
-        own = self._context.own_threads()
-        if own:
-            columns["flags"][np.isin(columns["tid"], np.fromiter(own, "<u4", len(own)))] |= FAULT_OBSERVER
+        own = np.array(list(self._context.own_threads()), "<u4")
+        columns["flags"][np.isin(columns["tid"], own)] |= FAULT_OBSERVER
 
     def _without_kernel(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         keep = columns["flags"] & FAULT_PC_KERNEL == 0
         self._hidden += int(len(keep) - keep.sum())
         return {name: column[keep] for name, column in columns.items()}
 
-    def _family_is_due(self, now: int) -> bool:
-        """A job tells of a birth, or it is time to look: attached targets, and who breaks away, are in no job."""
-        born = [job.news() for job in self._jobs]
-        every = _STRAYS_SECONDS if len(born) == len(self._context.targets) else _FAMILY_SECONDS
-        return any(born) or now - self._family_looked >= every * 1e9
+    # -- the family -----------------------------------------------------------------------------------------------
 
-    def _follow(self, window: tuple[int, int]) -> Iterator[Batch]:
-        """New descendants are watched from now on; what they faulted before stands in the ledger."""
-        for pid, parent in processes.descendants(self.api, *self._processes):
-            if pid in self._processes or pid in self._ended:
-                continue
-            try:
-                if processes.created(self.api, pid) < self._oldest:  # an orphan whose parent's number was given anew
-                    self._ended.add(pid)
-                    continue
-                process = self._add(pid, launched=False, parent=parent)
-            except TargetExited:
-                continue
-            except Unavailable as refused:
-                self._ended.add(pid)
-                self._context.info.note(f"child {pid} is not traced: {refused.why}")
-                continue
-            yield from self._introduce(process, window)
+    @property
+    def _family_seconds(self) -> float:
+        """A job tells of births: then only who breaks away from it has to be looked for, else every child."""
+        return _STRAYS_SECONDS if len(self._jobs) == len(self._context.targets) else _FAMILY_SECONDS
 
-    def _end(self, process: _Process, now: int) -> Batch:
+    def _take_births(self) -> None:
+        """Opens each process that a job tells of at once: a short-lived one has no time to wait for a listing."""
+        for job in self._jobs if self._follows else ():
+            for pid in job.news():
+                if pid not in self._processes:
+                    self._unseen += not self._take(pid, None, job=job)
+
+    def _look_for_strays(self) -> None:
+        """Who is in a job though no message told of it, and who descends from a traced process outside of all jobs."""
+        with self._drainer.lock:
+            for job in self._jobs:
+                for pid in job.members():
+                    if pid not in self._processes and pid not in self._family.refused:
+                        self._take(pid, None, job=job)
+        try:
+            listed = self._family.listed()
+        except Unavailable as refused:
+            self._context.info.note(f"children are not looked for: {refused.why}")
+            return
+        for birth in listed:
+            with self._drainer.lock:
+                if birth.pid not in self._processes:
+                    self._take(birth.pid, birth.parent, created=birth.created)
+
+    def _take(self, pid: int, parent: int | None, *, created: int = 0, job: Job | None = None) -> bool:
+        """Watches a new member of the family; what it faulted before stands in the ledger. False: it has ended."""
+        born = created
+        try:
+            with processes.opened(
+                self.api, pid, _LOOK_RIGHTS
+            ) as handle:  # while it is open the number is nobody else's
+                born = processes.times(self.api, handle)[0]
+                stranger = (created and born != created) or (job is not None and not job.has(handle))
+                if stranger or processes.exited(self.api, handle):
+                    return False
+                process = self._add(pid, parent)
+        except TargetExited:
+            return False
+        except Unavailable as refused:
+            self._family.refuse(pid, born)
+            self._refused.append((pid, refused.why))
+            return True
+        self._new.append(process)
+        return True
+
+    def _failed(self, drained: Drained, error: Unavailable) -> Iterator[Batch]:
+        """One process whose watch fails ends its own trace only."""
+        process = drained.process
+        self._account(process)
+        self._family.refuse(process.pid, process.created)
+        yield self._batch(PROCESS, process.row(drained.window[1], PROCESS_EXIT), (drained.window[1],) * 2)
+        if not self._matters(process):
+            self._context.info.note(f"process {process.pid} is no longer traced: {error.why}")
+
+    def _end(self, process: WatchedProcess, now: int) -> Batch:
         """The row of a process that has ended; its counts go into the ledger and its handle is closed."""
         code = processes.exit_code(self.api, process.watch.handle)
+        with self._drainer.lock:
+            self._family.end(process.pid, processes.times(self.api, process.watch.handle)[1])
         self._account(process)
-        self._processes.pop(process.pid, None)
-        self._ended.add(process.pid)
         return self._batch(PROCESS, process.row(now, PROCESS_EXIT, code=code), (now, now))
 
-    def _account(self, process: _Process) -> None:
+    def _account(self, process: WatchedProcess) -> None:
         watch, ledger = process.watch, self._context.ledger
         counted = watch.counted()
         if counted is not None:
@@ -234,9 +292,9 @@ class PageFaults(Source):
             missing = counted - watch.recorded - watch.lost
             ledger.add("unaccounted", max(missing, 0), "page_fault")
             if missing > max(counted // 4, KERNEL_RECORDS):
-                self._context.info.note(
-                    f"pid {process.pid}: {missing} faults are unaccounted: does another tracer read its watch?"
-                )
+                asks = "does another tracer read its watch?"
+                because = asks if self._level.name == "full" else f"{self._level.why}; or another tracer read its watch"
+                self._context.info.note(f"pid {process.pid}: {missing} faults are unaccounted: {because}")
         if not watch.lost_is_exact:
             self._context.info.note("this Windows says only that records were lost, not how many")
         watch.close()
@@ -249,44 +307,27 @@ class PageFaults(Source):
         if not self._started or self._stopped:
             return []
         self._stopped = True
+        self._drainer.stop()
         try:
             batches = list(self._drain())
         finally:
             for process in self._processes.values():
                 self._account(process)
             self._processes.clear()
-            self._close_jobs()
+            self._jobs.clear()
+            self._timing.stop()
         if self._hidden:
             self._context.info.note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
+        if self._unseen:
+            self._context.info.note(f"{self._unseen} children ended before they could be opened: their faults are in no count")
         return batches
-
-    def _close_jobs(self) -> None:
-        for job in self._jobs:
-            job.close()
-        self._jobs.clear()
 
     @property
     def finished(self) -> bool:
-        """True when every watched process has ended."""
-        return self._started and not self._processes
+        """True when every watched process has ended and all of it was given."""
+        return self._started and not self._processes and not self._drainer.holds
 
     def statistics(self) -> dict[str, int | float]:
         """Processes watched now, drains so far, the present pause in seconds."""
-        return {"processes": len(self._processes), "drains": self._drains, "pause_seconds": self._pause}
-
-
-class _Process:
-    """A watched process: its watch, and what is known of its memory."""
-
-    def __init__(self, api: Any, pid: int, context: Context, parent: int) -> None:
-        self.pid, self.parent = pid, parent
-        self.major = 0  # records of faults that read from disk
-        self.watch = Watch(api, pid)
-        self.name = context.strings.code(processes.name(api, self.watch.handle, pid))
-        self.space = AddressSpace(Memory(api, self.watch.handle), pid, context.strings)
-
-    def row(self, now: int, event: int, *, code: int = -1) -> dict[str, NDArray[Any]]:
-        """A PROCESS row of it."""
-        whose = {"pid": self.pid, "ppid": self.parent, "tid": self.pid, "name": self.name}
-        values = {"time_ns": now, "event": event, "code": code, **whose}
-        return {column.name: np.array([values[column.name]], DTYPES[column.type]) for column in PROCESS.columns}
+        now = (len(self._processes), self._drainer.pause) if self._started else (0, FASTEST_SECONDS)
+        return {"processes": now[0], "drains": self._drains, "pause_seconds": now[1]}

@@ -29,7 +29,7 @@ def decode(records: NDArray[np.void], *, kernel_base: int = 0, xp: bool = False)
 
     Args:
         records: PSAPI_WS_WATCH_INFORMATION or PSAPI_WS_WATCH_INFORMATION_EX of either width, shape (n,).
-        kernel_base: where the kernel's addresses begin, 0 = in the upper half; x86 with 3 GB for programs begins later.
+        kernel_base: where the kernel's addresses begin, 0 = in the upper half; see process.kernel_base().
         xp: recorded on Windows XP or Server 2003, whose terminator says 1 for any number of lost records.
     """
     pc = records["FaultingPc"].astype("<u8")

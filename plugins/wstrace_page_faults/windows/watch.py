@@ -9,7 +9,6 @@ Source: Microsoft Learn, psapi.h: InitializeProcessForWsWatch, GetWsChanges, Get
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from wstrace.errors import Unavailable
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
+from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import (
     PSAPI_WS_WATCH_INFORMATION,
     PSAPI_WS_WATCH_INFORMATION_EX,
@@ -45,9 +45,10 @@ class Watch:
             watch calls do nothing.
     """
 
-    def __init__(self, api: Any, pid: int, *, xp: bool = False) -> None:
+    def __init__(self, api: WindowsApi, pid: int, *, xp: bool = False) -> None:
         self._api, self.pid, self._xp = api, pid, xp
         self._pointer = api.POINTER
+        self._kernel_base = 0 if api.POINTER == 8 else processes.kernel_base(api)
         self._size = np.zeros(1, "<u4")
         self._extended = True
         self._allocate(KERNEL_RECORDS + 1)
@@ -59,7 +60,7 @@ class Watch:
         try:
             self.handle = winapi.open_process(api, pid, winapi.WATCH_RIGHTS)
             try:
-                self._refuse_other_width()
+                processes.refuse_other_width(api, self.handle, pid)
                 self._enable()
             except BaseException:
                 api.CloseHandle(self.handle)
@@ -72,7 +73,7 @@ class Watch:
         self._pending: Changes | None = None
         self._earlier = 0
         self._first_look()
-        self.before = self._count()
+        self.before = self._seen = self._count()
         if not self._api.InitializeProcessForWsWatch(self.handle):
             raise winapi.failed("InitializeProcessForWsWatch", self._api.GetLastError(), f"of pid {self.pid}")
         code = self._query()  # it may return TRUE although nothing was enabled (observed)
@@ -117,7 +118,7 @@ class Watch:
         if changes is None:
             code = self._query()
             if code in (winapi.ERROR_NO_MORE_ITEMS, winapi.ERROR_NOACCESS):  # 998 comes rarely and passes (observed)
-                return self._nothing
+                return self.nothing
             if code:
                 raise winapi.failed("GetWsChangesEx" if self._extended else "GetWsChanges", code, f"of pid {self.pid}")
             changes = self._take()
@@ -128,7 +129,7 @@ class Watch:
         return changes
 
     def _take(self) -> Changes:
-        changes = decode(self._buffer, xp=self._xp)
+        changes = decode(self._buffer, kernel_base=self._kernel_base, xp=self._xp)
         self._buffer["FaultingPc"][-1] = 0  # the next answer ends here at the latest
         return changes
 
@@ -152,7 +153,7 @@ class Watch:
     def _allocate(self, records: int) -> None:
         layouts = PSAPI_WS_WATCH_INFORMATION_EX if self._extended else PSAPI_WS_WATCH_INFORMATION
         self._buffer: NDArray[np.void] = np.zeros(records, layouts[self._pointer])
-        self._nothing = decode(self._buffer[:0])
+        self.nothing = decode(self._buffer[:0])
         # as they go into a call that finds nothing a thousand times a second
         self._bytes, self._address = self._buffer.nbytes, self._buffer.ctypes.data
         self._size_address = self._size.ctypes.data
@@ -166,6 +167,16 @@ class Watch:
         now = self._count()
         return (now - self.before) & 0xFFFF_FFFF if now else None
 
+    def grown(self) -> int:
+        """Faults that the kernel's own counter saw since the last call, recorded or not."""
+        before, self._seen = self._seen, self._count()
+        return (self._seen - before) & 0xFFFF_FFFF if self._seen else 0
+
+    @property
+    def place(self) -> int:
+        """The address of its buffer: memory of the calling process."""
+        return self._address
+
     def exited(self) -> bool:
         """True once the process has ended; its last records can still be read."""
         return processes.exited(self._api, self.handle)
@@ -175,20 +186,8 @@ class Watch:
         self._api.CloseHandle(self.handle)
         _release(self._api, self.pid)
 
-    def _refuse_other_width(self) -> None:
-        """A 32-bit tracer gets truncated addresses of a 64-bit process."""
-        if self._pointer == 8:
-            return
-        ours, theirs = np.zeros(1, "<u4"), np.zeros(1, "<u4")
-        self._api.IsWow64Process(self._api.GetCurrentProcess(), ours.ctypes.data)
-        self._api.IsWow64Process(self.handle, theirs.ctypes.data)
-        if ours[0] and not theirs[0]:
-            raise Unavailable(
-                f"pid {self.pid} is a 64-bit process and this Python is 32-bit", "trace it with a 64-bit Python"
-            )
 
-
-def _claim(api: Any, pid: int) -> None:
+def _claim(api: WindowsApi, pid: int) -> None:
     with _lock:
         if (id(api), pid) in _watched:
             raise Unavailable(
@@ -198,6 +197,6 @@ def _claim(api: Any, pid: int) -> None:
         _watched.add((id(api), pid))
 
 
-def _release(api: Any, pid: int) -> None:
+def _release(api: WindowsApi, pid: int) -> None:
     with _lock:
         _watched.discard((id(api), pid))

@@ -18,6 +18,8 @@ from wstrace.interfaces import Level
 from wstrace.schema import KIND_FILE, KIND_KERNEL, KIND_SHIFT, PAGE_FILE, PAGE_LOCKED
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
+from wstrace_os.windows import token
+from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_os.windows.memory import Memory, columns
 from wstrace_working_set.windows import blocks as windows_blocks
@@ -99,7 +101,7 @@ class Space:
 
     page_size = PAGE
 
-    def __init__(self, pid: int, api: Any = winapi) -> None:
+    def __init__(self, pid: int, api: WindowsApi = winapi) -> None:
         self.pid, self._api = pid, api
         if pid == api.GetCurrentProcessId():  # Wine answers for its own process only, and only by this handle
             self._handle: int = api.GetCurrentProcess()
@@ -222,7 +224,7 @@ class Space:
 
     def owned(self) -> bool:
         """It belongs to the calling user: the user of its token is ours."""
-        return processes.user(self._api, self._handle) == processes.user(self._api, self._api.GetCurrentProcess())
+        return token.user(self._api, self._handle) == token.user(self._api, self._api.GetCurrentProcess())
 
     def close(self) -> None:
         """Closes the handle."""

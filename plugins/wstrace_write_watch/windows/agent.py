@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.foreign import declare
 from wstrace_os.windows import api as winapi
-from wstrace_os.windows import process as processes
+from wstrace_os.windows import token
 
 _GetNamedPipeServerProcessId = declare(
     "kernel32.dll", "GetNamedPipeServerProcessId", ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
@@ -193,7 +193,7 @@ def _same_user(pipe: int, question: Any) -> bool:
     except Unavailable:
         return False
     try:
-        return processes.user(winapi, handle) == processes.user(winapi, winapi.GetCurrentProcess())
+        return token.user(winapi, handle) == token.user(winapi, winapi.GetCurrentProcess())
     except Unavailable:
         return False
     finally:

@@ -22,6 +22,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory, columns
 from wstrace_write_watch.windows.agent import Agent, RemoteWatcher, connect
 
@@ -44,7 +45,7 @@ def probe() -> Level:
     return Level("full")
 
 
-def allocate(nbytes: int, api: Any = winapi) -> Any:
+def allocate(nbytes: int, api: WindowsApi = winapi) -> Any:
     """Zeroed memory of whole pages whose writes are tracked; it is freed when its last reference goes.
 
     Raises:
@@ -57,7 +58,7 @@ def allocate(nbytes: int, api: Any = winapi) -> Any:
     return memory
 
 
-def _allocate(nbytes: int, api: Any) -> Any:
+def _allocate(nbytes: int, api: WindowsApi) -> Any:
     size = -(-nbytes // PAGE) * PAGE
     kinds = winapi.MEM_RESERVE | winapi.MEM_COMMIT | winapi.MEM_WRITE_WATCH
     start = api.VirtualAlloc(None, size, kinds, winapi.PAGE_READWRITE)
@@ -69,7 +70,7 @@ def _allocate(nbytes: int, api: Any) -> Any:
     return memory
 
 
-def _free(api: Any, start: int) -> None:
+def _free(api: WindowsApi, start: int) -> None:
     with _lock:
         _allocations.pop(start, None)
         api.VirtualFree(start, 0, winapi.MEM_RELEASE)
@@ -108,7 +109,7 @@ class Watcher:
 
     page_size = PAGE
 
-    def __init__(self, pid: int | None = None, api: Any = winapi) -> None:
+    def __init__(self, pid: int | None = None, api: WindowsApi = winapi) -> None:
         if pid not in (None, os.getpid()):
             raise Unavailable("GetWriteWatch tells of the calling process only", "call wstrace.agent() in that process")
         self._api = api

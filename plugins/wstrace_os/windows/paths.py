@@ -1,0 +1,121 @@
+r"""Paths of mapped files: from the kernel's form (`\Device\HarddiskVolume3\dir\file`) to what people read, and to what
+may be opened.
+
+A path of the kernel's is never opened as it is: Windows takes `\Device\x` as a path of the current drive, where anyone
+may put a file.
+Source: Microsoft Learn, QueryDosDeviceW, FindFirstVolumeW, GetVolumePathNamesForVolumeNameW; "Naming Files, Paths, and
+Namespaces" (`\\?\`, GLOBALROOT).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import Unavailable
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows.interface import WindowsApi
+
+_DEVICE = "\\Device\\"
+#: devices whose tail is `server\share\file`; some put `;Z:0000` between
+_REDIRECTORS = frozenset({
+    "mup", "lanmanredirector", "webdavredirector", "p9rdr", "vboxminirdr", "vmhgfs", "hgfs", "rdpdr", "nfsrdr",
+})  # fmt: skip
+_MISS_SECONDS = 1.0  # a drive letter may be given later
+_MAX_VOLUMES = 1024
+_CHARS = 1024
+_MAX_PATH = 259
+
+#: (machine, device) -> (drive letter or folder, "" for none; when it was asked)
+_drives: dict[tuple[int, str], tuple[str, float]] = {}
+
+
+def utf16(units: NDArray[Any]) -> str:
+    """Text of UTF-16 code units; an unpaired surrogate reads as U+FFFD, so that the text can be written anywhere."""
+    return units.tobytes().decode("utf-16-le", "replace")
+
+
+def drive_path(api: WindowsApi, path: str) -> str:
+    r"""`C:\dir\file` for `\Device\HarddiskVolume3\dir\file`, `\\server\share\file` for `\Device\Mup\server\share\file`.
+
+    A volume that is mounted in a folder has that folder's path; one that is nowhere stays as the kernel names it.
+    Wine's `\??\C:\file` loses its prefix.
+    """
+    if path.startswith("\\??\\UNC\\"):
+        return "\\\\" + path[len("\\??\\UNC\\") :]
+    if path.startswith("\\??\\"):
+        return path[len("\\??\\") :]
+    if not path.startswith(_DEVICE):
+        return path
+    name, _, tail = path[len(_DEVICE) :].partition("\\")
+    if name.lower() in _REDIRECTORS:
+        parts = tail.split("\\")
+        while parts and parts[0].startswith(";"):  # ;LanmanRedirector, ;Z:000000000001abcd
+            del parts[0]
+        return "\\\\" + "\\".join(parts)
+    drive = _drive(api, _DEVICE + name)
+    return f"{drive}\\{tail}" if drive else path
+
+
+def openable(path: str) -> str:
+    r"""How a file that drive_path() named is opened: by `\\?\` where Win32 rules would change or refuse its path."""
+    if path.startswith(_DEVICE):
+        return "\\\\?\\GLOBALROOT" + path
+    if len(path) > _MAX_PATH and path[1:3] == ":\\":
+        return "\\\\?\\" + path
+    return path
+
+
+def _drive(api: WindowsApi, device: str) -> str:
+    """`C:` or `C:\folder` of a device, "" where it is nowhere now."""
+    key, now = (id(api), device), time.perf_counter()
+    known = _drives.get(key)
+    if known is None or (not known[0] and now - known[1] >= _MISS_SECONDS):
+        found = _drive_letters(api)
+        if device not in found:
+            found |= {d: folder for d, folder in _mounted_folders(api).items() if d not in found}
+        _drives.update({(id(api), d): (name, now) for d, name in {device: "", **found}.items()})
+    return _drives[key][0]
+
+
+def _drive_letters(api: WindowsApi) -> dict[str, str]:
+    r"""`\Device\HarddiskVolume3` -> `C:` for every letter now."""
+    letters = {}
+    for letter in "ZYXWVUTSRQPONMLKJIHGFEDCBA":  # the first letter of a device wins
+        if device := _device(api, f"{letter}:"):
+            letters[device] = f"{letter}:"
+    return letters
+
+
+def _device(api: WindowsApi, name: str) -> str:
+    target = np.zeros(_CHARS, "<u2")
+    count = api.QueryDosDeviceW(name, target.ctypes.data, len(target))
+    return utf16(target[:count]).partition("\0")[0] if count else ""
+
+
+def _mounted_folders(api: WindowsApi) -> dict[str, str]:
+    r"""`\Device\HarddiskVolume9` -> `C:\mnt` for every volume that is mounted in a folder."""
+    folders: dict[str, str] = {}
+    name, paths, returned = np.zeros(_CHARS, "<u2"), np.zeros(_CHARS, "<u2"), np.zeros(1, "<u4")
+    try:
+        search = api.FindFirstVolumeW(name.ctypes.data, len(name))
+    except Unavailable:
+        return folders
+    if search in (None, 0, winapi.INVALID_HANDLE_VALUE):
+        return folders
+    try:
+        for _ in range(_MAX_VOLUMES):
+            volume = utf16(name).partition("\0")[0]  # \\?\Volume{GUID}\
+            device = _device(api, volume[len("\\\\?\\") :].rstrip("\\"))
+            place = (volume, paths.ctypes.data, len(paths), returned.ctypes.data)
+            if device and api.GetVolumePathNamesForVolumeNameW(*place):
+                folder = utf16(paths).partition("\0")[0].rstrip("\\")
+                folders.update({device: folder} if folder else {})
+            if not api.FindNextVolumeW(search, name.ctypes.data, len(name)):
+                break
+    finally:
+        api.FindVolumeClose(search)
+    return folders

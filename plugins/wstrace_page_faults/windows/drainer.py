@@ -1,0 +1,140 @@
+"""The drainer: empties the kernel's buffers of all watched processes, and does nothing else.
+
+A buffer of 1,024 records fills within 1 or 2 ms of a fault storm, so nothing that may take that long stands between two
+looks: names, listings and publishing are the session's thread's, which takes what the drainer has.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from wstrace.clock import now_ns
+from wstrace.errors import Unavailable
+from wstrace_os.windows.interface import WindowsApi
+from wstrace_page_faults.windows.process import WatchedProcess
+from wstrace_page_faults.windows.records import Changes
+from wstrace_page_faults.windows.watch import KERNEL_RECORDS
+
+FASTEST_SECONDS = 0.001
+_FILL = KERNEL_RECORDS // 4  # records that a look should find; well under what is lost
+_MAX_RECORDS = 1 << 20  # held for the session's thread; then the kernel's own buffer fills, and counts what it loses
+_HIGHEST = 2  # THREAD_PRIORITY_HIGHEST: needs no privilege
+
+
+class Drained(NamedTuple):
+    """What one look found at one process: between window[0] and window[1]; last: it has ended; error: it failed."""
+
+    process: WatchedProcess
+    changes: Changes
+    window: tuple[int, int]
+    last: bool = False
+    error: Unavailable | None = None
+
+
+class Drainer:
+    """Looks at every process, on its own thread and whenever it is asked.
+
+    Args:
+        api: wstrace_os.windows.api or a stand-in.
+        slowest: the longest pause between two looks, in seconds.
+        exits_seconds: how often it is asked whether a process has ended.
+        births: called at each look, under the lock: takes in the children that a job tells of.
+        hidden: the system leaves records out, so the pause follows the system's counter too.
+    """
+
+    def __init__(
+        self, api: WindowsApi, slowest: float, exits_seconds: float, births: Callable[[], None], *, hidden: bool = False
+    ) -> None:
+        self._api, self._slowest, self._exits_seconds = api, slowest, exits_seconds
+        self._births, self._hidden = births, hidden
+        self.lock = threading.RLock()
+        self.processes: dict[int, WatchedProcess] = {}
+        self.pause = FASTEST_SECONDS
+        self.looks = 0
+        self.window = now_ns()
+        self._exits_looked = 0
+        self._found: list[Drained] = []
+        self._records = 0
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failed: BaseException | None = None
+
+    @property
+    def holds(self) -> bool:
+        """True while something was found that nobody has taken yet, or an error waits to be raised."""
+        return bool(self._found) or self._failed is not None
+
+    def start(self) -> int | None:
+        """Starts the thread; gives the system's number of it."""
+        self._thread = threading.Thread(target=self._run, name="wstrace-drain", daemon=True)
+        self._thread.start()
+        return self._thread.native_id
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        with suppress(Unavailable):
+            self._api.SetThreadPriority(self._api.GetCurrentThread(), _HIGHEST)
+        try:
+            while not self._ending.is_set():
+                self.look()
+                time.sleep(self.pause)  # finer than a wait on an event
+        except BaseException as error:  # the session's thread raises it
+            self._failed = error
+
+    def look(self, *, exits: bool = False) -> None:
+        """Takes what every buffer holds; exits: also asks which processes have ended, due or not."""
+        with self.lock:
+            self._births()
+            self.looks += 1
+            window = (self.window, now_ns())
+            due = exits or window[1] - self._exits_looked >= self._exits_seconds * 1e9
+            if self._records >= _MAX_RECORDS and not due:
+                return
+            self._exits_looked = window[1] if due else self._exits_looked
+            fullest = 0
+            for process in list(self.processes.values()):
+                fullest = max(fullest, self._look_at(process, window, due))
+            self.window = window[1]
+            self._adapt(fullest)
+
+    def _look_at(self, process: WatchedProcess, window: tuple[int, int], due: bool) -> int:
+        """How full its buffer was. What it recorded until its end is in the drain after the end was seen."""
+        last = due and process.watch.exited()
+        try:
+            changes = process.watch.drain()
+        except Unavailable as error:
+            del self.processes[process.pid]
+            self._found.append(Drained(process, process.watch.nothing, window, last=last, error=error))
+            return 0
+        found = len(changes) + changes.lost
+        if found or last:
+            self._found.append(Drained(process, changes, window, last))
+            self._records += len(changes)
+        if last:
+            del self.processes[process.pid]
+        return max(found, process.watch.grown()) if self._hidden else found
+
+    def _adapt(self, fullest: int) -> None:
+        """The next pause: such that a quarter of the buffer fills, as fast as it filled this time."""
+        if fullest > _FILL:
+            self.pause = max(FASTEST_SECONDS, self.pause * _FILL / fullest / 2)
+        elif fullest < _FILL // 2:
+            self.pause = min(self._slowest, self.pause * 1.5)
+
+    def take(self) -> list[Drained]:
+        """What was found since the last time, in the order of the looks. Raises what ended the thread, last of all."""
+        with self.lock:
+            found, self._found, self._records = self._found, [], 0
+        if self._failed is not None and not found:
+            failed, self._failed = self._failed, None
+            raise failed
+        return found

@@ -1,0 +1,70 @@
+"""Whether this Windows tells of faults that kernel code takes.
+
+From Windows 11 24H2 and Server 2025 on, GetWsChangesEx leaves out every record with a kernel address unless
+SeDebugPrivilege is switched on in the caller, and counts what it leaves out nowhere. Tried where it can be tried.
+"""
+
+from __future__ import annotations
+
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Level
+from wstrace.schema import FAULT_PC_KERNEL
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
+from wstrace_os.windows import token
+from wstrace_os.windows.interface import WindowsApi
+from wstrace_page_faults.windows.watch import Watch
+
+FIRST_FILTERED_BUILD = 26100  # Windows 11 24H2, Server 2025
+_PAGE = 4096
+FULL = Level("full")
+
+
+def tried(api: WindowsApi) -> Level:
+    """full or user, tried on the calling process, whose watch stays on until it ends. Raises Unavailable: no watch."""
+    watch = Watch(api, api.GetCurrentProcessId())
+    try:
+        shown = processes.build(api) < FIRST_FILTERED_BUILD or _shows_kernel(api, watch)
+    finally:
+        watch.close()
+    return FULL if shown else _hidden(api)
+
+
+def expected(api: WindowsApi) -> Level:
+    """full or user, by this Windows's build and our privilege alone: a session of our own may be using our watch."""
+    filtered = processes.build(api) >= FIRST_FILTERED_BUILD and not token.has_debug_privilege(api)
+    return _hidden(api) if filtered else FULL
+
+
+def known(api: WindowsApi) -> Level:
+    """As expected(), and tried where that says that something is left out: a later Windows may not."""
+    level = expected(api)
+    return level if level.name == "full" else tried(api)
+
+
+def _hidden(api: WindowsApi) -> Level:
+    if token.has_debug_privilege(api):
+        return Level(
+            "user", "a fault taken by kernel code did not show although SeDebugPrivilege is on; why is not known"
+        )
+    return Level(
+        "user",
+        "this Windows (24H2 or later) leaves out faults taken by kernel code unless SeDebugPrivilege is on",
+        "run wstrace in an elevated terminal (Run as administrator) with --debug-privilege",
+    )
+
+
+def _shows_kernel(api: WindowsApi, watch: Watch) -> bool:
+    """Lets kernel code write into a fresh page of ours: does that fault come, with its instruction in the kernel?"""
+    place = api.VirtualAlloc(None, _PAGE, winapi.MEM_RESERVE | winapi.MEM_COMMIT, winapi.PAGE_READWRITE)
+    if not place:
+        raise Unavailable("VirtualAlloc of 4096 bytes failed: no trial of the watch", "free some memory")
+    try:
+        watch.drain()  # a full buffer records nothing
+        source = watch.place  # readable memory of ours
+        api.ReadProcessMemory(api.GetCurrentProcess(), source, place, 8, None)
+        columns = watch.drain().columns
+    finally:
+        api.VirtualFree(place, 0, winapi.MEM_RELEASE)
+    ours = columns["va"] - columns["va"] % _PAGE == place
+    return bool((columns["flags"][ours] & FAULT_PC_KERNEL).any())

@@ -1,0 +1,305 @@
+"""The part of the fake Windows that is not about one process's memory: listings, jobs, tokens, the system itself."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows.layouts import OSVERSIONINFOW, PROCESS_BASIC_INFORMATION, PROCESSENTRY32W, SYSTEM_INFO
+
+BREAKAWAY_OK, KILL_ON_JOB_CLOSE = 0x800, 0x2000
+
+
+@dataclass(slots=True)
+class FakeJob:
+    """A job object: its members, its limits, and the messages that its completion port holds."""
+
+    members: set[int] = field(default_factory=set)
+    limits: int = 0
+    port: int = 0
+    messages: list[tuple[int, int]] = field(default_factory=list)
+
+
+class FakeSystem:
+    """What FakeWindows inherits. `processes`, `handles`, `opened` and `_fail` are FakeWindows' own."""
+
+    POINTER: int
+    processes: dict[int, Any]
+    handles: dict[int, tuple[int, int]]
+    opened: int
+
+    def __init__(self, pointer: int) -> None:
+        self.POINTER = pointer
+        self.build = 19045
+        self.highest = 0x7FFEFFFF if self.POINTER == 4 else 0x7FFFFFFEFFFF
+        self.drives = {"C:": "\\Device\\HarddiskVolume3"}
+        self.mounted: dict[str, str] = {}  # device -> folder
+        self.asked: list[str] = []
+        self.privileges: set[str] = set()  # switched on
+        self.held = {"SeDebugPrivilege"}  # may be switched on
+        self.jobs: dict[int, FakeJob] = {}
+        self.no_jobs = False  # as on a machine whose own jobs let nobody in
+        self.lost_messages = False  # a job's messages are not guaranteed
+        self.protection: dict[int, int] = {}
+        self.machines: dict[int, int] = {}
+        self.priorities: list[int] = []
+        self.handlers: list[int] = []
+        self._snapshots: dict[int, list[Any]] = {}
+        self._tokens: dict[int, int] = {}
+        self._error = threading.local()
+
+    def _fail(self, code: int) -> int:
+        self._error.code = code
+        return 0
+
+    def _held(self, handle: int) -> tuple[int, int]:
+        """(process, rights) of a handle; the pseudo handle -1 is process 1, with all rights."""
+        return (1, 0xFFFFFFFF) if handle == -1 else self.handles.get(handle, (0, 0))
+
+    def GetLastError(self) -> int:
+        """As kernel32's: each thread has its own."""
+        return getattr(self._error, "code", 0)
+
+    # -- the system -----------------------------------------------------------------------------------------------
+
+    def RtlGetVersion(self, information: int) -> int:
+        """The build; STATUS_SUCCESS."""
+        at(information, OSVERSIONINFOW, 1)["dwBuildNumber"] = self.build
+        return 0
+
+    def RtlNtStatusToDosError(self, status: int) -> int:
+        """ERROR_ACCESS_DENIED for STATUS_ACCESS_DENIED, else ERROR_MR_MID_NOT_FOUND."""
+        return 5 if status & 0xFFFFFFFF == 0xC0000022 else 317
+
+    def GetSystemInfo(self, information: int) -> None:
+        """x86 with 2 GiB for programs unless told otherwise."""
+        row = at(information, SYSTEM_INFO[self.POINTER], 1)[0]
+        row["dwPageSize"], row["lpMaximumApplicationAddress"] = 4096, self.highest
+
+    def FindFirstVolumeW(self, name: int, chars: int) -> int:
+        """The first volume, by its GUID path."""
+        self._volumes = [f"\\\\?\\Volume{{{n}}}\\" for n in range(len(self.mounted))]
+        return 77 if self.FindNextVolumeW(77, name, chars) else 0
+
+    def FindNextVolumeW(self, search: int, name: int, chars: int) -> int:
+        """The next one; 18 (ERROR_NO_MORE_FILES) past the last."""
+        if not self._volumes:
+            return self._fail(18)
+        write_utf16(name, self._volumes.pop(0) + "\0", chars)
+        return 1
+
+    def FindVolumeClose(self, search: int) -> int:
+        """TRUE."""
+        return 1
+
+    def GetVolumePathNamesForVolumeNameW(self, volume: str, paths: int, chars: int, returned: int) -> int:
+        """The folders of a volume, each closed by a zero, and one more."""
+        folder = list(self.mounted.values())[int(volume.split("{")[1].split("}")[0])]
+        write_utf16(paths, folder + "\0\0" if folder else "\0", chars)
+        return 1
+
+    def QueryDosDeviceW(self, name: str, buffer: int, chars: int) -> int:
+        """The device of a drive letter or a volume, with its two closing zeros."""
+        self.asked.append(name)
+        device = self.drives.get(name)
+        if name.startswith("Volume{"):
+            device = list(self.mounted)[int(name[7:-1])]
+        return write_utf16(buffer, device + "\0\0", chars) if device else self._fail(2)
+
+    def GetCurrentThread(self) -> int:
+        """The pseudo handle -2."""
+        return -2
+
+    def SetThreadPriority(self, thread: int, priority: int) -> int:
+        """Keeps what was asked for."""
+        self.priorities.append(priority)
+        return 1
+
+    def timeBeginPeriod(self, milliseconds: int) -> int:
+        """TIMERR_NOERROR."""
+        return 0
+
+    timeEndPeriod = timeBeginPeriod
+
+    def SetConsoleCtrlHandler(self, handler: int, add: int) -> int:
+        """Keeps the handlers, the latest last."""
+        self.handlers.append(handler) if add else self.handlers.remove(handler)
+        return 1
+
+    # -- listings -------------------------------------------------------------------------------------------------
+
+    def CreateToolhelp32Snapshot(self, flags: int, pid: int) -> int:
+        """A listing of the processes; one that has exited stands in none."""
+        self.opened += 4
+        self._snapshots[self.opened] = [process for process in self.processes.values() if not process.exited]
+        return self.opened
+
+    def Process32FirstW(self, snapshot: int, buffer: int) -> int:
+        """The first entry; 18 (ERROR_NO_MORE_FILES) when there is none."""
+        if not self._snapshots[snapshot]:
+            return self._fail(18)
+        process = self._snapshots[snapshot].pop(0)
+        entry = at(buffer, PROCESSENTRY32W[self.POINTER], 1)[0]
+        entry["th32ProcessID"], entry["th32ParentProcessID"] = process.pid, process.parent
+        entry["szExeFile"] = np.frombuffer(process.name.encode("utf-16-le").ljust(520, b"\0"), "V520")[0]
+        return 1
+
+    Process32NextW = Process32FirstW
+
+    def NtQueryInformationProcess(self, handle: int, kind: int, buffer: int, size: int, returned: int | None) -> int:
+        """ProcessBasicInformation: its number and its parent's; STATUS_INVALID_HANDLE for no handle."""
+        process = self.processes.get(self._held(handle)[0])
+        if process is None or kind != 0:
+            return -0x3FFFFFF8
+        row = at(buffer, PROCESS_BASIC_INFORMATION[self.POINTER], 1)[0]
+        row["UniqueProcessId"], row["InheritedFromUniqueProcessId"] = process.pid, process.parent
+        return 0
+
+    def GetProcessInformation(self, handle: int, kind: int, buffer: int, size: int) -> int:
+        """ProcessProtectionLevelInfo (7): 0xFFFFFFFE for a process without protection."""
+        pid = self._held(handle)[0]
+        if kind != 7:
+            return self._fail(winapi.ERROR_INVALID_PARAMETER)
+        at(buffer, "<u4", 1)[0] = self.protection.get(pid, 0xFFFFFFFE)
+        return 1
+
+    def IsWow64Process2(self, handle: int, process: int, native: int) -> int:
+        """Machines: 0 = native."""
+        at(process, "<u2", 1)[0] = 0
+        at(native, "<u2", 1)[0] = self.machines.get(0, 0x8664)
+        return 1
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+
+    def CreateJobObjectW(self, security: None, name: None) -> int:
+        """A job without members; 5 on a machine that has none for us."""
+        if self.no_jobs:
+            return self._fail(winapi.ERROR_ACCESS_DENIED)
+        self.opened += 4
+        self.jobs[self.opened] = FakeJob()
+        self.handles[self.opened] = (-1, 0)
+        return self.opened
+
+    def CreateIoCompletionPort(self, file: int, existing: None, key: int, threads: int) -> int:
+        """A port."""
+        self.opened += 4
+        self.handles[self.opened] = (-1, 0)
+        return self.opened
+
+    def SetInformationJobObject(self, job: int, what: int, value: int, size: int) -> int:
+        """Limits (9) and the completion port (7)."""
+        if what == 9:
+            self.jobs[job].limits = int(at(value + 16, "<u4", 1)[0])
+        elif what == 7:
+            self.jobs[job].port = int(at(value, f"<u{self.POINTER}", 2)[1])
+        return 1
+
+    def AssignProcessToJobObject(self, job: int, process: int) -> int:
+        """The process itself is told as new, too."""
+        pid = self._held(process)[0]
+        self.jobs[job].members.add(pid)
+        self.jobs[job].messages.append((6, pid))
+        return 1
+
+    def IsProcessInJob(self, process: int, job: int, result: int) -> int:
+        """Whether the process is a member."""
+        at(result, "<u4", 1)[0] = self._held(process)[0] in self.jobs[job].members
+        return 1
+
+    def QueryInformationJobObject(self, job: int, what: int, buffer: int, size: int, returned: int | None) -> int:
+        """JobObjectBasicProcessIdList (3): 234 (ERROR_MORE_DATA) when they do not fit."""
+        pids = sorted(pid for pid in self.jobs[job].members if pid in self.processes)
+        room = (size - 8) // self.POINTER
+        counts = at(buffer, "<u4", 2)
+        counts[:] = len(pids), min(len(pids), room)
+        at(buffer + 8, f"<u{self.POINTER}", room)[: len(pids)] = pids[:room]
+        return 1 if len(pids) <= room else self._fail(234)
+
+    def GetQueuedCompletionStatus(self, port: int, number: int, key: int, about: int, milliseconds: int) -> int:
+        """The next message; 258 when there is none."""
+        for job in self.jobs.values():
+            if job.port == port and job.messages:
+                message, pid = job.messages.pop(0)
+                at(number, "<u4", 1)[0], at(about, "<u8", 1)[0] = message, pid
+                return 1
+        return self._fail(258)
+
+    def born(self, pid: int, parent: int, **attributes: Any) -> Any:
+        """A new process: its parent's jobs are its own, and tell of it."""
+        process = self.process(pid, parent=parent, **attributes)
+        for job in self.jobs.values():
+            if parent in job.members:
+                job.members.add(pid)
+                if not self.lost_messages:
+                    job.messages.append((6, pid))
+        return process
+
+    def dies(self, pid: int, code: int = 0) -> None:
+        """A process ends; with no handle left its number is free."""
+        self.processes[pid].exited, self.processes[pid].exit_code = True, code
+        if not any(held == pid for held, _ in self.handles.values()):
+            del self.processes[pid]
+            for job in self.jobs.values():
+                job.members.discard(pid)
+
+    # -- tokens ---------------------------------------------------------------------------------------------------
+
+    def OpenProcessToken(self, process: int, rights: int, token: int) -> int:
+        """A handle on its token; 5 where it is refused."""
+        pid = self._held(process)[0]
+        if self.processes[pid].token_denied:
+            return self._fail(winapi.ERROR_ACCESS_DENIED)
+        self.opened += 4
+        self._tokens[self.opened] = pid
+        at(token, "<u8", 1)[0] = self.opened
+        return 1
+
+    def GetTokenInformation(self, token: int, what: int, buffer: int, size: int, returned: int) -> int:
+        """TokenUser (1): its user as a SID; TokenElevation (20)."""
+        process = self.processes[self._tokens[token]]
+        if what == 20:
+            at(buffer, "<u4", 1)[0], at(returned, "<u4", 1)[0] = process.elevated, 4
+            return 1
+        sid = process.user.encode().ljust(12, b"\0")
+        ctypes.memmove(buffer + 2 * self.POINTER, sid, len(sid))
+        at(returned, "<u4", 1)[0] = 2 * self.POINTER + len(sid)
+        return 1
+
+    def LookupPrivilegeValueW(self, system: None, name: str, luid: int) -> int:
+        """20 for SeDebugPrivilege, as on Windows."""
+        at(luid, "<u8", 1)[0] = {"SeDebugPrivilege": 20}[name]
+        return 1
+
+    def AdjustTokenPrivileges(self, token: int, none: int, new: int, size: int, old: None, returned: None) -> int:
+        """TRUE with 1300 when it is not held."""
+        on = int(at(new + 12, "<u4", 1)[0]) & 2
+        if "SeDebugPrivilege" not in self.held:
+            self._error.code = 1300
+        else:
+            self._error.code = 0
+            self.privileges = {"SeDebugPrivilege"} if on else set()
+        return 1
+
+    def PrivilegeCheck(self, token: int, required: int, result: int) -> int:
+        """Whether it is switched on."""
+        at(result, "<u4", 1)[0] = "SeDebugPrivilege" in self.privileges
+        return 1
+
+
+def at(address: int, dtype: Any, count: int) -> Any:
+    """The memory at an address as an array: what a kernel would write into."""
+    layout = np.dtype(dtype)
+    memory = (ctypes.c_char * (layout.itemsize * count)).from_address(address)
+    return np.frombuffer(memoryview(memory), layout)
+
+
+def write_utf16(buffer: int, text: str, chars: int) -> int:
+    """Text into a buffer of so many characters; how many were written."""
+    units = np.frombuffer(text.encode("utf-16-le"), "<u2")[:chars]
+    at(buffer, "<u2", len(units))[:] = units
+    return len(units)

@@ -1,0 +1,81 @@
+"""Paths of mapped files and the rows of allocations, on a stand-in machine."""
+
+import pytest
+from fake_windows import FakeAllocation, FakeWindows
+
+from wstrace.interfaces import Place
+from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import paths
+from wstrace_os.windows.memory import Memory
+from wstrace_os.windows.paths import drive_path, openable
+
+VOLUME = "\\Device\\HarddiskVolume9"
+
+
+@pytest.mark.parametrize(("kernels", "shown"), [
+    ("\\Device\\HarddiskVolume3\\a\\b.dll", "C:\\a\\b.dll"),
+    ("\\Device\\Mup\\srv\\share\\a.dll", "\\\\srv\\share\\a.dll"),
+    ("\\Device\\Mup\\;LanmanRedirector\\;Z:000000000001abcd\\srv\\share\\a.dll", "\\\\srv\\share\\a.dll"),
+    ("\\Device\\LanmanRedirector\\;Z:0000\\srv\\share\\a.dll", "\\\\srv\\share\\a.dll"),
+    ("\\Device\\P9Rdr\\wsl.localhost\\Debian\\a", "\\\\wsl.localhost\\Debian\\a"),
+    ("\\Device\\VBoxMiniRdr\\;E:\\VBoxSvr\\share\\a.dll", "\\\\VBoxSvr\\share\\a.dll"),
+    ("\\??\\C:\\windows\\a.dll", "C:\\windows\\a.dll"),
+    ("\\??\\UNC\\srv\\share\\a.dll", "\\\\srv\\share\\a.dll"),
+    (VOLUME + "\\x.dll", VOLUME + "\\x.dll"),
+    ("\\Device\\HarddiskVolume3", "C:\\"),
+])  # fmt: skip
+def test_a_path_of_the_kernels_as_people_read_it(kernels, shown):
+    assert drive_path(FakeWindows(), kernels) == shown
+
+
+def test_a_volume_in_a_folder_has_that_folders_path():
+    windows = FakeWindows()
+    windows.mounted = {"\\Device\\HarddiskVolume7": "", VOLUME: "C:\\mnt\\dev\\"}
+    assert drive_path(windows, VOLUME + "\\x.dll") == "C:\\mnt\\dev\\x.dll"
+
+
+def test_a_letter_that_is_given_later_is_found_and_not_asked_for_at_each_name(monkeypatch):
+    windows = FakeWindows()
+    assert drive_path(windows, VOLUME + "\\x.dll") == VOLUME + "\\x.dll"
+    asked = len(windows.asked)
+    assert drive_path(windows, VOLUME + "\\y.dll") == VOLUME + "\\y.dll"
+    assert len(windows.asked) == asked
+    windows.drives["V:"] = VOLUME
+    monkeypatch.setattr(paths, "_MISS_SECONDS", 0)
+    assert drive_path(windows, VOLUME + "\\x.dll") == "V:\\x.dll"
+
+
+def test_what_is_opened_is_never_relative_to_the_current_drive():
+    assert openable(VOLUME + "\\x.dll") == "\\\\?\\GLOBALROOT" + VOLUME + "\\x.dll"
+    assert openable("C:\\x.dll") == "C:\\x.dll"
+    long = "C:\\" + "d\\" * 150 + "x.dll"
+    assert openable(long) == "\\\\?\\" + long
+    assert openable("/lib/libc.so.6") == "/lib/libc.so.6"
+
+
+def allocation(**options):
+    windows = FakeWindows()
+    windows.process(7).allocations.append(FakeAllocation(0x10000, 0x10000, **options))
+    handle = windows.OpenProcess(winapi.QUERY_RIGHTS, 0, 7)
+    return Memory(windows, handle).allocation(0x10000)
+
+
+def test_a_compilers_heap_has_the_rights_of_its_committed_pages():
+    """V8, .NET and Java reserve with PAGE_NOACCESS and commit with all rights."""
+    found = allocation(reserved=winapi.PAGE_NOACCESS, protect=winapi.PAGE_EXECUTE_READWRITE)
+    assert found.flags & 7 == MAP_READ | MAP_WRITE | MAP_EXECUTE
+
+
+def test_memory_that_was_hardened_later_has_its_present_rights():
+    found = allocation(reserved=winapi.PAGE_READWRITE, protect=winapi.PAGE_READONLY)
+    assert found.flags & 7 == MAP_READ
+
+
+def test_only_an_image_has_a_known_offset():
+    """A DLL that is mapped flat (LOAD_LIBRARY_AS_DATAFILE, mmap) has no sections at its offsets."""
+    dll = "\\Device\\HarddiskVolume3\\a.dll"
+    assert allocation(type=winapi.MEM_IMAGE, file=dll).offset == 0
+    assert allocation(type=winapi.MEM_MAPPED, file=dll).offset == OFFSET_UNKNOWN
+    assert allocation(type=winapi.MEM_MAPPED).offset == 0
+    assert str(Place("a.dll", address=OFFSET_UNKNOWN + 0x1234)) == "a.dll"

@@ -1,0 +1,201 @@
+"""Children on Windows: opened when a job tells of them, known by number and creation, none taken for another."""
+
+import pytest
+from windows_machine import EXE, HEAP, faults, machine, traced
+
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Context
+from wstrace.testing import ScriptedTarget
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
+from wstrace_os.windows.job import Job
+
+
+class JobTarget(ScriptedTarget):
+    """As WindowsPlatform launches it: in a job of ours."""
+
+    def __init__(self, windows, pid=7):
+        super().__init__(pid)
+        self.job = Job(windows, pid)
+
+
+def in_job(**options):
+    windows = machine()
+    target = JobTarget(windows)
+    target.job.release()
+    source, context = traced(windows, context=Context(targets=(target,)), **options)
+    list(source.drain(0.0))
+    return windows, source, context
+
+
+def look(source):
+    source._family_looked = -(10**12)
+    return list(source.drain(0.0))
+
+
+def test_a_childs_number_comes_from_the_job_and_it_is_opened_at_once(monkeypatch):
+    windows, source, context = in_job()
+    monkeypatch.setattr(processes, "parents", lambda api: pytest.fail("no listing is needed"))
+    source._family_looked = 10**18
+    windows.born(8, 7, created=200, page_faults=5)
+    batches = list(source.drain(0.0))
+    started = [b for b in batches if b.schema.name == "process"]
+    assert [(b["pid"][0], b["ppid"][0], b["event"][0]) for b in started] == [(8, 7, 2)]
+    assert context.ledger.get("before_watch") == 5
+    windows.processes[8].fault(EXE, HEAP)
+    assert faults(source.drain(0.0))["pid"].tolist() == [8]
+    monkeypatch.undo()
+    list(source.stop())
+
+
+def test_a_grandchild_of_a_short_lived_child_is_told_by_the_job():
+    windows, source, context = in_job()
+    windows.born(8, 7, created=200)
+    windows.born(9, 8, created=210)
+    windows.dies(8)  # nobody has seen it: cmd /c, make, a launcher
+    list(source.drain(0.0))
+    assert windows.processes[9].watched
+    list(source.stop())
+    assert "1 children ended before they could be opened" in " ".join(context.info.notes)
+
+
+def test_a_child_that_no_message_told_of_is_found_in_the_jobs_list():
+    windows, source, _ = in_job()
+    windows.lost_messages = True  # Microsoft's page: messages are not guaranteed
+    windows.born(8, 7, created=200)
+    windows.born(9, 8, created=210)
+    windows.dies(8)
+    look(source)
+    assert windows.processes[9].watched
+    list(source.stop())
+
+
+def test_a_number_that_another_process_has_by_now_is_not_watched():
+    windows, source, _ = in_job()
+    windows.born(8, 7, created=200)
+    windows.dies(8)
+    windows.process(8, parent=1000, created=300)  # somebody else's
+    list(source.drain(0.0))
+    assert not windows.processes[8].watched
+    list(source.stop())
+    assert not [handle for handle, (pid, _) in windows.handles.items() if pid == 8]
+
+
+@pytest.mark.parametrize("way", ["job", "listing"])
+def test_a_child_with_the_number_of_an_ended_one_is_watched(way):
+    windows, source, _ = in_job() if way == "job" else (machine(), None, None)
+    if source is None:
+        source, _ = traced(windows)
+        windows.born = lambda pid, parent, **rest: windows.process(pid, parent=parent, **rest)
+    windows.born(8, 7, created=200)
+    look(source)
+    windows.dies(8)
+    look(source)
+    windows.processes.pop(8, None)
+    windows.born(8, 7, created=300)
+    batches = look(source)
+    assert windows.processes[8].watched
+    assert [b["pid"][0] for b in batches if b.schema.name == "process"] == [8]
+    list(source.stop())
+
+
+def test_a_grandchild_of_an_ended_traced_child_is_found_by_a_listing():
+    windows = machine()
+    source, _ = traced(windows)
+    windows.process(9, parent=7, created=200, ended=400)
+    look(source)
+    windows.dies(9)
+    look(source)
+    windows.processes.pop(9, None)
+    windows.process(10, parent=9, created=300)
+    windows.process(11, parent=9, created=500)  # its parent is a later process of the number 9
+    look(source)
+    assert windows.processes[10].watched
+    assert not windows.processes[11].watched
+    list(source.stop())
+
+
+def test_a_child_that_refuses_is_asked_once_and_its_children_are_followed():
+    windows = machine()
+    source, context = traced(windows)
+    windows.process(8, parent=7, created=200, denied="limited")
+    windows.process(12, parent=8, created=300)
+    look(source)
+    assert windows.processes[12].watched
+    windows.processes[8].denied = False
+    look(source)
+    assert not windows.processes[8].watched
+    assert len([r for r in context.info.notes if "child 8" in r]) == 1
+    list(source.stop())
+
+
+def test_a_machine_that_lets_nobody_into_a_job():
+    windows = machine()
+    windows.no_jobs = True
+    with pytest.raises(Unavailable, match="CreateJobObjectW for pid 7 failed with 5"):
+        Job(windows, 7)
+    assert not windows.handles
+
+
+def test_a_suspended_target_ends_with_the_tracer_and_a_resumed_one_does_not():
+    for resumed in (False, True):
+        windows = machine()
+        job = Job(windows, 7)
+        if resumed:
+            job.release()
+        job.close()  # as the system does it when the tracer is killed
+        assert windows.processes[7].exited is not resumed
+
+
+def test_one_process_whose_watch_fails_ends_its_own_trace_only():
+    windows = machine()
+    source, context = traced(windows)
+    child = windows.process(8, parent=7, created=200)
+    look(source)
+    child.watched = False  # 31: a token that changed, an antivirus that takes rights away
+    windows.processes[7].fault(EXE, HEAP)
+    batches = list(source.drain(0.0))
+    assert faults(batches)["pid"].tolist() == [7]
+    windows.processes[7].fault(EXE, HEAP)
+    assert faults(source.drain(0.0))["pid"].tolist() == [7]
+    assert "process 8 is no longer traced: GetWsChangesEx of pid 8 failed with 31" in " ".join(
+        context.info.notes
+    )
+    list(source.stop())
+    assert context.ledger.get("counted") == 2
+    assert not windows.handles
+
+
+def test_nothing_that_was_recorded_is_lost_when_the_launched_one_fails():
+    windows = machine()
+    source, _ = traced(windows)
+    windows.process(8, parent=7, created=200)
+    look(source)
+    windows.processes[8].fault(EXE, HEAP)
+    windows.processes[7].watched = False
+    given = []
+    with pytest.raises(Unavailable, match="of pid 7 failed with 31"):
+        given.extend(source.drain(0.0))
+    assert faults(given)["pid"].tolist() == [8]
+    windows.processes[7].watched = True
+    list(source.stop())
+
+
+def test_the_low_two_bits_of_a_number_do_not_name_its_neighbour():
+    windows = machine()
+    windows.process(12)
+    with pytest.raises(TargetExited, match="no process has the id 13"):
+        winapi.open_process(windows, 13, winapi.QUERY_RIGHTS)
+    assert not windows.handles
+
+
+def test_a_protected_process_is_told_as_one():
+    windows = machine()
+    windows.process(12, denied="limited")
+    windows.protection[12] = 1  # PROTECTION_LEVEL_WINDOWS
+    with pytest.raises(Unavailable, match="protected") as refused:
+        winapi.open_process(windows, 12, winapi.QUERY_RIGHTS)
+    assert "elevated" not in refused.value.remedy
+    windows.protection.clear()
+    with pytest.raises(Unavailable, match="ERROR_ACCESS_DENIED"):
+        winapi.open_process(windows, 12, winapi.QUERY_RIGHTS)

@@ -1,0 +1,257 @@
+"""Kernel addresses that Windows 11 24H2 leaves out, and the drain in time, on a stand-in machine."""
+
+import contextlib
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from fake_windows import KERNEL_PC, FakeWindows
+from windows_machine import EXE, HEAP, faults, machine, traced
+
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace.schema import FAULT_OBSERVER
+from wstrace.testing import ScriptedTarget
+from wstrace_page_faults.windows.backend import PageFaults
+
+NEW = 26100
+
+
+def new_machine(**options):
+    windows = machine(**options)
+    windows.build = NEW
+    windows.process(1)
+    return windows
+
+
+def probe(windows):
+    class Here(PageFaults):
+        api = windows
+
+    return Here.probe()
+
+
+def test_on_a_windows_before_24h2_kernel_faults_are_told():
+    windows = machine()
+    windows.process(1)
+    assert probe(windows).name == "full"
+
+
+def test_on_24h2_the_level_is_user_and_the_remedy_names_the_privilege():
+    windows = new_machine()
+    level = probe(windows)
+    assert level.name == "user"
+    assert "SeDebugPrivilege" in level.why
+    assert "--debug-privilege" in level.remedy
+    windows.privileges = {"SeDebugPrivilege"}
+    assert probe(windows).name == "full"
+    assert not windows.handles.keys() - {-1}
+
+
+def test_a_later_windows_that_shows_them_again_is_believed_by_trial():
+    windows = new_machine()
+    windows._hides_kernel = lambda: False
+    assert probe(windows).name == "full"
+    source, context = traced(windows)
+    assert context.info.level.name == "full"
+    list(source.stop())
+
+
+def test_one_that_hides_them_from_the_privilege_too_is_worded_as_not_known():
+    windows = new_machine()
+    windows._hides_kernel = lambda: True
+    windows.privileges = {"SeDebugPrivilege"}
+    level = probe(windows)
+    assert (level.name, "not known" in level.why) == ("user", True)
+
+
+def test_the_faults_that_are_left_out_are_a_number_with_this_reason():
+    windows = new_machine()
+    source, context = traced(windows)
+    for n in range(3000):
+        windows.processes[7].fault(KERNEL_PC + n if n % 10 else EXE, HEAP + n * 8)
+        if n % 500 == 499:
+            list(source.drain(0.0))
+    list(source.stop())
+    assert context.info.level.name == "user"
+    assert "--debug-privilege" in context.info.level.remedy
+    assert context.ledger.get("counted") == 3000
+    assert context.ledger.get("unaccounted") == 2700
+    said = " ".join(r for r in context.info.notes if "unaccounted" in r)
+    assert said.index("SeDebugPrivilege") < said.index("another tracer")
+
+
+def test_the_pause_follows_the_systems_counter_where_records_are_left_out():
+    windows = new_machine()
+    source = PageFaults(poll_ms=50)
+    source.api, source.own_thread = windows, False
+    source.start(Context(targets=(ScriptedTarget(),)))
+    for _ in range(20):
+        list(source.drain(0.0))
+    for _ in range(4):
+        for n in range(900):
+            windows.processes[7].fault(KERNEL_PC, HEAP + n)
+        list(source.drain(0.0))
+    assert source.statistics()["pause_seconds"] == pytest.approx(0.001)
+    list(source.stop())
+
+
+def test_require_full_is_refused_with_what_lifts_it():
+    windows = new_machine()
+    with pytest.raises(Unavailable, match="24H2") as refused:
+        traced(windows, context=Context(targets=(ScriptedTarget(),), require="full"))
+    assert "--debug-privilege" in refused.value.remedy
+
+
+def test_kernel_addresses_are_no_question():
+    windows = machine()
+    asked = []
+
+    class Counting(FakeWindows):
+        def VirtualQueryEx(self, handle, address, buffer, size):
+            asked.append(address)
+            return FakeWindows.VirtualQueryEx(self, handle, address, buffer, size)
+
+    windows.__class__ = Counting
+    source, _ = traced(windows)
+    list(source.drain(0.0))
+    asked.clear()
+    for n in range(200):
+        windows.processes[7].fault(KERNEL_PC + n * 0x10000, HEAP)
+    list(source.drain(0.0))
+    assert [hex(address) for address in asked if address >= 1 << 63] == []
+    list(source.stop())
+
+
+def test_a_place_where_nothing_lies_is_not_asked_for_at_each_drain():
+    windows = machine()
+    asked = []
+
+    class Counting(FakeWindows):
+        def VirtualQueryEx(self, handle, address, buffer, size):
+            asked.append(address)
+            return FakeWindows.VirtualQueryEx(self, handle, address, buffer, size)
+
+    windows.__class__ = Counting
+    source, _ = traced(windows)
+    list(source.drain(0.0))
+    questions = []
+    for _ in range(3):
+        asked.clear()
+        for n in range(50):
+            windows.processes[7].fault(EXE, 0x7000_0000_0000 + n * 0x10000)
+        list(source.drain(0.0))
+        questions.append(sum(address >= 0x7000_0000_0000 for address in asked))
+    assert questions == [50, 0, 0]
+    list(source.stop())
+
+
+# -- in time -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_buffers_are_emptied_while_a_name_is_waited_for():
+    """A server that answers late holds names and rows back, not the drain."""
+    windows = machine()
+    windows.process(8)
+    waiting, go_on = threading.Event(), threading.Event()
+
+    class Slow(FakeWindows):
+        def GetMappedFileNameW(self, handle, address, buffer, chars):
+            waiting.set()
+            assert go_on.wait(30)
+            return FakeWindows.GetMappedFileNameW(self, handle, address, buffer, chars)
+
+    windows.__class__ = Slow
+    source = PageFaults(poll_ms=1)
+    source.api = windows
+    context = Context(targets=(ScriptedTarget(7), ScriptedTarget(8)))
+    source.start(context)
+    found = []
+    publisher = threading.Thread(target=lambda: found.extend(source.drain(0.0)))
+    publisher.start()
+    assert waiting.wait(30)
+    for _ in range(4):  # four buffers' worth while that name is not there
+        for n in range(1000):
+            windows.processes[8].fault(EXE, HEAP + n)
+        until = time.monotonic() + 30
+        while windows.processes[8].records and time.monotonic() < until:
+            time.sleep(0.001)
+    go_on.set()
+    publisher.join(30)
+    found += list(source.drain(0.0)) + list(source.stop())
+    assert context.ledger.get("lost_kernel") == 0
+    assert len(faults(found)["va"]) == 4000
+
+
+def test_the_drain_has_a_raised_thread_and_python_a_short_switch_interval():
+    windows = machine()
+    before = sys.getswitchinterval()
+    source = PageFaults()
+    source.api = windows
+    source.start(Context(targets=(ScriptedTarget(),)))
+    until = time.monotonic() + 30
+    while not windows.priorities and time.monotonic() < until:
+        time.sleep(0.001)
+    assert windows.priorities == [2]
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
+    list(source.stop())
+    assert sys.getswitchinterval() == before
+
+
+def test_the_drains_own_thread_is_an_observer():
+    windows = machine()
+    source = PageFaults()
+    source.api = windows
+    source.start(Context(targets=(ScriptedTarget(),)))
+    windows.processes[7].fault(EXE, HEAP, source._drainer._thread.native_id)
+    windows.processes[7].fault(EXE, HEAP, 3)
+    found = list(source.drain(0.0)) + list(source.stop())
+    assert (faults(found)["flags"] & FAULT_OBSERVER).astype(bool).tolist() == [True, False]
+
+
+def test_what_is_held_for_a_publisher_that_does_not_come_is_bounded(monkeypatch):
+    monkeypatch.setattr("wstrace_page_faults.windows.drainer._MAX_RECORDS", 2000)
+    windows = machine()
+    source, context = traced(windows)
+    list(source.drain(0.0))
+    source._drainer._exits_seconds = 1e9
+    for _ in range(8):
+        for n in range(1000):
+            windows.processes[7].fault(EXE, HEAP + n)
+        source._drainer.look()
+    assert source._drainer._records <= 3000
+    found = list(source.drain(0.0)) + list(source.stop())
+    kept = len(faults(found)["va"])
+    assert kept + context.ledger.get("lost_kernel") == context.ledger.get("counted") == 8000
+
+
+def test_an_error_of_the_drains_thread_is_raised_where_the_session_sees_it():
+    windows = machine()
+    source = PageFaults(poll_ms=1)
+    source.api = windows
+    source.start(Context(targets=(ScriptedTarget(),)))
+
+    def broken(handle, buffer, size):
+        raise MemoryError("no room")
+
+    windows.GetWsChangesEx = broken
+    source._drainer._thread.join(30)
+    with pytest.raises(MemoryError):
+        list(source.drain(0.01))
+    del windows.GetWsChangesEx
+    with contextlib.suppress(MemoryError):  # the thread's own, if a look of ours was the first to raise
+        list(source.stop())
+    assert not windows.handles
+
+
+def test_windows_of_a_batch_cover_its_look():
+    windows = machine()
+    source, _ = traced(windows)
+    start = time.perf_counter_ns()
+    windows.processes[7].fault(EXE, HEAP)
+    batch = next(b for b in source.drain(0.0) if b.schema.name == "page_fault")
+    assert batch.window[0] <= start <= batch.window[1]
+    assert np.all(batch["pid"] == 7)
+    list(source.stop())

@@ -1,0 +1,95 @@
+"""Which program a command starts on Windows: what the shell's search finds, and the interpreter behind a launcher."""
+
+import io
+import os
+import zipfile
+
+import pytest
+
+from wstrace.errors import CannotExecute, CommandNotFound
+from wstrace_os.windows.resolve import resolve
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def program(path, content=b"MZ"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o755)
+    return path
+
+
+def launcher(interpreter, main="__main__.py"):
+    """As pip makes it: an exe, a shebang line, a zip."""
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.writestr(main, "print(1)")
+    return b"MZ" + b"\0" * 5000 + b"#!" + str(interpreter).encode() + b"\n" + zipped.getvalue()
+
+
+def test_the_program_is_what_the_search_finds_by_its_full_path(folder):
+    """CreateProcess would look beside wstrace's own python.exe first."""
+    found = resolve(["python.exe", "app.py"]) if program(folder / "bin" / "python.exe") else None
+    assert found.path == str(folder / "bin" / "python.exe")
+    assert found.arguments == ["python.exe", "app.py"]
+    assert found.environment is None
+
+
+def test_a_command_that_is_nowhere(folder):
+    with pytest.raises(CommandNotFound, match="there is no command 'nothing'"):
+        resolve(["nothing"])
+
+
+@pytest.mark.parametrize(("name", "hint"), [("tool.bat", "cmd /c"), ("tool.cmd", "cmd /c"), ("tool.py", "python ")])
+def test_a_file_that_is_no_program(folder, name, hint):
+    program(folder / "bin" / name)
+    with pytest.raises(CannotExecute) as refused:
+        resolve([name, "x"])
+    assert hint in refused.value.remedy
+
+
+def test_the_launcher_of_a_script_is_resolved_to_its_interpreter(folder):
+    python = program(folder / "py" / "python.exe")
+    tool = program(folder / "bin" / "pytest.exe", launcher(python))
+    assert resolve(["pytest.exe", "-q"])[:2] == (str(python), [str(python), str(tool), "-q"])
+
+
+def test_a_launcher_in_a_venv_is_resolved_to_the_base_interpreter(folder):
+    base = program(folder / "base" / "python.exe")
+    python = program(folder / "venv" / "Scripts" / "python.exe")
+    (folder / "venv" / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
+    tool = program(folder / "bin" / "tool.exe", launcher(python))
+    found = resolve(["tool.exe"])
+    assert found.path == str(base)
+    assert found.arguments == [str(python), str(tool)]
+    assert found.environment["__PYVENV_LAUNCHER__"] == str(python)
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"MZ", b"PK\5\6", launcher("/nowhere/python.exe"), launcher("relative"), b"MZ#!x.exe\nPK\5\6" + b"\xff" * 18,
+    launcher("x")[:-10],
+])  # fmt: skip
+def test_a_strange_program_is_started_as_it_is(folder, content):
+    tool = program(folder / "bin" / "tool.exe", content)
+    assert resolve(["tool.exe", "a"])[:2] == (str(tool), ["tool.exe", "a"])
+
+
+def test_a_zip_without_a_script_is_no_launcher(folder):
+    python = program(folder / "py" / "python.exe")
+    tool = program(folder / "bin" / "setup.exe", launcher(python, main="data.txt"))
+    assert resolve(["setup.exe"]).path == str(tool)
+
+
+def test_the_environment_is_otherwise_ours(folder, monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+    base = program(folder / "base" / "python.exe")
+    program(folder / "venv" / "Scripts" / "python.exe")
+    (folder / "venv" / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
+    found = resolve([str(folder / "venv" / "Scripts" / "python.exe")])
+    assert found.environment["MINE"] == "1"
+    assert set(found.environment) - set(os.environ) == {"__PYVENV_LAUNCHER__"}
