@@ -8,6 +8,7 @@ signature, and the class docstring's `Args:` tells what they mean.
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -282,6 +283,10 @@ class Platform(abc.ABC):
     def debug_privilege(self) -> None:
         """Asks for the right to open other users' processes; raises Unavailable where it is not to be had this way."""
         raise Unavailable(f"{self.name} has no such privilege to switch on", "run wstrace as root instead")
+
+    def is_administrator(self) -> bool:
+        """Whether this process has an administrator's rights: then nothing is read from the working directory."""
+        return bool(getattr(os, "geteuid", lambda: -1)() == 0)
 
     def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
         """While entered, ask() is called, on any thread, when the console closes; its exit lets the process end.

@@ -29,6 +29,8 @@
   bool`: whether it is still the process's, False after an execve) and `close()`, which lets it go. Raises Unavailable
   where the system has no such thing, and says what lifts it; `probe_keeper() -> Level` tries it.
 * `descendants(pid: int) -> list[int]`: its children, and theirs, now.
+* `listed() -> Iterator[tuple[int, str, str, int]]`: (pid, name, user, resident bytes) of every process; user is ""
+  where it may not be told.
 * `private_and_large(pid: int) -> tuple[int | None, int | None]`: bytes that no other process has, and bytes of large
   pages, which no resident set counts; None where the system does not tell or refuses.
 * `faults() -> tuple[int, int | None]`: (minor, major) faults of the calling process so far, by its own accounting.

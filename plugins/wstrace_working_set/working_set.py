@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
-from wstrace.schema import KIND_SHIFT, KINDS, MAPPING, NOT_RESIDENT, PAGE_EXCLUSIVE, PAGE_SWAPPED, RESIDENT_PAGES
+from wstrace.schema import (
+    KIND_KERNEL,
+    KIND_SHIFT,
+    KINDS,
+    MAPPING,
+    NOT_RESIDENT,
+    PAGE_EXCLUSIVE,
+    PAGE_SHARED,
+    PAGE_SWAPPED,
+    RESIDENT_PAGES,
+)
 from wstrace_os import backend
 from wstrace_os.snapshots import address_space, parts
 
@@ -94,8 +104,13 @@ class WorkingSet:
 
     @property
     def shared_bytes(self) -> int:
-        """What other processes have too: Shared_Clean + Shared_Dirty of smaps_rollup."""
-        return self.total_bytes - self.private_bytes
+        """What other processes have too: Shared_Clean + Shared_Dirty of smaps_rollup.
+
+        On Windows the total holds page tables too, which are neither: Private + Shared + Page tables = Total.
+        """
+        kernel = (self.mappings["flags"][self.runs["row"]] >> KIND_SHIFT) & 15 == KIND_KERNEL
+        neither = kernel & (self.runs["flags"] & (PAGE_EXCLUSIVE | PAGE_SHARED) == 0)
+        return self.total_bytes - self.private_bytes - self.count(self.resident & neither)
 
     @property
     def swapped_bytes(self) -> int:

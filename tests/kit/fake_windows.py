@@ -62,6 +62,8 @@ class FakeProcess:
     denied: bool | str = False  # True, or "limited": only the limited right is given
     token_denied: bool = False
     elevated: bool = False
+    machine: int = 0
+    kind: int = 0x8664
     user: str = "me"
     watched: bool = False
     busy: bool = False
@@ -106,6 +108,7 @@ class FakeWindows(FakeSystem):
         self.handles: dict[int, tuple[int, int]] = {}
         self.opened = 0
         self.calls: list[str] = []
+        self.small_code = winapi.ERROR_BAD_LENGTH
         self._memory: dict[int, tuple[Any, bytearray | None]] = {}
 
     def process(self, pid: int, **attributes: object) -> FakeProcess:
@@ -171,7 +174,7 @@ class FakeWindows(FakeSystem):
 
     def QueryFullProcessImageNameW(self, handle: int, flags: int, buffer: int, size: int) -> int:
         """The path of the executable; size is in characters, in and out."""
-        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
+        process = self._of(handle, winapi.PROCESS_QUERY_LIMITED_INFORMATION)
         if process is not None:
             at(size, "<u4", 1)[0] = write_utf16(buffer, f"C:\\apps\\{process.name}", int(at(size, "<u4", 1)[0]))
         return int(process is not None)
@@ -259,14 +262,15 @@ class FakeWindows(FakeSystem):
     # -- the working set ------------------------------------------------------------------------------------------
 
     def QueryWorkingSet(self, handle: int, buffer: int, size: int) -> int:
-        """24 and the number of entries when the buffer is too small."""
+        """24 (998 has been seen too) and the number of entries when the buffer is too small."""
+        self.calls.append("QueryWorkingSet")
         process = self._of(handle, winapi.QUERY_RIGHTS)
         if process is None:
             return 0
         layout = PSAPI_WORKING_SET_BLOCK[self.POINTER]
         at(buffer, layout, 1)[0] = len(process.working_set)
         if size < (len(process.working_set) + 1) * layout.itemsize:
-            return self._fail(winapi.ERROR_BAD_LENGTH)
+            return self._fail(self.small_code)
         blocks = [address | bits for address, bits in process.working_set.items()]
         at(buffer, layout, len(blocks) + 1)[1:] = blocks
         return 1
@@ -295,7 +299,7 @@ class FakeWindows(FakeSystem):
 
     def GetProcessMemoryInfo(self, handle: int, buffer: int, size: int) -> int:
         """Counts; they stay after the exit while a handle is open."""
-        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
+        process = self._of(handle, winapi.PROCESS_QUERY_LIMITED_INFORMATION)
         if process is None:
             return 0
         counters = at(buffer, PROCESS_MEMORY_COUNTERS[self.POINTER], 1)[0]

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from wstrace_os.windows import api as winapi
-from wstrace_os.windows.layouts import OSVERSIONINFOW, PROCESS_BASIC_INFORMATION, PROCESSENTRY32W, SYSTEM_INFO
+from wstrace_os.windows.layouts import (
+    OSVERSIONINFOW,
+    PROCESS_BASIC_INFORMATION,
+    PROCESSENTRY32W,
+    SYSTEM_INFO,
+    SYSTEM_PROCESS_INFORMATION,
+)
 
 BREAKAWAY_OK, KILL_ON_JOB_CLOSE = 0x800, 0x2000
 
@@ -43,10 +49,11 @@ class FakeSystem:
         self.privileges: set[str] = set()  # switched on
         self.held = {"SeDebugPrivilege"}  # may be switched on
         self.jobs: dict[int, FakeJob] = {}
+        self.no_listing = False  # as under Wine
         self.no_jobs = False  # as on a machine whose own jobs let nobody in
         self.lost_messages = False  # a job's messages are not guaranteed
         self.protection: dict[int, int] = {}
-        self.machines: dict[int, int] = {}
+        self.native = 0x8664
         self.priorities: list[int] = []
         self.handlers: list[int] = []
         self._snapshots: dict[int, list[Any]] = {}
@@ -160,18 +167,55 @@ class FakeSystem:
         row["UniqueProcessId"], row["InheritedFromUniqueProcessId"] = process.pid, process.parent
         return 0
 
-    def GetProcessInformation(self, handle: int, kind: int, buffer: int, size: int) -> int:
-        """ProcessProtectionLevelInfo (7): 0xFFFFFFFE for a process without protection."""
-        pid = self._held(handle)[0]
-        if kind != 7:
-            return self._fail(winapi.ERROR_INVALID_PARAMETER)
-        at(buffer, "<u4", 1)[0] = self.protection.get(pid, 0xFFFFFFFE)
+    def NtQuerySystemInformation(self, kind: int, buffer: int, size: int, returned: int) -> int:
+        """Every process, by an entry that tells where the next one begins; names lie behind the entries."""
+        layout = SYSTEM_PROCESS_INFORMATION[self.POINTER]
+        there = [process for process in self.processes.values() if not process.exited]
+        needed = sum(layout.itemsize + 64 + 2 * len(process.name) for process in there)
+        at(returned, "<u4", 1)[0] = needed
+        if self.no_listing:
+            return -0x3FFFFFFD  # STATUS_INVALID_INFO_CLASS
+        if size < needed:
+            return -0x3FFFFFFC  # STATUS_INFO_LENGTH_MISMATCH
+        place = buffer
+        for process in there:
+            text = place + layout.itemsize + 64  # a thread
+            row = at(place, layout, 1)[0]
+            row["UniqueProcessId"], row["InheritedFromUniqueProcessId"] = process.pid, process.parent
+            row["WorkingSetSize"] = len(process.working_set) * 4096
+            row["ImageNameLength"], row["ImageNameBuffer"] = 2 * len(process.name), text
+            write_utf16(text, process.name, len(process.name))
+            following = text + 2 * len(process.name)
+            row["NextEntryOffset"] = 0 if process is there[-1] else following - place
+            place = following
+        return 0
+
+    def LookupAccountSidW(
+        self, system: None, sid: int, name: int, chars: int, domain: int, domain_chars: int, use: int
+    ) -> int:
+        """The fake SIDs are the names."""
+        text = bytes(at(sid, "u1", 12)).rstrip(b"\0").decode()
+        at(name, "<u2", 256)[:] = 0
+        at(domain, "<u2", 256)[:] = 0
+        write_utf16(name, text, 256)
+        write_utf16(domain, "HERE", 256)
         return 1
 
-    def IsWow64Process2(self, handle: int, process: int, native: int) -> int:
-        """Machines: 0 = native."""
-        at(process, "<u2", 1)[0] = 0
-        at(native, "<u2", 1)[0] = self.machines.get(0, 0x8664)
+    def GetProcessInformation(self, handle: int, kind: int, buffer: int, size: int) -> int:
+        """ProcessProtectionLevelInfo (7): 0xFFFFFFFE for a process without protection; ProcessMachineTypeInfo (9)."""
+        pid = self._held(handle)[0]
+        if kind not in (7, 9):
+            return self._fail(winapi.ERROR_INVALID_PARAMETER)
+        if kind == 9:
+            at(buffer, "<u2", 1)[0] = self.processes[pid].kind
+        else:
+            at(buffer, "<u4", 1)[0] = self.protection.get(pid, 0xFFFFFFFE)
+        return 1
+
+    def IsWow64Process2(self, handle: int, machine: int, native: int) -> int:
+        """The machine of a process under WOW64, 0 for any other (x64 on ARM64, too), and the system's own."""
+        at(machine, "<u2", 1)[0] = self.processes[self._held(handle)[0]].machine
+        at(native, "<u2", 1)[0] = self.native
         return 1
 
     # -- jobs -----------------------------------------------------------------------------------------------------

@@ -22,8 +22,10 @@ from wstrace.schema import (
 )
 from wstrace_mapped_files.windows.backend import listing, mapped_file
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows.listing import listed, user_name
 from wstrace_working_set.windows import blocks as windows_blocks
-from wstrace_working_set.windows.backend import LARGE_PAGE, REASONS, Space
+from wstrace_working_set.windows.backend import LARGE_PAGE, REASONS, Space, private_and_large
+from wstrace_working_set.working_set import read
 
 PAGE = 4096
 ARTICLE = np.array([0x00000003, 0x00400103, 0x00480101, 0x00500004], "<u4")
@@ -54,9 +56,8 @@ def test_pages_of_8_kib_as_on_alpha():
 ])  # fmt: skip
 def test_every_protection(protection, flags):
     words = np.array([protection, protection + 8, protection + 16, protection + 24], "<u8")
-    assert windows_blocks.flags(words).tolist() == [  # + 8 no-cache, + 16 guard, + 24 both
-        flags | PAGE_EXCLUSIVE, flags | PAGE_EXCLUSIVE,
-        flags | PAGE_GUARD | PAGE_EXCLUSIVE, flags | PAGE_GUARD | PAGE_EXCLUSIVE,
+    assert windows_blocks.flags(words).tolist() == [  # + 8 no-cache, + 16 guard, + 24 write-combined
+        flags | PAGE_EXCLUSIVE, flags | PAGE_EXCLUSIVE, flags | PAGE_GUARD | PAGE_EXCLUSIVE, flags | PAGE_EXCLUSIVE,
     ]  # fmt: skip
 
 
@@ -285,3 +286,161 @@ def test_a_listing_and_a_process_that_is_gone():
     assert listing(7, np.zeros(0, "<u8"), strings, windows) is None
     assert listing(8, np.zeros(0, "<u8"), strings, windows) is None
     assert not windows.handles
+
+
+# -- what a real Windows does and Wine does not ------------------------------------------------------------------------
+
+NODE = 1 << 9
+KERNEL = 0xFFFF_F680_0000_0000
+
+
+def taken_of(windows, **options):
+    with Space(7, windows) as space:
+        return read(space, Dictionary(), **options)
+
+
+@pytest.mark.parametrize("node", range(1, 8))
+def test_the_bits_of_the_numa_node_say_nothing_of_locked_or_large(node):
+    windows = machine()
+    process = windows.processes[7]
+    process.working_set = {address: bits | node * NODE for address, bits in process.working_set.items()}
+    process.working_set[0x402000] |= 7 * NODE  # a page of another node does not tear a run
+    taken = taken_of(windows)
+    assert taken.runs["start"].tolist() == [0x400000, 0x480000, 0x500000]
+    assert not (taken.runs["flags"] & (PAGE_LOCKED | PAGE_HUGE)).any()
+
+
+@pytest.mark.parametrize("code", [winapi.ERROR_BAD_LENGTH, winapi.ERROR_NOACCESS])
+def test_a_buffer_that_is_too_small_may_be_told_in_two_ways(code):
+    windows = machine()
+    windows.small_code = code
+    windows.processes[7].allocations[2].size = 1 << 30
+    windows.processes[7].working_set |= {BIG + n * PAGE: 4 for n in range(100_000)}
+    windows.GetProcessMemoryInfo = lambda *_: 0  # so that the first buffer is too small
+    with Space(7, windows) as space:
+        assert len(space.query()) == 100_005
+
+
+def test_no_access_for_another_reason_is_an_error():
+    windows = machine()
+    windows.QueryWorkingSet = lambda *_: windows._fail(winapi.ERROR_NOACCESS)
+    with Space(7, windows) as space, pytest.raises(Unavailable, match="998"):
+        space.query()
+
+
+def test_the_first_buffer_is_as_large_as_the_working_set_says():
+    windows = machine()
+    windows.processes[7].working_set |= {BIG + n * PAGE: 4 for n in range(200_000)}
+    with Space(7, windows) as space:
+        space.query()
+    assert windows.calls.count("QueryWorkingSet") == 1
+
+
+def test_runs_are_joined_whatever_their_share_counts_unless_these_are_asked_for():
+    windows = machine()
+    process = windows.processes[7]
+    process.working_set = {EXE + n * PAGE: 0x103 | (n % 7 + 1) << 5 for n in range(9)}
+    assert taken_of(windows).runs["pages"].tolist() == [9]
+    shared = taken_of(windows, shares=True).runs
+    assert shared["pages"].tolist() == [1] * 9
+    assert shared["shares"].tolist() == [1, 2, 3, 4, 5, 6, 7, 1, 2]
+
+
+@pytest.mark.parametrize("pointer", [8, 4])
+def test_private_and_shared_and_page_tables_are_the_total(pointer):
+    windows = machine(pointer)
+    tables = [KERNEL, KERNEL + 0x100000] if pointer == 8 else [0xC000_1000, 0xC030_0000]
+    windows.processes[7].working_set |= dict.fromkeys(tables, 4)
+    taken = taken_of(windows)
+    assert taken.page_table_bytes == 2 * PAGE
+    assert taken.private_bytes == PAGE
+    assert taken.shared_bytes == 4 * PAGE
+    assert taken.private_bytes + taken.shared_bytes + taken.page_table_bytes == taken.total_bytes == taken.totals.total
+
+
+def test_a_32_bit_process_of_a_64_bit_windows_has_no_page_tables_where_it_may_have_code():
+    windows = machine(4)
+    windows.process(1, wow64=True)
+    windows.processes[7].wow64 = True
+    windows.processes[7].working_set |= {0xC000_1000: 4}
+    taken = taken_of(windows)
+    assert taken.page_table_bytes is None
+    assert taken.private_bytes == 2 * PAGE
+
+
+def test_a_32_bit_tracer_of_a_64_bit_process_is_refused_everywhere():
+    windows = machine(4)
+    windows.process(1, wow64=True)
+    for asked in (lambda: Space(7, windows), lambda: mapped_file(EXE, 7, windows),
+                  lambda: listing(7, np.zeros(0, "<u8"), Dictionary(), windows)):  # fmt: skip
+        with pytest.raises(Unavailable, match="64-bit process and this Python is 32-bit"):
+            asked()
+    assert not windows.handles
+
+
+def test_pages_of_the_kernel_are_not_put_to_the_extended_query():
+    windows = machine()
+    windows.processes[7].working_set |= {KERNEL: 4}
+    windows.processes[7].attributes = {0x401000: 1 | 1 << 22}
+    asked = FakeWindows.QueryWorkingSetEx
+
+    def strict(handle, buffer, size):
+        rows = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint64 * (size // 8)).from_address(buffer))[::2]
+        return windows._fail(winapi.ERROR_INVALID_PARAMETER) if (rows >> 63).any() else asked(
+            windows, handle, buffer, size)  # fmt: skip
+
+    windows.QueryWorkingSetEx = strict
+    taken = taken_of(windows)
+    assert (taken.runs["flags"] & PAGE_LOCKED != 0).sum() == 1
+
+
+def test_large_pages_beyond_what_is_asked_for_are_not_told_as_none():
+    windows = machine()
+    windows.processes[7].allocations[2].size = 3 << 40
+    with Space(7, windows) as space:
+        space.mappings(Dictionary())
+        assert space._large is None
+        assert space.totals().large is None
+
+
+def test_a_token_that_is_refused_is_someone_elses():
+    windows = machine()
+    windows.process(1)
+    with Space(7, windows) as space:
+        assert space.owned()
+        windows.processes[7].token_denied = True
+        assert not space.owned()
+        windows.processes[7].token_denied = False
+        windows.processes[7].user = "SYSTEM"
+        assert not space.owned()
+    assert not windows.handles
+
+
+# -- ps ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_listing_has_processes_that_nobody_may_open():
+    windows = machine()
+    windows.process(4, name="", denied=True).working_set = {0x1000: 4}
+    windows.process(8, name="svchost.exe", denied=True, user="SYSTEM").working_set = {0x1000: 4, 0x2000: 4}
+    assert listed(windows) == [(7, "app.exe", 5 * PAGE), (4, "System", PAGE), (8, "svchost.exe", 2 * PAGE)]
+    assert user_name(windows, 7) == "HERE\\me"
+    assert user_name(windows, 8) == ""
+    windows.no_listing = True  # Wine
+    assert [process.pid for process in listed(windows)] == [7]
+    assert not windows.handles
+
+
+def test_a_long_listing_is_asked_for_again():
+    windows = machine()
+    for pid in range(100, 6000):
+        windows.process(pid, name="x" * 60).working_set = {0x1000: 4}
+    assert len(listed(windows)) == 5901
+
+
+def test_private_bytes_of_another_process_and_of_one_that_refuses():
+    windows = machine()
+    windows.processes[7].working_set |= {KERNEL: 4}
+    assert private_and_large(7, windows) == (PAGE, None)
+    windows.processes[7].denied = True
+    assert private_and_large(7, windows) == (None, None)

@@ -11,6 +11,7 @@ import pytest
 import wstrace
 from wstrace.errors import Unavailable
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
 from wstrace_os.windows.backend import platform
 from wstrace_os.windows.job import Job
 
@@ -38,11 +39,12 @@ def wait_for_news(job):
 def test_a_job_tells_each_birth_once():
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'])"
     target = platform().launch([sys.executable, "-c", code])
-    job = Job(winapi, target.pid)
+    job = target.job
     assert not job.news()  # the target itself is no news
     target.resume()
     wait_for_news(job)
     assert not job.news()
+    target.job = None
     job.close()
     assert target.wait(20) == 0  # without a job handle, too
     target.close()
@@ -57,12 +59,15 @@ def test_no_handle_of_a_job_is_left_open():
     target = platform().launch([sys.executable, "-c", "pass"])
     first, jobs = Job(winapi, target.pid), []
     handles = set(first._handles)
+    first.release()
     first.close()
     for _ in range(5):
         jobs.append(Job(winapi, target.pid))
+        jobs[-1].release()
         jobs[-1].close()
     again = Job(winapi, target.pid)
     assert set(again._handles) == handles  # the system gives the lowest free ones
+    again.release()
     again.close()
     target.close()
 
@@ -108,9 +113,11 @@ while faulting.waiting() and time.monotonic() < until:
 """)
     unseen = f"""
 import os
-from wstrace_os.windows import process as windows_process
-listed = windows_process.descendants
-windows_process.descendants = lambda *a: listed(*a) if os.path.exists({str(seen)!r}) else []
+from wstrace_os.windows.job import Job
+from wstrace_page_faults.windows.family import Family
+listed = Family.listed
+Family.listed = lambda self: listed(self) if os.path.exists({str(seen)!r}) else []
+Job.news = Job.members = lambda self: []
 """
     parent = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"
     done = run_with(unseen, path, "-c", parent, str(child))
@@ -122,3 +129,66 @@ windows_process.descendants = lambda *a: listed(*a) if os.path.exists({str(seen)
         assert trace.ledger.get("counted") == 10
     for said in (done.stderr.decode(), command("report", path)[1]):
         assert re.search(r"note +40  faults of a child before it could be watched", said), said
+
+
+def test_a_job_lists_its_members_and_knows_a_stranger():
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; sys.stdin.read()'])"
+    target = platform().launch([sys.executable, "-c", code])
+    target.resume()
+    until = time.monotonic() + 20
+    while len(target.job.members()) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert target.pid in target.job.members()
+    with processes.opened(winapi, os.getpid(), winapi.QUERY_RIGHTS) as us:
+        assert not target.job.has(us)
+    for pid in target.job.members():
+        with processes.opened(winapi, pid, winapi.QUERY_RIGHTS | winapi.PROCESS_TERMINATE) as handle:
+            assert target.job.has(handle)
+            assert processes.parent(winapi, handle) == (os.getpid() if pid == target.pid else target.pid)
+            winapi.TerminateProcess(handle, 0)
+    target.wait(20)
+    target.close()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_target_that_never_ran_does_not_outlive_a_tracer_that_is_killed(resumed):
+    tracer = f"""
+import sys, time
+from wstrace_os.windows.backend import platform
+target = platform().launch([sys.executable, "-c", "import time; time.sleep(20)"])
+if {resumed}:
+    target.resume()
+print(target.pid, flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", tracer], stdout=subprocess.PIPE, text=True)
+    pid = int(process.stdout.readline())
+    with processes.opened(winapi, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE | winapi.PROCESS_TERMINATE) as handle:
+        process.kill()
+        process.wait(20)
+        process.stdout.close()
+        assert processes.exited(winapi, handle, 2000 if resumed else 20_000) is not resumed
+        winapi.TerminateProcess(handle, 0)
+
+
+def test_a_target_may_be_kept_out_of_our_job(monkeypatch):
+    monkeypatch.setenv("WSTRACE_JOB", "no")
+    target = platform().launch([sys.executable, "-c", "pass"])
+    assert target.job is None
+    target.resume()
+    assert target.wait(20) == 0
+    target.close()
+
+
+def test_a_grandchild_of_a_child_that_ended_at_once_is_traced(tmp_path):
+    """As behind cmd /c, make or a launcher: no listing shows who its grandparent was."""
+    child = "import subprocess, sys; subprocess.Popen([sys.executable, *sys.argv[1:]])"
+    parent = (
+        f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {child!r}, *sys.argv[1:]]); time.sleep(4)"
+    )
+    never = "import wstrace_page_faults.windows.backend as half; half._STRAYS_SECONDS = 1e9"
+    done = run_with(never, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
+    assert done.returncode == 0, done.stderr
+    with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:
+        assert sum(len(batch) for batch in trace.batches("page_fault")) == 100

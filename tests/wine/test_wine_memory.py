@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,13 +14,15 @@ import pytest
 
 import wstrace
 from wstrace.batch import Dictionary
-from wstrace.errors import TargetExited, Unavailable
+from wstrace.errors import CommandNotFound, TargetExited, Unavailable
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_WRITE
 from wstrace_mapped_files.windows.backend import mapped_file
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
-from wstrace_os.windows.backend import interpreter
+from wstrace_os.windows.backend import platform
+from wstrace_os.windows.listing import listed, user_name
 from wstrace_os.windows.memory import AddressSpace, Memory
+from wstrace_os.windows.resolve import resolve
 from wstrace_symbols.resolver import Sections
 from wstrace_working_set.windows.backend import Space
 from wstrace_write_watch.windows import backend as write_watch
@@ -283,11 +286,41 @@ def test_a_venvs_launcher_is_resolved_to_its_interpreter(tmp_path):
     launcher = tmp_path / "Scripts" / "python.exe"
     launcher.write_bytes(b"MZ")
     (tmp_path / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys.executable)}\nversion = 3.11\n")
-    executable, environment = interpreter(str(launcher))
+    executable, _, environment = resolve([str(launcher)])
     assert Path(executable).samefile(sys.executable)
     assert environment["__PYVENV_LAUNCHER__"] == str(launcher)
-    assert interpreter(sys.executable) == (None, None)
-    assert interpreter("no-such-command") == (None, None)
+    assert resolve([sys.executable])[::2] == (sys.executable, None)
+    with pytest.raises(CommandNotFound):
+        resolve(["no-such-command"])
+
+
+def test_the_program_is_what_path_finds_not_what_lies_beside_our_own_python(tmp_path, monkeypatch):
+    shutil.copy(os.path.join(os.environ["SYSTEMROOT"], "System32", "hostname.exe"), tmp_path / "python.exe")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    target = platform().launch(["python"])
+    with processes.opened(winapi, target.pid, winapi.QUERY_RIGHTS) as handle:
+        assert Path(processes.image(winapi, handle)).samefile(tmp_path / "python.exe")
+    target.close()
+
+
+def test_every_process_that_may_be_opened_is_listed():
+    mine = next(process for process in listed(winapi) if process.pid == os.getpid())
+    assert mine.name == "python.exe"
+    assert mine.resident > 1 << 20
+    assert user_name(winapi, os.getpid())
+
+
+def test_memory_that_is_still_used_at_the_interpreters_exit_is_not_freed():
+    """An atexit handler that was there before, or a thread, writes into an array after the finalizers have run."""
+    script = """
+import atexit
+kept = []
+atexit.register(lambda: (kept[0].fill(7), print(int(kept[0].sum()), flush=True)))
+import numpy, wstrace
+kept.append(numpy.frombuffer(wstrace.WriteWatch(1 << 20), "u1"))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, str(7 << 20)), done.stderr
 
 
 def test_children_of_a_process(target):

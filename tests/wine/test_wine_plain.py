@@ -1,6 +1,7 @@
 """Plain Wine, without the stand-in: its watch calls succeed and do nothing, and wstrace must find that out."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -21,3 +22,38 @@ def test_run_refuses_rather_than_write_an_empty_trace(command, tmp_path):
     assert code == 122
     assert "stub" in said
     assert not (tmp_path / "x.wst").exists()
+
+
+PRIVILEGE = """
+from wstrace_os.windows import api, token
+if token.has_debug_privilege(api):  # a parent that has it hands it on
+    token.set_debug_privilege(api, on=False)
+assert token.elevated(api)  # Wine's user is an administrator
+"""
+
+
+def printed(script):
+    done = subprocess.run([sys.executable, "-c", PRIVILEGE + script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_psutil_does_not_switch_the_debug_privilege_on():
+    told = "print(token.has_debug_privilege(api))\n"
+    assert printed("import psutil\n" + told) == ["True"]  # what it does by itself
+    platform = "from wstrace_os.windows.backend import platform\np = platform()\nimport psutil\n"
+    assert printed(platform + told) == ["False"]
+    assert printed(platform + "p.debug_privilege()\n" + told) == ["True"]
+
+
+def test_ps_lists_without_the_privilege():
+    words = "from wstrace.cli import main\nmain(['ps'])\nprint('privilege', token.has_debug_privilege(api))"
+    assert printed(words)[-2:] == ["privilege", "False"]
+
+
+def test_an_elevated_tracer_reads_no_configuration_of_the_working_directory(tmp_path, command, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text("[tool.wstrace]\nno_such_key = 1\n")
+    monkeypatch.chdir(tmp_path)
+    code, _, said = command("run", "--", sys.executable, "-c", "pass")
+    assert "no_such_key" not in said
+    assert code == 122  # the stub

@@ -24,10 +24,10 @@ def attach(options: Tracing, more: tuple[int, ...], names: tuple[str, ...], pids
     wstrace attach 4711 --duration 30s
     wstrace attach --name 'redis-*' -o redis.wst
     """
+    trace = Trace(options)
     wanted = list(dict.fromkeys([*pids, *more, *_by_name(names)]))
     if not wanted:
         raise UsageError("no process given", "write: wstrace attach PID, or --name GLOB")
-    trace = Trace(options)
     platform = trace.plugins.platform
     targets: list[Target] = []
     try:

@@ -50,5 +50,10 @@ def exit_on_lane_error(session: Session) -> None:
 
 
 def is_administrator() -> bool:
-    """Whether we run as root: then nothing is read from the working directory."""
-    return hasattr(os, "geteuid") and os.geteuid() == 0
+    """Whether we run as root, or elevated on Windows: then nothing is read from the working directory."""
+    if hasattr(os, "geteuid"):
+        return bool(os.geteuid() == 0)
+    from wstrace.plugins import own_platform
+
+    platform = own_platform()
+    return platform is not None and platform.is_administrator()

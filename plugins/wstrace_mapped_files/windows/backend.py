@@ -13,6 +13,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
 from wstrace_mapped_files.epoch import Mapping as Row
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory, columns
 
@@ -28,6 +29,7 @@ def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: W
     except TargetExited:
         return None
     try:
+        processes.refuse_other_width(api, handle, pid)
         allocations = list(Memory(api, handle).allocations())
     finally:
         api.CloseHandle(handle)
@@ -46,8 +48,10 @@ def mapped_file(address: int, pid: int | None = None, api: WindowsApi = winapi) 
         TargetExited: the process is gone.
         Unavailable: access is denied.
     """
-    handle = winapi.open_process(api, os.getpid() if pid is None else pid, winapi.QUERY_RIGHTS)
+    pid = os.getpid() if pid is None else pid
+    handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
     try:
+        processes.refuse_other_width(api, handle, pid)
         return Memory(api, handle).file(address) or None
     finally:
         api.CloseHandle(handle)

@@ -114,6 +114,10 @@ GetProcessInformation = declare("kernel32.dll", "GetProcessInformation", c_int32
 NtQueryInformationProcess = declare(
     "ntdll.dll", "NtQueryInformationProcess", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
+#: SystemProcessInformation = 5; gives an NTSTATUS
+NtQuerySystemInformation = declare(
+    "ntdll.dll", "NtQuerySystemInformation", c_int32, c_int32, c_void_p, c_uint32, c_void_p
+)
 RtlNtStatusToDosError = declare("ntdll.dll", "RtlNtStatusToDosError", c_uint32, c_int32)
 #: the true version, whatever the manifest of the calling program says
 RtlGetVersion = declare("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
@@ -170,6 +174,7 @@ OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p
 GetTokenInformation = declare(
     "advapi32.dll", "GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p
 )
+LookupAccountSidW = declare("advapi32.dll", "LookupAccountSidW", c_int32, c_wchar_p, *[c_void_p] * 6)
 LookupPrivilegeValueW = declare("advapi32.dll", "LookupPrivilegeValueW", c_int32, c_wchar_p, c_wchar_p, c_void_p)
 AdjustTokenPrivileges = declare(
     "advapi32.dll", "AdjustTokenPrivileges", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p, c_void_p

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import os
 import platform as machine
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +48,6 @@ class WindowsTarget(Target):
         """Lets a launched target run. Windows has accepted the command already."""
         if self._child is None or self._resumed:
             return
-        # not by psutil, which switches SeDebugPrivilege on when it is imported (observed)
         with processes.opened(winapi, self.pid, winapi.PROCESS_SUSPEND_RESUME) as handle:
             if self.job is not None:
                 self.job.release()  # from here on it does not end with us
@@ -110,6 +111,16 @@ class WindowsPlatform(Platform):
 
     name = "windows"
     page_size = mmap.PAGESIZE
+
+    def __init__(self) -> None:
+        # psutil switches SeDebugPrivilege on when it is imported, by whomever: here it comes without that
+        if token.elevated(winapi) and "psutil" not in sys.modules:
+            with token.privilege_as_it_was(winapi):
+                importlib.import_module("psutil")
+
+    def is_administrator(self) -> bool:
+        """Whether this process is elevated."""
+        return token.elevated(winapi)
 
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
         """A process created suspended, in a job that tells of its children; what starts: see `resolve`.

@@ -73,6 +73,20 @@ PROCESS_MEMORY_COUNTERS = _both(
 )
 """PageFaultCount is 32 bits wide on every Windows and wraps."""
 
+SYSTEM_PROCESS_INFORMATION = _both(
+    [
+        ("NextEntryOffset", "<u4", 0, 0),
+        ("ImageNameLength", "<u2", 56, 56),
+        ("ImageNameBuffer", "P", 64, 60),
+        ("UniqueProcessId", "P", 80, 68),
+        ("InheritedFromUniqueProcessId", "P", 88, 72),
+        ("WorkingSetSize", "P", 144, 112),
+    ],
+    256,
+    184,
+)
+"""One process of NtQuerySystemInformation, class 5, without the threads behind it."""
+
 PROCESSENTRY32W = _both(
     [
         ("dwSize", "<u4", 0, 0),
@@ -118,6 +132,7 @@ LAYOUT_SIZES = {
     "PROCESSENTRY32W": (568, 556),
     "PROCESS_BASIC_INFORMATION": (48, 24),
     "SYSTEM_INFO": (48, 36),
+    "SYSTEM_PROCESS_INFORMATION": (256, 184),
 }
 for _name, (_x64, _x86) in LAYOUT_SIZES.items():
     assert globals()[_name][8].itemsize == _x64, _name

@@ -57,21 +57,12 @@ def _size(n_bytes: int | None) -> str:
 
 
 def _processes() -> Iterator[Process]:
-    """Every process with an address space; one that ends meanwhile is left out."""
-    import psutil
-
+    """Every process with an address space; one that ends meanwhile is left out, one that refuses is not."""
     from wstrace_os import backend
 
     system = backend("wstrace_working_set")
-    for process in psutil.process_iter():
-        try:
-            resident = process.memory_info().rss
-            if not resident:  # a kernel thread or a zombie
-                continue
-            name, user = process.name(), process.username()
-        except (psutil.Error, OSError, KeyError):
-            continue
-        private, large = system.private_and_large(process.pid)
+    for pid, name, user, resident in system.listed():
+        private, large = system.private_and_large(pid)
         private = None if private is None else min(private, resident)  # they are not read at the same moment
         shared = None if private is None else resident - private
-        yield Process(process.pid, user, resident, private, shared, large, name)
+        yield Process(pid, user or "-", resident, private, shared, large, name)

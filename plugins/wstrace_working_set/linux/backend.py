@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
@@ -41,6 +42,23 @@ def probe_keeper() -> Level:
 def make_keeper() -> Keeper:
     """What keeps a process's address space over its end. Raises Unavailable."""
     return Keeper()
+
+
+def listed() -> Iterator[tuple[int, str, str, int]]:
+    """(pid, name, user, resident bytes) of every process with an address space; user is "" where it is not told."""
+    import psutil
+
+    for process in psutil.process_iter():
+        try:
+            resident, name = process.memory_info().rss, process.name()
+        except (psutil.Error, OSError):
+            continue
+        try:
+            user = process.username()
+        except (psutil.Error, OSError, KeyError):
+            user = ""
+        if resident:  # else a kernel thread or a zombie
+            yield process.pid, name, user, resident
 
 
 def private_and_large(pid: int) -> tuple[int | None, int | None]:

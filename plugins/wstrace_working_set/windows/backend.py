@@ -6,6 +6,7 @@ Source: Microsoft Learn, psapi.h: QueryWorkingSet, QueryWorkingSetEx, EmptyWorki
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -15,10 +16,18 @@ from numpy.typing import NDArray
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level
-from wstrace.schema import KIND_FILE, KIND_KERNEL, KIND_SHIFT, PAGE_FILE, PAGE_LOCKED
+from wstrace.schema import (
+    KIND_FILE,
+    KIND_KERNEL,
+    KIND_SHIFT,
+    PAGE_EXCLUSIVE,
+    PAGE_FILE,
+    PAGE_LOCKED,
+    PAGE_SHARED,
+)
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows import listing, token
 from wstrace_os.windows import process as processes
-from wstrace_os.windows import token
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_os.windows.memory import Memory, columns
@@ -31,9 +40,10 @@ LARGE_PAGE = 2 << 20
 _FIRST_ENTRIES = 1 << 14
 _MAX_ENTRIES = 1 << 28  # 1 TiB of pages
 _EX_ENTRIES = 1 << 16
-#: where a 32-bit Windows of the old days kept page tables; no other Windows shows them in a working set
+_MAX_LARGE_PLACES = 1 << 20  # 2 TiB
+#: where a 32-bit Windows keeps its page tables; of a 64-bit one every page of the kernel's in a process's working set
+#: is counted as one: what else would be the process's own there (working-set lists) is of the same use
 _X86_PAGE_TABLES = (0xC000_0000, 0xE000_0000)
-_KERNEL_BASE = {8: 1 << 63, 4: 0x8000_0000}
 REASONS = (
     "in use: brought back since, or kept by the system",
     "locked in memory (VirtualLock)",
@@ -75,13 +85,19 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def private_and_large(pid: int) -> tuple[int | None, int | None]:
-    """Bytes of a process that no other process has; of large pages the system tells none."""
-    import psutil
+def listed() -> Iterator[tuple[int, str, str, int]]:
+    """(pid, name, user, bytes of its working set) of every process; user is "" where its token is refused."""
+    for process in listing.listed(winapi):
+        yield process.pid, process.name, listing.user_name(winapi, process.pid), process.resident
 
+
+def private_and_large(pid: int, api: WindowsApi = winapi) -> tuple[int | None, int | None]:
+    """Bytes of a process that no other process could have; of large pages the system tells none."""
     try:
-        return psutil.Process(pid).memory_full_info().uss, None
-    except (psutil.Error, OSError):
+        with Space(pid, api) as space:
+            blocks = space.query()
+            return windows_blocks.private(blocks, space.kernel_base) * space.page_size, None
+    except Unavailable:
         return None, None
 
 
@@ -107,9 +123,15 @@ class Space:
             self._handle: int = api.GetCurrentProcess()
         else:
             self._handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE)
+        try:
+            processes.refuse_other_width(api, self._handle, pid)
+        except Unavailable:
+            self.close()
+            raise
+        self.kernel_base = processes.kernel_base(api)
         self.name = processes.name(api, self._handle, pid)
         self._blocks: NDArray[Any] = np.zeros(0, PSAPI_WORKING_SET_BLOCK[api.POINTER])
-        self._large = 0
+        self._large: int | None = 0
         #: False where QueryWorkingSetEx refuses another process (Wine): locked pages are then not told
         self.extended = True
 
@@ -124,25 +146,31 @@ class Space:
         covered = (at >= 0) & (pages < known["end"][at]) if allocations else np.zeros(len(pages), bool)
         if covered.all():
             return known
-        return _merged(known, _strays(pages[~covered], self.page_size, self._api.POINTER, strings))
+        return _merged(known, _strays(pages[~covered], self.page_size, self.kernel_base, strings))
 
     def query(self) -> NDArray[Any]:
-        """QueryWorkingSet, grown until it fits: PSAPI_WORKING_SET_BLOCKs by address.
+        """QueryWorkingSet, grown until it fits: PSAPI_WORKING_SET_BLOCKs by address, without their NUMA nodes.
+
+        The page names ERROR_BAD_LENGTH for a buffer that is too small; ERROR_NOACCESS with a larger number of entries
+        has been seen too.
 
         Raises:
             TargetExited: it has ended.
             Unavailable: the system refuses.
         """
         layout = PSAPI_WORKING_SET_BLOCK[self._api.POINTER]
-        entries = _FIRST_ENTRIES
+        counters = processes.counters(self._api, self._handle)
+        expected = counters.working_set // self.page_size if counters is not None else 0
+        entries = min(max(expected + expected // 4, _FIRST_ENTRIES), _MAX_ENTRIES)
         while True:
             buffer = np.empty(entries + 1, layout)
             buffer[0] = 0
             if self._api.QueryWorkingSet(self._handle, buffer.ctypes.data, buffer.nbytes):
                 count = min(int(buffer[0]), entries)
-                return windows_blocks.in_order(buffer[1 : count + 1])
+                return windows_blocks.in_order(windows_blocks.without_nodes(buffer[1 : count + 1]))
             code = self._api.GetLastError()
-            if code != winapi.ERROR_BAD_LENGTH or entries >= _MAX_ENTRIES:
+            small = code == winapi.ERROR_BAD_LENGTH or (code == winapi.ERROR_NOACCESS and int(buffer[0]) > entries)
+            if not small or entries >= _MAX_ENTRIES:
                 raise self._refused("QueryWorkingSet", code)
             needed = max(int(buffer[0]), entries)  # it grows while it is asked: with slack
             entries = min(needed + needed // 4 + 1024, _MAX_ENTRIES)
@@ -165,7 +193,7 @@ class Space:
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
         """Runs of resident pages; see the package's docstring. Share counts end at 7: 7 or more."""
-        blocks = self._with_locked(self._blocks)
+        blocks = self._with_locked(self._blocks if shares else windows_blocks.without_shares(self._blocks))
         index, pages = windows_blocks.runs(blocks, self.page_size, mappings["start"])
         first = blocks[index]
         start = windows_blocks.addresses(first, self.page_size).astype("<u8")
@@ -173,13 +201,15 @@ class Space:
         flags = windows_blocks.flags(first)
         is_file = (mappings["flags"][row] >> KIND_SHIFT) & 15 == KIND_FILE
         flags |= is_file * np.uint16(PAGE_FILE)
+        flags[self._is_table(start)] &= ~np.uint16(PAGE_EXCLUSIVE | PAGE_SHARED)  # neither Private nor Shared
         counts = {"shares": windows_blocks.shares(first)} if shares else {}
         return {"start": start, "pages": pages, "flags": flags, **counts, "row": row}
 
     def _with_locked(self, blocks: NDArray[Any]) -> NDArray[Any]:
-        """The blocks with what QueryWorkingSetEx adds in their reserved bits."""
+        """The blocks with what QueryWorkingSetEx adds, in place of the node. The kernel's own pages are not asked."""
+        ours = windows_blocks.below(blocks, self.kernel_base)
         try:
-            found = self.attributes(windows_blocks.addresses(blocks, self.page_size))
+            found = self.attributes(windows_blocks.addresses(blocks[ours], self.page_size))
         except TargetExited:
             raise
         except Unavailable:
@@ -188,16 +218,23 @@ class Space:
         if not found.locked.any() and not found.large.any():
             return blocks
         marks = found.locked * windows_blocks.LOCKED | found.large * windows_blocks.LARGE
-        marked: NDArray[Any] = blocks | marks.astype(blocks.dtype)
+        marked: NDArray[Any] = blocks.copy()
+        marked[ours] |= marks.astype(blocks.dtype)
         return marked
 
+    def _is_table(self, addresses: NDArray[Any]) -> NDArray[np.bool_]:
+        """Mask of the pages that are page tables."""
+        low, high = _X86_PAGE_TABLES if self._api.POINTER == 4 else (self.kernel_base, 1 << 64)
+        if low >= self.kernel_base:
+            found: NDArray[np.bool_] = (addresses >= np.uint64(low)) & (addresses <= np.uint64(high - 1))
+            return found
+        return np.zeros(len(addresses), bool)  # a 32-bit program of a 64-bit Windows has that memory for itself
+
     def totals(self) -> Totals:
-        """WorkingSetSize; page tables on an old 32-bit Windows only; large pages, which a working set leaves out."""
+        """WorkingSetSize; page tables, where the system lists any; large pages, which a working set leaves out."""
         counters = processes.counters(self._api, self._handle)
-        tables = None
-        if self._api.POINTER == 4:
-            pages = windows_blocks.addresses(self._blocks, self.page_size)
-            tables = int(((pages >= _X86_PAGE_TABLES[0]) & (pages < _X86_PAGE_TABLES[1])).sum()) * self.page_size
+        pages = windows_blocks.addresses(self._blocks, self.page_size)
+        tables = int(self._is_table(pages).sum()) * self.page_size
         return Totals(counters.working_set if counters else None, tables or None, self._large or None)
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
@@ -223,8 +260,11 @@ class Space:
         return codes, REASONS
 
     def owned(self) -> bool:
-        """It belongs to the calling user: the user of its token is ours."""
-        return token.user(self._api, self._handle) == token.user(self._api, self._api.GetCurrentProcess())
+        """It belongs to the calling user: the user of its token is ours. A token that is refused is someone else's."""
+        try:
+            return token.user(self._api, self._handle) == token.user(self._api, self._api.GetCurrentProcess())
+        except Unavailable:
+            return False
 
     def close(self) -> None:
         """Closes the handle."""
@@ -238,14 +278,19 @@ class Space:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _large_bytes(self, ranges: list[tuple[int, int]]) -> int:
-        """Bytes of large pages: they are locked and in no working set, so each place for one is asked for."""
+    def _large_bytes(self, ranges: list[tuple[int, int]]) -> int | None:
+        """Bytes of large pages: they are locked and in no working set, so each place for one is asked for.
+
+        None where there are more places than are asked for.
+        """
+        if sum((end - start) // LARGE_PAGE for start, end in ranges) > _MAX_LARGE_PLACES:
+            return None
         places = [np.arange(-(-start // LARGE_PAGE) * LARGE_PAGE, end - LARGE_PAGE + 1, LARGE_PAGE, dtype="<u8")
-                  for start, end in ranges if 0 < end - start <= 1 << 40 and end - start >= LARGE_PAGE]  # fmt: skip
+                  for start, end in ranges if end - start >= LARGE_PAGE]  # fmt: skip
         if not places:
             return 0
         try:
-            return int(self.attributes(np.concatenate(places)[: 1 << 20]).large.sum()) * LARGE_PAGE
+            return int(self.attributes(np.concatenate(places)).large.sum()) * LARGE_PAGE
         except Unavailable:
             return 0
 
@@ -255,13 +300,13 @@ class Space:
         return winapi.failed(call, code, f"of pid {self.pid}")
 
 
-def _strays(pages: NDArray[Any], page_size: int, pointer: int, strings: Dictionary) -> Columns:
+def _strays(pages: NDArray[Any], page_size: int, kernel_base: int, strings: Dictionary) -> Columns:
     """Rows for pages without an allocation: the kernel's, or memory that was freed since."""
     first = np.flatnonzero(np.diff(pages, prepend=pages.dtype.type(0)) != page_size)
     first = np.union1d(first, [0]).astype(np.intp)
     last = np.append(first[1:], len(pages)) - 1
     start, end = pages[first].astype("<u8"), pages[last].astype("<u8") + np.uint64(page_size)
-    kernel = start >= np.uint64(_KERNEL_BASE[pointer])
+    kernel = start >= np.uint64(kernel_base)
     names = np.where(kernel, np.uint32(strings.code("[kernel]")), np.uint32(0)).astype("<u4")
     flags = (kernel * np.uint16(KIND_KERNEL << KIND_SHIFT)).astype("<u2")
     return {"start": start, "end": end, "offset": np.zeros(len(start), "<u8"), "file": names, "flags": flags}

@@ -22,12 +22,17 @@ from wstrace.schema import (
 _PROTECTION = 0x1F
 _SHARE_COUNT_SHIFT, _SHARE_COUNT = 5, 7
 _SHARED = 1 << 8
-#: bits 9-11 of a block are reserved: what QueryWorkingSetEx adds is kept there, so that one comparison splits runs
+#: bits 9-11 of a block: the NUMA node, though the page calls them reserved (MEMORY_WORKING_SET_BLOCK of the kernel)
+_NODE = 7 << 9
+#: what QueryWorkingSetEx adds is kept in place of the node, so that one comparison splits runs
 LOCKED, LARGE = 1 << 9, 1 << 10
 
 
 def _flags_of_protection() -> NDArray[np.uint16]:
-    """Protection 0-31 -> PAGE_* bits. +8 is no-cache, which nothing here tells apart; +16 is a guard page."""
+    """Protection 0-31 -> PAGE_* bits. +8 is no-cache, +24 write-combined, which nothing here tells apart; +16 is guard.
+
+    The page has no-cache and guard for 24 and above; the kernel has MM_WRITECOMBINE = 0x18 there.
+    """
     meaning = {
         1: PAGE_READ,
         2: PAGE_EXECUTE,
@@ -37,7 +42,7 @@ def _flags_of_protection() -> NDArray[np.uint16]:
         6: PAGE_READ | PAGE_WRITE | PAGE_EXECUTE,
         7: PAGE_READ | PAGE_WRITE | PAGE_EXECUTE | PAGE_COPY_ON_WRITE,
     }
-    table = [meaning.get(value & 7, 0) | (PAGE_GUARD if value & 16 else 0) for value in range(32)]
+    table = [meaning.get(value & 7, 0) | (PAGE_GUARD if value & 24 == 16 else 0) for value in range(32)]
     return np.array(table, "<u2")
 
 
@@ -55,6 +60,30 @@ def flags(blocks: NDArray[Any]) -> NDArray[Any]:
     for bit, flag in ((LOCKED, PAGE_LOCKED), (LARGE, PAGE_HUGE)):
         found |= (blocks & blocks.dtype.type(bit) != 0) * np.uint16(flag)
     return found
+
+
+def without_nodes(blocks: NDArray[Any]) -> NDArray[Any]:
+    """The blocks with the bits of the NUMA node cleared."""
+    found: NDArray[Any] = blocks & blocks.dtype.type(~_NODE & ((1 << 8 * blocks.itemsize) - 1))
+    return found
+
+
+def without_shares(blocks: NDArray[Any]) -> NDArray[Any]:
+    """The blocks with their share counts cleared, as in 1996: pages that are shared differently make one run."""
+    mask = ~(_SHARE_COUNT << _SHARE_COUNT_SHIFT) & ((1 << 8 * blocks.itemsize) - 1)
+    found: NDArray[Any] = blocks & blocks.dtype.type(mask)
+    return found
+
+
+def below(blocks: NDArray[Any], kernel_base: int) -> NDArray[np.bool_]:
+    """Mask of the pages that are not the kernel's."""
+    found: NDArray[np.bool_] = blocks <= blocks.dtype.type(min(kernel_base, 1 << 8 * blocks.itemsize) - 1)
+    return found
+
+
+def private(blocks: NDArray[Any], kernel_base: int) -> int:
+    """How many pages no other process could have, without the kernel's."""
+    return int(((blocks & blocks.dtype.type(_SHARED) == 0) & below(blocks, kernel_base)).sum())
 
 
 def shares(blocks: NDArray[Any]) -> NDArray[Any]:

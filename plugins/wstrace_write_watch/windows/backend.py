@@ -22,6 +22,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory, columns
 from wstrace_write_watch.windows.agent import Agent, RemoteWatcher, connect
@@ -66,7 +67,8 @@ def _allocate(nbytes: int, api: WindowsApi) -> Any:
         raise winapi.failed("VirtualAlloc", api.GetLastError(), f"of {size} bytes with MEM_WRITE_WATCH")
     kind: Any = type("WriteWatchMemory", (ctypes.c_ubyte * nbytes,), {})  # a class of its own is weakly referable
     memory = kind.from_address(start)
-    weakref.finalize(memory, _free, api, start)
+    # not at the interpreter's exit: arrays over the memory are alive then, and threads write; the system frees it after
+    weakref.finalize(memory, _free, api, start).atexit = False
     return memory
 
 
@@ -80,6 +82,7 @@ def mappings(pid: int, strings: Dictionary) -> dict[str, NDArray[Any]]:
     """The columns of a process's allocations."""
     handle = winapi.open_process(winapi, pid, winapi.QUERY_RIGHTS)
     try:
+        processes.refuse_other_width(winapi, handle, pid)
         rows = columns(list(Memory(winapi, handle).allocations()), strings)
     finally:
         winapi.CloseHandle(handle)

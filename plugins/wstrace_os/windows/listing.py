@@ -1,0 +1,114 @@
+"""All processes with their names and working sets, also those that nobody may open.
+
+Not by psutil, which switches SeDebugPrivilege on when it is imported in an elevated process.
+Source: Microsoft Learn, NtQuerySystemInformation (SYSTEM_PROCESS_INFORMATION; the places of its Reserved members are
+those of phnt), tlhelp32.h, LookupAccountSidW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from wstrace.errors import Unavailable
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
+from wstrace_os.windows import token
+from wstrace_os.windows.interface import WindowsApi
+from wstrace_os.windows.layouts import SYSTEM_PROCESS_INFORMATION
+from wstrace_os.windows.paths import utf16
+
+_PROCESS_INFORMATION = 5  # SYSTEM_INFORMATION_CLASS
+_STATUS_INFO_LENGTH_MISMATCH = 0xC000_0004
+_FIRST_BYTES, _MAX_BYTES = 1 << 19, 1 << 27
+_NAME_CHARS = 256
+_MAX_ACCOUNTS = 256
+_accounts: dict[tuple[int, bytes], str] = {}
+
+
+class Listed(NamedTuple):
+    """A process: its number, its name, and the bytes of its working set."""
+
+    pid: int
+    name: str
+    resident: int
+
+
+def listed(api: WindowsApi) -> list[Listed]:
+    """Every process with a working set. Raises Unavailable when the system gives no listing."""
+    try:
+        return _by_system_information(api)
+    except Unavailable:  # Wine
+        return list(_by_handles(api))
+
+
+def user_name(api: WindowsApi, pid: int) -> str:
+    """`DOMAIN\\name` of the user whom a process runs as; "" where its token is refused or the name is not known."""
+    try:
+        with processes.opened(api, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
+            return _account(api, token.user(api, handle))
+    except Unavailable:
+        return ""
+
+
+def _account(api: WindowsApi, sid: bytes) -> str:
+    key = (id(api), sid)  # a question may go to a server of the domain
+    if key not in _accounts:
+        if len(_accounts) >= _MAX_ACCOUNTS:
+            _accounts.clear()
+        _accounts[key] = _looked_up(api, sid)
+    return _accounts[key]
+
+
+def _looked_up(api: WindowsApi, sid: bytes) -> str:
+    name, domain = np.zeros(_NAME_CHARS, "<u2"), np.zeros(_NAME_CHARS, "<u2")
+    sizes, use, bytes_ = np.full(2, _NAME_CHARS, "<u4"), np.zeros(1, "<u4"), np.frombuffer(sid, "u1").copy()
+    done = api.LookupAccountSidW(
+        None, bytes_.ctypes.data, name.ctypes.data, sizes.ctypes.data, domain.ctypes.data, sizes.ctypes.data + 4,
+        use.ctypes.data,
+    )  # fmt: skip
+    if not done:
+        return ""
+    parts = [utf16(text).partition("\0")[0] for text in (domain, name)]
+    return "\\".join(part for part in parts if part)
+
+
+def _by_system_information(api: WindowsApi) -> list[Listed]:
+    size = _FIRST_BYTES
+    while True:
+        buffer, needed = np.zeros(size, "u1"), np.zeros(1, "<u4")
+        status = api.NtQuerySystemInformation(_PROCESS_INFORMATION, buffer.ctypes.data, size, needed.ctypes.data)
+        if status >= 0:
+            return list(_entries(api, buffer))
+        if status & 0xFFFF_FFFF != _STATUS_INFO_LENGTH_MISMATCH or size >= _MAX_BYTES:
+            raise winapi.failed("NtQuerySystemInformation", api.RtlNtStatusToDosError(status))
+        size = min(max(2 * size, int(needed[0]) + int(needed[0]) // 4), _MAX_BYTES)
+
+
+def _entries(api: WindowsApi, buffer: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Iterator[Listed]:
+    layout, at, base = SYSTEM_PROCESS_INFORMATION[api.POINTER], 0, buffer.ctypes.data
+    while at + layout.itemsize <= len(buffer):
+        entry = buffer[at : at + layout.itemsize].view(layout)[0]
+        start, length = int(entry["ImageNameBuffer"]) - base, int(entry["ImageNameLength"])
+        named = start >= 0 and start + length <= len(buffer)
+        name = utf16(buffer[start : start + length]) if named and length else ""
+        pid, resident = int(entry["UniqueProcessId"]), int(entry["WorkingSetSize"])
+        if pid and resident:
+            yield Listed(pid, name or ("System" if pid == 4 else f"pid {pid}"), resident)
+        if not entry["NextEntryOffset"]:
+            return
+        at += int(entry["NextEntryOffset"])
+
+
+def _by_handles(api: WindowsApi) -> Iterator[Listed]:
+    """A listing of numbers, and a handle for each: those that are refused are left out."""
+    for pid, _ in processes.parents(api):
+        try:
+            with processes.opened(api, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
+                counters, name = processes.counters(api, handle), processes.name(api, handle, pid)
+        except Unavailable:
+            continue
+        if counters is not None and counters.working_set:
+            yield Listed(pid, name, counters.working_set)

@@ -1,0 +1,57 @@
+"""Whose a process is and what it may do, on a stand-in machine."""
+
+import pytest
+from fake_windows import FakeWindows
+
+from wstrace.errors import Unavailable
+from wstrace_os.windows import process as processes
+from wstrace_os.windows import token
+
+
+@pytest.fixture
+def windows():
+    machine = FakeWindows()
+    machine.process(1)
+    return machine
+
+
+def test_elevation_is_asked_of_our_own_token(windows):
+    assert not token.elevated(windows)
+    windows.processes[1].elevated = True
+    assert token.elevated(windows)
+    windows.processes[1].token_denied = True
+    assert not token.elevated(windows)
+    assert not windows._tokens
+
+
+def test_a_privilege_that_is_held_is_not_yet_switched_on(windows):
+    assert not token.has_debug_privilege(windows)
+    token.set_debug_privilege(windows)
+    assert token.has_debug_privilege(windows)
+    token.set_debug_privilege(windows, on=False)
+    assert not token.has_debug_privilege(windows)
+    assert not windows._tokens
+
+
+def test_a_privilege_that_is_not_held_says_what_to_do(windows):
+    windows.held = set()
+    with pytest.raises(Unavailable, match="could not be switched on") as refused:
+        token.set_debug_privilege(windows)
+    assert "elevated" in refused.value.remedy
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_a_library_switches_on_is_as_it_was(windows, before):
+    token.set_debug_privilege(windows, on=before)
+    with token.privilege_as_it_was(windows):
+        token.set_debug_privilege(windows)
+    assert token.has_debug_privilege(windows) is before
+
+
+@pytest.mark.parametrize(("native", "machine", "kind", "code"), [
+    (0x8664, 0, 0x8664, ""), (0x8664, 0x14C, 0x14C, ""), (0xAA64, 0, 0xAA64, ""), (0xAA64, 0x14C, 0x14C, "x86"),
+    (0xAA64, 0, 0x8664, "x64"),
+])  # fmt: skip
+def test_translated_code_is_told(windows, native, machine, kind, code):
+    windows.native, windows.processes[1].machine, windows.processes[1].kind = native, machine, kind
+    assert processes.emulated(windows, windows.GetCurrentProcess()) == code
