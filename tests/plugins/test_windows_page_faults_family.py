@@ -158,9 +158,7 @@ def test_one_process_whose_watch_fails_ends_its_own_trace_only():
     assert faults(batches)["pid"].tolist() == [7]
     windows.processes[7].fault(EXE, HEAP)
     assert faults(source.drain(0.0))["pid"].tolist() == [7]
-    assert "process 8 is no longer traced: GetWsChangesEx of pid 8 failed with 31" in " ".join(
-        context.info.notes
-    )
+    assert "process 8 is no longer traced: GetWsChangesEx of pid 8 failed with 31" in " ".join(context.info.notes)
     list(source.stop())
     assert context.ledger.get("counted") == 2
     assert not windows.handles

@@ -118,9 +118,9 @@ class PageFaults(Source):
             context.register_own_thread(self._drainer.start())
         context.info.level = level
         if level.name != "full":
-            context.info.note(level.why)
+            self._note(level.why)
         if any(not target.launched for target in context.targets):
-            self._context.info.note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
+            self._note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
 
     @property
     def _processes(self) -> dict[int, WatchedProcess]:
@@ -137,10 +137,13 @@ class PageFaults(Source):
         elif not launched:
             self._context.ledger.add("before_start", process.watch.discard(), "page_fault")
         if process.watch.shared:
-            self._context.info.note(f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults")
+            self._note(f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults")
         if emulated := processes.emulated(self.api, process.watch.handle):
-            self._context.info.note(f"pid {pid} runs {emulated} code by translation: instructions lie in the translator's memory")
+            self._note(f"pid {pid} runs {emulated} code by translation: instructions lie in the translator's memory")
         return process
+
+    def _note(self, text: str) -> None:
+        self._context.info.note(text)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """Sleeps until the next look is due, at most timeout seconds, then gives what was found."""
@@ -196,7 +199,7 @@ class PageFaults(Source):
             new, self._new = self._new, []
             refused, self._refused = self._refused, []
         for pid, why in refused:
-            self._context.info.note(f"child {pid} is not traced: {why}")
+            self._note(f"child {pid} is not traced: {why}")
         for process in new:
             space = process.describe(self._context.strings)
             event = PROCESS_FORK if process.parent else PROCESS_SEEN
@@ -237,7 +240,7 @@ class PageFaults(Source):
         try:
             listed = self._family.listed()
         except Unavailable as refused:
-            self._context.info.note(f"children are not looked for: {refused.why}")
+            self._note(f"children are not looked for: {refused.why}")
             return
         for birth in listed:
             with self._drainer.lock:
@@ -272,7 +275,7 @@ class PageFaults(Source):
         self._family.refuse(process.pid, process.created)
         yield self._batch(PROCESS, process.row(drained.window[1], PROCESS_EXIT), (drained.window[1],) * 2)
         if not self._matters(process):
-            self._context.info.note(f"process {process.pid} is no longer traced: {error.why}")
+            self._note(f"process {process.pid} is no longer traced: {error.why}")
 
     def _end(self, process: WatchedProcess, now: int) -> Batch:
         """The row of a process that has ended; its counts go into the ledger and its handle is closed."""
@@ -294,9 +297,9 @@ class PageFaults(Source):
             if missing > max(counted // 4, KERNEL_RECORDS):
                 asks = "does another tracer read its watch?"
                 because = asks if self._level.name == "full" else f"{self._level.why}; or another tracer read its watch"
-                self._context.info.note(f"pid {process.pid}: {missing} faults are unaccounted: {because}")
+                self._note(f"pid {process.pid}: {missing} faults are unaccounted: {because}")
         if not watch.lost_is_exact:
-            self._context.info.note("this Windows says only that records were lost, not how many")
+            self._note("this Windows says only that records were lost, not how many")
         watch.close()
 
     def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], window: tuple[int, int], lost: int = 0) -> Batch:
@@ -317,9 +320,9 @@ class PageFaults(Source):
             self._jobs.clear()
             self._timing.stop()
         if self._hidden:
-            self._context.info.note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
+            self._note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
         if self._unseen:
-            self._context.info.note(f"{self._unseen} children ended before they could be opened: their faults are in no count")
+            self._note(f"{self._unseen} children ended before they could be opened: their faults are in no count")
         return batches
 
     @property
