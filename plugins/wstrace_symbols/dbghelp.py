@@ -1,7 +1,7 @@
-"""dbghelp.dll: functions from the PDB (or DWARF) of a PE image, and C++ names undecorated. Elsewhere it knows nothing.
+"""dbghelp.dll: functions from the PDB of a PE image, and C++ names undecorated. Elsewhere it knows nothing.
 
 Nothing is downloaded: symbols are looked for in the image and its folder, whatever _NT_SYMBOL_PATH or the image itself
-name. dbghelp reads them in this process, as it does in any debugger.
+name. dbghelp reads them in this process, as it does in any debugger: Microsoft's PDB, DBG and COFF, Wine's DWARF too.
 Source: Microsoft Learn, dbghelp.h: SymInitialize, SymSetOptions, SymLoadModuleEx, SymFromAddr, UnDecorateSymbolName.
 """
 

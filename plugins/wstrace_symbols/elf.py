@@ -58,7 +58,7 @@ def read_image(file: ImageFile) -> Image:
         symbols, strings = _symbols(file, headers, sections)
         complete = any(s["sh_type"] == "SHT_SYMTAB" for s in headers.sections)
         segments, build_id = _segments(file, headers), _build_id(file, headers)
-        return Image(segments, sections, names, symbols, strings, build_id, demangle, complete)
+        return Image(segments, sections, names, symbols, strings, build_id, _readable, complete)
     except ImageError:
         raise
     except Exception as error:  # a parser of others on hostile input: whatever it raises means "not believed"
@@ -198,3 +198,8 @@ def _build_id(file: ImageFile, headers: Headers) -> str:
                 return notes[start : start + length].hex()
             at, left = start + (length + 3) // 4 * 4, left - 1
     return ""
+
+
+def _readable(name: str) -> str:
+    """The demangled name without its version: `memcpy` of `memcpy@@GLIBC_2.14`. PE's C++ names are full of `@`."""
+    return demangle(name.partition("@")[0])

@@ -161,8 +161,7 @@ class Image:
         start = int(self.symbols["name"][row])
         end = self.names.find(b"\0", start, start + MAX_NAME)
         raw = self.names[start : end if end >= 0 else start + MAX_NAME]
-        name, _, _ = raw.decode("utf-8", "backslashreplace").partition("@")  # memcpy@@GLIBC_2.14
-        return self.demangle(name)
+        return self.demangle(raw.decode("utf-8", "backslashreplace"))
 
 
 def covering(rows: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.interfaces import Place, Resolver
+from wstrace_os.windows.paths import openable
 from wstrace_symbols.cache import ImageCache
 from wstrace_symbols.image import Image, ImageError, ImageFile
 
@@ -132,4 +133,4 @@ def path_of(file: str, pid: int) -> str:
         return ""
     if pid and file.startswith("/") and Path(f"/proc/{pid}/root").is_dir():
         return f"/proc/{pid}/root{file}"
-    return file
+    return openable(file)

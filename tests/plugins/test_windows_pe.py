@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wstrace.schema import OFFSET_UNKNOWN
+from wstrace_symbols import pe_names
 from wstrace_symbols.image import Image, ImageError, ImageFile
 from wstrace_symbols.pe import SECTION_HEADER, read_image
 from wstrace_symbols.resolver import Sections
@@ -27,24 +28,26 @@ CWDLL32 = [
 
 
 def exports(rva, base_names):
-    """An export directory with these (name, target RVA), a forwarder among them."""
-    names = [name for name, _ in base_names]
-    n = len(names)
+    """An export directory with these (name, target RVA), a forwarder among them; those without a name come last."""
+    names = [name for name, _ in base_names if name]
+    n, every = len(names), len(base_names)
     strings, offsets = b"", []
     for name in names:
         offsets.append(len(strings))
         strings += name + b"\0"
     at = rva + 40
-    text_at = at + 4 * n + 4 * n + 2 * n
+    text_at = at + 4 * every + 4 * n + 2 * n
     targets = [target if target >= 0 else text_at for _, target in base_names]  # inside the directory: a forwarder
-    return struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, 0, 1, n, n, at, at + 4 * n, at + 8 * n) + b"".join(
-        [struct.pack(f"<{n}I", *targets), struct.pack(f"<{n}I", *(text_at + o for o in offsets)),
+    tables = at, at + 4 * every, at + 4 * every + 4 * n
+    return struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, 0, 1, every, n, *tables) + b"".join(
+        [struct.pack(f"<{every}I", *targets), struct.pack(f"<{n}I", *(text_at + o for o in offsets)),
          struct.pack(f"<{n}H", *range(n)), strings]
     )  # fmt: skip
 
 
-def pe(sections=CWDLL32, *, base=0x10100000, wide=False, size=0x99000, export=None, raw_at=0x1000):
-    """A PE file as bytes: headers, section table, and an export directory at the start of section 2."""
+def pe(sections=CWDLL32, *, base=0x10100000, wide=False, size=0x99000, export=None, functions=None, raw_at=0x1000):
+    """A PE file as bytes: headers, section table; an export directory at the start of section 2, a table of functions
+    (begin, end, chained) at that of section 3."""
     directories = [(0, 0)] * 16
     body = bytearray()
     table = b""
@@ -54,6 +57,11 @@ def pe(sections=CWDLL32, *, base=0x10100000, wide=False, size=0x99000, export=No
         if export is not None and number == 1:
             content = exports(rva, export)
             directories[0] = (rva, len(content))
+        if functions is not None and number == 2:
+            unwind = rva + 12 * len(functions)
+            content = b"".join(struct.pack("<III", b, e, unwind + 4 * i) for i, (b, e, _) in enumerate(functions))
+            directories[3] = (rva, len(content))
+            content += b"".join(struct.pack("<I", 1 | 4 << 3 if chained else 1) for *_, chained in functions)
         body += content.ljust(raw, b"\0")
         table += struct.pack("<8sIIIIIIHHI", name, virtual, rva, raw, place, 0, 0, 0, 0, characteristics)
         place += raw
@@ -64,7 +72,9 @@ def pe(sections=CWDLL32, *, base=0x10100000, wide=False, size=0x99000, export=No
     struct.pack_into("<I", optional, 108 if wide else 92, 16)
     optional += b"".join(struct.pack("<II", *d) for d in directories)
     head = struct.pack("<2s58xI", b"MZ", 0x80).ljust(0x80, b"\0")
-    head += struct.pack("<4sHHIIIHH", b"PE\0\0", 0x14C, len(sections), 0x5F000000, 0, 0, len(optional), 0)
+    head += struct.pack(
+        "<4sHHIIIHH", b"PE\0\0", 0x8664 if functions else 0x14C, len(sections), 0x5F000000, 0, 0, len(optional), 0
+    )
     return (head + bytes(optional) + table).ljust(raw_at, b"\0") + bytes(body)
 
 
@@ -129,6 +139,47 @@ def test_exports_are_functions_and_forwarders_and_data_are_not(image):
     assert not found.complete
 
 
+def functions_at(found, *rvas):
+    return [place.function for place in found.places("CWDLL32.DLL", np.array(rvas, "<u8"))]
+
+
+def test_what_is_exported_by_ordinal_only_is_a_border_and_has_its_number(image):
+    found = image(pe(export=[(b"Alpha", 0x2000), (b"Beta", 0x1800), (None, 0x1900), (None, 0), (None, 0x2100)]))
+    assert functions_at(found, 0x1800, 0x18FF, 0x1900, 0x1FFF, 0x2000, 0x2100) == [
+        "Beta", "Beta", "#3", "#3", "Alpha", "#5",
+    ]  # fmt: skip
+
+
+def test_a_function_ends_where_the_function_table_says(image):
+    """What is not exported lies between: it has no name rather than a wrong one."""
+    table = [(0x1800, 0x1840, False), (0x1840, 0x1880, True), (0x1900, 0x1950, False), (0x2000, 0x2010, False)]
+    found = image(pe(export=[(b"Alpha", 0x2000), (b"Beta", 0x1800), (b"leaf", 0x18A0)], functions=table, wide=True))
+    assert functions_at(found, 0x1800, 0x183F, 0x1840, 0x187F) == ["Beta"] * 4  # a chained part is one with it
+    assert functions_at(found, 0x1880, 0x18A0, 0x18FF, 0x1900, 0x1FFF) == ["", "leaf", "leaf", "", ""]
+    assert functions_at(found, 0x200F, 0x2010) == ["Alpha", ""]
+
+
+@pytest.mark.parametrize("damage", [(0, 0xFFFFFFFF), (4, 0xFFFFFFFF), (4, 0xFFFFFFF0)])
+def test_a_function_table_that_cannot_be_believed_costs_its_borders_only(image, damage):
+    content = bytearray(pe(export=[(b"Alpha", 0x2000)], functions=[(0x2000, 0x2010, False)], wide=True))
+    at, value = damage
+    struct.pack_into("<I", content, 0x80 + 24 + 112 + 8 * 3 + at, value)
+    assert functions_at(image(bytes(content)), 0x2000) == ["Alpha"]
+
+
+@pytest.mark.parametrize("name", [
+    b"?alloc@Arena@@QEAAPEAX_K@Z", b"??1QString@@QEAA@XZ", b"@fast@8", b"_std@4", b"memcpy@@GLIBC_2.14",
+])  # fmt: skip
+def test_a_name_is_never_cut_at_an_at_sign(image, name, monkeypatch):
+    """C++ names of Microsoft's are full of them, and fastcall and stdcall names end in one."""
+    asked = []
+    monkeypatch.setattr(pe_names, "undecorated", lambda raw: asked.append(raw) or "")
+    pe_names.readable.cache_clear()
+    assert functions_at(image(pe(export=[(name, 0x2000)])), 0x2000) == [name.decode()]
+    assert asked == ([name.decode()] if name.startswith(b"?") else [])
+    pe_names.readable.cache_clear()
+
+
 @pytest.mark.parametrize(("content", "why"), [
     (b"MZ", "not in a file of 2"),
     (b"ELF?" * 64, "MZ"),
@@ -153,6 +204,36 @@ def test_an_export_directory_with_impossible_counts_costs_the_names_only(image, 
     found = image(bytes(content))
     assert names(found, 0x2000) == ["CWDLL32.DLL!.text(1)"]
     assert len(found.symbols) == 0
+
+
+GCC = shutil.which("x86_64-w64-mingw32-gcc")
+
+
+@pytest.mark.skipif(not GCC, reason="only on machines with mingw-w64: tests/wine/run has it")
+def test_a_dll_of_mingw(tmp_path):
+    """C++ and fastcall names, an export by ordinal, and a function between that is not exported."""
+    (tmp_path / "a.c").write_text("""
+        #define F(name, n) __attribute__((noinline)) int name(int x) { \\
+            volatile int y[64]; y[x & 63] = n; return y[3] + n; }
+        F(method, 1) F(hidden, 2) F(fast, 3) F(other, 4) F(last, 5)
+        int (*const use)(int) = hidden;
+    """)
+    (tmp_path / "a.def").write_text("""EXPORTS
+        "?alloc@Arena@@QEAAPEAX_K@Z"=method
+        "@fast@8"=fast
+        other @7 NONAME
+        last
+    """)
+    options = ["-shared", "-nostartfiles", "-O1", "-fno-toplevel-reorder", "-fno-ipa-icf", "-Wl,--entry=0", "-s"]
+    subprocess.run([GCC, *options, "-o", "a.dll", "a.c", "a.def"], cwd=tmp_path, check=True, timeout=60)
+    with ImageFile(str(tmp_path / "a.dll")) as file:
+        found = read_image(file)
+    assert not found.complete
+    names_ = [found.symbol_name(i) for i in range(len(found.symbols))]
+    assert names_ == ["?alloc@Arena@@QEAAPEAX_K@Z", "@fast@8", "#7", "last"]
+    first, second = found.symbols[0], found.symbols[1]
+    assert first["end"] <= second["start"] - 16  # hidden lies between
+    assert found.build_id
 
 
 @given(st.lists(st.tuples(st.integers(0, 0x400), st.binary(min_size=1, max_size=8)), min_size=1, max_size=12))

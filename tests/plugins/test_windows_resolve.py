@@ -13,6 +13,7 @@ from wstrace_os.windows.resolve import resolve
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("PATHEXT", ".COM;.EXE;.BAT;.CMD;.PY")
     (tmp_path / "bin").mkdir()
     return tmp_path
 

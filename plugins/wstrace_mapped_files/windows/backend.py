@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
-from wstrace.errors import TargetExited
+from wstrace.errors import TargetExited, Unavailable
 from wstrace_mapped_files.epoch import Mapping as Row
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows import image_id
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory, columns
+from wstrace_os.windows.paths import openable
 
 #: a listing asks once for each allocation of the process: some hundred calls of 1 to 2 us
 LISTING_NS = 50_000_000
 COMPLETE = True
+_HEADER_BYTES = 4096
 
 
 def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: WindowsApi = winapi) -> Any:
@@ -36,9 +41,48 @@ def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: W
     return columns(allocations, strings) if allocations else None
 
 
-def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
-    """Unknown: Windows tells none without reading the image."""
-    return [""] * len(rows)
+def build_ids(rows: Sequence[Row], strings: Dictionary, api: WindowsApi = winapi) -> list[str]:
+    """The build-id of each row's image, "" for what is none and for a process that is gone.
+
+    Of the process only the page of the headers is read, which its loader has read before: it tells whether the file at
+    that path is still the one that was loaded. Then its PDB's GUID and age name it, else time stamp and size.
+    """
+    return [_build_id(row, strings[row.file], api) if row.offset == 0 else "" for row in rows]
+
+
+def _build_id(row: Row, path: str, api: WindowsApi) -> str:
+    try:
+        with processes.opened(api, row.pid, winapi.QUERY_RIGHTS) as handle:
+            loaded = image_id.stamp_and_size(partial(_read_memory, api, handle, row.start))
+    except (Unavailable, ValueError):
+        return ""
+    if path.startswith("\\\\"):  # a server may let us wait
+        return image_id.by_stamp(*loaded)
+    try:
+        with Path(openable(path)).open("rb") as file:
+            read = partial(_read_file, file)
+            if image_id.stamp_and_size(read) == loaded:
+                return image_id.of_file(read)
+    except (OSError, ValueError):
+        pass
+    return image_id.by_stamp(*loaded)
+
+
+def _read_memory(api: WindowsApi, handle: int, base: int, offset: int, size: int) -> bytes:
+    if not 0 <= offset <= _HEADER_BYTES - size:
+        raise ValueError("beyond the headers")
+    buffer = np.zeros(size, "u1")
+    if not api.ReadProcessMemory(handle, base + offset, buffer.ctypes.data, size, None):
+        raise ValueError("not readable")
+    return buffer.tobytes()
+
+
+def _read_file(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    found = file.read(size)
+    if len(found) != size:
+        raise ValueError("cut off")
+    return found
 
 
 def mapped_file(address: int, pid: int | None = None, api: WindowsApi = winapi) -> str | None:

@@ -1,0 +1,214 @@
+"""The functions of a PE file: exports, the COFF symbols that mingw leaves in, and where they end by the function table.
+
+Source: Microsoft Learn, "PE Format", "x64 exception handling" (RUNTIME_FUNCTION, UNWIND_INFO); winnt.h:
+IMAGE_EXPORT_DIRECTORY, IMAGE_SYMBOL.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace_symbols.image import SYMBOL, ImageError, ImageFile
+from wstrace_symbols.pe_headers import (
+    AMD64,
+    ARM64,
+    EXCEPTION_DIRECTORY,
+    EXPORT_DIRECTORY,
+    Headers,
+    is_code,
+    mapped,
+)
+
+MAX_EXPORTS = 1 << 20
+MAX_COFF_SYMBOLS = 1 << 20
+MAX_NAMES = 32 << 20  # bytes
+MAX_FUNCTIONS = 1 << 20
+MAX_UNWIND = 32 << 20  # bytes
+_CHAINED = 4 << 3  # UNW_FLAG_CHAININFO, above the three bits of UNWIND_INFO's version
+_NOWHERE = 0xFFFF_FFFF_FFFF_FFFF
+
+COFF_SYMBOL = np.dtype([
+    ("Zeroes", "<u4"), ("Offset", "<u4"), ("Value", "<u4"), ("SectionNumber", "<i2"), ("Type", "<u2"),
+    ("StorageClass", "u1"), ("NumberOfAuxSymbols", "u1"),
+])  # fmt: skip
+assert COFF_SYMBOL.itemsize == 18  # IMAGE_SYMBOL
+_FUNCTION, _EXTERNAL, _STATIC = 0x20, 2, 3
+
+
+def exports(file: ImageFile, headers: Headers) -> tuple[NDArray[Any], bytes]:
+    """What is exported, without forwarders; empty when there is nothing or it cannot be believed.
+
+    What has no name but its ordinal is called `#7`: left out, the name before it would cover it.
+    """
+    nothing = np.zeros(0, SYMBOL), b""
+    if len(headers.directories) <= EXPORT_DIRECTORY or not headers.directories[EXPORT_DIRECTORY][0]:
+        return nothing
+    rva, size = headers.directories[EXPORT_DIRECTORY]
+    try:
+        place, _ = mapped(file, headers, rva)
+        base, functions, count, functions_rva, names_rva, ordinals_rva = struct.unpack("<6I", file.read(place + 16, 24))
+        addresses = _array(file, headers, functions_rva, functions, "<u4")
+        names = _array(file, headers, names_rva, count, "<u4")
+        ordinals = _array(file, headers, ordinals_rva, count, "<u2")
+        first = int(names.min()) if count else 0
+        text_at, text_size = mapped(file, headers, first) if count else (0, 0)
+        text = file.read(text_at, min(text_size, MAX_NAMES)) + b"\0"
+    except ImageError:
+        return nothing
+    keep = (ordinals < functions) & (names - first < len(text) - 1)
+    nameless = np.setdiff1d(np.flatnonzero(addresses), ordinals[keep])
+    labels = [b"#%d\0" % (base + ordinal) for ordinal in nameless.tolist()]
+    starts = np.cumsum([len(text), *map(len, labels)])[:-1]
+    target = np.concatenate((addresses[ordinals[keep]], addresses[nameless]))
+    name = np.concatenate(((names[keep] - np.uint32(first)).astype("<u4"), starts.astype("<u4")))
+    code = (target != 0) & ((target < rva) | (target >= rva + size))  # inside the directory: a forwarder's name
+    rows = np.zeros(int(code.sum()), SYMBOL)
+    rows["start"] = target[code].astype("<u8") + np.uint64(headers.base)
+    rows["name"] = name[code]
+    return rows, text + b"".join(labels)
+
+
+def _array(file: ImageFile, headers: Headers, rva: int, count: int, kind: str) -> NDArray[Any]:
+    size = count * np.dtype(kind).itemsize
+    if not count:
+        return np.zeros(0, kind)
+    if count > MAX_EXPORTS:
+        raise ImageError(f"{file.path} says that it exports {count} names")
+    place, room = mapped(file, headers, rva)
+    if size > room:
+        raise ImageError(f"{file.path}: a table of {count} entries at RVA {rva:#x} is cut off")
+    return np.frombuffer(file.read(place, size), kind)
+
+
+def function_table(file: ImageFile, headers: Headers) -> NDArray[Any]:
+    """Begin and end RVA of each function that the function table knows, sorted, shape (n, 2); an end of 0: not told.
+
+    A function's chained parts are one with it. A function that calls nothing and moves no stack has no entry.
+    """
+    nothing = np.zeros((0, 2), "<u4")
+    width = {AMD64: 3, ARM64: 2}.get(headers.machine)
+    if width is None or len(headers.directories) <= EXCEPTION_DIRECTORY:
+        return nothing
+    rva, size = headers.directories[EXCEPTION_DIRECTORY]
+    try:
+        place, room = mapped(file, headers, rva) if rva else (0, 0)
+        count = min(size, room) // (4 * width)
+        if count > MAX_FUNCTIONS:
+            return nothing
+        table = np.frombuffer(file.read(place, 4 * width * count), "<u4").reshape(-1, width)
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        if width == 2:  # its length is elsewhere, in three forms: the next entry is its border
+            return np.stack((table[:, 0], np.zeros(len(table), "<u4")), axis=1)
+        return _joined(table[:, :2], _chained(file, headers, table[:, 2]))
+    except ImageError:
+        return nothing
+
+
+def _chained(file: ImageFile, headers: Headers, unwind: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of the entries whose UNWIND_INFO says that they go on with the function before them."""
+    if not len(unwind):
+        return np.zeros(0, bool)
+    first = int(unwind.min())
+    place, room = mapped(file, headers, first)
+    flags = np.frombuffer(file.read(place, min(int(unwind.max()) - first + 1, room, MAX_UNWIND)), "u1")
+    at = (unwind - np.uint32(first)).astype(np.intp)
+    known = at < len(flags)
+    found: NDArray[np.bool_] = known & (flags[np.where(known, at, 0)] & _CHAINED != 0)
+    return found
+
+
+def _joined(parts: NDArray[Any], chained: NDArray[np.bool_]) -> NDArray[Any]:
+    """Parts that go on where the one before ends become one function."""
+    if not len(parts):
+        return parts
+    goes_on = np.zeros(len(parts), bool)
+    goes_on[1:] = chained[1:] & (parts[1:, 0] == parts[:-1, 1])
+    heads = np.flatnonzero(~goes_on)
+    ends = parts[np.append(heads[1:], len(parts)) - 1, 1]
+    return np.stack((parts[heads, 0], ends), axis=1)
+
+
+def string_table(file: ImageFile, headers: Headers) -> bytes:
+    """The COFF string table, its 4 bytes of size included, so that offsets are as they stand in the file."""
+    if not headers.symbols or headers.symbol_count > MAX_COFF_SYMBOLS:
+        return b""
+    at = headers.symbols + headers.symbol_count * COFF_SYMBOL.itemsize
+    try:
+        size = struct.unpack("<I", file.read(at, 4))[0]
+        return file.read(at, min(size, MAX_NAMES, file.size - at))
+    except ImageError:
+        return b""
+
+
+def coff_symbols(file: ImageFile, headers: Headers, strings: bytes) -> tuple[NDArray[Any], bytes]:
+    """The functions of the COFF symbol table, where the linker left one (mingw without -s)."""
+    nothing = np.zeros(0, SYMBOL), b""
+    if not headers.symbols or not 0 < headers.symbol_count <= MAX_COFF_SYMBOLS:
+        return nothing
+    try:
+        raw = file.read(headers.symbols, headers.symbol_count * COFF_SYMBOL.itemsize)
+    except ImageError:
+        return nothing
+    table = np.frombuffer(raw, COFF_SYMBOL)
+    number = table["SectionNumber"]
+    keep = (table["Type"] == _FUNCTION) & (number > 0) & (number <= len(headers.sections))
+    keep &= np.isin(table["StorageClass"], (_EXTERNAL, _STATIC)) & ~_auxiliary(table)
+    chosen = table[keep]
+    # a name of up to 8 bytes stands in the record, a longer one in the string table
+    short = np.zeros((len(chosen), 9), "u1")
+    records = np.frombuffer(raw, "u1").reshape(-1, COFF_SYMBOL.itemsize)
+    short[:, :8] = records[keep][:, :8]
+    inline = chosen["Zeroes"] != 0
+    rows = np.zeros(len(chosen), SYMBOL)
+    section = headers.sections["VirtualAddress"][chosen["SectionNumber"] - 1].astype("<u8")
+    rows["start"] = section + chosen["Value"].astype("<u8") + np.uint64(headers.base)
+    rows["name"] = np.where(inline, np.arange(len(chosen)) * 9 + len(strings), chosen["Offset"])
+    known = inline | (chosen["Offset"] < len(strings))
+    return rows[known], strings + short.tobytes()
+
+
+def _auxiliary(table: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of the records that belong to the one before them (they hold sizes, file names ...)."""
+    found = np.zeros(len(table), bool)
+    for row in np.flatnonzero(table["NumberOfAuxSymbols"]).tolist():
+        if not found[row]:
+            found[row + 1 : row + 1 + int(table["NumberOfAuxSymbols"][row])] = True
+    return found
+
+
+def with_ends(symbols: NDArray[Any], rows: NDArray[Any], headers: Headers, functions: NDArray[Any]) -> NDArray[Any]:
+    """The functions, sorted, one an address.
+
+    A symbol has no size. It ends where the function table says, where the next symbol or function begins, or where its
+    section ends; beyond that there is no name. Exported data is left out: nobody knows where it ends.
+    """
+    _, first = np.unique(symbols["start"], return_index=True)
+    found: NDArray[Any] = symbols[first]
+    if not len(found) or not len(rows):
+        return found[:0]
+    place = np.searchsorted(rows["start"], found["start"], "right") - 1
+    inside = (place >= 0) & (found["start"] < rows["end"][place]) & is_code(headers, rows)[place]
+    found, place = found[inside], place[inside]
+    following = np.append(found["start"][1:], np.uint64(_NOWHERE))
+    found["end"] = np.minimum(
+        np.minimum(following, rows["end"][place]), _function_ends(found["start"], headers, functions)
+    )
+    return found
+
+
+def _function_ends(starts: NDArray[Any], headers: Headers, functions: NDArray[Any]) -> NDArray[Any]:
+    """Where the function at each address ends by the function table, or the next one there begins."""
+    if not len(functions):
+        return np.full(len(starts), _NOWHERE, "<u8")
+    begin = functions[:, 0].astype("<u8") + np.uint64(headers.base)
+    end = functions[:, 1].astype("<u8") + np.uint64(headers.base)
+    after = np.searchsorted(begin, starts, "right")
+    following = np.append(begin, np.uint64(_NOWHERE))[after]
+    own = end[np.maximum(after - 1, 0)]
+    covered = (after > 0) & (starts < own)
+    ends: NDArray[Any] = np.where(covered, np.minimum(own, following), following)
+    return ends

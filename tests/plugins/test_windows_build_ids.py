@@ -1,0 +1,95 @@
+"""Build-ids of loaded images: those of the file, where it is still the one that was loaded; on a stand-in machine."""
+
+import struct
+
+import pytest
+from fake_windows import FakeAllocation, FakeWindows
+
+from wstrace.batch import Dictionary
+from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
+from wstrace_mapped_files.epoch import Mapping as Row
+from wstrace_mapped_files.windows.backend import build_ids
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import image_id
+from wstrace_symbols.image import ImageFile
+from wstrace_symbols.pe import read_image
+
+BASE = 0x7FFB_0000_0000
+
+
+def image(stamp=0x5F000000, size=0x3000, pdb=bytes(range(16)), age=3):
+    """A small PE32+ file that names its PDB."""
+    optional = bytearray(112 + 128)
+    struct.pack_into("<H", optional, 0, 0x20B)
+    struct.pack_into("<I", optional, 56, size)
+    struct.pack_into("<I", optional, 108, 16)
+    struct.pack_into("<II", optional, 112 + 8 * 6, 0x1000, 28)
+    head = struct.pack("<2s58xI", b"MZ", 0x80).ljust(0x80, b"\0")
+    head += struct.pack("<4sHHIIIHH", b"PE\0\0", 0x8664, 1, stamp, 0, 0, len(optional), 0) + bytes(optional)
+    head += struct.pack("<8sIIIIIIHHI", b".rdata", 0x200, 0x1000, 0x200, 0x400, 0, 0, 0, 0, 0x40000040)
+    record = b"RSDS" + pdb + struct.pack("<I", age)
+    debug = struct.pack("<IIHHIIII", 0, 0, 0, 0, 2, len(record), 0x1000 + 28, 0x400 + 28) + record
+    return head.ljust(0x400, b"\0") + debug.ljust(0x200, b"\0")
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    def build(in_memory, on_disk=None, **row):
+        path = tmp_path / "a.dll"
+        if on_disk is not None:
+            path.write_bytes(on_disk)
+        windows = FakeWindows()
+        windows.process(7).allocations.append(FakeAllocation(BASE, 0x3000, winapi.MEM_IMAGE, data=in_memory[:0x400]))
+        strings = Dictionary()
+        values = {"pid": 7, "offset": 0, "path": str(path), **row}
+        flags = KIND_FILE << KIND_SHIFT | MAP_EXECUTE
+        name = strings.code(values["path"])
+        mapping = Row(1, 0, values["pid"], BASE, BASE + 0x3000, values["offset"], name, 0, 0, flags)
+        found = build_ids([mapping], strings, windows)
+        assert not windows.handles
+        return found[0]
+
+    return build
+
+
+def test_the_id_is_that_of_the_file_while_it_is_the_one_that_was_loaded(loaded, tmp_path):
+    found = loaded(image(), image())
+    assert found == bytes(range(16)).hex() + "3"
+    with ImageFile(str(tmp_path / "a.dll")) as file:
+        assert read_image(file).build_id == found
+
+
+def test_a_file_that_was_updated_since_is_not_believed(loaded, tmp_path):
+    found = loaded(image(), image(stamp=0x60000000, pdb=bytes(16)))
+    assert found == "5f0000003000"
+    with ImageFile(str(tmp_path / "a.dll")) as file:
+        assert read_image(file).build_id != found
+
+
+def test_a_file_that_is_gone_leaves_stamp_and_size(loaded):
+    assert loaded(image()) == "5f0000003000"
+
+
+def test_a_file_on_a_server_is_not_waited_for(loaded):
+    assert loaded(image(), path="\\\\server\\share\\a.dll") == "5f0000003000"
+
+
+def test_what_is_no_image_or_gone_has_none(loaded):
+    assert loaded(b"MZ" + bytes(1022), image()) == ""
+    assert loaded(image(), image(), offset=OFFSET_UNKNOWN) == ""
+    assert loaded(image(), image(), pid=99) == ""
+
+
+@pytest.mark.parametrize("damage", [
+    (0x3C, 0xFFFFFFF0), (0x84, 0xFFFF0000), (0x80 + 24 + 108, 0xFFFFFFFF), (0x80 + 24 + 112 + 48, 0xFFFFFFFF),
+    (0x80 + 24 + 112 + 52, 0xFFFFFFFF), (0x400 + 24, 0xFFFFFFF0), (0x400 + 16, 0xFFFFFFFF),
+])  # fmt: skip
+def test_hostile_headers_are_bounded(loaded, damage):
+    content = bytearray(image())
+    struct.pack_into("<I", content, *damage)
+    assert len(loaded(bytes(content), bytes(content))) <= 40
+
+
+def test_an_id_needs_the_magic():
+    with pytest.raises(ValueError, match="MZ"):
+        image_id.of_file(lambda at, size: bytes(size))
