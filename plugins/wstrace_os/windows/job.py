@@ -105,9 +105,13 @@ class Job:
         return []
 
     def has(self, process: int) -> bool:
-        """True when the process of a handle is in it: its number may be another's by the time it is opened."""
+        """True when the process of a handle is in it: its number may be another's by the time it is opened.
+
+        The handle needs PROCESS_QUERY_INFORMATION under Wine. True, too, where the system does not tell.
+        """
         result = np.zeros(1, "<u4")
-        return bool(self._api.IsProcessInJob(process, self._job, result.ctypes.data) and result[0])
+        told = self._api.IsProcessInJob(process, self._job, result.ctypes.data)
+        return bool(result[0]) or not told
 
     def close(self) -> None:
         """Closes the handles: its processes go on, and stay in the job. Before release() they are ended."""

@@ -42,7 +42,7 @@ from wstrace_page_faults.windows.watch import KERNEL_RECORDS
 
 # how often new children are looked for, by a listing of all processes: where no job tells of them, and beside one
 _FAMILY_SECONDS, _STRAYS_SECONDS = 0.05, 0.5
-_LOOK_RIGHTS = winapi.PROCESS_QUERY_LIMITED_INFORMATION | winapi.SYNCHRONIZE
+_LOOK_RIGHTS = winapi.PROCESS_QUERY_INFORMATION | winapi.SYNCHRONIZE
 
 
 class PageFaults(Source):
