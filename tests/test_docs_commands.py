@@ -89,3 +89,17 @@ def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path, 
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
         printed = done.stdout.decode("utf-8", "backslashreplace").splitlines()
         assert matches(part.output, printed), "\n".join([f"$ {part.command}", *printed, "-- but shown:", *part.output])
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_python_of_the_recipes_runs(number: int, tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "recipes.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) == 3, "each block has a test"
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only on Linux: the recipes are written for it")
+    done = subprocess.run(
+        [sys.executable, "-c", blocks[number]], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr

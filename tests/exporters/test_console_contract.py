@@ -1,4 +1,4 @@
-"""The console exporter, and the exporter of exporters/README.md, keep the contract; report prints what run printed."""
+"""The console exporter, and the one of docs/write-an-exporter.md, keep the contract; report prints what run printed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wstrace.testing import ExporterContract, ScriptedSource, batch_of
 from wstrace_console.commands.report import report
 from wstrace_console.console import Console
 
-README = Path(__file__).parents[2] / "exporters" / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "write-an-exporter.md"
 SESSION = {"enrichers": [], "record": False}
 
 
@@ -44,10 +44,10 @@ class TestConsoleBySection(ExporterContract):
 
 
 def readme_module() -> Any:
-    code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert code is not None
     module = types.ModuleType("hot_pages")
-    exec(compile(code[1], "exporters/README.md", "exec"), module.__dict__)
+    exec(compile(code[1], "docs/write-an-exporter.md", "exec"), module.__dict__)
     return module
 
 

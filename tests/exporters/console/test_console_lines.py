@@ -84,7 +84,7 @@ def test_jsonl_has_the_documented_keys(kit: Any) -> None:
     assert rows[4]["kernel"]
     assert rows[4]["owner"] == {"module": "[unknown]"}
     assert "file" not in rows[4]
-    documented = (Path(__file__).parents[3] / "exporters" / "README.md").read_text(encoding="utf-8")
+    documented = (Path(__file__).parents[3] / "docs" / "console.md").read_text(encoding="utf-8")
     for key in {key for row in rows for key in (*row, *row["owner"])}:
         assert f"`{key}`" in documented, key
 

@@ -170,6 +170,6 @@ def test_json_has_the_documented_keys(kit: Any) -> None:
         "share": 0.876289,
     }
     assert list(json.loads(kit.printed(trace, kit.ordinary(trace), json=True, by="kind"))["summary"]["top"]) == ["kind"]
-    documented = (Path(__file__).parents[3] / "exporters" / "README.md").read_text(encoding="utf-8")
+    documented = (Path(__file__).parents[3] / "docs" / "console.md").read_text(encoding="utf-8")
     for key in [*report, *report["summary"]]:
         assert f"`{key}`" in documented, key
