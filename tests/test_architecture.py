@@ -27,6 +27,7 @@ LAYERS = [
     "text",
     "ledger",
     "batch",
+    "guard",
     "clock",
     "trace_info",
     "interfaces",

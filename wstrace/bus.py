@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import abc
 import collections
+import functools
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from wstrace.batch import Batch
-from wstrace.errors import WstraceError
+from wstrace.guard import FAILURES, checked, counts, named, why
 from wstrace.interfaces import Context, Enricher, Exporter
 from wstrace.ledger import Ledger
 
@@ -32,6 +33,11 @@ UNLIMITED = threading.TIMEOUT_MAX / 4
 #: bytes that a queue may hold before a source whose records can wait is asked for more
 PATIENT_BYTES = 4 << 20
 _DRAIN_SHARE = 0.8  # of it: the rest of the queue may be exported; then flush and close
+
+
+def _begin(enricher: Enricher, context: Context) -> Sequence[Batch]:
+    enricher.start(context)
+    return ()
 
 
 class Queue:
@@ -102,6 +108,7 @@ class Worker(abc.ABC):
             batch = self.queue.get(timeout=1.0)
             if batch is not None:
                 self.take(batch)
+                batch = None  # it may be large, and the next one may be long in coming
             if time.monotonic() - ticked >= 1.0:
                 ticked = time.monotonic()
                 self.tick()
@@ -171,20 +178,24 @@ class Lane(Worker):
             self._guard(lambda: self.exporter.flush(max(0.1, self.deadline - time.monotonic())))
         self._guard(self.exporter.cancel if self.cancelled else self.exporter.close)
 
-    def join(self, until: float) -> None:
-        """Waits for its end; past it, what it held is counted and the thread left behind (it is a daemon)."""
-        self.thread.join(max(0.0, until - time.monotonic()))
+    def join(self, until: float, seconds: float) -> None:
+        """Waits for its end until then, so many seconds in all.
+
+        Past it, what it held is counted and the thread left behind (it is a daemon).
+        """
+        began = time.monotonic()
+        self.thread.join(max(0.0, until - began))
         if self.thread.is_alive():
-            self.detached = "did not finish in time at the end"
+            self.detached = f"did not finish in {seconds:g} s"
             self._ledger.add("dropped_lane", self.queue.clear() + self._in_flight, self.name)
 
     def _guard(self, call: Callable[[], None]) -> bool:
         """False when the call raised; too many in a row and the exporter is detached."""
         try:
             call()
-        except Exception as error:
+        except FAILURES as error:
             self._failures += 1
-            self.error = str(error) if isinstance(error, WstraceError) else f"{type(error).__name__}: {error}"
+            self.error = why(error)
             log.debug("exporter %s", self.name, exc_info=True)
             if self._failures >= ERROR_BUDGET:
                 self.detached = self.error
@@ -200,7 +211,7 @@ class Lane(Worker):
             "peak_bytes": self.queue.peak_bytes,
             "detached": self.detached,
             "error": self.error,
-            **self.exporter.statistics(),
+            **counts(self.exporter),
         }
 
 
@@ -222,6 +233,9 @@ class Bus(Worker):
         self._ledger = ledger
         self._patience = patience  # seconds that a worker which does not move on may hold up a patient source
         self.published = 0
+        self.hanging = ""  # who did not finish at the end
+        self._at_work = ""
+        self._in_flight = 0
 
     def publish(self, batch: Batch) -> None:
         """Queues a batch; never blocks. What does not fit is counted as `dropped_bus`."""
@@ -245,13 +259,16 @@ class Bus(Worker):
     def start(self, context: Context) -> None:
         """Starts the enrichers and all threads."""
         for enricher in list(self.enrichers):
-            self._guard(enricher, lambda e=enricher: e.start(context) or ())  # type: ignore[misc]
+            with named(f"enricher {enricher.name}"):
+                self._guard(enricher, functools.partial(_begin, enricher, context))
         for worker in (*self.lanes, self):
             worker.thread.start()
 
     def take(self, batch: Batch) -> None:
         """One batch through the enrichers to the lanes."""
+        self._in_flight = len(batch)
         self._pass_on([batch], self.enrichers)
+        self._in_flight = 0
 
     def tick(self) -> None:
         """Enrichers are asked with a batch only: nothing is due by time."""
@@ -268,14 +285,15 @@ class Bus(Worker):
         self.stop(now + seconds * _DRAIN_SHARE)
         self.thread.join(seconds)
         if self.thread.is_alive():
-            self._ledger.add("dropped_bus", self.queue.clear())
+            self._ledger.add("dropped_bus", self.queue.clear() + self._in_flight)
+            self.hanging = f"enricher {self._at_work} did not finish in {seconds:g} s"
         for last in (False, True):
             now = time.monotonic()
             lanes = [lane for lane in self.lanes if lane.exporter.ends_last is last]
             for lane in lanes:
                 lane.stop(now + seconds * _DRAIN_SHARE)
             for lane in lanes:
-                lane.join(now + seconds)
+                lane.join(now + seconds, seconds)
 
     def _pass_on(self, batches: Iterable[Batch], enrichers: Sequence[Enricher]) -> None:
         batches = list(batches)
@@ -294,10 +312,11 @@ class Bus(Worker):
         """What the call gives; an enricher that raises is detached, and the batch goes on without its column."""
         if enricher.name in self.detached:
             return list(otherwise)
+        self._at_work = enricher.name
         try:
-            return list(call())
-        except Exception as error:
-            self.detached[enricher.name] = f"{type(error).__name__}: {error}"
+            return [checked(batch) for batch in call()]
+        except FAILURES as error:
+            self.detached[enricher.name] = why(error)
             log.error("enricher %s is detached: %s", enricher.name, self.detached[enricher.name], exc_info=True)
             self._ledger.add("failed_enricher", sum(len(b) for b in otherwise), enricher.name)
             return list(otherwise)
@@ -308,8 +327,6 @@ class Bus(Worker):
             "published": self.published,
             "queued_bytes": self.queue.bytes,
             "peak_bytes": self.queue.peak_bytes,
-            "enrichers": {
-                e.name: {**e.statistics(), "detached": self.detached.get(e.name, "")} for e in self.enrichers
-            },
+            "enrichers": {e.name: {**counts(e), "detached": self.detached.get(e.name, "")} for e in self.enrichers},
             "lanes": {lane.name: lane.statistics() for lane in self.lanes},
         }

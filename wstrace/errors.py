@@ -50,6 +50,10 @@ class TraceFileError(WstraceError):
     """A file that is no trace, or one whose content breaks the format's limits."""
 
 
+class PluginError(WstraceError):
+    """A source, exporter, enricher or other plugin failed in a way that it should not: it is named."""
+
+
 class CannotExecute(WstraceError):
     """The command exists but the system refuses to execute it."""
 

@@ -7,21 +7,31 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pluggy
 
 import wstrace.hookspecs
 from wstrace.errors import Unavailable, UsageError
+from wstrace.guard import FAILURES, why
 from wstrace.interfaces import Command, Enricher, Exporter, Format, Platform, Resolver, Source
 from wstrace.options import nearest
 
+log = logging.getLogger("wstrace")
+
 GROUP = BUILT_IN = "wstrace"
+#: what failed and what to do, where the plugins of a checkout are not known to this Python
+NOT_INSTALLED = (
+    f"wstrace's own plugins are not found: {Path(__file__).parent.parent} is not installed for {sys.executable}",
+    f"run: {sys.executable} -m pip install -e {Path(__file__).parent.parent}",
+)
 
 
 @dataclass(slots=True)
@@ -86,8 +96,8 @@ class Plugins:
         if plugin.state == "loaded":
             try:
                 self._register(plugin, entry.load())
-            except Exception as broken:
-                plugin.state, plugin.error = "failed", f"{type(broken).__name__}: {broken}"
+            except FAILURES as broken:
+                plugin.state, plugin.error = "failed", why(broken)
         return plugin
 
     def _register(self, plugin: Plugin, module: Any) -> None:
@@ -99,6 +109,11 @@ class Plugins:
             raise
         plugin.hooks = sorted(caller.name for caller in self._manager.get_hookcallers(module) or ())
 
+    @property
+    def not_installed(self) -> bool:
+        """Whether not even wstrace's own plugins were found: a checkout that was never installed."""
+        return not any(plugin.distribution == BUILT_IN for plugin in self.found)
+
     def _call(self, hook: str, **arguments: object) -> list[tuple[str, Any]]:
         """(plugin name, what it returned) in the order of registration; a raise is kept with its plugin."""
         results = []
@@ -106,11 +121,12 @@ class Plugins:
             plugin = implementation.plugin_name
             try:
                 result = implementation.function(*(arguments[name] for name in implementation.argnames))
+                result = _CHECKS[hook](result) if hook in _CHECKS and result is not None else result
             except Unavailable as absent:
                 self._fail(plugin, str(absent), state="unavailable")
                 result = None
-            except Exception as broken:
-                self._fail(plugin, f"{hook}: {type(broken).__name__}: {broken}")
+            except FAILURES as broken:
+                self._fail(plugin, f"{hook}: {why(broken)}")
                 result = None
             if self._trace:
                 print(f"wstrace: hook {hook} of {plugin} -> {result!r}", file=sys.stderr)  # noqa: T201
@@ -148,6 +164,16 @@ class Plugins:
         """name -> class."""
         return self._classes("wstrace_resolvers")
 
+    def make_resolvers(self) -> dict[str, Resolver]:
+        """One of each class; one that cannot be made is left out: names stay as they are without it."""
+        made = {}
+        for name, cls in self.resolvers.items():
+            try:
+                made[name] = cls()
+            except FAILURES as error:
+                log.error("resolver %s is left out: %s", name, why(error))  # noqa: TRY400  one line is enough
+        return made
+
     @functools.cached_property
     def exporters(self) -> dict[str, type[Exporter]]:
         """name -> class."""
@@ -165,7 +191,7 @@ class Plugins:
         for plugin, formats in self._call("wstrace_formats"):
             try:
                 found |= suffixes_of(plugin, formats, found)
-            except Exception as broken:
+            except FAILURES as broken:
                 self._fail(plugin, f"wstrace_formats: {broken}")
         return found
 
@@ -192,6 +218,8 @@ class Plugins:
         """The platform of this system. Raises Unavailable where there is none."""
         for _, platform in self._call("wstrace_platform"):
             return platform  # type: ignore[no-any-return]
+        if self.not_installed:
+            raise UsageError(*NOT_INSTALLED)
         absent = sorted((p.state != "unavailable", p.error) for p in self.found if p.error)
         reasons = [error for _, error in absent] or ["no plugin serves this system"]
         raise Unavailable(f"processes cannot be traced here: {reasons[0]}")
@@ -222,7 +250,65 @@ class Plugins:
                     f"{role} {name!r}: its plugin is {plugin.state} {plugin.error}".rstrip(),
                     "wstrace plugins shows all",
                 )
+        if self.not_installed:
+            raise UsageError(*NOT_INSTALLED)
         raise UsageError(f"there is no {role} {name!r}", nearest(name, known))
+
+
+def _classes_of(base: type) -> Callable[[Any], Any]:
+    """A check of a hook that gives classes: each is one of base, with a name."""
+
+    def check(given: Any) -> Any:
+        classes = list(given)
+        for cls in classes:
+            if not (isinstance(cls, type) and issubclass(cls, base) and isinstance(getattr(cls, "name", None), str)):
+                raise TypeError(f"it gave {cls!r}, which is no {base.__name__} class with a name")
+        return classes
+
+    return check
+
+
+def _commands(given: Any) -> Any:
+    commands = list(given)
+    for one in commands:
+        if not isinstance(one, Command) or not all(isinstance(part, str) for part in (one.word, one.help, one.target)):
+            raise TypeError(f"it gave {one!r}, which is no Command of three texts")
+    return commands
+
+
+def _stages(given: Any) -> Any:
+    for stage, about in given.items():
+        loss, words = about
+        if not (isinstance(stage, str) and isinstance(loss, bool) and isinstance(words, str)):
+            raise TypeError(f"it gave {stage!r}: {about!r}, which is no stage with (is it loss?, words)")
+    return given
+
+
+def _texts(given: Any) -> Any:
+    for name, text in given.items():
+        if not (isinstance(name, str) and isinstance(text, str)):
+            raise TypeError(f"it gave {name!r}: {text!r}, which are not two texts")
+    return given
+
+
+def _platform(given: Any) -> Any:
+    if not isinstance(given, Platform):
+        raise TypeError(f"it gave {given!r}, which is no Platform")
+    return given
+
+
+#: hook -> what its result is passed through; it raises where a plugin gave something else
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "wstrace_sources": _classes_of(Source),
+    "wstrace_enrichers": _classes_of(Enricher),
+    "wstrace_resolvers": _classes_of(Resolver),
+    "wstrace_exporters": _classes_of(Exporter),
+    "wstrace_commands": _commands,
+    "wstrace_stages": _stages,
+    "wstrace_api": _texts,
+    "wstrace_target_environment": _texts,
+    "wstrace_platform": _platform,
+}
 
 
 def load(target: str) -> Any:

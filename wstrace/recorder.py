@@ -75,11 +75,12 @@ class Recorder(Exporter):
         """All page faults kept: one structured array under the schema's names, shape (n,); absent columns left out."""
         import numpy as np
 
-        present = set().union(*(batch.columns for batch in self._batches))
+        batches = tuple(self._batches)  # the session's thread goes on adding while it runs
+        present = set().union(*(batch.columns for batch in batches))
         dtype = [(c.name, DTYPES[c.type]) for c in PAGE_FAULT.columns if c.name in present]
-        rows = np.zeros(sum(len(batch) for batch in self._batches), dtype)
+        rows = np.zeros(sum(len(batch) for batch in batches), dtype)
         end = 0
-        for batch in self._batches:
+        for batch in batches:
             start, end = end, end + len(batch)
             for column, _ in dtype:
                 if column in batch:

@@ -17,7 +17,8 @@ from wstrace.batch import Batch
 from wstrace.bus import Bus, Lane
 from wstrace.clock import now_ns
 from wstrace.config import Config
-from wstrace.errors import Unavailable, UsageError, WstraceError
+from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError
+from wstrace.guard import checked, counts, named, quietly, why
 from wstrace.interfaces import Context, Enricher, Exporter, Source, Target
 from wstrace.ledger import Ledger
 from wstrace.options import Spec, build, parse_spec
@@ -95,14 +96,12 @@ class Session:
             self._recorder = Recorder()
             self._exporters.append(self._recorder)
         if enrichers is None:
-            enrichers = [
-                build(cls, self._config.options(cls, Spec(name)), name) for name, cls in self._plugins.enrichers.items()
-            ]
+            enrichers = [self._build("enricher", Spec(name)) for name in self._plugins.enrichers]
         self.context = Context(
             targets=tuple(targets),
             ledger=Ledger(self._plugins.stages),
             info=TraceInfo(command=list(command)),
-            resolvers={name: cls() for name, cls in self._plugins.resolvers.items()},
+            resolvers=self._plugins.make_resolvers(),
             children=children,
             require=require,
             wait_children=wait_children,
@@ -120,6 +119,7 @@ class Session:
         self._opened: list[Exporter] = []  # before the bus runs
         self._open_sources: list[Source] = []
         self._started: list[Source] = []
+        self._failed: set[Source] = set()
 
     def _build(self, role: str, item: Any) -> Any:
         if isinstance(item, str):
@@ -127,7 +127,8 @@ class Session:
         if not isinstance(item, Spec):
             return item
         cls = self._plugins.class_of(role, item.name)
-        return build(cls, self._config.options(cls, item), item.name)
+        with named(f"{role} {item.name}"):
+            return build(cls, self._config.options(cls, item), item.name)
 
     # -- what is known of it -----------------------------------------------------------------------------------
 
@@ -168,10 +169,10 @@ class Session:
         """The counts of everything alive: state, sources, bus with enrichers and lanes, names, ledger."""
         return {
             "state": self._state,
-            "sources": {source.name: dict(source.statistics()) for source in self._sources},
+            "sources": {source.name: counts(source) for source in self._sources},
             "bus": self._bus.statistics(),
             "strings": self.context.strings.statistics(),
-            "resolvers": {name: dict(r.statistics()) for name, r in self.context.resolvers.items()},
+            "resolvers": {name: counts(resolver) for name, resolver in self.context.resolvers.items()},
             "ledger": self.ledger.as_dict(),
         }
 
@@ -199,10 +200,12 @@ class Session:
         context = self.context
         self._describe(context)
         for source in self._sources:
-            source.open(context)
+            with named(f"source {source.name}"):
+                source.open(context)
             self._open_sources.append(source)
         for exporter in self._exporters:
-            exporter.start(context)
+            with named(f"exporter {exporter.name}"):
+                exporter.start(context)
             self._opened.append(exporter)
         self._bus.start(context)
         for thread in self._drains:
@@ -210,7 +213,8 @@ class Session:
         for thread in (*self._drains, self._bus.thread, *(lane.thread for lane in self._bus.lanes)):
             context.register_own_thread(thread.native_id)
         for source in self._sources:
-            source.start(context)
+            with named(f"source {source.name}"):
+                source.start(context)
             self._started.append(source)
         for target in context.targets:
             if target.launched:
@@ -233,23 +237,37 @@ class Session:
         if self._state == "failed":
             return
         try:
-            while not self._stopping.is_set() and not source.finished:
-                for batch in source.drain(DRAIN_SECONDS):
-                    if source.patient:
-                        self._bus.wait_for_room(self._stopping)
-                    self._bus.publish(batch)
+            with named(f"source {source.name}"):
+                while not self._stopping.is_set() and not source.finished:
+                    for batch in source.drain(DRAIN_SECONDS):
+                        if source.patient:
+                            self._bus.wait_for_room(self._stopping)
+                        self._bus.publish(checked(batch))
         except BaseException as error:
-            self._errors.append(error)
+            self._fail(source, error)
+            # it stays armed to the end: what the system counts meanwhile and nobody takes is then counted as lost
+            self._stopping.wait()
         try:
-            for batch in source.stop():
-                self._bus.publish(batch)
+            with named(f"source {source.name}"):
+                for batch in source.stop():
+                    self._bus.publish(checked(batch))
         except BaseException as error:
-            self._errors.append(error)
+            self._fail(source, error)
+
+    def _fail(self, source: Source, error: BaseException) -> None:
+        """A source gives nothing more: the trace says so, and stop() raises it."""
+        self._errors.append(error)
+        self._failed.add(source)
+        reason = error.why if isinstance(error, WstraceError) else why(error)
+        self.info.note(f"{reason}: nothing more was recorded by it")
 
     @property
     def finished(self) -> bool:
-        """True when every source has given all that it will give."""
-        return not any(thread.is_alive() for thread in self._drains)
+        """True when every source has given all that it will give, or failed."""
+        return all(
+            source in self._failed or not thread.is_alive()
+            for source, thread in zip(self._sources, self._drains, strict=True)
+        )
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until every target has ended (with wait_children: until no traced process is left), or its sources have.
@@ -263,7 +281,8 @@ class Session:
         children = self.context.wait_children and self._state == "running"
         for target in self.context.targets if not children else ():
             while (code := target.wait(min(0.5, max(0.0, until - time.monotonic())))) is None:
-                if self.finished and self._state == "running":
+                # a launched target is waited for though nothing records it any more: its exit code is asked for
+                if self.finished and self._state == "running" and not (self._failed and target.launched):
                     return True
                 if time.monotonic() >= until:
                     return False
@@ -288,8 +307,10 @@ class Session:
 
     def _shut(self, seconds: float) -> None:
         self._stopping.set()
-        for thread in self._drains:
+        for source, thread in zip(self._sources, self._drains, strict=True):
             thread.join(2 * seconds)
+            if thread.is_alive():
+                self._fail(source, PluginError(f"source {source.name} did not finish in {2 * seconds:g} s"))
         context = self.context
         for target in context.targets:
             context.info.usage += target.usage()
@@ -298,6 +319,8 @@ class Session:
         if context.strings.overflowed:
             self.ledger.set("names_overflowed", context.strings.overflowed)
         self._bus.finish(seconds)
+        if self._bus.hanging:
+            self._errors.append(PluginError(self._bus.hanging))
         for target in context.targets:
             target.close()
 
@@ -306,17 +329,16 @@ class Session:
         self._armed.set()  # the drain threads see the failed state and end
         for source in self._open_sources:
             if source not in self._started:
-                source.cancel()
+                quietly(source.cancel, None)
         for source in self._started:
-            for _ in source.stop():
-                pass
+            quietly(lambda source=source: list(source.stop()), [])  # type: ignore[misc]
         if self._bus.thread.ident is not None:
             for lane in self._bus.lanes:
                 lane.cancelled = True
             self._bus.finish(1.0)
         else:
             for exporter in self._opened:
-                exporter.cancel()
+                quietly(exporter.cancel, None)
         for target in self.context.targets:
             target.close()
 

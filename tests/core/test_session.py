@@ -9,7 +9,7 @@ import pytest
 
 from wstrace.bus import Queue
 from wstrace.clock import ClockAnchor
-from wstrace.errors import OutputError, Unavailable, UsageError
+from wstrace.errors import OutputError, PluginError, Unavailable, UsageError
 from wstrace.interfaces import Enricher, Exporter, Source
 from wstrace.schema import PAGE_FAULT, PROCESS
 from wstrace.session import Session
@@ -151,7 +151,7 @@ def test_what_was_recorded_before_a_source_failed_is_kept():
     exporter = RecordingExporter()
     session = Session(sources=[Failing([faults(7)])], exporters=[exporter], enrichers=[], record=False).start()
     session.wait(5)
-    with pytest.raises(OSError, match="the ring is gone"):
+    with pytest.raises(PluginError, match="source failing failed: OSError: the ring is gone"):
         session.stop()
     assert sum(len(b) for b in exporter.batches) == 7
 

@@ -15,12 +15,15 @@ from collections.abc import Sequence
 
 import click
 
-from wstrace.errors import UsageError, WstraceError
+from wstrace.errors import OutputError, UsageError, WstraceError
+from wstrace.guard import named
 from wstrace.interfaces import Command
 from wstrace.options import nearest
 
 #: wstrace's own exit codes stand on the error classes; these two belong to the shell's world
 INTERNAL, INTERRUPTED = 125, 130
+#: what a write to an output that takes no more fails with
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 _OWN = [
     Command("run", "Trace a command from its first instruction.", "wstrace.cli.run:run"),
@@ -45,13 +48,18 @@ class Words(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports the command. Raises UsageError naming the nearest word."""
-        from wstrace.plugins import load
+        from wstrace.plugins import NOT_INSTALLED, default_plugins, load
 
         own = next((command for command in _OWN if command.word == cmd_name), None)
         command = own or self._commands().get(cmd_name)
+        if command is None and default_plugins().not_installed:
+            raise UsageError(*NOT_INSTALLED)
         if command is None:
             raise UsageError(f"there is no command {cmd_name!r}", nearest(cmd_name, self._commands()))
-        loaded: click.Command = load(command.target)
+        with named(f"the command {cmd_name!r}"):
+            loaded = load(command.target)
+            if not isinstance(loaded, click.Command):
+                raise TypeError(f"{command.target} is {type(loaded).__name__}, not a click command")
         return loaded
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -90,12 +98,14 @@ def main(arguments: Sequence[str]) -> int:
     _speak_utf8()
     try:
         result = wstrace.main(list(arguments), prog_name="wstrace", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a full disk can still be told of
     except Exception as error:
         if os.environ.get("WSTRACE_DEBUG") == "1":
             raise
         return _complain(error)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as stopped:
+        return _interrupted(stopped)
     return result if isinstance(result, int) else 0
 
 
@@ -103,21 +113,36 @@ def _complain(error: Exception) -> int:
     if _nobody_reads(error):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    if isinstance(error, click.exceptions.Abort):
-        return INTERRUPTED
+    if isinstance(error, click.exceptions.Abort):  # what click makes of a KeyboardInterrupt
+        return _interrupted(error.__cause__)
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = f"; see {context.command_path} --help" if context is not None else ""
         text, code = f"{error.format_message().rstrip('.')}{hint}", INTERNAL
     elif isinstance(error, WstraceError):
         text, code = str(error), error.exit_code
+    elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        # what is still buffered cannot be written either, and the interpreter would try so at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        text, code = f"cannot write to stdout: {error.strerror}", OutputError.exit_code
     else:
         text, code = f"internal error: {type(error).__name__}: {error}; WSTRACE_DEBUG=1 shows where", INTERNAL
+    _say(text)
+    return code
+
+
+def _interrupted(stopped: BaseException | None) -> int:
+    """The exit code of the signal, and what it interrupted where that is known."""
+    if stopped is not None and stopped.args:
+        _say(str(stopped))
+    return int(getattr(stopped, "exit_code", INTERRUPTED))
+
+
+def _say(text: str) -> None:
     from wstrace.text import printable
 
     with contextlib.suppress(OSError):  # stderr itself may be full or gone: the code still tells
         click.echo(f"wstrace: {printable(text)}", err=True)
-    return code
 
 
 def _nobody_reads(error: Exception) -> bool:

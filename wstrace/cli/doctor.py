@@ -11,6 +11,7 @@ import click
 from wstrace.cli.common import is_administrator, print_json
 from wstrace.config import TOP, Config
 from wstrace.errors import WstraceError
+from wstrace.guard import FAILURES, why
 from wstrace.interfaces import Level
 from wstrace.options import options_of
 from wstrace.plugins import Plugins
@@ -55,8 +56,12 @@ def examine(plugins: Plugins, config: Config) -> dict[str, Any]:
 def _probe(cls: Any) -> dict[str, str]:
     try:
         level = cls.probe()
+        if not isinstance(level, Level):
+            raise TypeError(f"it gave {type(level).__name__}, not a Level")
     except WstraceError as error:
         level = Level("none", error.why, error.remedy)
+    except FAILURES as error:
+        level = Level("none", f"its probe failed: {why(error)}")
     return {"level": level.name, "why": level.why, "remedy": level.remedy}
 
 

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wstrace.bus import STOP_SECONDS
 from wstrace.cli.common import Duration, exit_on_lane_error, is_administrator
 from wstrace.cli.privilege import debug_privilege
 from wstrace.config import Config
-from wstrace.errors import LossError, UsageError
+from wstrace.errors import LossError, OutputError, UsageError, WstraceError
 from wstrace.interfaces import Target
 from wstrace.ledger import Ledger
 from wstrace.options import Spec, options_of, parse_duration, parse_spec
 from wstrace.plugins import Plugins
+from wstrace.text import base_name, printable
 
 if TYPE_CHECKING:
     from wstrace.session import Session
@@ -87,6 +89,7 @@ class Trace:
         if any(not word.startswith("no:") for word in options.plugin):
             raise UsageError(f"-P {options.plugin[0]}", "write -P no:NAME")
         self.options = options
+        self._error: WstraceError | None = None  # what a source or enricher failed with
         self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
         self.config = Config.load(options.config, project=not is_administrator())
         self._left_out = words
@@ -160,29 +163,56 @@ class Trace:
         ending = _Ending(2 if launched else 1)
         with _signals(session, launched, ending), self.plugins.platform.on_console_close(ending.close):
             session.start()
+            ending.starting = False
             until = float("inf") if duration is None else time.monotonic() + duration
             while not ending.asked and time.monotonic() < until:
                 if session.wait(min(0.5, until - time.monotonic())):
                     break
-            session.stop(seconds=1.0 if ending.closed or (ending.asked and launched) else 5.0)
-            if launched and not ending.asked and duration is not None:
-                while not ending.asked and not session.wait(0.5):
-                    pass  # the trace is over; the command goes on and its exit code is ours
+            try:
+                session.stop(seconds=1.0 if ending.closed or (ending.asked and launched) else STOP_SECONDS)
+            except WstraceError as error:  # told once the command has ended: its own exit code comes first
+                self._error = error
+            if launched and not ending.asked:
+                _outlive(session, ending)
 
     def exit_code(self, session: Session) -> int:
-        """The target's own code wins; then a failed output, then loss.
+        """The target's own code wins; then what failed, then loss.
 
         Raises:
-            OutputError, LossError: for the code and the line on stderr.
+            PluginError, OutputError, LossError: for the code and the line on stderr.
         """
+        failure = self._error or self._failure(session)
         code = session.info.exit_code
         if code and any(target.launched for target in session.context.targets):
-            return int(code)
-        exit_on_lane_error(session)
+            if failure is not None:
+                warn(printable(str(failure)))
+            return code
+        if failure is not None:
+            raise failure
+        return 0
+
+    def _failure(self, session: Session) -> WstraceError | None:
+        """A failed output; or loss, where that is asked for."""
+        try:
+            exit_on_lane_error(session)
+        except OutputError as error:
+            return error
         losses = session.ledger.losses()
         if losses and (self.options.fail_on_loss or _truth(self.config.get("fail_on_loss", False))):
-            raise LossError("lost: " + ", ".join(_lost(session.ledger, *row) for row in losses))
-        return 0
+            return LossError("lost: " + ", ".join(_lost(session.ledger, *row) for row in losses))
+        return None
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal while the session was starting: nothing is traced yet, and whatever hangs there is left.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number
 
 
 @dataclass(slots=True)
@@ -192,6 +222,7 @@ class _Ending:
     needed: int
     interrupts: int = 0
     closed: bool = False
+    starting: bool = True
 
     @property
     def asked(self) -> bool:
@@ -201,6 +232,17 @@ class _Ending:
     def close(self) -> None:
         """The console is gone: seconds are left."""
         self.closed = True
+
+
+def _outlive(session: Session, ending: _Ending) -> None:
+    """The trace is over; a command that goes on is waited for, since its exit code is ours."""
+    if session.wait(0):
+        return
+    alive = [target for target in session.context.targets if target.exit_code is None]
+    names = ", ".join(f"{printable(base_name(target.name))} ({target.pid})" for target in alive)
+    warn(f"trace ended; {names} goes on, waiting for it; Ctrl-C stops it")
+    while not ending.asked and not session.wait(0.5):
+        pass
 
 
 @contextmanager
@@ -213,11 +255,15 @@ def _signals(session: Session, launched: bool, ending: _Ending) -> Iterator[None
                 target.signal(number)
 
     def interrupt(number: int, frame: object) -> None:
+        if ending.starting:
+            raise Interrupted(number)
         ending.interrupts += 1
         if ending.interrupts == 1 and not _from_terminal():
             pass_on(number, frame)
 
     def end(number: int, frame: object) -> None:
+        if ending.starting:
+            raise Interrupted(number)
         pass_on(number, frame)
         if not launched:
             ending.interrupts += 2

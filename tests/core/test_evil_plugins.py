@@ -1,0 +1,234 @@
+"""Plugins that raise, exit, or give back garbage, at every hook and method: they are named, and the host lives."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import metadata
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from evil_plugin import evil, misbehave
+
+import wstrace.hookspecs
+import wstrace.plugins
+from wstrace.batch import Batch
+from wstrace.cli import main
+from wstrace.cli.doctor import _probe
+from wstrace.errors import PluginError, WstraceError
+from wstrace.hookspecs import hookimpl
+from wstrace.plugins import Plugins, default_plugins
+from wstrace.schema import PAGE_FAULT
+from wstrace.session import Session
+from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
+
+HOWS = ["raise", "exit", "garbage", "memory"]
+HOOKS = [name for name, f in inspect.getmembers(wstrace.hookspecs, inspect.isfunction) if name.startswith("wstrace_")]
+
+
+def faults(n: int = 4) -> Batch:
+    return batch_of(PAGE_FAULT, time_ns=list(range(n)), pid=1, tid=1, pc=1, va=4096, flags=0)
+
+
+def run(**parts: Any) -> tuple[Session, RecordingExporter, WstraceError | None]:
+    good = RecordingExporter()
+    parts = {"sources": [ScriptedSource([faults(), faults()])], "exporters": [], "enrichers": [], **parts}
+    parts["exporters"] = [*parts["exporters"], good]
+    session = Session(record=False, **parts)
+    try:
+        session.start()
+        session.wait(5)
+        session.stop(seconds=2.0)
+    except WstraceError as error:
+        return session, good, error
+    return session, good, None
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("method", ["export", "tick", "flush", "close", "statistics"])
+def test_an_exporter_costs_only_itself(method: str, how: str) -> None:
+    session, good, error = run(exporters=[evil("exporter", method, how)()])
+    assert error is None
+    assert sum(map(len, good.batches)) == 8
+    assert "bad" in session.statistics()["bus"]["lanes"]  # type: ignore[index]
+    lane = session.lanes[0]
+    if method in ("export", "close", "flush") and how != "garbage":
+        assert lane.error or lane.detached, "seen by the exit code"
+    if method == "export" and how != "garbage":
+        assert session.ledger.get("failed_lane", "bad") == 8
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "memory"])
+def test_an_exporter_that_cannot_start_is_named(how: str) -> None:
+    _, good, error = run(exporters=[evil("exporter", "start", how)()])
+    assert isinstance(error, PluginError)
+    assert str(error).startswith("exporter bad failed: ")
+    assert good.calls == [], "the session ended before it"
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("method", ["start", "enrich", "close", "statistics"])
+def test_an_enricher_costs_only_its_columns(method: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    session, good, error = run(enrichers=[evil("enricher", method, how)()])
+    assert error is None
+    assert sum(map(len, good.batches)) == 8
+    assert all(isinstance(batch, Batch) for batch in good.batches)
+    session.statistics()
+    if method != "statistics" and (how != "garbage" or method != "start"):
+        assert "enricher bad is detached" in caplog.text
+
+
+def test_an_enricher_that_gives_what_is_no_batch_is_detached() -> None:
+    enricher = evil("enricher", "start", "garbage")()
+    enricher.enrich = lambda batch: [batch, 5]
+    session, good, _ = run(enrichers=[enricher])
+    assert sum(map(len, good.batches)) == 8
+    assert session.ledger.get("failed_enricher", "bad") == 4
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("method", ["open", "start", "drain", "stop", "finished", "statistics"])
+def test_a_source_that_fails_is_named_and_the_others_go_on(method: str, how: str) -> None:
+    session, good, error = run(sources=[evil("source", method, how)(), ScriptedSource([faults(), faults()])])
+    session.statistics()
+    if method in ("open", "start"):
+        assert (error is None) == (how == "garbage")
+    elif method == "statistics":
+        assert error is None
+    elif method != "finished" or how != "garbage":
+        assert isinstance(error, PluginError), error
+    if error is not None:
+        assert str(error).startswith("source bad failed: ")
+    if method in ("drain", "stop") or error is None:
+        assert sum(map(len, good.batches)) == 8
+    if method == "drain":
+        assert [note for note in session.info.notes if "source bad failed" in note], "the trace says it"
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        5,
+        Batch(PAGE_FAULT, {"va": np.array(["text"])}),
+        Batch(PAGE_FAULT, {"va": np.array([object()])}),
+        Batch(PAGE_FAULT, {"va": np.array([1.5]), "pid": np.array([1], "<u4")}),
+    ],
+    ids=["no batch", "text", "objects", "floats"],
+)
+def test_garbage_columns_end_at_the_source_that_gave_them(garbage: object) -> None:
+    source = evil("source", "start", "garbage")()
+    source.drain = lambda timeout: [garbage]
+    _, good, error = run(sources=[source, ScriptedSource([faults(), faults()])])
+    assert isinstance(error, PluginError)
+    assert "source bad failed: TypeError: it" in str(error)
+    assert [len(batch) for batch in good.batches] == [4, 4]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_probe_that_fails_is_a_level(how: str) -> None:
+    found = _probe(evil("source", "probe", how))
+    assert found["level"] == "none"
+    assert "its probe failed: " in found["why"]
+
+
+@pytest.mark.parametrize("role", ["source", "exporter", "enricher"])
+@pytest.mark.parametrize("how", ["raise", "exit", "memory"])
+def test_what_cannot_be_made_is_named(role: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = Plugins()
+    monkeypatch.setattr(plugins, role + "s", {"bad": evil(role, "__init__", how)}, raising=False)
+    arguments: dict[str, Any] = {"sources": [], "exporters": [], "enrichers": []}
+    arguments[role + "s"] = None if role == "enricher" else ["bad"]
+    with pytest.raises(PluginError, match=f"{role} bad failed: "):
+        Session(plugins=plugins, record=False, **arguments)
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "memory"])
+def test_a_resolver_that_cannot_be_made_is_left_out(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = Plugins()
+    monkeypatch.setattr(plugins, "resolvers", {"bad": evil("resolver", "__init__", how)}, raising=False)
+    session = Session(plugins=plugins, sources=[], enrichers=[], record=False)
+    assert session.context.resolvers == {}
+
+
+# -- hooks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """found(load): what load() gives is found as the plugin `evil`, beside wstrace's own."""
+
+    def find(load: Any) -> Plugins:
+        own = wstrace.plugins._entry_points()
+        entry = SimpleNamespace(name="evil", load=load)
+        monkeypatch.setattr(wstrace.plugins, "_entry_points", lambda: [*own, (entry, ("evil", "1.0"))])
+        default_plugins.cache_clear()
+        return default_plugins()
+
+    yield find
+    default_plugins.cache_clear()
+
+
+def state(plugins: Plugins) -> tuple[str, str]:
+    return next((plugin.state, plugin.error) for plugin in plugins.found if plugin.name == "evil")
+
+
+GARBAGE = [5, [5], {"x": 5}, [type("Unnamed", (), {})], "text"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("value", ["raise", "exit", *GARBAGE], ids=str)
+def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(
+    hook: str, value: object, found: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def implementation() -> object:
+        return misbehave(value) if isinstance(value, str) and value != "text" else value
+
+    implementation.__name__ = hook
+    plugin = SimpleNamespace(**{hook: hookimpl(implementation)})
+    plugins = found(lambda: plugin)
+    assert main(["--help"]) == 0
+    assert main(["plugins"]) == 0
+    capsys.readouterr()
+    Session(plugins=plugins, sources=[], record=False)
+    for role in ("sources", "exporters", "commands", "api"):
+        getattr(plugins, role, None)
+    plugins.target_environment([])
+    assert plugins.platform.name in ("linux", "windows")
+    if hook != "wstrace_platform" and hook in wstrace.plugins._CHECKS:
+        assert state(plugins)[0] == "failed", state(plugins)
+        assert state(plugins)[1].startswith(hook)
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "memory"])
+def test_an_import_that_fails_is_named(how: str, found: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    plugins = found(lambda: misbehave(how))
+    assert main(["--help"]) == 0
+    assert state(plugins)[0] == "failed"
+    assert main(["plugins"]) == 0
+    assert "evil" in capsys.readouterr().out
+
+
+def test_a_command_that_cannot_be_imported_is_named(found: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for target in ("no.such:module", "wstrace.cli:INTERNAL"):
+        commands = [wstrace.Command("worse", "Worse.", target)]
+        plugin = SimpleNamespace(wstrace_commands=hookimpl(lambda commands=commands: commands))
+        found(lambda plugin=plugin: plugin)
+        assert main(["worse"]) == 125
+        assert "wstrace: the command 'worse' failed: " in capsys.readouterr().err
+
+
+def test_a_checkout_that_is_not_installed_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda group: ())
+    default_plugins.cache_clear()
+    try:
+        for words in (["report", "x.wst"], ["run", "--", "true"], ["attach", "1", "-s", "page_faults"]):
+            assert main(words) == 125
+            told = capsys.readouterr().err
+            assert "wstrace's own plugins are not found" in told
+            assert "-m pip install -e " in told
+            assert len(told.splitlines()) == 1
+    finally:
+        default_plugins.cache_clear()

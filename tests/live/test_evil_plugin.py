@@ -1,0 +1,100 @@
+"""The command line with an installed plugin that hangs, exits or runs out of memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import evil_plugin
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends signals to a command line: on Linux")
+
+
+@pytest.fixture(scope="module")
+def plug(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plug")
+    evil_plugin.install(folder)
+    return folder
+
+
+def start(plug: Path, evil: str, *words: object) -> subprocess.Popen[str]:
+    env = {**os.environ, "EVIL": evil, "PYTHONPATH": str(plug)}
+    command = [sys.executable, "-m", "wstrace", *map(str, words)]
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def run(plug: Path, evil: str, *words: object) -> tuple[int, str, str]:
+    process = start(plug, evil, *words)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("where", ["exporter:start", "enricher:start", "source:start", "source:open"])
+def test_a_start_that_hangs_can_be_interrupted(plug: Path, where: str, number: int, tmp_path: Path) -> None:
+    role = {"exporter": ("-e", "bad"), "source": ("-s", "bad"), "enricher": ()}[where.partition(":")[0]]
+    process = start(plug, f"{where}:hang", "run", *role, "--", "touch", tmp_path / "ran")
+    # it waits in the plugin's sleep: nothing of it can be seen from outside but that
+    until = time.monotonic() + 30
+    while "nanosleep" not in Path(f"/proc/{process.pid}/wchan").read_text("ascii") and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert f"{where.partition(':')[0]} bad" in err
+    assert not (tmp_path / "ran").exists(), "it was never let run"
+
+
+@pytest.mark.parametrize(
+    ("evil", "told"),
+    [
+        ("exporter:export:exit", "exporter bad: SystemExit: 3"),
+        ("exporter:close:hang", "exporter bad: did not finish in 5 s"),
+        ("exporter:flush:hang", "exporter bad: did not finish in 5 s"),
+    ],
+)
+def test_an_exporter_that_failed_is_seen_by_the_exit_code(plug: Path, evil: str, told: str) -> None:
+    code, _, err = run(plug, evil, "run", "-q", "-e", "bad", "--fail-on-loss", "--", "true")
+    assert code == 123
+    assert told in err
+
+
+@pytest.mark.parametrize("how", ["memory", "exit", "garbage"])
+def test_a_source_that_dies_leaves_the_targets_exit_code(plug: Path, how: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.wst"
+    command = (sys.executable, "-c", "import time; time.sleep(1); raise SystemExit(7)")
+    code, _, err = run(plug, f"source:drain:{how}", "run", "-s", "bad", "-o", path, "--", *command)
+    assert code == 7
+    assert "wstrace: source bad failed: " in err.splitlines()[-1]
+    assert "source bad failed: " in err.splitlines()[1], "line 2 says what is missing"
+    code, out, _ = run(plug, "", "report", path)
+    assert code == 0
+    assert "source bad failed: " in out.splitlines()[1], "and so does the file"
+
+
+def test_a_source_that_dies_is_an_error_where_the_target_has_none(plug: Path) -> None:
+    code, _, err = run(plug, "source:drain:raise", "run", "-q", "-s", "bad", "--", "true")
+    assert code == 125
+    assert "wstrace: source bad failed: RuntimeError: boom" in err
+
+
+def test_a_command_that_outlives_its_trace_is_waited_for_and_named(tmp_path: Path) -> None:
+    words = ("run", "-q", "--duration", "0.3s", "--", "sh", "-c", "sleep 2; exit 5")
+    code, _, err = run(tmp_path, "", *words)
+    assert code == 5
+    assert "wstrace: trace ended; sh (" in err
+    assert "goes on, waiting for it; Ctrl-C stops it" in err
+
+
+@pytest.mark.parametrize("words", [("plugins",), ("ps",), ("--help",)])
+def test_a_full_standard_output_is_one_line(plug: Path, words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, "-m", "wstrace", *words], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 123
+    assert done.stderr == "wstrace: cannot write to stdout: No space left on device\n"
