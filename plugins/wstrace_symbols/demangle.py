@@ -1,27 +1,22 @@
 """Readable names of C++ and Rust symbols.
 
-C++ by `__cxa_demangle` of libstdc++, which numpy has loaded already; where it is not there, names stay as they are.
+C++ by `__cxa_demangle` of libstdc++ in a process of its own; where it is not there, names stay as they are.
 Source: Itanium C++ ABI, section 3.4; rustc's legacy mangling is such a name with a hash and escapes of its own;
 its newer one is read by `rust_v0`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import re
 from functools import lru_cache
 
-from wstrace.errors import Unavailable
-from wstrace_os.foreign import declare
+from wstrace_symbols.cxx_names import CxxNames
 from wstrace_symbols.rust_v0 import rust_v0
 
-__all__ = ["demangle"]
+__all__ = ["cxx_names", "demangle"]
 
-_cxa_demangle = declare(
-    "libstdc++.so.6", "__cxa_demangle",
-    ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32),
-)  # fmt: skip
-_free = declare(None, "free", None, ctypes.c_void_p)
+#: one for the whole process: it costs a process of its own
+cxx_names = CxxNames()
 
 MAX_LENGTH = 2048
 MAX_OUTPUT = 4 << 20
@@ -49,7 +44,7 @@ def demangle(name: str) -> str:
         return readable if 0 < len(readable) <= MAX_READABLE else name  # `_RC0`: a crate without a name
     if not name.startswith(("_Z", "___Z")) or _may_explode(name):
         return name
-    readable = _cxx(_SUFFIX.sub("", name))
+    readable = cxx_names.demangle(_SUFFIX.sub("", name))
     if readable.startswith("_Z"):
         return name
     if len(readable) > MAX_READABLE:
@@ -68,20 +63,6 @@ def _may_explode(name: str) -> bool:
     packs = name.count("Dp") + name.count("sp")
     growth: float = 3 ** (len(_BACK_REFERENCE.findall(name)) / 3) * 4**packs
     return len(name) * growth > MAX_OUTPUT
-
-
-def _cxx(name: str) -> str:
-    status = ctypes.c_int32()
-    try:
-        text = _cxa_demangle(name.encode(), None, None, ctypes.byref(status))
-    except Unavailable:
-        return name
-    if not text:
-        return name
-    try:
-        return ctypes.string_at(text).decode("utf-8", "backslashreplace")
-    finally:
-        _free(text)
 
 
 def _rust(name: str) -> str:

@@ -61,7 +61,10 @@ class Sections(Resolver):
 
     def statistics(self) -> Mapping[str, int | float]:
         """Offsets asked, with a section and with a function; images held and their bytes; files that failed, by why."""
-        return {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
+        from wstrace_symbols.demangle import cxx_names
+
+        counts = {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
+        return {**counts, "names_that_hang": cxx_names.lost} if cxx_names.lost else counts
 
     def _image(self, file: str, pid: int, build_id: str) -> Image | None:
         """The image to believe for a file, None when there is none. Counts why not."""
