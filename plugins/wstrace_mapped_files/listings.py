@@ -49,7 +49,8 @@ class Listings:
         uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right")]
         wanted = uncovered & (when >= epoch.start) & (addresses < KERNEL_START)
         now = now_ns()
-        if not wanted.any() or not process.told or process.ended != NEVER or epoch.blind or now < process.asked:
+        known = process.told or spaces.forgotten > 0
+        if not wanted.any() or not known or process.ended != NEVER or epoch.blind or now < process.asked:
             return False
         columns = self._listing(pid, addresses[wanted])
         process.asked = now + max(self._system.LISTING_NS, _SHARE * (now_ns() - now))

@@ -78,6 +78,8 @@ class Spaces:
         self._listing: tuple[int, int, int] | None = None  # pid, time, end of its last row
         self._horizon = 0
         self.mappings = 0
+        #: processes that there was no more room for: one that is met again may be one of them
+        self.forgotten = 0
         self.fresh: list[Mapping] = []
         kernel = Mapping(
             0, 0, 0, KERNEL_START, KERNEL_END, 0, strings.code("[kernel]"), 0, 0, KIND_KERNEL << KIND_SHIFT
@@ -93,9 +95,13 @@ class Spaces:
         if process is None:
             process = self._processes[pid] = Process()
             process.add(Epoch(0, self.kernel, UNTIL_TOLD))
-            while len(self._processes) > self.MAX_PROCESSES:  # their exits were lost
-                self._processes.popitem(last=False)
+            self._make_room()
         return process
+
+    def _make_room(self) -> None:
+        while len(self._processes) > self.MAX_PROCESSES:  # their exits were lost
+            self._processes.popitem(last=False)
+            self.forgotten += 1
 
     def used(self, pid: int) -> Process:
         """The process of that pid, marked as used now."""
@@ -130,6 +136,7 @@ class Spaces:
             child.asked = 0
             self._ended.append((time, pid))
         child.add(epoch)
+        self._make_room()
 
     # -- address_space rows ----------------------------------------------------------------------------------------
 

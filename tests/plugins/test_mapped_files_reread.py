@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from wstrace.interfaces import Context
 from wstrace.schema import (
@@ -21,6 +22,7 @@ from wstrace.schema import (
 )
 from wstrace.testing import batch_of
 from wstrace_mapped_files.enricher import MappedFiles
+from wstrace_mapped_files.spaces import Spaces
 
 FILE = KIND_FILE << KIND_SHIFT
 SECOND = 1_000_000_000
@@ -118,4 +120,17 @@ def test_the_system_is_not_asked_too_often(tell: Callable[..., Any]) -> None:
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     for time in range(20, 40):
         told.fault((time, 0xF000))
+    assert half.asked == 1
+
+
+def test_a_process_that_was_forgotten_is_read_again(tell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for so many processes; one that lives is not unknown for ever."""
+    monkeypatch.setattr(Spaces, "MAX_PROCESSES", 4)
+    half = Half((0x1000, 0x2000, "/a"))
+    told = tell(half)
+    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
+    assert told.fault((20, 0x1000)) == ["/a"]
+    for pid in range(100, 110):
+        told.process(PROCESS_FORK, 30, pid=pid, ppid=1)
+    assert told.fault((40, 0x1000)) == ["/a"]
     assert half.asked == 1

@@ -89,6 +89,17 @@ def test_what_a_refusal_means(
     assert "\n" not in str(refused)
 
 
+def test_a_call_that_a_signal_interrupts_is_made_again(monkeypatch: Any) -> None:
+    answers = [(-1, errno.EINTR), (-1, errno.EINTR), (5, 0), (-1, errno.ESRCH)]
+    monkeypatch.setattr(perf.libc, "syscall", lambda *arguments: answers[0][0])
+    monkeypatch.setattr(perf, "_oserror", lambda call: OSError(answers.pop(0)[1], call))
+    [event] = Settings().attributes(MINOR, lost=True)
+    assert perf.perf_event_open(event, 1, 0) == 5
+    answers.pop(0)
+    with pytest.raises(ProcessLookupError):
+        perf.perf_event_open(event, 1, 0)
+
+
 def test_this_kernel_answers_itself() -> None:
     assert perf.filtered() is None
 

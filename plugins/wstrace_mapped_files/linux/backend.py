@@ -83,7 +83,8 @@ def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
         with suppress(Unavailable), _Question(pid) as question:
             for row in own:
                 there = question.ask(row.start)
-                if there and (there.start, there.offset, there.path) == (row.start, row.offset, strings[row.file]):
+                same = row.start, row.offset, strings[row.file]
+                if there and (there.start, there.offset, there.path) == same and there.may_be(row.dev, row.ino):
                     told[row.id] = there.build_id
     for row in rows:
         key = row.file, row.dev, row.ino
@@ -108,8 +109,14 @@ def _build_id_of(path: Path, dev: int, ino: int) -> str:
 class _Answer(NamedTuple):
     start: int
     offset: int
+    dev: int
+    ino: int
     path: str
     build_id: str
+
+    def may_be(self, dev: int, ino: int) -> bool:
+        """False when it is another inode; a row without one (0) may be any."""
+        return not ino or (dev, ino) == (self.dev, self.ino)
 
 
 class _Question:
@@ -143,6 +150,6 @@ class _Question:
             if code == errno.ENOENT:
                 return None
             raise Unavailable(f"the mappings of pid {self._pid} cannot be asked for: {os.strerror(code)}")
-        _, _, _, start, _, _, _, offset, _, _, _, name_bytes, id_bytes, _, _ = _QUERY.unpack(self._query.raw)
+        _, _, _, start, _, _, _, offset, ino, major, minor, name_bytes, id_bytes, _, _ = _QUERY.unpack(self._query.raw)
         path, _ = procfs.label(os.fsdecode(self._name.value if name_bytes else b""))
-        return _Answer(start, offset, path, self._build_id.raw[:id_bytes].hex())
+        return _Answer(start, offset, procfs.device(major, minor), ino, path, self._build_id.raw[:id_bytes].hex())

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable, UsageError
@@ -73,6 +74,7 @@ class PageFaults(Source):
         self._peak_due, self._peak_pause = 0.0, _PEAK_SECONDS[0]
         self._prune_due = 0.0
         self._grown = True
+        self._met: set[int] = set()
 
     @classmethod
     def probe(cls) -> Level:
@@ -270,6 +272,8 @@ class PageFaults(Source):
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
         columns = merge([(lane.give(until), lane.major) for lane in self._lanes])
         times = columns["time_ns"]
+        if self._side.lost:
+            self._meet(columns["pid"])
         window, self._watermark = (self._watermark, max(watermark, self._watermark)), max(watermark, self._watermark)
         if not len(times):
             return
@@ -295,6 +299,14 @@ class PageFaults(Source):
                 self._side.seen(pid, now)
             except Unavailable:
                 self._side.live.pop(pid, None)
+
+    def _meet(self, pids: NDArray[Any]) -> None:
+        """After a loss in the side band: processes that fault and that no record has told of: their births are lost."""
+        now = now_ns()
+        for pid in {*distinct(pids).tolist()} - self._met - self._side.live.keys():
+            self._met.add(pid)
+            with contextlib.suppress(Unavailable):  # it has ended
+                self._side.seen(pid, now)
 
     # -- stop ------------------------------------------------------------------------------------------------------
 

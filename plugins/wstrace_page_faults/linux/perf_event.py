@@ -127,9 +127,10 @@ def attr(kind: int, config: int, *bits: str, **fields: int) -> NDArray[Any]:
 def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int) -> int:
     """A close-on-exec descriptor of an event on one thread and one CPU. Raises OSError."""
     address = attributes.ctypes.data
-    fd = libc.syscall(_number(0), address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)
-    if fd < 0:
-        raise _oserror("perf_event_open")
+    while (fd := libc.syscall(_number(0), address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)) < 0:
+        error = _oserror("perf_event_open")
+        if error.errno != errno.EINTR:  # a signal came while another thread of that process executed: again, as PEP 475
+            raise error
     return fd
 
 
