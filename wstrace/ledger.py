@@ -11,6 +11,7 @@ STAGES: dict[str, tuple[bool, str]] = {
     "recorded": (False, "records taken over from the kernel, by stream"),
     "lost_kernel": (True, "records that the kernel dropped: its buffer was full"),
     "lost_side_band": (True, "mapping and process records that the kernel dropped"),
+    "lost_tracer": (True, "records that the kernel gave and the tracer failed on"),
     "foreign_clock": (True, "records timed by another tracer's clock, not stored"),
     "unaccounted": (False, "counted by the kernel but neither recorded nor reported lost"),
     "late": (False, "records that came after their time's watermark: kept, out of order"),

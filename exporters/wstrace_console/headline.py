@@ -99,7 +99,7 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
     hidden = max(usage - counted, 0) if usage and counted else 0
     recorded = ledger.get("recorded", PAGE_FAULT.name) or seen
     terms = [("recorded", recorded), ("lost", ledger.get("lost_kernel"))]
-    terms += [(word, n) for word in ("foreign_clock", "unaccounted") if (n := ledger.get(word))]
+    terms += [(word, n) for word in ("lost_tracer", "foreign_clock", "unaccounted") if (n := ledger.get(word))]
     told = [note for note in info.notes if not note.startswith(f"{number(hidden)} ")]
     missing = (
         told or info.incomplete or ledger.losses() or len(terms) > 2 or info.level_name != "full" or info.sampled > 1

@@ -55,10 +55,17 @@ class Account:
             if count:
                 ledger.set(stage, count, self._source)
 
-    def close(self) -> None:
-        """recorded + lost_kernel + foreign_clock + unaccounted = counted, for minor and for major faults."""
+    def close(self, given: int, *, failed: bool) -> None:
+        """recorded + lost_kernel + lost_tracer + foreign_clock + unaccounted = counted, for minor and major faults.
+
+        Args:
+            given: faults that were given out: what was taken from the rings beside these, the tracer lost.
+            failed: the rings could not be emptied: what they hold is lost, too.
+        """
         ledger, every = self._context.ledger, self._settings.period == 1
         counted_in_all = 0
+        taken = sum(lane.recorded for _, lanes in self._kinds for lane in lanes)
+        ledger.add("lost_tracer", max(taken - given, 0), self._source)
         for kind, lanes in self._kinds:
             counted, lost = self._armed.counts(kind)
             counted -= sum(lane.duplicates for lane in lanes)
@@ -70,7 +77,7 @@ class Account:
             ledger.set("counted", counted, kind)
             ledger.set("lost_kernel", lost, kind)
             if every:
-                ledger.set("unaccounted", counted - recorded - lost - foreign, kind)
+                ledger.add("lost_tracer" if failed else "unaccounted", counted - recorded - lost - foreign, kind)
             counted_in_all += counted
         # the side band's tail, too: a process that ends behind a full ring writes no next row
         if lost := max(self._side.lost, self._armed.counts(SIDE)[1] or 0):

@@ -162,6 +162,7 @@ class PageFaults(Source):
         for ring in self._rings:
             self._poll.register(ring.fd, 1)  # POLLIN
         self._armed = Armed(self._rings, cpus, descriptors)
+        self._given = 0
         self._account = Account(context, self.name, self._settings, self._lanes, self._armed, self._side)
         self._since = self._watermark = now_ns()
         for target in context.targets:
@@ -285,6 +286,7 @@ class PageFaults(Source):
         lost = sum(lane.lost for lane in self._lanes)
         for start in range(0, len(times), _BATCH_ROWS):
             part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
+            self._given += len(part["time_ns"])
             yield Batch(PAGE_FAULT, part, window=window, lost=lost - self._lost_told, source=self.name,
                         strings=self._context.strings)  # fmt: skip
             self._lost_told = lost
@@ -319,8 +321,12 @@ class PageFaults(Source):
         self._started = False
         try:
             self._armed.disarm()
-            yield from self._collect(final=True)
-            self._account.close()
+            failed = True
+            try:
+                yield from self._collect(final=True)
+                failed = False
+            finally:
+                self._account.close(self._given, failed=failed)
         finally:
             self._close()
 
