@@ -310,11 +310,16 @@ class Platform(abc.ABC):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A word of the command line: its one-line help and where its click command stands ("module:attribute")."""
+    """A word of the command line.
+
+    help is a sentence that begins with a verb; target is where its click command stands ("module:attribute"); section
+    is the part of `--help` that shows it: "Record", "Inspect", "Files", "Set-up" or one of your own.
+    """
 
     word: str
     help: str
     target: str
+    section: str = "More"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,4 +25,4 @@ def wstrace_commands() -> Sequence[Command]:
     from wstrace.interfaces import Command
 
     return [Command("report", "Show who brought which pages, from a trace file.",
-                    "wstrace_console.commands.report:report")]  # fmt: skip
+                    "wstrace_console.commands.report:report", "Inspect")]  # fmt: skip

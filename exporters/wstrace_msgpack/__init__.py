@@ -37,14 +37,16 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
     """The words on trace files."""
-    return [
-        Command("info", "what a trace file holds, and whether it is whole", "wstrace_msgpack.commands.info:info"),
-        Command("recover", "write a clean file of a cut or damaged one", "wstrace_msgpack.commands.recover:recover"),
-        Command("convert", "a trace as Parquet, CSV, JSON lines or Arrow", "wstrace_msgpack.commands.convert:convert"),
-        Command("query", "ask a trace in SQL", "wstrace_msgpack.commands.query:query"),
-        Command("merge", "several traces, of parts or hosts, as one", "wstrace_msgpack.commands.merge:merge"),
-        Command("replay", "feed a trace file to exporters", "wstrace_msgpack.commands.replay:replay"),
-    ]
+    words = {
+        "info": "Show what a trace file holds, and whether it is whole.",
+        "recover": "Write a clean file of a cut or damaged one.",
+        "convert": "Write a trace as Parquet, CSV, JSON lines or Arrow.",
+        "query": "Ask a trace in SQL.",
+        "merge": "Merge several traces, of parts or hosts, into one.",
+        "replay": "Feed a trace file to exporters.",
+    }
+    target = "wstrace_msgpack.commands.{0}:{0}"
+    return [Command(word, about, target.format(word), "Files") for word, about in words.items()]
 
 
 @hookimpl

@@ -57,13 +57,14 @@ def wstrace_sources() -> Sequence[type[Source]]:
 def wstrace_commands() -> Sequence[Command]:
     """The words of the 1996 article's program, better."""
     words = {
-        "ps": "processes with their working sets",
-        "snapshot": "what is in a process's memory, and whose it is",
-        "empty": "take a process's pages out of memory and tell what stayed",
-        "delta": "what a process brings in between two moments",
-        "diff": "what the second trace file has more or less than the first",
+        "ps": "Show the processes with their working sets.",
+        "snapshot": "Show what is in a process's memory, and whose it is.",
+        "empty": "Take a process's pages out of memory and tell what stayed.",
+        "delta": "Show what a process brings in between two moments.",
+        "diff": "Show what the second trace file has more or less than the first.",
     }
-    return [Command(word, about, f"wstrace_working_set.commands.{word}:{word}") for word, about in words.items()]
+    target = "wstrace_working_set.commands.{0}:{0}"
+    return [Command(word, about, target.format(word), "Inspect") for word, about in words.items()]
 
 
 @hookimpl

@@ -115,6 +115,21 @@ def test_what_is_run(words, literal, command):
     assert list(command_of(words, literal=literal)) == command
 
 
+def test_a_script_that_is_not_there_is_one_line_and_no_report(tmp_path):
+    done = wstrace("run", "nosuch.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (127, "", 1)
+    assert "there is no file nosuch.py" in done.stderr
+
+
+def test_help_shows_sentences_by_section_and_what_most_people_want_first():
+    lines = wstrace("--help").stdout.splitlines()
+    assert [line for line in lines if line in ("Record:", "Inspect:", "Files:", "Set-up:")] == [
+        "Record:", "Inspect:", "Files:", "Set-up:"]  # fmt: skip
+    helps = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[lines.index("Record:") :] if "  " in line}
+    assert list(helps)[:4] == ["run", "attach", "report", "snapshot"]
+    assert all(about[0].isupper() and about.endswith(".") for about in helps.values())
+
+
 def test_a_missing_command_is_a_usage_error():
     with pytest.raises(UsageError):
         command_of((), literal=True)

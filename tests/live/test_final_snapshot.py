@@ -6,6 +6,7 @@ import contextlib
 import json
 import mmap
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -99,8 +100,10 @@ def test_exactly_the_pages_that_the_target_had(end: str, code: int, touches: Pat
 
 
 def test_a_target_that_outlives_the_trace(touches: Path, tmp_path: Path) -> None:
-    done, _, _ = run("timeout", "1", touches, "stays", tmp_path=tmp_path, options=("--duration", "0.3s"))
+    done, _, shown = run("timeout", "1", touches, "stays", tmp_path=tmp_path, options=("--duration", "0.3s"))
     assert done.returncode == 124  # the trace waits for the command
+    assert "as at the trace's end" in shown
+    assert re.search(r"wstrace: trace ended; timeout \(\d+\) goes on", shown)
     assert pages(tmp_path / "t.wst", 0, 1 << 47)  # of `timeout` itself, which is the target
 
 

@@ -26,11 +26,19 @@ INTERNAL, INTERRUPTED = 125, 130
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 _OWN = [
-    Command("run", "Trace a command from its first instruction.", "wstrace.cli.run:run"),
-    Command("attach", "Trace running processes; they go on when the trace ends.", "wstrace.cli.attach:attach"),
-    Command("plugins", "Show the plugins found: version, state, hooks, error.", "wstrace.cli.plugins:plugins"),
-    Command("doctor", "Show what can be traced here, and what lifts the rest.", "wstrace.cli.doctor:doctor"),
+    Command("run", "Trace a command from its first instruction.", "wstrace.cli.run:run", "Record"),
+    Command(
+        "attach", "Trace running processes; they go on when the trace ends.", "wstrace.cli.attach:attach", "Record"
+    ),
+    Command("doctor", "Show what can be traced here, and what lifts the rest.", "wstrace.cli.doctor:doctor", "Set-up"),
+    Command(
+        "plugins", "Show the plugins found: version, state, hooks, error.", "wstrace.cli.plugins:plugins", "Set-up"
+    ),
 ]
+#: the parts of `--help`, in this order; what a plugin calls otherwise comes after them
+_SECTIONS = ("Record", "Inspect", "Files", "Set-up")
+#: the words that come first in their section, as most people want them; the others by the alphabet
+_FIRST = ("run", "attach", "report", "snapshot")
 
 
 class Words(click.Group):
@@ -42,9 +50,17 @@ class Words(click.Group):
         return {**default_plugins().commands, **{command.word: command for command in _OWN}}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The words, ours first."""
-        own = [command.word for command in _OWN]
-        return own + sorted(set(self._commands()) - set(own))
+        """The words, by section."""
+        return [word for words in self._sections().values() for word in words]
+
+    def _sections(self) -> dict[str, list[str]]:
+        """Section -> its words, in the order of `--help`."""
+        found: dict[str, list[str]] = {section: [] for section in _SECTIONS}
+        for command in self._commands().values():
+            found.setdefault(command.section, []).append(command.word)
+        for words in found.values():
+            words.sort(key=lambda word: (_FIRST.index(word) if word in _FIRST else len(_FIRST), word))
+        return {section: words for section, words in found.items() if words}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports the command. Raises UsageError naming the nearest word."""
@@ -65,8 +81,9 @@ class Words(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The words with their one-line help, without importing any of them."""
         commands = self._commands()
-        with formatter.section("Commands"):
-            formatter.write_dl([(word, commands[word].help) for word in self.list_commands(ctx)])
+        for section, words in self._sections().items():
+            with formatter.section(section):
+                formatter.write_dl([(word, commands[word].help) for word in words])
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from wstrace.cli.tracing import Trace, Tracing, tracing_options, warn
-from wstrace.errors import UsageError
+from wstrace.errors import CommandNotFound, UsageError
 
 
 class TargetWords(click.Command):
@@ -47,7 +48,10 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     wstrace run -- python3 -c "import numpy"
     wstrace run -o import.wst -m mypackage --its-own-option
     """
-    command = command_of(target, literal=ctx.meta["wstrace.literal"])
+    literal = ctx.meta["wstrace.literal"]
+    command = command_of(target, literal=literal)
+    if not literal and _is_script(target) and not Path(target[0]).exists():
+        raise CommandNotFound(f"there is no file {target[0]}", "write: wstrace run -- COMMAND, if it is a command")
     trace = Trace(options)
     os.environ.update(trace.plugins.target_environment(trace.exporter_names()))
     # First of all: what the launcher holds at its fork counts in the peak that the system reports of the target.
@@ -81,6 +85,11 @@ def command_of(words: Sequence[str], *, literal: bool) -> Sequence[str]:
         if len(words) == 1:
             raise UsageError(f"{words[0]} needs a value", "write: wstrace run -m MODULE, or -c CODE")
         return [sys.executable, *words]
-    if words[0].endswith((".py", ".pyw")):
+    if _is_script(words):
         return [sys.executable, *words]
     return words
+
+
+def _is_script(words: Sequence[str]) -> bool:
+    """Whether they are a script of this Python, with its arguments."""
+    return bool(words) and words[0].endswith((".py", ".pyw"))
