@@ -145,7 +145,7 @@ def streams() -> str:
 def api() -> str:
     """Every public name, by mkdocstrings."""
     found = ["# Python", "Everything that `import wstrace` gives; a name is imported when it is first used."]
-    names = {*wstrace.__all__, *getattr(Plugins(third_party=False), "api", ())} - {"__version__"}
+    names = {*wstrace.__all__} - {"__version__"}
     for name in sorted(names, key=str.lower):
         value = getattr(wstrace, name)
         home = (

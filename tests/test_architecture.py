@@ -43,6 +43,7 @@ LAYERS = [
     "formats",
     "terminal",
     "recorder",
+    "session_trace",
     "bus",
     "session",
     "testing",
@@ -94,7 +95,12 @@ def test_the_terminal_room_alone_uses_rich():
 
 @pytest.mark.parametrize("path", modules(CORE), ids=lambda p: str(p.relative_to(CORE)))
 def test_the_core_names_no_system_and_no_exporter(path):
-    """In code: identifiers, attributes and string literals. Prose (docstrings, comments) may."""
+    """In code: identifiers, attributes and string literals. Prose (docstrings, comments) may.
+
+    The one exception is the table of public names in wstrace/__init__.py: where each of them is in this wheel.
+    """
+    if path == CORE / "__init__.py":
+        return
     tree = ast.parse(path.read_text("utf-8"))
     prose = {
         id(node.body[0].value)

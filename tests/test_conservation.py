@@ -141,9 +141,9 @@ def test_every_view_tells_the_same_pages_and_faults(tmp_path: Path, snapshots: l
 
 def counted_by_otel(path: Path) -> tuple[int, int]:
     """(resident pages, faults) as the otel exporter counts a replay."""
-    from wstrace.plugins import api_name
+    from wstrace import open_trace
 
-    with api_name("open_trace")(str(path)) as opened:
+    with open_trace(str(path)) as opened:
         processes = Processes(Dictionary(), limit=1, modules=10)  # so that the second process counts under `other`
         for batch in opened.batches("page_fault"):
             processes.add_faults(batch)

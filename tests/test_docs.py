@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,16 +38,24 @@ def test_every_public_name_can_be_imported_and_is_documented():
             assert inspect.getdoc(value), name
 
 
-def test_the_stub_has_the_names_of_the_api():
+def test_the_stub_has_the_names_of_the_api_from_the_same_modules():
     stub = (ROOT / "wstrace" / "__init__.pyi").read_text("utf-8")
     named = {
-        alias.asname
+        alias.asname: f"{node.module}.{alias.name}"
         for node in ast.walk(ast.parse(stub))
-        if isinstance(node, ast.ImportFrom | ast.Import)
+        if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname
     }
-    assert named | {"__version__"} >= set(wstrace.__all__) | set(Plugins().api)
+    table = {name: f"{module}.{name}" for name, module in wstrace._API.items()}
+    assert named == {**table, "otel": "wstrace_otel.otel"}
+    assert set(wstrace.__all__) == {*named, "__version__"}
+    assert set(wstrace.__all__) <= set(dir(wstrace))
+    for name in table:
+        value = getattr(wstrace, name)
+        assert value is sys.modules[wstrace._API[name]] if name == "otel" else getattr(value, "__name__", name) == name
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        wstrace.no_such_name  # noqa: B018
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

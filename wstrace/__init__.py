@@ -1,10 +1,13 @@
 """wstrace: the tracer for process working sets. The public API; everything is imported on first use."""
 
 # Not even __future__ or typing is imported here: `python -m wstrace` has the working directory on sys.path until
-# __main__ drops it, and a hostile typing.py there would run with the tracer's privilege.
+# __main__ drops it, and a hostile typing.py there would run with the tracer's privilege. What the names are to a type
+# checker stands in __init__.pyi; a test holds the two together.
 
-_OWN = {
+#: public name -> the module of this wheel that has it, or that it is (`otel`)
+_API = {
     "Batch": "wstrace.batch",
+    "Batches": "wstrace.table",
     "Command": "wstrace.interfaces",
     "Context": "wstrace.interfaces",
     "Dictionary": "wstrace.batch",
@@ -12,39 +15,49 @@ _OWN = {
     "Exporter": "wstrace.interfaces",
     "Format": "wstrace.interfaces",
     "Ledger": "wstrace.ledger",
-    "Level": "wstrace.interfaces",
+    "Level": "wstrace.trace_info",
+    "MemoryWatch": "wstrace_write_watch.write_watch",
     "Resolver": "wstrace.interfaces",
     "Session": "wstrace.session",
     "Source": "wstrace.interfaces",
+    "Summary": "wstrace.analysis.summary",
+    "Table": "wstrace.table",
     "Trace": "wstrace.trace",
     "TraceFileError": "wstrace.errors",
+    "TraceFileNotFound": "wstrace.errors",
+    "TraceInfo": "wstrace.trace_info",
     "Unavailable": "wstrace.errors",
+    "WriteWatch": "wstrace_write_watch.write_watch",
     "WstraceError": "wstrace.errors",
+    "agent": "wstrace_write_watch.agent",
+    "delta": "wstrace_working_set.delta",
+    "empty_working_set": "wstrace_working_set.empty",
     "hookimpl": "wstrace.hookspecs",
+    "mapped_file": "wstrace_mapped_files.question",
+    "open_trace": "wstrace_msgpack.read.trace",
+    "otel": "wstrace_otel.otel",
+    "span": "wstrace_otel.application.span",
+    "working_set": "wstrace_working_set.working_set",
 }
 
-__all__ = ["__version__", *sorted(_OWN)]
+__all__ = ["__version__", *_API]
 
 
 def __getattr__(name: str) -> object:
-    """Imports a public name on first use; names of plugins (`open_trace`, `working_set` ...) come through a hook."""
+    """Imports a public name on first use."""
     import importlib
 
     if name == "__version__":
         from importlib.metadata import version
 
         return version("wstrace")
-    if name.startswith("_"):
+    if name not in _API:
         raise AttributeError(f"module 'wstrace' has no attribute {name!r}")
-    if name in _OWN:
-        value = getattr(importlib.import_module(_OWN[name]), name)
-    else:
-        from wstrace.plugins import api_name
-
-        value = api_name(name)
+    module = importlib.import_module(_API[name])
+    value = getattr(module, name, module)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OWN})
+    return sorted({*globals(), *__all__})

@@ -1,7 +1,9 @@
-# what the plugins add, through the hook wstrace_api
+# What wstrace/__init__.py gives on first use, for type checkers.
+from wstrace.analysis.summary import Summary as Summary
 from wstrace.batch import Batch as Batch
 from wstrace.batch import Dictionary as Dictionary
 from wstrace.errors import TraceFileError as TraceFileError
+from wstrace.errors import TraceFileNotFound as TraceFileNotFound
 from wstrace.errors import Unavailable as Unavailable
 from wstrace.errors import WstraceError as WstraceError
 from wstrace.hookspecs import hookimpl as hookimpl
@@ -10,12 +12,15 @@ from wstrace.interfaces import Context as Context
 from wstrace.interfaces import Enricher as Enricher
 from wstrace.interfaces import Exporter as Exporter
 from wstrace.interfaces import Format as Format
-from wstrace.interfaces import Level as Level
 from wstrace.interfaces import Resolver as Resolver
 from wstrace.interfaces import Source as Source
 from wstrace.ledger import Ledger as Ledger
 from wstrace.session import Session as Session
+from wstrace.table import Batches as Batches
+from wstrace.table import Table as Table
 from wstrace.trace import Trace as Trace
+from wstrace.trace_info import Level as Level
+from wstrace.trace_info import TraceInfo as TraceInfo
 from wstrace_mapped_files.question import mapped_file as mapped_file
 from wstrace_msgpack.read.trace import open_trace as open_trace
 from wstrace_otel import otel as otel
@@ -28,3 +33,4 @@ from wstrace_write_watch.write_watch import MemoryWatch as MemoryWatch
 from wstrace_write_watch.write_watch import WriteWatch as WriteWatch
 
 __version__: str
+__all__: list[str]

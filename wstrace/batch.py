@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +156,7 @@ class Batch:
         source: str = "",
         strings: Dictionary | None = None,
         names: int | None = None,
-        header: Mapping[str, Any] | None = None,
+        header: Mapping[str, int] | None = None,
     ) -> None:
         sizes = {array.shape for array in columns.values()}
         if len(sizes) > 1 or any(len(shape) != 1 for shape in sizes):
@@ -169,7 +169,7 @@ class Batch:
         self.source = source
         self.strings = strings if strings is not None else Dictionary()
         self.names = len(self.strings) if names is None else names
-        self.header: Mapping[str, Any] = MappingProxyType(dict(header or {}))
+        self.header: Mapping[str, int] = MappingProxyType(dict(header or {}))
 
     @property
     def columns(self) -> Mapping[str, NDArray[Any]]:
@@ -199,6 +199,10 @@ class Batch:
     def take(self, rows: NDArray[Any] | slice) -> Batch:
         """Those rows (a mask, indices or a slice): the only subsetting. Loss stays with the original."""
         return self._like({name: array[rows] for name, array in self._columns.items()}, lost=0)
+
+    def only(self, names: Iterable[str]) -> Batch:
+        """The same batch with these of its columns; one that it lacks is left out."""
+        return self._like({name: self._columns[name] for name in names if name in self._columns}, lost=self.lost)
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> Batch:
         """The same batch with further columns; one that stands already is left as it is (a replay knows better)."""

@@ -5,6 +5,9 @@ The command line turns every one of them into one line on stderr and the exit co
 
 from __future__ import annotations
 
+import errno
+import os
+
 
 class WstraceError(Exception):
     """Base of all errors of wstrace. `remedy` is what the reader can do about it, or ""."""
@@ -48,6 +51,14 @@ class OutputError(WstraceError):
 
 class TraceFileError(WstraceError):
     """A file that is no trace, or one whose content breaks the format's limits."""
+
+
+class TraceFileNotFound(TraceFileError, FileNotFoundError):
+    """There is no such trace file; also a FileNotFoundError, with errno and filename."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"cannot read {path}: {os.strerror(errno.ENOENT)}")
+        self.errno, self.strerror, self.filename = errno.ENOENT, os.strerror(errno.ENOENT), path
 
 
 class PluginError(WstraceError):

@@ -77,14 +77,6 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:  # type: ignore[empty-bo
 
 
 @hookspec
-def wstrace_api() -> Mapping[str, str]:  # type: ignore[empty-body]
-    """At the first use of a name that `wstrace` itself does not have (`wstrace.open_trace`). By: who adds to the API.
-
-    Returns name -> "module:attribute"; imported when the name is used.
-    """
-
-
-@hookspec
 def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:  # type: ignore[empty-body]
     """When a command is about to be launched. By: who wants the target to know something (a trace to continue).
 

@@ -32,6 +32,10 @@ NOT_INSTALLED = (
     f"wstrace's own plugins are not found: {Path(__file__).parent.parent} is not installed for {sys.executable}",
     f"run: {sys.executable} -m pip install -e {Path(__file__).parent.parent}",
 )
+#: hooks of earlier versions -> what a plugin does instead
+GONE = {
+    "wstrace_api": "wstrace's own names are fixed: offer yours in your own package, and leave the hook out",
+}
 
 
 @dataclass(slots=True)
@@ -102,12 +106,16 @@ class Plugins:
 
     def _register(self, plugin: Plugin, module: Any) -> None:
         self._manager.register(module, plugin.name)
-        try:
-            self._manager.check_pending()  # a misspelt hook is an error, not a silence
-        except pluggy.PluginValidationError:
+        unknown = [hook for hook in self._hooks(module) if not hasattr(wstrace.hookspecs, hook)]
+        if unknown:  # a misspelt hook is an error, not a silence
             self._manager.unregister(module)
-            raise
-        plugin.hooks = sorted(caller.name for caller in self._manager.get_hookcallers(module) or ())
+            known = [name for name in vars(wstrace.hookspecs) if name.startswith("wstrace_")]
+            raise UsageError(f"there is no hook {unknown[0]}", GONE.get(unknown[0]) or nearest(unknown[0], known))
+        plugin.hooks = self._hooks(module)
+
+    def _hooks(self, module: Any) -> list[str]:
+        """The names of the hooks that a registered module implements."""
+        return sorted(caller.name for caller in self._manager.get_hookcallers(module) or ())
 
     @property
     def not_installed(self) -> bool:
@@ -207,11 +215,6 @@ class Plugins:
     def stages(self) -> dict[str, tuple[bool, str]]:
         """stage of the ledger -> (is it loss?, what it counts), beside `wstrace.ledger.STAGES`."""
         return {stage: about for _, stages in self._call("wstrace_stages") for stage, about in stages.items()}
-
-    @functools.cached_property
-    def api(self) -> dict[str, str]:
-        """public name -> "module:attribute"."""
-        return {name: target for _, names in self._call("wstrace_api") for name, target in names.items()}
 
     @functools.cached_property
     def platform(self) -> Platform:
@@ -331,14 +334,6 @@ def own_platform() -> Platform | None:
         return Plugins(third_party=False).platform
     except Unavailable:
         return None
-
-
-def api_name(name: str) -> Any:
-    """A public name that a plugin gives to `wstrace`. Raises AttributeError, as a module does."""
-    target = default_plugins().api.get(name)
-    if target is None:
-        raise AttributeError(f"module 'wstrace' has no attribute {name!r}")
-    return load(target)
 
 
 def suffixes_of(

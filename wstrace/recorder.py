@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 #: bytes of faults that are kept; the rest is counted, in the summary and as dropped
 KEEP_BYTES = 256 << 20
+#: of the other streams' rows this part of it
+_OTHERS = 4
 
 
 class Recorder(Exporter):
-    """Counts everything, and keeps the page faults up to a bound."""
+    """Counts everything, and keeps the page faults and the rows of other streams, each up to a bound."""
 
     name = "memory"
 
@@ -34,6 +36,8 @@ class Recorder(Exporter):
         self._keep_bytes = keep_bytes
         self._batches: list[Batch] = []
         self._bytes = 0
+        self._others: list[Batch] = []
+        self._others_bytes = 0
         self._ledger = Ledger()
 
     def start(self, context: Context) -> None:
@@ -43,11 +47,16 @@ class Recorder(Exporter):
         self._ledger, self._symbolizer = context.ledger, Symbolizer(context)
 
     def export(self, batch: Batch) -> None:
-        """Counts the batch; keeps it when it holds page faults."""
+        """Counts the batch and keeps it; one past the bound is told in the ledger as dropped."""
         self.summary.add(batch)
         if self._symbolizer is not None:
             self._symbolizer.learn(batch)
         if batch.schema.name != PAGE_FAULT.name:
+            if self._others_bytes + batch.nbytes > self._keep_bytes // _OTHERS:
+                self._ledger.add("dropped_lane", len(batch), self.name)
+                return
+            self._others_bytes += batch.nbytes
+            self._others.append(batch)
             return
         if self._bytes + batch.nbytes > self._keep_bytes:
             self._ledger.add("dropped_lane", len(batch), self.name)
@@ -70,6 +79,10 @@ class Recorder(Exporter):
     def strings(self) -> Dictionary:
         """What the codes of `file` and `pc_file` mean."""
         return self._batches[0].strings if self._batches else Dictionary()
+
+    def batches(self) -> list[Batch]:
+        """All batches kept: mappings, processes and what else came beside the faults, then the faults."""
+        return [*self._others, *self._batches]
 
     def faults(self) -> NDArray[Any]:
         """All page faults kept: one structured array under the schema's names, shape (n,); absent columns left out."""

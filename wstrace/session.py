@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wstrace import bus
-from wstrace.batch import Batch
 from wstrace.bus import Bus, Lane
 from wstrace.clock import now_ns
 from wstrace.config import Config
@@ -23,7 +22,6 @@ from wstrace.interfaces import Context, Enricher, Exporter, Source, Target
 from wstrace.ledger import Ledger
 from wstrace.options import Spec, build, parse_spec
 from wstrace.plugins import Plugins, default_plugins
-from wstrace.schema import DTYPES, MARK
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 
     from wstrace.analysis.summary import Summary
     from wstrace.recorder import Recorder
+    from wstrace.trace import Trace
 
 #: seconds that one drain may wait for records
 DRAIN_SECONDS = 0.1
@@ -151,6 +150,18 @@ class Session:
     def faults(self) -> NDArray[Any]:
         """The page faults recorded so far, a structured array under the schema's names; outlives the session."""
         return self._memory().faults()
+
+    @property
+    def trace(self) -> Trace:
+        """What is kept in memory of it, as batches, tables and files of any format; outlives the session."""
+        from wstrace.session_trace import SessionTrace
+
+        return SessionTrace(self, self._memory())
+
+    def __repr__(self) -> str:
+        from wstrace.session_trace import shown
+
+        return shown(self)
 
     def name(self, code: int) -> str:
         """The name behind a `file` or `pc_file` code."""
@@ -344,16 +355,9 @@ class Session:
 
     def mark(self, text: str) -> None:
         """Puts a mark of the user's into the trace, at this time and thread."""
-        import numpy as np
+        from wstrace.session_trace import user_mark
 
-        values = {
-            "time_ns": now_ns(),
-            "pid": os.getpid(),
-            "tid": threading.get_native_id(),
-            "text": self.context.strings.code(text),
-        }
-        columns = {c.name: np.array([values[c.name]], DTYPES[c.type]) for c in MARK.columns}
-        self._bus.publish(Batch(MARK, columns, strings=self.context.strings, source="user"))
+        self._bus.publish(user_mark(text, self.context.strings))
 
     def __enter__(self) -> Self:
         return self.start()

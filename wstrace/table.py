@@ -25,6 +25,23 @@ class Selection(NamedTuple):
     end: int | None = None
     pids: tuple[int, ...] | None = None
 
+    def of(self, batch: Batch) -> Batch | None:
+        """The part of a batch that is wanted; None when nothing of it is."""
+        import numpy as np
+
+        if self.stream is not None and batch.schema.name != self.stream:
+            return None
+        keep = np.ones(len(batch), bool)
+        if "time_ns" in batch:
+            keep &= batch["time_ns"] >= np.uint64(self.start or 0)
+            keep &= batch["time_ns"] < np.uint64((1 << 64) - 1 if self.end is None else self.end)
+        if self.pids is not None:
+            keep &= np.isin(batch["pid"], self.pids) if "pid" in batch else batch.header.get("pid") in self.pids
+        found = batch if keep.all() else batch.take(keep)
+        if self.columns is not None:
+            found = found.only(self.columns)
+        return found if len(found) else None
+
 
 class Batches:
     """The rows of a selection, streamed: iterate it, as often as needed, or hand it to what takes an Arrow stream."""

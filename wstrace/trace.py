@@ -39,7 +39,7 @@ class Trace(abc.ABC):
     @property
     @abc.abstractmethod
     def state(self) -> str:
-        """Of a file `clean`, `cut` (its end is missing, the rest is whole) or `damaged`; of a session its own state."""
+        """Of a file `clean`, `incomplete`, `cut` (its end is missing) or `damaged`; of a session its own state."""
 
     @property
     @abc.abstractmethod

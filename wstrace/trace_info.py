@@ -93,14 +93,14 @@ class TraceInfo:
     started_ns: int = 0
     ended_ns: int = 0
     page_size: int = 0
-    host: Mapping[str, Any] = field(default_factory=dict)
+    host: Mapping[str, object] = field(default_factory=dict)
     boot_id: str = ""
     created_ns: int = 0
     saved: str = ""
     incomplete: str = ""
     final_snapshot: int | None = None
     snapshot_age_ms: int | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, object] = field(default_factory=dict)
 
     @property
     def recorded(self) -> bool:
@@ -154,7 +154,7 @@ class TraceInfo:
 
     # -- in a file and in JSON ---------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Its plain values by name, as the `facts` of a trace file and of JSON; what is not known is absent.
 
         clock, host, boot_id and created_ns are not among them: they stand in a trace file's header and clock marks.
@@ -186,7 +186,7 @@ class TraceInfo:
         return {**told, **{key: value for key, value in self.extra.items() if key not in known}}
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> TraceInfo:
+    def from_dict(cls, facts: Mapping[str, object]) -> TraceInfo:
         """What to_dict() gave, from a file that anyone may have written: a value of another type is not known.
 
         Where it was saved then is left out.

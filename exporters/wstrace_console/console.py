@@ -196,7 +196,8 @@ class Console(Exporter):
         info, ledger = self._context.info, self._context.ledger
         summary = self.summary.as_dict(self._top)
         if self._by in get_args(By):
-            summary["top"] = {self._by: summary["top"][self._by]}
+            top = summary["top"]
+            summary["top"] = {self._by: top[self._by]} if isinstance(top, dict) else top
         if self._counts is not None:
             summary["top"] = {self._by: self._counts.top(self._top)}
         report = {

@@ -169,7 +169,7 @@ def _faults(total: int, major: int, *, disk: bool) -> list[str]:
 def _name(by: By, row: Row) -> str:
     """The row's name for people: files of pairs by their last part."""
     if by == "pair" and len(row.key) == 2:
-        return f"{base_name(row.key[0])}  by  {row.key[1]}"
+        return f"{base_name(str(row.key[0]))}  by  {row.key[1]}"
     if by == "thread" and len(row.key) == 3 and row.key[1] != row.key[2]:
         return f"{row.key[0] or UNKNOWN} (thread {row.key[2]} of {row.key[1]})"
     return row.label

@@ -47,9 +47,3 @@ def wstrace_commands() -> Sequence[Command]:
     }
     target = "wstrace_msgpack.commands.{0}:{0}"
     return [Command(word, about, target.format(word), "Files") for word, about in words.items()]
-
-
-@hookimpl
-def wstrace_api() -> Mapping[str, str]:
-    """`wstrace.open_trace`."""
-    return {"open_trace": "wstrace_msgpack.read.trace:open_trace"}

@@ -33,12 +33,6 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
 
 
 @hookimpl
-def wstrace_api() -> Mapping[str, str]:
-    """`wstrace.span` and `wstrace.otel`."""
-    return {"span": "wstrace_otel.application.span:span", "otel": "wstrace_otel.otel"}
-
-
-@hookimpl
 def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:
     """TRACEPARENT for the command that is about to be launched: its spans become children of its process span."""
     if "otel" not in exporters:

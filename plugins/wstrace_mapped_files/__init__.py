@@ -11,7 +11,7 @@ A half (`linux`, `windows`) has
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from wstrace.hookspecs import hookimpl
 from wstrace.interfaces import Enricher
@@ -23,9 +23,3 @@ def wstrace_enrichers() -> Sequence[type[Enricher]]:
     from wstrace_mapped_files.enricher import MappedFiles
 
     return [MappedFiles]
-
-
-@hookimpl
-def wstrace_api() -> Mapping[str, str]:
-    """`wstrace.mapped_file(address, pid=None)`."""
-    return {"mapped_file": "wstrace_mapped_files.question:mapped_file"}

@@ -38,7 +38,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from wstrace.hookspecs import hookimpl
 from wstrace.interfaces import Command, Source
@@ -65,13 +65,3 @@ def wstrace_commands() -> Sequence[Command]:
     }
     target = "wstrace_working_set.commands.{0}:{0}"
     return [Command(word, about, target.format(word), "Inspect") for word, about in words.items()]
-
-
-@hookimpl
-def wstrace_api() -> Mapping[str, str]:
-    """working_set, empty_working_set and delta."""
-    return {
-        "working_set": "wstrace_working_set.working_set:working_set",
-        "empty_working_set": "wstrace_working_set.empty:empty_working_set",
-        "delta": "wstrace_working_set.delta:delta",
-    }

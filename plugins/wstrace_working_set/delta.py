@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+import wstrace
 from wstrace.analysis.symbols import label_of
 from wstrace.errors import Unavailable
-from wstrace.plugins import api_name
 from wstrace.schema import KIND_FILE, KIND_SHIFT, KINDS
 from wstrace_os.intervals import cut, overlap, without
 from wstrace_working_set.places import places
@@ -67,7 +67,7 @@ class Delta:
 
     def _watch_memory(self, wanted: bool) -> None:
         try:
-            self._watch = api_name("MemoryWatch")() if wanted else None
+            self._watch = wstrace.MemoryWatch() if wanted else None
             if self._watch is not None:
                 self._watch.written()  # once for nothing, as above
                 self._watch.reset()

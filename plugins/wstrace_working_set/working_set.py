@@ -24,6 +24,7 @@ from wstrace.schema import (
     PAGE_SWAPPED,
     RESIDENT_PAGES,
 )
+from wstrace.text import printable, size
 from wstrace_os import backend
 from wstrace_os.snapshots import address_space, parts
 
@@ -77,6 +78,10 @@ class WorkingSet:
     totals: Totals
     strings: Dictionary = field(repr=False)
     cost_seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
+        return f"<{type(self).__name__} of {printable(self.name)} ({self.pid}): {sizes}>"
 
     @property
     def resident(self) -> NDArray[Any]:

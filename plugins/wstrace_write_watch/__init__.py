@@ -28,7 +28,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from wstrace.hookspecs import hookimpl
 from wstrace.interfaces import Source
@@ -40,13 +40,3 @@ def wstrace_sources() -> Sequence[type[Source]]:
     from wstrace_write_watch.source import WriteWatchSource
 
     return [WriteWatchSource]
-
-
-@hookimpl
-def wstrace_api() -> Mapping[str, str]:
-    """WriteWatch, MemoryWatch and agent."""
-    return {
-        "WriteWatch": "wstrace_write_watch.write_watch:WriteWatch",
-        "MemoryWatch": "wstrace_write_watch.write_watch:MemoryWatch",
-        "agent": "wstrace_write_watch.agent:agent",
-    }

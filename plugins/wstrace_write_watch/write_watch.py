@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import UsageError
 from wstrace_os import backend
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class WriteWatch:
@@ -44,7 +47,7 @@ class WriteWatch:
         """Nothing: a ctypes array's own would store its arguments in the memory."""
 
     @classmethod
-    def watch(cls, existing_buffer: Any) -> Self:
+    def watch(cls, existing_buffer: ReadableBuffer) -> Self:
         """The same over memory that is there already (an array, a bytearray, an mmap), which must not move.
 
         Where it does not begin or end at a page's border, writes beside it in the same page show too.

@@ -121,3 +121,13 @@ def test_nothing_is_found_by_scanning_the_path(tmp_path, monkeypatch):
     (tmp_path / "wstrace_evil.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     assert "evil" not in states(wstrace.plugins.Plugins())
+
+
+def test_a_hook_of_an_earlier_version_says_what_to_do_instead(monkeypatch):
+    names = {"old": module(wstrace_api=lambda: {}), "typo": module(wstrace_sorces=lambda: [])}
+    found = plugins(monkeypatch, GOOD, *(Entry(name, made) for name, made in names.items()))
+    old, typo = (next(plugin for plugin in found.found if plugin.name == name) for name in ("old", "typo"))
+    assert old.state == typo.state == "failed"
+    assert "there is no hook wstrace_api; wstrace's own names are fixed: offer yours in your own package" in old.error
+    assert "there is no hook wstrace_sorces; did you mean 'wstrace_sources'?" in typo.error
+    assert set(found.sources) == {"scripted"}

@@ -45,7 +45,7 @@ class Row(NamedTuple):
     minor: int
     major: int
     share: float
-    key: tuple[Any, ...]
+    key: tuple[str | int, ...]
 
 
 class Summary:
@@ -186,7 +186,7 @@ class Summary:
         # names of modules may fall together, so all of them are looked at; of other tables only those that can win
         if n and by not in ("module", "pair") and n < len(chosen):
             chosen = chosen[sums[chosen] >= np.partition(sums[chosen], -n)[-n]]
-        found: dict[tuple[Any, ...], tuple[int, int]] = {}
+        found: dict[tuple[str | int, ...], tuple[int, int]] = {}
         for code, (minor, major) in zip(table.keys[chosen].tolist(), counts[chosen].tolist(), strict=True):
             key = self._key(by, code)
             before = found.get(key, (0, 0))
@@ -223,7 +223,7 @@ class Summary:
         table = self._tables[by]
         return len(table) + table.forgotten
 
-    def _key(self, by: By, key: int) -> tuple[Any, ...]:
+    def _key(self, by: By, key: int) -> tuple[str | int, ...]:
         if by == "file":
             return (self._text(key),)
         if by == "module":
@@ -260,13 +260,13 @@ class Summary:
         pages: dict[tuple[str, str], int] = {}
         for table in tables:
             for key, n in zip(table.keys.tolist(), table.counts[:, 0].tolist(), strict=True):
-                name = (self._text(key >> 8), *self._key("kind", key & 0xFF))
+                name = (self._text(key >> 8), str(self._key("kind", key & 0xFF)[0]))
                 pages[name] = pages.get(name, 0) + n
             if table.other[0]:
                 pages[OTHER, "other"] = pages.get((OTHER, "other"), 0) + int(table.other[0])
         return sorted(((file, kind, n) for (file, kind), n in pages.items()), key=lambda row: (-row[2], row[0]))
 
-    def as_dict(self, n: int | None = 10) -> dict[str, Any]:
+    def as_dict(self, n: int | None = 10) -> dict[str, object]:
         """All of it as JSON takes it: counts, `top` (by -> rows) with at most n rows a table, resident, written."""
         return {
             **{name: getattr(self, name) for name in ("total", "minor", "major", "unresolved", "kernel", "observer")},
@@ -291,7 +291,7 @@ def _column(batch: Batch, name: str) -> NDArray[Any]:
     return batch[name] if name in batch else np.zeros(len(batch), np.uint8)
 
 
-def _label(by: By, key: tuple[Any, ...]) -> str:
+def _label(by: By, key: tuple[str | int, ...]) -> str:
     if len(key) == 1:
         return str(key[0])
     return f"{key[0]} by {key[1]}" if by == "pair" else f"{key[0] or UNKNOWN} ({key[-1]})"

@@ -22,7 +22,7 @@ def plugins(as_json: bool, no_plugins: bool, plugin: tuple[str, ...]) -> None:
     """Show the plugins found: name, distribution, version, state, hooks, error."""
     disabled = [word.removeprefix("no:") for word in plugin]
     found = Plugins.from_environment(disabled=disabled, third_party=not no_plugins)
-    for role in ("sources", "enrichers", "resolvers", "exporters", "commands", "api", "platform"):
+    for role in ("sources", "enrichers", "resolvers", "exporters", "commands", "formats", "platform"):
         with contextlib.suppress(WstraceError):
             getattr(found, role)  # a hook that raises shows here
     if as_json:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from wstrace.errors import TraceFileError
+from wstrace.errors import TraceFileError, TraceFileNotFound
 from wstrace_msgpack.format.frames import unpack_header
 from wstrace_msgpack.format.layout import (
     HEAD_BYTES,
@@ -93,6 +93,8 @@ class Input:
             if not Path(path).is_file() and Path(path).exists():
                 raise TraceFileError(f"{path} is not a regular file", "save it to a file first")
             self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115  close() is ours
+        except FileNotFoundError:
+            raise TraceFileNotFound(path) from None
         except OSError as error:
             raise TraceFileError(f"cannot read {path}: {error.strerror}") from None
         self.size = os.fstat(self._file.fileno()).st_size

@@ -151,21 +151,20 @@ class TraceFile(Trace):
         return self._processes
 
     @property
-    def marks(self) -> list[dict[str, Any]]:
+    def marks(self) -> list[dict[str, object]]:
         """Every mark as it stands in the file: clock, lost, resume, schema, user, facts ..."""
         if self._marks is None:
             self._marks = [mark for part in self.parts for mark in part.marks()]
         return self._marks
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """The facts of the session that wrote it, as they stand in the file: see `info`. Empty for a cut trace.
 
         Where several sessions wrote the files: what can be said of them together.
         """
-        found: list[dict[str, Any]] = [
-            mark["facts"] for mark in self.marks if mark.get("m") == "facts" and isinstance(mark.get("facts"), dict)
-        ]
+        told = (mark.get("facts") for mark in self.marks if mark.get("m") == "facts")
+        found = [facts for facts in told if isinstance(facts, dict)]
         sessions = sum(part.header.part == 0 for part in self.parts)
         return found[0] if len(found) == 1 and sessions <= 1 else combined(found, sessions)
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wstrace_otel import names
 from wstrace_otel.extra import need_sdk
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
+    from opentelemetry.util.types import AttributeValue
 
 
 @contextlib.contextmanager
-def span(name: str, **attributes: Any) -> Iterator[Span]:
+def span(name: str, **attributes: AttributeValue) -> Iterator[Span]:
     """A span of the application's global tracer, around the body, with the page faults that the body took.
 
     It carries the attributes of FaultSpanProcessor, with or without one. Without an OpenTelemetry SDK it is a span

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 import numpy as np
 
+import wstrace
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.batch import Batch
 from wstrace.cli.common import json_option, print_json
 from wstrace.errors import TraceFileError
-from wstrace.plugins import api_name
 from wstrace.schema import KINDS
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, Table
@@ -49,7 +49,7 @@ def _signed(n_bytes: int) -> str:
 
 def _owned(path: str, by: str) -> Owned:
     """Resident bytes by owner. Raises TraceFileError when the file has no whole snapshot."""
-    with api_name("open_trace")(path) as trace:
+    with wstrace.open_trace(path) as trace:
         page_size = trace.header.page_size
         snapshots: LastSnapshots[Owned] = LastSnapshots(dict, lambda owned, part: _count(part, by, page_size, owned))
         for batch in trace.batches("resident"):

@@ -1,0 +1,109 @@
+"""SessionTrace: what a session keeps in memory, as a Trace; while it runs and after it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.clock import now_ns
+from wstrace.ledger import Ledger
+from wstrace.schema import DTYPES, MARK, STREAMS, Schema
+from wstrace.table import Selection
+from wstrace.trace import Trace
+from wstrace.trace_info import TraceInfo
+
+if TYPE_CHECKING:
+    from wstrace.analysis.summary import Summary
+    from wstrace.recorder import Recorder
+    from wstrace.session import Session
+
+
+class SessionTrace(Trace):
+    """The records so far of a session that keeps them in memory.
+
+    Args:
+        session: whose records they are.
+        recorder: the one of its exporters that keeps them.
+    """
+
+    def __init__(self, session: Session, recorder: Recorder) -> None:
+        self._session, self._recorder = session, recorder
+        self.strings = session.context.strings
+
+    @property
+    def name(self) -> str:
+        """The command line, or the process, that is traced."""
+        return targets_of(self._session)
+
+    @property
+    def state(self) -> str:
+        """`new`, `running`, `stopping`, `stopped`, `failed` or `abandoned`."""
+        return self._session._state
+
+    @property
+    def info(self) -> TraceInfo:
+        """What was traced, how, where and when."""
+        return self._session.info
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """stream -> rows kept so far."""
+        found: dict[str, int] = {}
+        for batch in self._recorder.batches():
+            if len(batch):
+                found[batch.schema.name] = found.get(batch.schema.name, 0) + len(batch)
+        return found
+
+    @property
+    def ledger(self) -> Ledger:
+        """The session's ledger."""
+        return self._session.ledger
+
+    @property
+    def begin_ns(self) -> int:
+        """When the session began, on the records' clock."""
+        return self.info.started_ns
+
+    def schema(self, name: str) -> Schema:
+        """The schema of a stream, as its source states it."""
+        kept = (batch.schema for batch in self._recorder.batches() if batch.schema.name == name)
+        return next(kept, None) or STREAMS.get(name) or Schema(name, ())
+
+    def read(self, selection: Selection) -> Iterator[Batch]:
+        """The batches kept so far, mappings and processes before the faults."""
+        for batch in self._recorder.batches():
+            wanted = selection.of(batch)
+            if wanted is not None:
+                yield wanted
+
+    def summary(self) -> Summary:
+        """The counts so far, of all faults: also of those that memory had no room for."""
+        return self._recorder.summary
+
+
+def targets_of(session: Session) -> str:
+    """The command line that is traced, and the processes."""
+    context = session.context
+    pids = [*context.info.targets] or [target.pid for target in context.targets] or session._attach
+    return " ".join([*context.info.command, *(f"({pid})" for pid in pids)]) or "no process"
+
+
+def shown(session: Session) -> str:
+    """A session in a line: what is traced, its state, what was recorded and lost so far."""
+    rows = ", ".join(f"{n:,} {stream} recorded" for stage, stream, n in session.ledger.rows() if stage == "recorded")
+    lost = sum(n for _, _, n in session.ledger.losses())
+    return (
+        f"<{type(session).__name__} of {targets_of(session)}: {session._state}; {rows or 'no record'}; {lost:,} lost>"
+    )
+
+
+def user_mark(text: str, strings: Dictionary) -> Batch:
+    """A mark of the user's at this time and thread."""
+    import numpy as np
+
+    values = {"time_ns": now_ns(), "pid": os.getpid(), "tid": threading.get_native_id(), "text": strings.code(text)}
+    columns = {c.name: np.array([values[c.name]], DTYPES[c.type]) for c in MARK.columns}
+    return Batch(MARK, columns, strings=strings, source="user")
