@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ import numpy as np
 import pytest
 
 from wstrace.cli import main
+from wstrace.schema import DTYPES
 from wstrace_msgpack.format import columns as col
-from wstrace_msgpack.format.layout import EVENTS, HEADER, MAPPINGS, MARK, pack_frame
+from wstrace_msgpack.format.columns import zstd
+from wstrace_msgpack.format.layout import EVENTS, HEADER, MAPPINGS, MARK, STRINGS, pack_frame
 from wstrace_msgpack.format.values import packb
 
 FILE_ID = b"ABCDEFGH"
@@ -146,3 +151,63 @@ def test_mapping_ids_that_clash_at_the_last_one_are_told_apart(tmp_path):
     for words in (["report", *paths], ["convert", tmp_path / "m.wst", "-o", tmp_path / "m.csv"]):
         code, said = wstrace(*words)
         assert (code, "internal error" in said) == (0, False), said
+
+
+# -- tables that a file can make grow --------------------------------------------------------------------------------
+
+N = 1 << 20
+
+
+@functools.cache
+def constant(kind: str, value: int, n: int = N) -> list[Any]:
+    """A column of one value: a few dozen bytes for a million rows."""
+    array = np.full(n, value, DTYPES[kind])
+    return [kind, [], "zstd", array.nbytes, zstd().compress(array.tobytes(), 3)]
+
+
+def ascending(kind: str, first: int, step: int = 1, n: int = N) -> list[Any]:
+    """A column first, first + step, ...: no two values alike, and no larger."""
+    return [kind, [["delta", first]], *constant(kind, step, n)[2:]]
+
+
+def grown(what: str, frames: int) -> list[tuple[int, Any]]:
+    """A file that gives millions of distinct processes, mappings or names."""
+    bodies = [header(), (STRINGS, {"base": 1, "s": ["name", "/usr/lib/libc.so.6"]})]
+    for i in range(frames):
+        first = i * N + 1
+        if what == "processes":
+            columns = {"time_ns": ascending("u64", first), "event": constant("u8", 1), "pid": ascending("u32", first),
+                       "tid": ascending("u32", first), "ppid": constant("u32", 1),
+                       "name": constant("u32", 1)}  # fmt: skip
+            bodies.append(events("process", N, columns))
+        elif what == "mappings":
+            columns = {"id": ascending("u32", first), "start": ascending("u64", first * 4096, 4096),
+                       "end": ascending("u64", first * 4096 + 4096, 4096), "file": constant("u32", 2)}  # fmt: skip
+            bodies.append((MAPPINGS, {"n": N, "c": columns}))
+        else:
+            names = [f"{i:x}.{n:x}" for n in range(120_000)]
+            bodies.append((STRINGS, {"base": 3 + i * len(names), "s": names}))
+    return [*bodies, faults()]
+
+
+COST = """
+import resource, sys, time
+from wstrace.cli import main
+before = resource.getrusage(resource.RUSAGE_SELF)
+code = main(sys.argv[1:])
+after = resource.getrusage(resource.RUSAGE_SELF)
+print(f"cost {code} {after.ru_utime + after.ru_stime} {after.ru_maxrss // 1024}", file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: ru_maxrss is in KiB there")
+@pytest.mark.parametrize(("what", "frames"), [("processes", 20), ("mappings", 20), ("names", 9)])
+@pytest.mark.parametrize("command", ["info", "report"])
+def test_what_a_file_makes_grow_stays_in_bounds(tmp_path, what, frames, command):
+    path = write(tmp_path / "x.wst", grown(what, frames))
+    done = subprocess.run([sys.executable, "-c", COST, command, path], capture_output=True, text=True, timeout=100)
+    code, seconds, mib = next(line.split()[1:] for line in done.stderr.splitlines() if line.startswith("cost "))
+    print(f"{command} of {frames} frames of {what}, {Path(path).stat().st_size:,} B: {seconds} s, {mib} MiB")
+    assert code == "0", done.stderr
+    assert int(mib) < (300 if what == "names" else 256)  # a million names are 10 MB of file, too
+    assert "bad frames" in done.stdout or command == "report", done.stdout[:500]

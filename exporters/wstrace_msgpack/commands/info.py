@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from wstrace.analysis.tally import distinct
 from wstrace.cli.common import print_json
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
@@ -31,7 +32,8 @@ def info(paths: tuple[str, ...], as_json: bool, quick: bool) -> None:
 def describe(trace: TraceFile) -> dict[str, Any]:
     """What `info` tells, as plain values. Keys are documented in FORMAT.md."""
     header = trace.header
-    span = trace.span()
+    span, names = trace.span(), trace.process_names()
+    unnamed = len(distinct(trace.processes["pid"])) - len(names) if "pid" in trace.processes else 0
     return {
         "files": [part.path for part in trace.parts],
         "state": trace.state,
@@ -50,7 +52,8 @@ def describe(trace: TraceFile) -> dict[str, Any]:
         "kernel_lost": trace.lost,
         "span_ns": None if span is None else [span[0], span[1]],
         "mappings": len(trace.mappings),
-        "processes": trace.process_names(),
+        "processes": names,
+        **({"processes_left_out": unnamed} if unnamed > 0 else {}),
         "marks": [mark for mark in trace.marks if mark.get("m") not in ("clock", "facts", "ledger", "schema")],
         "unreadable_columns": sorted({name for part in trace.parts for name in part.unreadable}),
         "ledger": trace.ledger.as_dict(),
@@ -79,7 +82,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     for pid, names in list(facts["processes"].items())[:20]:
         yield f"process {pid}: {' -> '.join(names)}"
     if len(facts["processes"]) > 20:
-        yield f"... and {len(facts['processes']) - 20:,} processes more"
+        more = len(facts["processes"]) - 20 + facts.get("processes_left_out", 0)
+        yield f"... and {more:,} processes more"
     for mark in facts["marks"]:
         yield "mark: " + ", ".join(f"{key}={value}" for key, value in mark.items())
     for stage, n in facts["ledger"].items():

@@ -50,6 +50,9 @@ class Limits:
     frame_decoded: int = 48 << 20
     zstd_window_log: int = 23
     mappings: int = 1 << 20
+    processes: int = 1 << 20  # rows of `process` of a part
+    process_names: int = 1 << 16  # processes whose names are told one by one
+    names_of_one: int = 64
     strings: int = 1 << 20
     string: int = 64 << 10
     strings_total: int = 32 << 20

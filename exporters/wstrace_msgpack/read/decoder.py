@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, recoded
-from wstrace.schema import DTYPES, MARK, STREAMS, Schema
+from wstrace.schema import DTYPES, MARK, PROCESS, STREAMS, Schema
 from wstrace.table import Selection
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import EVENTS, SNAPSHOT, FrameError, Limits
@@ -44,6 +44,7 @@ class Decoder:
         self._schema = schema
         self._strings = strings
         stored = stored_columns(selection)
+        self._processes = 0  # rows so far
         self._wanted = (lambda _: True) if stored is None else stored.__contains__
 
     def with_selection(self, selection: Selection) -> Decoder:
@@ -69,7 +70,7 @@ class Decoder:
         try:
             if frame.kind == MARK_FRAME:
                 return self._mark(frames.unpack_mark(frame.body, limits))
-            rows = frames.unpack_rows(frame.body, self._wanted, limits)
+            rows = self._rows(frame)
         except FrameError:
             self._part.damage.bad_frames += 1
             return None
@@ -86,6 +87,15 @@ class Decoder:
         window = rows.window if rows.window[0] <= rows.window[1] else (rows.window[1], rows.window[0])
         return Batch(schema, columns, window=window, lost=rows.lost, source="replay",
                      strings=self._strings, header=rows.header)  # fmt: skip
+
+    def _rows(self, frame: Frame) -> frames.Rows:
+        """The rows of a frame. Raises FrameError, also past the limit of the rows of processes."""
+        limits = self._part.limits
+        if self._processes >= limits.processes and frames.peek_rows(frame.body, limits).stream == PROCESS.name:
+            raise FrameError(f"more than {limits.processes:,} rows of processes")
+        rows = frames.unpack_rows(frame.body, self._wanted, limits)
+        self._processes += rows.n if rows.stream == PROCESS.name else 0
+        return rows
 
     def _schema_of(self, stream: str, columns: Iterable[str]) -> Schema:
         """The stream's schema; what the file announces is asked for only when it can tell more than is known here."""

@@ -57,10 +57,23 @@ class Tables:
         columns = {}
         for column in MAPPING.columns:
             parts = [_typed(rows, column.name, column.type, len(rows["id"])) for rows in self._rows]
-            columns[column.name] = np.concatenate(parts) if parts else np.empty(0, DTYPES[column.type])
-        _, first = np.unique(columns["id"], return_index=True)
-        first = first[columns["id"][first] != 0]
+            columns[column.name] = _joined(parts, column.type)
+        ids = columns["id"]
+        if _ascending(ids) and not (len(ids) and ids[0] == 0):
+            return columns  # as this writer gives them: no copy of what may be 60 MB
+        _, first = np.unique(ids, return_index=True)
+        first = first[ids[first] != 0]
         return {name: array[first] for name, array in columns.items()}
+
+
+def _joined(parts: list[NDArray[Any]], kind: str) -> NDArray[Any]:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, DTYPES[kind])
+
+
+def _ascending(ids: NDArray[Any]) -> bool:
+    return bool((ids[1:] > ids[:-1]).all())
 
 
 def _typed(rows: dict[str, NDArray[Any]], name: str, kind: str, n: int) -> NDArray[Any]:
@@ -202,10 +215,9 @@ class Whole:
 
     def batch(self, first: int = 0) -> Batch:
         """The mappings from the first-th on as one batch, in order of ids."""
-        columns = {
-            c.name: np.concatenate([rows[c.name] for rows in self._rows] or [np.empty(0, DTYPES[c.type])])[first:]
-            for c in MAPPING.columns
-        }
+        columns = {c.name: _joined([rows[c.name] for rows in self._rows], c.type)[first:] for c in MAPPING.columns}
+        if _ascending(columns["id"]):
+            return Batch(MAPPING, columns, strings=self.strings)
         order = np.argsort(columns["id"], kind="stable")
         return Batch(MAPPING, {name: array[order] for name, array in columns.items()}, strings=self.strings)
 

@@ -12,6 +12,7 @@ from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Source
 from wstrace.ledger import Ledger
 from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
+from wstrace_msgpack.format.layout import FRAME_ROWS
 
 if TYPE_CHECKING:  # every session knows this class, few read a file: 10 ms
     from wstrace_msgpack.read.follow import Follower
@@ -104,7 +105,7 @@ class Replay(Source):
                 if batch is not None and start is not None and not batch.schema.essential:
                     batch = inside.batch(frame)
                 if batch is not None and (len(batch) or batch.lost) and _has_its_columns(batch, part.damage):
-                    yield batch
+                    yield from _pieces(batch)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The next records, at most a quarter of a million, or none while it is not their time."""
@@ -187,6 +188,17 @@ class Replay(Source):
     def statistics(self) -> dict[str, int]:
         """Rows given."""
         return {"rows": self._rows}
+
+
+def _pieces(batch: Batch) -> Iterator[Batch]:
+    """A batch of events in pieces as a session has them: a frame of a stranger's file may have a million rows."""
+    if len(batch) <= FRAME_ROWS or batch.schema.snapshot:
+        yield batch
+        return
+    if batch.lost:
+        yield Batch(batch.schema, {}, window=batch.window, lost=batch.lost, source=batch.source, strings=batch.strings)
+    for start in range(0, len(batch), FRAME_ROWS):
+        yield batch.take(slice(start, start + FRAME_ROWS))
 
 
 def _has_its_columns(batch: Batch, damage: Damage) -> bool:

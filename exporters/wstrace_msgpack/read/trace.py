@@ -125,13 +125,15 @@ class TraceFile(Trace):
         return (int(timed["t0"].min()), int(timed["t1"].max())) if len(timed) else None
 
     def process_names(self) -> dict[int, list[str]]:
-        """pid -> the names it had, in order."""
+        """pid -> the names it had, in order; of the first processes, and the first names of each, up to the limits."""
         found: dict[int, list[str]] = {}
         processes = self.processes
         if "pid" in processes and "name" in processes:
             for pid, code in zip(processes["pid"].tolist(), processes["name"].tolist(), strict=True):
+                if pid not in found and len(found) >= self.limits.process_names:
+                    continue
                 names = found.setdefault(pid, [])
-                if code and self.strings[code] not in names[-1:]:
+                if code and len(names) < self.limits.names_of_one and self.strings[code] not in names[-1:]:
                     names.append(self.strings[code])
         return found
 

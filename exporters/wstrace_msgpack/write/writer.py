@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, Recoding, recoded
-from wstrace.schema import MAPPING, Schema
+from wstrace.schema import MAPPING, PROCESS, Schema
 from wstrace_msgpack.format import frames, osfile
 from wstrace_msgpack.format.columns import TYPES, Packing
 from wstrace_msgpack.format.frames import Header
@@ -317,6 +317,7 @@ class TraceWriter:
     def _rotate_if_due(self) -> None:
         full = (
             self._table_rows + self._mappings.new_rows > _TABLE_SHARE * LIMITS.mappings
+            or self._sink.rows[PROCESS.name] > _TABLE_SHARE * LIMITS.processes
             or self._names.next > _TABLE_SHARE * LIMITS.strings
             or self._names.total > _TABLE_SHARE * LIMITS.strings_total
         )
