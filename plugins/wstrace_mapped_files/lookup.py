@@ -116,7 +116,7 @@ def _in_epoch(epoch: Epoch, addresses: NDArray[Any], times: Any, rows: Rows, fou
 def _earlier(past: Past, addresses: NDArray[Any], times: NDArray[Any], early: int) -> NDArray[Any]:
     """For each row the number of the fragment that covered it at its time, -1 for none; shape (n,).
 
-    A row before the time `early` where nothing ever lay before takes the first fragment that came.
+    A row before the time `early` where nothing ever lay before takes the first fragment that came by then.
     """
     which = np.full(len(addresses), -1)
     # between two neighbouring ends of fragments the same ones lie; places are those of them that are asked for
@@ -146,5 +146,6 @@ def _earlier(past: Past, addresses: NDArray[Any], times: NDArray[Any], early: in
     which[there] = number[newest[there]]
     following = np.minimum(newest + 1, len(key) - 1)
     late = ~before & (times < np.uint64(early)) & (newest + 1 < len(key)) & (at[following] == place)
+    late &= past.birth[number[following]] <= np.uint64(early)  # what is mapped later was not there
     which[late] = number[following[late]]
     return which

@@ -70,6 +70,15 @@ def test_exec_begins_anew_and_its_first_faults_are_named_late(tell: Callable[...
     assert told.context.ledger.get("unresolved", "va") == told.context.ledger.get("unresolved", "pc") == 1
 
 
+def test_a_fault_never_has_the_name_of_what_was_mapped_long_after_it(tell: Callable[..., Any]) -> None:
+    """An image's first faults may come before the rows of its own mappings, not before those that it makes later."""
+    told = tell()
+    told.process(PROCESS_EXEC, SECOND)
+    told.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
+    told.space(SPACE_MAP, 3 * SECOND, (0x8000, 0x9000, "/later"))
+    assert told.fault((SECOND + 50, 0x1000), (SECOND + 50, 0x8000)) == ["/new", ""]
+
+
 def test_faults_before_the_first_listing_belong_to_it(tell: Callable[..., Any]) -> None:
     told = tell()
     told.listing(10 * SECOND, (0x1000, 0x2000, "/a"))
