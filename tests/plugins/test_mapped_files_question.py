@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import subprocess
@@ -91,3 +92,17 @@ def test_the_question_and_the_listing_agree() -> None:
         assert found is not None
         assert os.path.basename(found.path).startswith("libc")
         assert question.ask(0x1000) is None
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOTTY, errno.EINVAL, errno.E2BIG, errno.ENAMETOOLONG, errno.EPERM, errno.ESRCH, errno.ENOMEM]
+)
+def test_whatever_the_question_is_refused_with_maps_answers(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """ENOTTY: before Linux 6.11; ENAMETOOLONG: a longer name than the room for it."""
+    address = ctypes.cast(ctypes.pythonapi.Py_IncRef, ctypes.c_void_p).value
+    assert address is not None
+    expected = wstrace.mapped_file(address)
+    assert expected is not None
+    monkeypatch.setattr(linux.libc, "ioctl", lambda *arguments: -1)
+    monkeypatch.setattr(linux.libc, "last_error", lambda: OSError(number, os.strerror(number)))
+    assert wstrace.mapped_file(address) == expected

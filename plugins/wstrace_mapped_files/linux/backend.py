@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_mapped_files.epoch import Mapping as Row
-from wstrace_os.foreign import declare
-from wstrace_os.linux import procfs
+from wstrace_os.linux import libc, procfs
 
 LISTING_NS = 100_000_000
 COMPLETE = True
@@ -37,8 +36,6 @@ assert _QUERY.size == 104  # struct procmap_query
 _PROCMAP_QUERY = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17  # _IOWR('f', 17, struct procmap_query)
 _NAME_BYTES = 4096
 _BUILD_ID_BYTES = 64  # the kernel keeps 20 at most
-
-_ioctl = declare(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_void_p)
 
 
 def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary) -> Mapping[str, NDArray[Any]] | None:
@@ -145,11 +142,11 @@ class _Question:
         _QUERY.pack_into(
             self._query, 0, _QUERY.size, 0, address, *(0,) * 6, 0, 0, _NAME_BYTES, _BUILD_ID_BYTES, *places
         )
-        if _ioctl(self._maps, _PROCMAP_QUERY, self._query) != 0:
-            code = ctypes.get_errno()
-            if code == errno.ENOENT:
+        if libc.ioctl(self._maps, _PROCMAP_QUERY, self._query) != 0:
+            error = libc.last_error()
+            if error.errno == errno.ENOENT:
                 return None
-            raise Unavailable(f"the mappings of pid {self._pid} cannot be asked for: {os.strerror(code)}")
+            raise Unavailable(f"the mappings of pid {self._pid} cannot be asked for: {error.strerror}")
         _, _, _, start, _, _, _, offset, ino, major, minor, name_bytes, id_bytes, _, _ = _QUERY.unpack(self._query.raw)
         path, _ = procfs.label(os.fsdecode(self._name.value if name_bytes else b""))
         return _Answer(start, offset, procfs.device(major, minor), ino, path, self._build_id.raw[:id_bytes].hex())

@@ -142,8 +142,9 @@ class PageFaults(Source):
         targets = {target.pid: target for target in context.targets}
         remaps, new_task = None, None
         if ids := [int(one["config"][0]) for one in self._settings.tracepoints]:
-            *calls, new_task = ids
+            calls, others = ids[: len(tracepoints.SYSCALLS)], ids[len(tracepoints.SYSCALLS) :]
             remaps = Remaps(calls, context.strings.code("[anon]"))
+            new_task = others[0] if others else None
         self._side = SideBand(
             context.strings,
             children=self._settings.children,

@@ -27,16 +27,26 @@ _fsopen = declare(
 
 def attributes() -> list[NDArray[Any]]:
     """The perf_event_attr of each tracepoint: those of SYSCALLS, then that of new tasks. [] where tracefs or perf does
-    not allow them. Tried on ourselves.
+    not allow them, without the last one where that alone is refused: of the others a user may trace his own processes
+    (TRACE_EVENT_FL_CAP_ANY). Tried on ourselves.
     """
     for ids in (_mounted, _detached):
         try:
             attrs = [_attribute(number) for number in ids()]
-            os.close(perf.perf_event_open(attrs[0], 0, -1))
         except (OSError, ValueError):
             continue
-        return attrs
+        allowed = [_allowed(one) for one in attrs]
+        if all(allowed[: len(SYSCALLS)]):
+            return [one for one, may in zip(attrs, allowed, strict=True) if may]
     return []
+
+
+def _allowed(one: NDArray[Any]) -> bool:
+    try:
+        os.close(perf.perf_event_open(one, 0, -1))
+    except OSError:
+        return False
+    return True
 
 
 def _mounted() -> list[int]:
