@@ -308,7 +308,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "wstrace_exporters": _classes_of(Exporter),
     "wstrace_commands": _commands,
     "wstrace_stages": _stages,
-    "wstrace_api": _texts,
     "wstrace_target_environment": _texts,
     "wstrace_platform": _platform,
 }

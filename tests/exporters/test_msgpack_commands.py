@@ -259,3 +259,36 @@ def test_help_of_every_word_imports_no_numpy():
         assert f"  {word} " in out.stdout
     assert "numpy" not in out.stderr
     assert "msgpack.exporter" not in out.stderr
+
+
+def piped(data: bytes, *words: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "wstrace", *map(str, words)]
+    return subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
+
+
+def test_a_trace_is_read_from_standard_input(trace, tmp_path, monkeypatch):
+    (tmp_path / "spool").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "spool"))
+    data = trace.read_bytes()
+    for words in (["info"], ["report"], ["query"], ["convert", "-o", tmp_path / "x.csv"]):
+        rest = ["select count(*) from page_fault"] if words == ["query"] else []
+        done = piped(data, *words, "-", *rest)
+        assert done.returncode == 0, done.stderr
+        assert b"5,000" in done.stdout + done.stderr or b"5000" in done.stdout
+        assert list((tmp_path / "spool").iterdir()) == []
+    done = piped(b"no trace", "info", "-")
+    assert (done.returncode, done.stderr.count(b"\n")) == (125, 1)
+    assert b"standard input is no wstrace trace file" in done.stderr
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_standard_input_is_bounded_and_no_terminal(trace, monkeypatch):
+    from wstrace.errors import TraceFileError
+    from wstrace_msgpack.read.standard_input import StandardInput
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(trace.read_bytes())))
+    with pytest.raises(TraceFileError, match="longer than 0 MiB; write it to a file"):
+        StandardInput(limit=1000)
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(TraceFileError, match=r"pipe one into it: wstrace run -o -"):
+        StandardInput()

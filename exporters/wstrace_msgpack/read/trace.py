@@ -21,6 +21,7 @@ from wstrace_msgpack.read.description import combined, is_writers_loss, lacking,
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.schemas import Schemas
+from wstrace_msgpack.read.standard_input import StandardInput
 
 
 def open_trace(
@@ -33,7 +34,7 @@ def open_trace(
     """A trace file, opened for reading; a path whose trace was rotated opens all its parts.
 
     Args:
-        path: a file, or several that are read one after the other.
+        path: a file, or several that are read one after the other; "-" is standard input, which is read to its end.
         limits: what a frame may hold before it is called bad.
         strings: the dictionary that names are put into; None = one of its own.
         scan: check every byte, even where the index of a file fits.
@@ -44,8 +45,18 @@ def open_trace(
     from wstrace_msgpack.read.discover import parts_of
 
     given = [path] if isinstance(path, str) or hasattr(path, "__fspath__") else list(path)
-    paths = [found for one in given for found in parts_of(str(one))]
-    return TraceFile(paths, limits=limits, strings=strings, scan=scan)
+    if "-" not in given:
+        paths = [found for one in given for found in parts_of(str(one))]
+        return TraceFile(paths, limits=limits, strings=strings, scan=scan)
+    copy = StandardInput()
+    try:
+        paths = [copy.path if one == "-" else found for one in given for found in parts_of(str(one))]
+        trace = TraceFile(paths, limits=limits, strings=strings, scan=scan)
+    except BaseException:
+        copy.close()
+        raise
+    trace.copy = copy
+    return trace
 
 
 class TraceFile(Trace):
@@ -56,6 +67,9 @@ class TraceFile(Trace):
 
     Names are codes into `strings`, ids of mappings those of `mappings`; both hold for all parts.
     """
+
+    #: of a trace that came by standard input: its file, which is removed with it
+    copy: StandardInput | None = None
 
     def __init__(
         self,
@@ -260,3 +274,5 @@ class TraceFile(Trace):
         """Closes its files."""
         for part in self.parts:
             part.close()
+        if self.copy is not None:
+            self.copy.close()
