@@ -14,6 +14,7 @@ from wstrace.schema import (
     PAGE_HUGE,
     PAGE_LARGE,
     PAGE_LOCKED,
+    PAGE_READ,
     PAGE_SHARED,
     PAGE_SWAPPED,
     PAGE_WRITE,
@@ -44,9 +45,9 @@ def strips(taken: WorkingSet, *, unicode: bool) -> list[str]:
 
 
 def protections(flags: NDArray[Any]) -> list[str]:
-    """RO, RW or CW (copy on write) of each run."""
-    cow, write = (flags & PAGE_COPY_ON_WRITE) != 0, (flags & PAGE_WRITE) != 0
-    names: list[str] = np.select([cow, write], ["CW", "RW"], "RO").tolist()
+    """RO, RW or CW (copy on write) of each run; -- for what may neither be read nor written."""
+    cow, write, read = (flags & PAGE_COPY_ON_WRITE) != 0, (flags & PAGE_WRITE) != 0, (flags & PAGE_READ) != 0
+    names: list[str] = np.select([cow, write, read], ["CW", "RW", "RO"], "--").tolist()
     return names
 
 

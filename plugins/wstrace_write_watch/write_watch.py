@@ -20,8 +20,9 @@ class WriteWatch:
     """A writable buffer that tells which of its pages were written since the last look.
 
     It offers the buffer protocol: `numpy.frombuffer(watch, "f4")`, `memoryview(watch)`, `file.readinto(watch)`. Writes
-    that the kernel makes count too. Nothing has been written when it is made. The memory lives as long as anything
-    refers to it, also after close(). Linux: the first write to a page after a reset costs about 1 us, and splits a
+    that the kernel makes count too (on Windows when it locks the buffer: let I/O into it end before the look that is to
+    see it). Nothing has been written when it is made. The memory lives as long as anything refers to it, also after
+    close(). Linux: the first write to a page after a reset costs about 1 us, and splits a
     transparent huge page for good; a forked child is not watched, and MADV_DONTNEED counts as written.
 
     Args:

@@ -1,6 +1,7 @@
 """The end of a console on Windows: its window is closed, the user logs off, the machine is shut down.
 
 Ctrl-C and Ctrl-Break are signals of the C runtime and of Python (SIGINT, SIGBREAK); these three have no signal there.
+Log-off and shut-down are told to services and to programs without user32.dll only, so they may never come.
 Source: Microsoft Learn, SetConsoleCtrlHandler, HandlerRoutine (wincon.h).
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -12,12 +12,15 @@ from wstrace.terminal.bar import Bar
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Cell, Column, Table
 from wstrace.text import printable, size, well_formed
-from wstrace_working_set.working_set import By, WorkingSet, working_set
+from wstrace_working_set.working_set import By, Owner, WorkingSet, working_set
+
+SnapshotBy = By | Literal["section"]
 
 
 @click.command()
 @click.argument("pid", type=int)
-@click.option("--by", type=click.Choice(["module", "mapping", "kind"]), help="Sums instead of runs of pages.")
+@click.option("--by", type=click.Choice(["module", "section", "mapping", "kind"]),
+              help="Sums instead of runs of pages; section = module!section(n).")  # fmt: skip
 @click.option("--pages", is_flag=True, help="A line for each page.")
 @click.option("--shares", is_flag=True, help="How many mappings each page has (root).")
 @click.option("--top", type=click.IntRange(1), help="So many rows at most.")
@@ -27,7 +30,7 @@ from wstrace_working_set.working_set import By, WorkingSet, working_set
 @debug_privilege
 def snapshot(
     pid: int,
-    by: By | None,
+    by: SnapshotBy | None,
     pages: bool,
     shares: bool,
     top: int | None,
@@ -37,8 +40,8 @@ def snapshot(
 ) -> None:
     """Show the resident pages of a process: address, size, shared or private, protection, executable, owner.
 
-    Adjacent pages with equal attributes stand in one line. S: another process has the page now; P: none has. RO, RW;
-    CW: the next write makes a copy. E: executable.
+    Adjacent pages with equal attributes stand in one line. S: another process has the page now (Windows: could have
+    it); P: none. RO, RW; CW: the next write makes a copy; --: neither read nor written. E: executable.
     """
     if output is not None:
         _save(pid, output, shares=shares, force=force)
@@ -64,11 +67,11 @@ def _runs(taken: WorkingSet, pages: bool, top: int | None) -> Table:
     return Table(columns, rows[:top], total=len(rows))
 
 
-def _owners(taken: WorkingSet, by: By, top: int | None, *, unicode: bool) -> Table:
+def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None, *, unicode: bool) -> Table:
     """Resident, private, shared and mapped bytes of each owner; of mappings with their strips of residency."""
     from wstrace_working_set.render import STYLES, strips
 
-    owners = [owner for owner in taken.by(by) if owner.resident or by == "mapping"]
+    owners = [owner for owner in _by(taken, by) if owner.resident or by == "mapping"]
     numbers = [Column("resident"), Column("private"), Column("shared"), Column("mapped")]
     sizes = [[size(o.resident), size(o.private), size(o.shared), size(o.mapped)] for o in owners]
     if by == "mapping":
@@ -85,6 +88,14 @@ def _owners(taken: WorkingSet, by: By, top: int | None, *, unicode: bool) -> Tab
     return Table([*numbers, Column("", "bar"), Column(by, "name")], rows[:top], total=len(owners))
 
 
+def _by(taken: WorkingSet, by: SnapshotBy) -> list[Owner]:
+    if by == "section":
+        from wstrace_working_set.sections import by_section
+
+        return by_section(taken)
+    return taken.by(by)
+
+
 def _totals(taken: WorkingSet) -> str:
     """Total / Private / Shared / Page tables, and what no total counts."""
     parts = [("Total", taken.total_bytes), ("Private", taken.private_bytes), ("Shared", taken.shared_bytes),
@@ -94,7 +105,7 @@ def _totals(taken: WorkingSet) -> str:
     return f"process {taken.pid} {printable(taken.name)}: {words}"
 
 
-def _facts(taken: WorkingSet, by: By | None) -> dict[str, Any]:
+def _facts(taken: WorkingSet, by: SnapshotBy | None) -> dict[str, Any]:
     """The snapshot as JSON takes it; sizes in bytes."""
     from wstrace_working_set.render import protections
 
@@ -106,7 +117,7 @@ def _facts(taken: WorkingSet, by: By | None) -> dict[str, Any]:
     if by is not None:
         facts["owners"] = [
             {"name": well_formed(o.name), "kind": o.kind, "resident": o.resident, "private": o.private,
-             "shared": o.shared, "mapped": o.mapped} for o in taken.by(by)
+             "shared": o.shared, "mapped": o.mapped} for o in _by(taken, by)
         ]  # fmt: skip
         return facts
     runs = taken.runs

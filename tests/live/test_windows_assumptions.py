@@ -1,0 +1,279 @@
+"""What only a real Windows can settle: each test that fails here names the assumption that does not hold."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if sys.platform != "win32":
+    pytest.skip("only on Windows: assumptions of the kernel's own behaviour", allow_module_level=True)
+
+from wstrace_os.windows import process as processes
+from wstrace_os.windows.backend import _wine_version, platform
+
+if _wine_version():
+    pytest.skip("only on Windows itself: Wine shares the assumptions or has no such thing", allow_module_level=True)
+
+import wstrace
+from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace_mapped_files.windows.backend import build_ids
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import token
+from wstrace_os.windows.listing import listed, user_name
+from wstrace_page_faults.windows.backend import PageFaults
+from wstrace_page_faults.windows.levels import FIRST_FILTERED_BUILD
+from wstrace_page_faults.windows.watch import Watch
+from wstrace_symbols.resolver import Sections
+from wstrace_working_set.windows.backend import Space
+
+PAGE = 4096
+LINES = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin:\n    exec(line)\n    print(flush=True)\n"
+
+
+@pytest.fixture
+def child():
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", LINES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline().strip() == "ready"
+
+    def tell(line):
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    tell.pid = process.pid
+    yield tell
+    process.stdin.close()
+    process.wait(10)
+    process.stdout.close()
+
+
+def in_a_process(script):
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_fault_that_reads_from_disk_is_told_as_hard(child, tmp_path):
+    path = tmp_path / "cold"
+    path.write_bytes(os.urandom(16 << 20))
+    # opened without buffering, a file leaves the system's cache
+    kernel32 = ctypes.WinDLL("kernel32")
+    kernel32.CreateFileW.restype = ctypes.c_void_p
+    handle = kernel32.CreateFileW(str(path), 0xC0000000, 7, None, 3, 0x20000000, None)
+    kernel32.FlushFileBuffers(ctypes.c_void_p(handle))
+    kernel32.CloseHandle(ctypes.c_void_p(handle))
+    watch = Watch(winapi, child.pid)
+    child(f"import mmap; f = open({str(path)!r}, 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)")
+    watch.discard()
+    child("x = sum(m[i] for i in range(0, len(m), 1 << 20))")
+    columns = watch.drain().columns
+    hard = int((columns["flags"] & FAULT_MAJOR).sum())
+    watch.close()
+    assert hard > 0, "assumption: bit 0 of FaultingVa is 0 for a fault that read from disk"
+
+
+def test_kernel_faults_need_the_privilege_from_24h2_on():
+    build = processes.build(winapi)
+    script = "from wstrace_os.windows import api, token\n" \
+             "from wstrace_page_faults.windows.backend import PageFaults\n" \
+             "{}\nprint(PageFaults.probe().name)"  # fmt: skip
+    off = in_a_process(script.format("token.has_debug_privilege(api) and token.set_debug_privilege(api, on=False)"))
+    expected = "user" if build >= FIRST_FILTERED_BUILD else "full"
+    assert off == [expected], (
+        f"assumption: kernel addresses are left out from build {FIRST_FILTERED_BUILD} on, not {build}"
+    )
+    if token.elevated(winapi):
+        on = in_a_process(script.format("token.set_debug_privilege(api)"))
+        assert on == ["full"], "assumption: SeDebugPrivilege brings kernel addresses back"
+
+
+def test_the_trial_of_a_kernel_fault_shows_one_where_nothing_is_left_out():
+    if PageFaults.probe().name != "full":
+        pytest.skip("kernel addresses are left out here")
+    watch = Watch(winapi, os.getpid())
+    watch.discard()
+    buffer = winapi.VirtualAlloc(None, PAGE, winapi.MEM_RESERVE | winapi.MEM_COMMIT, winapi.PAGE_READWRITE)
+    winapi.ReadProcessMemory(winapi.GetCurrentProcess(), watch.place, buffer, 8, None)
+    columns = watch.drain().columns
+    ours = columns["va"] // PAGE == buffer // PAGE
+    watch.close()
+    assert (columns["flags"][ours] & FAULT_PC_KERNEL).any(), (
+        "assumption: ReadProcessMemory faults our page in the kernel"
+    )
+
+
+def test_cb_of_the_query_agrees_with_the_terminator(child):
+    """Not relied on: if it holds, it is a cross-check of the number of records."""
+    watch = Watch(winapi, child.pid)
+    watch.discard()
+    child("b = bytearray(1 << 20)")
+    found = watch.drain()
+    told = int(watch._size[0]) // watch._buffer.itemsize - 1
+    watch.close()
+    assert told in (len(found), len(watch._buffer) - 1), "assumption: cb comes back as the bytes that were written"
+
+
+def test_the_total_of_a_snapshot_is_the_working_set_size(child):
+    with Space(child.pid) as space:
+        mappings = space.mappings(wstrace.Dictionary())
+        runs = space.runs(mappings)
+        totals = space.totals()
+    listed_bytes = int(runs["pages"].sum()) * PAGE
+    print(f"listed {listed_bytes}, WorkingSetSize {totals.total}, page tables {totals.page_tables}")
+    assert abs(listed_bytes - totals.total) <= max(totals.total // 20, 64 * PAGE), (
+        "assumption: QueryWorkingSet lists what WorkingSetSize counts (or all but the kernel's own pages)"
+    )
+
+
+def test_pages_of_each_numa_node_are_neither_locked_nor_large(child):
+    highest = ctypes.c_uint32()
+    ctypes.windll.kernel32.GetNumaHighestNodeNumber(ctypes.byref(highest))
+    with Space(child.pid) as space:
+        blocks = space.query()
+        assert not (blocks & blocks.dtype.type(0xE00)).any()
+        nodes = set(space.attributes(blocks & blocks.dtype.type(~0xFFF & (1 << 64) - 1)).node.tolist())
+    if not highest.value:
+        pytest.skip("one NUMA node only")
+    assert nodes <= set(range(highest.value + 1)), "assumption: the node of a page is one of the machine's"
+
+
+def test_processes_that_may_not_be_opened_are_listed():
+    found = {process.pid: process for process in listed(winapi)}
+    assert 4 in found, "assumption: NtQuerySystemInformation lists the System process with a working set"
+    assert found[os.getpid()].name.lower() == Path(sys.executable).name.lower()
+    counters = processes.counters(winapi, winapi.GetCurrentProcess())
+    mine = found[os.getpid()].resident
+    assert abs(mine - counters.working_set) < 32 << 20, "assumption: WorkingSetSize stands at 144 (x64), 112 (x86)"
+    assert user_name(winapi, os.getpid()).lower().endswith(os.environ["USERNAME"].lower())
+
+
+def test_a_tracer_that_is_killed_leaves_no_suspended_target(tmp_path):
+    script = "import sys, time\nfrom wstrace_os.windows.backend import platform\n" \
+             "t = platform().launch([sys.executable, '-c', 'import time; time.sleep(60)'])\n" \
+             "print(t.pid, flush=True)\ntime.sleep(60)"  # fmt: skip
+    tracer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    pid = int(tracer.stdout.readline())
+    with processes.opened(winapi, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE) as handle:
+        tracer.kill()
+        tracer.wait(20)
+        tracer.stdout.close()
+        assert processes.exited(winapi, handle, 10_000), "assumption: KILL_ON_JOB_CLOSE ends a suspended process"
+
+
+def test_grandchildren_of_a_child_that_ended_at_once_are_traced(tmp_path):
+    last = "b = bytearray(64 << 20); import time; time.sleep(1)"
+    start = f"['cmd', '/c', 'start', '/b', sys.executable, '-c', {last!r}]"
+    parent = f"import subprocess, sys, time; subprocess.run({start}); time.sleep(4)"
+    path = tmp_path / "x.wst"
+    command = [sys.executable, "-m", "wstrace", "run", "-o", str(path), "--", sys.executable, "-c", parent]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    with wstrace.open_trace(str(path)) as trace:
+        faults: dict[int, int] = {}
+        for batch in trace.batches("page_fault"):
+            for pid, n in zip(*np.unique(batch["pid"], return_counts=True), strict=True):
+                faults[int(pid)] = faults.get(int(pid), 0) + int(n)
+    assert sum(n > 8000 for n in faults.values()) == 1, "assumption: the job's message carries the grandchild's number"
+
+
+def test_a_build_id_of_a_loaded_module_is_that_of_its_file():
+    from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE
+    from wstrace_mapped_files.epoch import Mapping
+    from wstrace_symbols.image import ImageFile
+    from wstrace_symbols.pe import read_image
+
+    strings = wstrace.Dictionary()
+    base = ctypes.c_void_p(ctypes.windll.kernel32._handle).value & (1 << 64) - 1
+    path = os.path.join(os.environ["SYSTEMROOT"], "System32", "kernel32.dll")
+    row = Mapping(
+        1, 0, os.getpid(), base, base + PAGE, 0, strings.code(path), 0, 0, KIND_FILE << KIND_SHIFT | MAP_EXECUTE
+    )
+    with ImageFile(path) as file:
+        assert build_ids([row], strings) == [read_image(file).build_id], "assumption: headers in memory keep the stamp"
+
+
+def test_microsofts_cpp_names_are_undecorated():
+    path = os.path.join(os.environ["SYSTEMROOT"], "System32", "msvcp_win.dll")
+    if not Path(path).exists():
+        pytest.skip("no msvcp_win.dll here")
+    from wstrace_symbols.image import ImageFile
+    from wstrace_symbols.pe import read_image
+
+    with ImageFile(path) as file:
+        image = read_image(file)
+    names = [image.symbol_name(i) for i in range(len(image.symbols))]
+    assert any("std::" in name for name in names), "assumption: System32's dbghelp undecorates ?...@@ names"
+    assert not [name for name in names if name.startswith("?")][len(names) // 10 :]
+
+
+def test_a_function_of_a_pdb_is_named(tmp_path):
+    where = r"C:\Program Files (x86)\Microsoft Visual Studio\Installer\vswhere.exe"
+    if not Path(where).exists():
+        pytest.skip("no Visual C++ here")
+    root = subprocess.run(
+        [where, "-latest", "-property", "installationPath"], capture_output=True, text=True
+    ).stdout.strip()
+    setup = os.path.join(root, "VC", "Auxiliary", "Build", "vcvars64.bat")
+    (tmp_path / "a.c").write_text(
+        "__declspec(noinline) static int hidden(int x) { volatile int y = x; return y * 3; }\n"
+        "__declspec(dllexport) int shown(int x) { return hidden(x) ^ 5; }\n"
+        "__declspec(dllexport) int (*places[])(int) = {hidden};\n"
+    )
+    done = subprocess.run(
+        f'cmd /c ""{setup}" && cl /nologo /Od /Zi /LD a.c"', cwd=tmp_path, capture_output=True, timeout=120
+    )
+    if done.returncode or not (tmp_path / "a.pdb").exists():
+        pytest.skip("Visual C++ did not build here")
+    library = ctypes.CDLL(str(tmp_path / "a.dll"))
+    address = ctypes.c_uint64.in_dll(library, "places").value
+    offset = address - (ctypes.c_void_p(library._handle).value & (1 << 64) - 1)
+    place = Sections().resolve(str(tmp_path / "a.dll"), np.array([offset], "<u8"))[0]
+    assert place.function == "hidden", "assumption: SymFromAddr names a function of the PDB beside the image"
+
+
+def test_psutil_leaves_the_privilege_off_in_a_tracer():
+    words = "from wstrace_os.windows import api, token\nfrom wstrace_os.windows.backend import platform\nplatform()\n" \
+            "import psutil\nprint(token.has_debug_privilege(api))"  # fmt: skip
+    assert in_a_process(words) == ["False"], "assumption: AdjustTokenPrivileges takes back what psutil switched on"
+
+
+def test_the_program_is_the_one_that_path_finds(tmp_path, monkeypatch):
+    shutil.copy(os.path.join(os.environ["SYSTEMROOT"], "System32", "whoami.exe"), tmp_path / "python.exe")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    target = platform().launch(["python"])
+    with processes.opened(winapi, target.pid, winapi.QUERY_RIGHTS) as handle:
+        image = processes.image(winapi, handle)
+    target.close()
+    assert Path(image).samefile(tmp_path / "python.exe"), "assumption: lpApplicationName decides what starts"
+
+
+STORM = """
+import threading, time
+def work():
+    for _ in range(20):
+        b = bytearray(4 << 20)
+        time.sleep(0.02)
+threads = [threading.Thread(target=work) for _ in range(8)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+"""
+
+
+def test_a_fault_storm_of_eight_threads_loses_less_than_a_tenth(tmp_path):
+    """1,024 records fill in 1 to 2 ms: reported, and bounded loosely; the machine's load decides the rest."""
+    path = tmp_path / "x.wst"
+    subprocess.run(
+        [sys.executable, "-m", "wstrace", "run", "-o", str(path), "--", sys.executable, "-c", STORM],
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    with wstrace.open_trace(str(path)) as trace:
+        lost, counted = trace.ledger.get("lost_kernel"), trace.ledger.get("counted")
+    print(f"{lost} of {counted} faults lost")
+    assert lost < counted // 10, "assumption: a raised thread that does nothing else keeps up with eight threads"
