@@ -199,7 +199,9 @@ class Resolver(abc.ABC):
     name: ClassVar[str]
 
     @abc.abstractmethod
-    def resolve(self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "") -> Sequence[Place]:
+    def resolve(
+        self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "", dev: int = 0, ino: int = 0
+    ) -> Sequence[Place]:
         """A Place for each offset.
 
         Args:
@@ -207,6 +209,8 @@ class Resolver(abc.ABC):
             offsets: byte offsets into that file, u64, shape (n,); unique ones, each is resolved once.
             pid: whose name space the path is read in (/proc/PID/root), 0 = ours.
             build_id: hex; a file on disk with another one is not believed. "" = not known.
+            dev, ino: of the file that was mapped; where the build-id is not known, another file that has its name by
+                now is not believed. 0 = not known.
         """
 
     def statistics(self) -> Mapping[str, int | float]:

@@ -45,6 +45,10 @@ class ImageError(Exception):
 class ImageFile:
     """A regular file, opened without waiting (a path may name a fifo), read in bounded pieces.
 
+    Args:
+        path: as whoever has the root calls it.
+        root: the folder that is `/` in the path; "" = ours.
+
     Raises:
         OSError: it cannot be opened.
         ImageError: it is no regular file.
@@ -52,11 +56,17 @@ class ImageFile:
 
     MAX_READ = 64 << 20
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, root: str = "") -> None:
         flags = os.O_RDONLY
         for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
             flags |= getattr(os, name, 0)
-        self.stream = os.fdopen(os.open(path, flags), "rb")
+        if root:
+            from wstrace_os.linux.in_root import open_in_root
+
+            fd = open_in_root(root, path, flags)
+        else:
+            fd = os.open(path, flags)
+        self.stream = os.fdopen(fd, "rb")
         status = os.fstat(self.stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             self.stream.close()

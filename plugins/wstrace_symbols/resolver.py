@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Place, Resolver
-from wstrace_os.windows.paths import openable
+from wstrace_os.windows.paths import is_remote, openable
 from wstrace_symbols.cache import ImageCache
 from wstrace_symbols.image import Image, ImageError, ImageFile
 
@@ -45,13 +46,15 @@ class Sections(Resolver):
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # a report and several exporters' lanes may ask one resolver
 
-    def resolve(self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "") -> Sequence[Place]:
+    def resolve(
+        self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "", dev: int = 0, ino: int = 0
+    ) -> Sequence[Place]:
         """A Place for each offset; where the file tells nothing, with the module's name and the offset as address."""
         offsets = np.ascontiguousarray(offsets, "<u8")
         module = module_name(file)
         with self._lock:
             self._counts["asked"] += len(offsets)
-            image = self._image(file, pid, build_id)
+            image = self._image(file, pid, build_id, (dev, ino))
             if image is None:
                 return [Place(module, address=offset) for offset in offsets.tolist()]
             places = image.places(module, offsets)
@@ -66,15 +69,22 @@ class Sections(Resolver):
         counts = {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
         return {**counts, "names_that_hang": cxx_names.lost} if cxx_names.lost else counts
 
-    def _image(self, file: str, pid: int, build_id: str) -> Image | None:
+    def _image(self, file: str, pid: int, build_id: str, inode: tuple[int, int]) -> Image | None:
         """The image to believe for a file, None when there is none. Counts why not."""
         known = self._images.build(build_id) if build_id else None
-        path = path_of(file, pid)
+        path = path_of(file)
         if known is not None or not path:
             return known
+        root = root_of(file, pid)
+        if pid and not root and file.startswith("/") and not build_id and not inode[1]:
+            self._counts["other_file"] += 1  # its process has ended: what has this name here may be anything
+            return None
         try:
-            with ImageFile(path) as opened:
-                image = self._read(opened, pid)
+            with ImageFile(path, root) as opened:
+                if not build_id and not is_inode(opened, inode):
+                    self._counts["other_file"] += 1
+                    return None
+                image = self._read(opened, root)
         except ImageError:
             image = None
             self._counts["not_an_image"] += 1
@@ -86,11 +96,11 @@ class Sections(Resolver):
             return None
         return image
 
-    def _read(self, file: ImageFile, pid: int) -> Image | None:
+    def _read(self, file: ImageFile, root: str) -> Image | None:
         if file.identity in self._images:
             return self._images[file.identity]
         try:
-            image = self._with_debug_symbols(read_image(file), pid)
+            image = self._with_debug_symbols(read_image(file), root)
         except ImageError:
             self._images.add(file.identity, None)
             raise
@@ -98,13 +108,12 @@ class Sections(Resolver):
         self._images.add(file.identity, image)
         return image
 
-    def _with_debug_symbols(self, image: Image, pid: int) -> Image:
+    def _with_debug_symbols(self, image: Image, root: str) -> Image:
         """The image with the symbols that its distribution keeps in a file of their own, where that is installed."""
         if image.complete or not image.build_id:
             return image
-        path = path_of(DEBUG_FILE.format(image.build_id[:2], image.build_id[2:]), pid)
         try:
-            with ImageFile(path) as file:
+            with ImageFile(DEBUG_FILE.format(image.build_id[:2], image.build_id[2:]), root) as file:
                 debug = read_image(file)
         except (OSError, ImageError):
             return image
@@ -130,10 +139,26 @@ def module_name(file: str) -> str:
     return file.rpartition("/" if "/" in file else "\\")[2] or file
 
 
-def path_of(file: str, pid: int) -> str:
-    """Where to open a file that process pid names so: in its name space while it lives, else in ours; "" = nowhere."""
-    if file.startswith("["):
+def path_of(file: str) -> str:
+    """Where to open a file that was mapped under that name, "" = nowhere."""
+    if file.startswith("[") or is_remote(file):  # whoever has made the trace may wait there for our credentials
         return ""
-    if pid and file.startswith("/") and Path(f"/proc/{pid}/root").is_dir():
-        return f"/proc/{pid}/root{file}"
-    return openable(file)
+    return file if file.startswith("/") else openable(file)
+
+
+def root_of(file: str, pid: int) -> str:
+    """The root in which process pid names its files, while it lives; else "": ours."""
+    root = f"/proc/{pid}/root"
+    return root if pid and file.startswith("/") and Path(root).is_dir() else ""
+
+
+def is_inode(file: ImageFile, inode: tuple[int, int]) -> bool:
+    """Whether this is the file of that device and inode, as mappings tell them; of (0, 0) nobody knows: True."""
+    if not inode[1] or inode == file.identity[:2]:
+        return True
+    from wstrace_os.linux.in_root import identity_in_maps
+
+    try:
+        return inode == identity_in_maps(file.stream.fileno())
+    except (OSError, ValueError, Unavailable):
+        return False

@@ -20,7 +20,8 @@ log = logging.getLogger("wstrace")
 UNKNOWN = "[unknown]"
 PlaceBy = Literal["section", "function"]
 _FIELDS = {"id": np.uint32, "pid": np.uint32, "start": np.uint64, "end": np.uint64, "offset": np.uint64,
-           "file": np.uint32, "build_id": np.uint32}  # fmt: skip
+           "file": np.uint32, "dev": np.uint64, "ino": np.uint64, "build_id": np.uint32}  # fmt: skip
+_FILE_KEYS = ("file", "build_id", "dev", "ino")  # what tells one file from another that had its name
 #: ended processes that are remembered
 _ENDED = 1 << 16
 
@@ -138,8 +139,8 @@ class Symbolizer:
             places.append(_name(strings, code))
         offsets = batch[address][known] - rows["start"] + rows["offset"]
         where = np.flatnonzero(known)
-        order = np.lexsort((rows["build_id"], rows["file"]))
-        keys = np.stack([rows["file"][order], rows["build_id"][order]])
+        order = np.lexsort([rows[name] for name in reversed(_FILE_KEYS)])
+        keys = np.stack([rows[name][order].astype(np.uint64) for name in _FILE_KEYS])
         for part in np.split(order, np.flatnonzero(np.diff(keys).any(axis=0)) + 1) if len(order) else ():
             path = _name(strings, int(rows["file"][part[0]]))
             if path.startswith("["):
@@ -147,15 +148,16 @@ class Symbolizer:
                 places.append(path)
                 continue
             asked, which = np.unique(offsets[part], return_inverse=True)
-            build_id = strings[int(rows["build_id"][part[0]])]
+            first = {name: int(rows[name][part[0]]) for name in ("pid", *_FILE_KEYS)}
             index[where[part]] = len(places) + which
-            places += self._resolve(path, asked, int(rows["pid"][part[0]]) if self._live else 0, build_id)
+            places += self._resolve(path, asked, pid=first["pid"] if self._live else 0, dev=first["dev"],
+                                    ino=first["ino"], build_id=strings[first["build_id"]])  # fmt: skip
         return index, places
 
-    def _resolve(self, path: str, offsets: NDArray[Any], pid: int, build_id: str) -> Sequence[Place]:
+    def _resolve(self, path: str, offsets: NDArray[Any], **file: Any) -> Sequence[Place]:
         if self._resolver is not None:
             try:
-                return self._resolver.resolve(path, offsets, pid=pid, build_id=build_id)
+                return self._resolver.resolve(path, offsets, **file)
             except Exception:  # a resolver may be anyone's; the module and the offset in it are still right
                 log.debug("resolver %s", self._resolver.name, exc_info=True)
         name = base_name(path)

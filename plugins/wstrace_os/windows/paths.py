@@ -60,6 +60,16 @@ def drive_path(api: WindowsApi, path: str) -> str:
     return f"{drive}\\{tail}" if drive else path
 
 
+def is_remote(path: str) -> bool:
+    r"""True where another machine would be asked: `\\server\share\x`, `//server/share/x`, `\Device\Mup\server\x`.
+
+    To open it sends the user's credentials there.
+    """
+    if path.startswith(_DEVICE):
+        return path[len(_DEVICE) :].partition("\\")[0].lower() in _REDIRECTORS
+    return path[:2].replace("/", "\\") == "\\\\"
+
+
 def openable(path: str) -> str:
     r"""How a file that drive_path() named is opened: by `\\?\` where Win32 rules would change or refuse its path."""
     if path.startswith(_DEVICE):

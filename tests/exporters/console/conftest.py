@@ -145,7 +145,7 @@ class Sections:
         self.broken = broken
         self.name = "sections"
 
-    def resolve(self, file: str, offsets: Any, *, pid: int = 0, build_id: str = "") -> list[Place]:
+    def resolve(self, file: str, offsets: Any, *, pid: int = 0, build_id: str = "", **_: int) -> list[Place]:
         if self.broken:
             raise RuntimeError("no")
         self.asked.append((file, offsets.tolist(), pid))
