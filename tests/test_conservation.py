@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from wstrace import cli
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import (
     MAPPING,
     PAGE_FAULT,
@@ -57,7 +57,9 @@ def snapshot(pid: int, t: int, parts: list[list[tuple[int, int, int]]], *, cut: 
             "t": t,
             "pages": int(batch["pages"].sum()),
         }
-        found.append(Batch(RESIDENT_PAGES, dict(batch.columns), strings=strings, header=header))
+        found.append(
+            Batch(RESIDENT_PAGES, dict(batch.columns), strings=strings, snapshot=SnapshotPart.from_dict(header))
+        )
     return found[:-1] if cut else found
 
 
@@ -148,7 +150,7 @@ def counted_by_otel(path: Path) -> tuple[int, int]:
         for batch in opened.batches("page_fault"):
             processes.add_faults(batch)
         for batch in opened.batches("resident"):
-            processes.get(batch.header["pid"]).add_resident(batch)
+            processes.get(batch.snapshot.pid).add_resident(batch)
     pages = sum(n for process in processes for n in process.resident.values())
     return pages, processes.recorded(0) + processes.recorded(1)
 

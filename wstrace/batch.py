@@ -1,9 +1,10 @@
-"""Batch: what travels. A schema, equal-length read-only columns, a header; and Dictionary, the names behind codes."""
+"""Batch: what travels, a schema and equal-length read-only columns; and Dictionary, the names behind codes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -128,8 +129,38 @@ def recoded(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """Which part of which snapshot of a process's pages a batch holds.
+
+    number: of the snapshot, as its source counts them.
+    part: 0, 1 ... of it; last: no further one follows.
+    pid: the process. time_ns: when it was taken. pages: those of this batch.
+    """
+
+    pid: int = 0
+    number: int = 0
+    part: int = 0
+    last: bool = True
+    time_ns: int = 0
+    pages: int = 0
+
+    def to_dict(self) -> dict[str, int | bool]:
+        """Its fields by the names that a trace file has for them."""
+        return {"snap": self.number, "part": self.part, "last": self.last, "pid": self.pid, "t": self.time_ns,
+                "pages": self.pages}  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> SnapshotPart:
+        """What to_dict() gave, from a file that anyone may have written: a value of another type is 0."""
+        snap, part, pid, t, pages = (
+            value if type(value := fields.get(key)) is int else 0 for key in ("snap", "part", "pid", "t", "pages")
+        )
+        return cls(pid, snap, part, fields.get("last") is not False, t, pages)
+
+
 class Batch:
-    """Equal-length 1-D read-only columns of one stream, with a header.
+    """Equal-length 1-D read-only columns of one stream.
 
     Args:
         schema: the stream; further columns (an enricher's) are allowed, missing ones are absent, never zero.
@@ -138,13 +169,13 @@ class Batch:
         lost: records that the kernel dropped just before this batch.
         source: the name of the source.
         strings: the Dictionary that `str` columns point into; the batch may read its first `names` codes.
-        header: what else belongs to the batch (a snapshot's pid, number and part).
+        snapshot: which part of which snapshot it is, of a stream of snapshots.
 
     Raises:
         ValueError: columns of unequal length or more than one dimension.
     """
 
-    __slots__ = ("_columns", "_n", "header", "lost", "names", "schema", "source", "strings", "window")
+    __slots__ = ("_columns", "_n", "lost", "names", "schema", "snapshot", "source", "strings", "window")
 
     def __init__(
         self,
@@ -156,7 +187,7 @@ class Batch:
         source: str = "",
         strings: Dictionary | None = None,
         names: int | None = None,
-        header: Mapping[str, int] | None = None,
+        snapshot: SnapshotPart | None = None,
     ) -> None:
         sizes = {array.shape for array in columns.values()}
         if len(sizes) > 1 or any(len(shape) != 1 for shape in sizes):
@@ -169,7 +200,7 @@ class Batch:
         self.source = source
         self.strings = strings if strings is not None else Dictionary()
         self.names = len(self.strings) if names is None else names
-        self.header: Mapping[str, int] = MappingProxyType(dict(header or {}))
+        self.snapshot = snapshot
 
     @property
     def columns(self) -> Mapping[str, NDArray[Any]]:
@@ -232,7 +263,7 @@ class Batch:
             lost=lost,
             source=self.source,
             strings=self.strings if strings is None else strings,
-            header=self.header,
+            snapshot=self.snapshot,
         )
 
 

@@ -185,8 +185,8 @@ class OtelExporter(Exporter):
         elif stream == "mapping":
             for experiment in self._experiments:
                 experiment.add_mappings(batch)
-        elif batch.header.get("pid") is not None:
-            process = self._processes.get(int(batch.header["pid"]))
+        elif batch.snapshot is not None:
+            process = self._processes.get(batch.snapshot.pid)
             (process.add_resident if stream == "resident" else process.add_written)(batch)
 
     def _take_faults(self, batch: Batch) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.interfaces import Context, Enricher
 from wstrace.schema import ADDRESS_SPACE, DTYPES, MAPPING, PAGE_FAULT, PROCESS
 from wstrace_mapped_files.listings import Listings
@@ -128,9 +128,9 @@ class MappedFiles(Enricher):
         return columns
 
     def _pages(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        time = int(batch.header.get("t", batch.window[1]))
-        groups: list[tuple[int, Rows]] = [(int(batch.header.get("pid", 0)), slice(None))] if len(batch) else []
-        found = self._found(groups, batch["start"], time, batch.schema.name)
+        part = batch.snapshot or SnapshotPart(time_ns=batch.window[1])
+        groups: list[tuple[int, Rows]] = [(part.pid, slice(None))] if len(batch) else []
+        found = self._found(groups, batch["start"], part.time_ns, batch.schema.name)
         return {"mapping": found.id, "file": found.file, "kind": found.kind}
 
     def _found(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import ADDRESS_SPACE, SPACE_MAP, SPACE_REPLACE, Schema
 
 ROWS_A_PART = 65_536
@@ -33,14 +33,10 @@ def parts(
     schema: Schema, runs: Mapping[str, NDArray[Any]], *, snap: int, pid: int, time_ns: int, strings: Dictionary,
     source: str,
 ) -> Iterator[Batch]:  # fmt: skip
-    """The runs of one process at one time; of no runs one empty batch.
-
-    The header of each: snap (number of the snapshot), part (0, 1 ...), last (True on the last part), pid, t (time_ns)
-    and pages (of this batch).
-    """
+    """The runs of one process at one time, each with its SnapshotPart; of no runs one empty batch."""
     n = len(runs["start"])
     for part, at in enumerate(range(0, max(n, 1), ROWS_A_PART)):
         some = {name: column[at : at + ROWS_A_PART] for name, column in runs.items()}
         pages = int(some["pages"].sum(dtype=np.int64))
-        header = {"snap": snap, "part": part, "last": at + ROWS_A_PART >= n, "pid": pid, "t": time_ns, "pages": pages}
-        yield Batch(schema, some, window=(time_ns, time_ns), source=source, strings=strings, header=header)
+        one = SnapshotPart(pid, snap, part, at + ROWS_A_PART >= n, time_ns, pages)
+        yield Batch(schema, some, window=(time_ns, time_ns), source=source, strings=strings, snapshot=one)

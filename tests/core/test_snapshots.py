@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wstrace.analysis.snapshots import LastSnapshots
-from wstrace.batch import Batch
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import PAGE_GUARD, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
 
 
 def part(pages: int, flags: int = 0, **header: Any) -> Batch:
     columns = {"start": np.zeros(1, "u8"), "pages": np.array([pages], "u4"), "flags": np.array([flags], "u2")}
-    return Batch(RESIDENT_PAGES, columns, header=header)
+    return Batch(RESIDENT_PAGES, columns, snapshot=SnapshotPart.from_dict(header))
 
 
 def counted(limit: int = 4096) -> LastSnapshots[list[int]]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.summary import OTHER, UNKNOWN, By, Summary
 from wstrace.analysis.tally import Tally, distinct, group
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.errors import UsageError
 from wstrace.schema import (
     KINDS,
@@ -241,7 +241,7 @@ def pages(schema: Any, header: dict[str, Any], rows: list[tuple[int, int, int]],
     }
     if schema is RESIDENT_PAGES:
         columns["flags"] = np.array([row[2] for row in rows], "u2")
-    return Batch(schema, columns, header=header, strings=strings)
+    return Batch(schema, columns, snapshot=SnapshotPart.from_dict(header), strings=strings)
 
 
 def test_resident_is_each_process_s_last_whole_snapshot() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import synthetic_trace as synthetic
 from msgpack_scripted import started
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import Column, Schema
 from wstrace.testing import batch_of
 from wstrace_msgpack.read.follow import Follower
@@ -59,13 +59,15 @@ def test_a_third_partys_snapshot_reads_back(tmp_path):
     exporter, context = started(tmp_path / "x.wst")
     batch = batch_of(STACKS, context.strings, start=[4096, 8192], name=["young", "old"])
     header = {"snap": 1, "part": 0, "last": True, "pid": 7, "t": 5}
-    exporter.export(Batch(STACKS, batch.columns, window=(5, 5), strings=context.strings, header=header))
+    exporter.export(
+        Batch(STACKS, batch.columns, window=(5, 5), strings=context.strings, snapshot=SnapshotPart.from_dict(header))
+    )
     exporter.close()
     with open_trace(str(tmp_path / "x.wst")) as trace:
         (read,) = trace.batches("heap_page")
         assert names(trace, read, "name") == ["young", "old"]
         assert read.schema == STACKS
-        assert read.header["pid"] == 7
+        assert read.snapshot.pid == 7
 
 
 def test_every_part_announces_the_streams_that_it_holds(tmp_path):

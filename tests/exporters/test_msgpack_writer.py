@@ -67,8 +67,8 @@ def test_every_row_comes_back_with_names_ledger_and_facts(tmp_path):
         (mark,) = trace.batches("mark")
         assert trace.strings[int(mark["text"][0])] == "warm \x1b[31m"
         (snapshot,) = trace.batches("resident")
-        assert snapshot.header["pages"] == snapshot["pages"].sum()
-        assert snapshot.header["last"] is True
+        assert snapshot.snapshot.pages == snapshot["pages"].sum()
+        assert snapshot.snapshot.last is True
 
 
 def test_derived_columns_are_not_stored_and_computed_again(tmp_path):

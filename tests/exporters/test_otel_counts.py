@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.testing import batch_of
 from wstrace_otel.export.processes import MAX_PLACES, OTHER_FILE, Processes
@@ -113,11 +113,17 @@ def test_a_snapshot_counts_when_its_last_part_has_come_and_written_pages_add_up(
     process = processes.get(5)
     part = batch_of(RESIDENT_PAGES, start=[0, 4096], pages=[3, 4], flags=[16, 0], kind=[1, 1])
     columns = dict(part.columns)
-    process.add_resident(Batch(RESIDENT_PAGES, columns, header={"pid": 5, "part": 0, "last": False}))
+    process.add_resident(
+        Batch(RESIDENT_PAGES, columns, snapshot=SnapshotPart.from_dict({"pid": 5, "part": 0, "last": False}))
+    )
     assert process.resident == {}
-    process.add_resident(Batch(RESIDENT_PAGES, columns, header={"pid": 5, "part": 1, "last": True}))
+    process.add_resident(
+        Batch(RESIDENT_PAGES, columns, snapshot=SnapshotPart.from_dict({"pid": 5, "part": 1, "last": True}))
+    )
     assert process.resident == {(1, 1): 6, (1, 0): 8}
-    process.add_resident(Batch(RESIDENT_PAGES, columns, header={"pid": 5, "part": 0, "last": True}))
+    process.add_resident(
+        Batch(RESIDENT_PAGES, columns, snapshot=SnapshotPart.from_dict({"pid": 5, "part": 0, "last": True}))
+    )
     assert process.resident == {(1, 1): 3, (1, 0): 4}
     for _ in range(2):
         process.add_written(batch_of(WRITTEN_PAGES, start=[0], pages=[10], kind=[3]))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import (
     KIND_ANON,
     KIND_FILE,
@@ -116,4 +116,6 @@ def resident(strings: Dictionary, n: int = 30, *, snap: int = 1, part: int = 0, 
     }
     pages = int(columns["pages"].sum())
     header = {"snap": snap, "part": part, "last": last, "pid": PID, "t": 3_000_000, "pages": pages}
-    return Batch(RESIDENT_PAGES, columns, window=(3_000_000, 3_000_000), strings=strings, header=header)
+    return Batch(
+        RESIDENT_PAGES, columns, window=(3_000_000, 3_000_000), strings=strings, snapshot=SnapshotPart.from_dict(header)
+    )

@@ -309,9 +309,9 @@ def test_it_is_the_last_of_its_process_whoever_else_takes_snapshots(touches: Pat
     target = LinuxPlatform().launch([str(touches), "exits"])
     with wstrace.Session(targets=[target], sources=["working_set:keep=last", "final_snapshot"], exporters=[keep]) as s:
         s.wait(30)
-    taken = {batch.header["snap"]: batch for batch in keep.of("resident")}
-    assert max(taken.values(), key=lambda batch: batch.header["t"]) is taken[0]
-    assert sum(pages for _, _, pages in s.summary().resident()) == taken[0].header["pages"]
+    taken = {batch.snapshot.number: batch for batch in keep.of("resident")}
+    assert max(taken.values(), key=lambda batch: batch.snapshot.time_ns) is taken[0]
+    assert sum(pages for _, _, pages in s.summary().resident()) == taken[0].snapshot.pages
 
 
 UNPRIVILEGED = """

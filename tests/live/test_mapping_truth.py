@@ -185,7 +185,7 @@ def test_resident_pages_have_the_file_and_kind_that_smaps_has(tmp_path: Path) ->
         snapshots: dict[int, dict[tuple[str, str], int]] = {}
         for batch in trace.batches("resident"):
             assert (batch["mapping"] != 0).all()
-            sums = snapshots.setdefault(batch.header["snap"], {})
+            sums = snapshots.setdefault(batch.snapshot.number, {})
             for code, kind, pages, flags in zip(
                 *(batch[name].tolist() for name in ("file", "kind", "pages", "flags")), strict=True
             ):

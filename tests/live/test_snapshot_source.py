@@ -33,13 +33,15 @@ def test_a_large_snapshot_comes_in_parts_after_its_mappings():
     space, *parts = batches
     assert space.schema is schema.ADDRESS_SPACE
     assert space["event"].tolist() == [schema.SPACE_REPLACE] + [schema.SPACE_MAP] * (len(space) - 1)
-    assert [p.header["part"] for p in parts] == [0, 1]
-    assert [p.header["last"] for p in parts] == [False, True]
-    assert {(p.header["pid"], p.header["snap"], p.header["t"]) for p in parts} == {(target.pid, 1, space.window[0])}
-    assert [p.header["pages"] for p in parts] == [int(p["pages"].sum()) for p in parts]
+    assert [p.snapshot.part for p in parts] == [0, 1]
+    assert [p.snapshot.last for p in parts] == [False, True]
+    assert {(p.snapshot.pid, p.snapshot.number, p.snapshot.time_ns) for p in parts} == {
+        (target.pid, 1, space.window[0])
+    }
+    assert [p.snapshot.pages for p in parts] == [int(p["pages"].sum()) for p in parts]
     start = np.concatenate([p["start"] for p in parts])
     assert (np.diff(start.astype(np.int64)) > 0).all()
-    assert sum(p.header["pages"] for p in parts) > 600 * 256 // 2
+    assert sum(p.snapshot.pages for p in parts) > 600 * 256 // 2
 
 
 def test_every_interval_and_the_tree_with_names_from_the_enricher():
@@ -51,8 +53,8 @@ def test_every_interval_and_the_tree_with_names_from_the_enricher():
             time.sleep(0.6)
         parent.stdin.close()
     resident = keep.of("resident")
-    assert len({b.header["pid"] for b in resident}) == 2
-    assert len({b.header["snap"] for b in resident}) >= 4
+    assert len({b.snapshot.pid for b in resident}) == 2
+    assert len({b.snapshot.number for b in resident}) >= 4
     for batch in resident:
         assert (batch["file"] != 0).all()
         assert (batch["mapping"] != 0).all()
@@ -71,8 +73,8 @@ def test_keep_last_holds_the_final_snapshot_of_a_launched_command():
     with session:
         session.wait(30)
     parts = keep.of("resident")
-    assert len({b.header["snap"] for b in parts}) == 1
-    assert sum(b.header["pages"] for b in parts) > 20 * 256
+    assert len({b.snapshot.number for b in parts}) == 1
+    assert sum(b.snapshot.pages for b in parts) > 20 * 256
     assert 0 <= session.info.snapshot_age_ms < 10_000
     assert session.info.exit_code == 0
 
@@ -115,7 +117,7 @@ def test_a_launched_process_is_read_soon_and_then_less_often():
         target.resume()
         until = time.monotonic() + 1.2
         while time.monotonic() < until:
-            times += [b.header["t"] for b in source.drain(0.02) if b.schema is schema.RESIDENT_PAGES]
+            times += [b.snapshot.time_ns for b in source.drain(0.02) if b.schema is schema.RESIDENT_PAGES]
         list(source.stop())
     finally:
         target.close()

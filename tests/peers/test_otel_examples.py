@@ -19,7 +19,7 @@ from collector import free_port
 from prometheus import Prometheus
 from required import absent
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.session import Session
 from wstrace.testing import ScriptedTarget, batch_of
@@ -61,7 +61,14 @@ def test_every_panel_of_the_dashboard_has_data(
 
     def give(batch: Batch, **header: Any) -> None:
         moved = batch.recode(session.context.strings)
-        exporter.export(Batch(moved.schema, dict(moved.columns), strings=session.context.strings, header=header))
+        exporter.export(
+            Batch(
+                moved.schema,
+                dict(moved.columns),
+                strings=session.context.strings,
+                snapshot=SnapshotPart.from_dict(header),
+            )
+        )
 
     give(batch_of(PROCESS, time_ns=[1], ppid=[1], tid=mine["pid"], event=[1], name=["demo"], code=[0], **mine))
     with Prometheus(tmp_path, f"127.0.0.1:{port}") as prometheus:

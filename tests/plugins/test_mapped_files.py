@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import (
     ADDRESS_SPACE,
     KIND_ANON,
@@ -216,7 +216,13 @@ def test_runs_of_pages_belong_to_the_process_of_their_header(tell: Callable[...,
         "flags": np.array([1, 1], "u2"),
     }
     (out,) = told.give(
-        Batch(RESIDENT_PAGES, columns, window=(10, 10), strings=told.context.strings, header={"pid": 7, "t": 10})
+        Batch(
+            RESIDENT_PAGES,
+            columns,
+            window=(10, 10),
+            strings=told.context.strings,
+            snapshot=SnapshotPart.from_dict({"pid": 7, "t": 10}),
+        )
     )
     assert out["mapping"].tolist() == [2, 0]
     assert out["kind"].tolist() == [KIND_FILE, 0]

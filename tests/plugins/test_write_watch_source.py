@@ -114,9 +114,9 @@ def test_the_source_in_a_session():
             target.write(40)
         name = f"process {target.pid}"
     written = keep.of("written")
-    assert {b.header["pid"] for b in written} == {target.pid}, name
-    assert [b.header["snap"] for b in written] == list(range(1, len(written) + 1))
-    assert all(b.header["last"] and b.header["pages"] == int(b["pages"].sum()) for b in written)
+    assert {b.snapshot.pid for b in written} == {target.pid}, name
+    assert [b.snapshot.number for b in written] == list(range(1, len(written) + 1))
+    assert all(b.snapshot.last and b.snapshot.pages == int(b["pages"].sum()) for b in written)
     seen = [page for b in written for page in pages(b["start"], b["pages"], target.start)]
     assert seen == [5, 6, 7, 40]
     assert len(written) >= 2

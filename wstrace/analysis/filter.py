@@ -75,7 +75,7 @@ class Filter:
         """Whether a batch is to be counted at all: resident and written pages of other processes are not."""
         if not self.pids or batch.schema.name not in (RESIDENT_PAGES.name, WRITTEN_PAGES.name):
             return True
-        return batch.header.get("pid") in self.pids
+        return batch.snapshot is not None and batch.snapshot.pid in self.pids
 
     def apply(self, batch: Batch) -> Batch:
         """The batch's rows that it keeps; the same batch when these are all."""

@@ -81,7 +81,7 @@ class PlaceCounts:
             batch = batch.take(np.repeat(np.arange(len(batch)), pages))
             start = batch["start"] + within * np.uint64(self.page_size)
             columns: dict[str, NDArray[Any]] = {**batch.columns, "start": start}
-            batch = Batch(batch.schema, columns, strings=batch.strings, header=batch.header)
+            batch = Batch(batch.schema, columns, strings=batch.strings, snapshot=batch.snapshot)
             pages = np.ones(len(batch), np.int64)
         for label, (n,) in self._sums(batch, "start", pages[:, None]):
             label = self._bounded(label, held)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import NOT_RESIDENT, RESIDENT_PAGES
 
 T = TypeVar("T")
@@ -49,25 +49,24 @@ class LastSnapshots(Generic[T]):
         """Takes one part of a snapshot; batches of other streams are none of its business."""
         if batch.schema.name != RESIDENT_PAGES.name:
             return
-        header = batch.header
-        pid = int(header.get("pid", 0))
+        one = batch.snapshot or SnapshotPart()
+        pid = one.pid
         if pid not in self._processes and len(self._processes) >= self._limit:
             del self._processes[next(iter(self._processes))]
             self.forgotten += 1
         process = self._processes.setdefault(pid, _Process({}))
-        key = int(header.get("t", 0)), int(header.get("snap", 0))
+        key = one.time_ns, one.number
         parts = process.unfinished.get(key)
-        part = int(header.get("part", parts.next if parts else 0))
-        if part == 0:
+        if one.part == 0:
             parts = process.unfinished[key] = _Parts(self._empty())
             while len(process.unfinished) > _AT_ONCE:
                 del process.unfinished[next(iter(process.unfinished))]
-        if parts is None or part != parts.next:  # a part is missing: it will never be whole
+        if parts is None or one.part != parts.next:  # a part is missing: it will never be whole
             process.unfinished.pop(key, None)
             return
         self._count(parts.counted, resident_rows(batch))
         parts.next += 1
-        if header.get("last", True):
+        if one.last:
             del process.unfinished[key]
             if process.whole is None or process.whole[0] <= key[0]:
                 process.whole = key[0], parts.counted

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Batch, Dictionary, recoded
+from wstrace.batch import Batch, Dictionary, SnapshotPart, recoded
 from wstrace.schema import DTYPES, MARK, PROCESS, STREAMS, Schema
 from wstrace.table import Selection
 from wstrace_msgpack.format import frames
@@ -86,7 +86,8 @@ class Decoder:
             columns = {name: columns[name] for name in self.selection.columns if name in columns}
         window = rows.window if rows.window[0] <= rows.window[1] else (rows.window[1], rows.window[0])
         return Batch(schema, columns, window=window, lost=rows.lost, source="replay",
-                     strings=self._strings, header=rows.header)  # fmt: skip
+                     strings=self._strings,
+                     snapshot=SnapshotPart.from_dict(rows.header) if frame.kind == SNAPSHOT else None)  # fmt: skip
 
     def _rows(self, frame: Frame) -> frames.Rows:
         """The rows of a frame. Raises FrameError, also past the limit of the rows of processes."""

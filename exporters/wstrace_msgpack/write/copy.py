@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,11 +122,13 @@ class Moved:
         if self._host is not None and schema.name not in (MAPPING.name, MARK.name):
             columns.setdefault("host", np.full(len(batch), self._host, "<u2"))
         window = (self._time(batch.window[0]), self._time(batch.window[1]))
-        header = self.mark(batch.header)
-        return Batch(schema, columns, window=window, lost=batch.lost, strings=self._strings, header=header)
+        part = batch.snapshot
+        if part is not None:
+            part = replace(part, time_ns=self._time(part.time_ns))
+        return Batch(schema, columns, window=window, lost=batch.lost, strings=self._strings, snapshot=part)
 
     def mark(self, mark: Mapping[str, Any]) -> dict[str, Any]:
-        """A mark or header with its times moved."""
+        """A mark with its times moved."""
         moved = dict(mark)
         for key in _TIMES:
             if type(moved.get(key)) is int:

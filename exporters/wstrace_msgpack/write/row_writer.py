@@ -43,8 +43,8 @@ class RowWriter:
 
     def _maps(self, batch: Batch) -> list[dict[str, Any]]:
         head = {"stream": batch.schema.name}
-        if batch.schema.snapshot:
-            head.update(plain(batch.header))
+        if batch.snapshot is not None:
+            head.update(plain(batch.snapshot.to_dict()))
         values = []
         for name, array in batch.columns.items():
             column = batch.schema.column(name)

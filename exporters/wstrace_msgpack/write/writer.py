@@ -10,12 +10,13 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Batch, Dictionary, Recoding, recoded
+from wstrace.batch import Batch, Dictionary, Recoding, SnapshotPart, recoded
 from wstrace.schema import MAPPING, PROCESS, Schema
 from wstrace_msgpack.format import frames, osfile
 from wstrace_msgpack.format.columns import TYPES, Packing
@@ -233,22 +234,21 @@ class TraceWriter:
         self._rotate_if_due()
 
     def _snapshot(self, batch: Batch) -> None:
-        name, head = batch.schema.name, dict(batch.header)
+        name, one = batch.schema.name, batch.snapshot or SnapshotPart(time_ns=batch.window[0])
         columns, n = self._stored(batch), len(batch)
-        key = (name, head.get("snap"), head.get("pid"))
-        t = int(head.get("t", batch.window[0]))
-        pids = pid_set([head["pid"]]) if head.get("pid") else 0
+        key, t = (name, one.number, one.pid), one.time_ns
+        pids = pid_set([one.pid]) if one.pid else 0
         for start in range(0, max(n, 1), FRAME_ROWS):
             part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
             part = recoded(batch.schema, part, self._spaces)
             rows = min(FRAME_ROWS, n - start)
             number = self._snapshots.get(key, 0)
-            last = bool(head.get("last", True)) and start + FRAME_ROWS >= n
+            last = one.last and start + FRAME_ROWS >= n
             self._announce(batch.schema, part)
             self._tables()
-            header = {"s": name, "snap": head.get("snap", 0), "part": number, "last": last, "pid": head.get("pid", 0),
-                      "t": t, "pages": int(part["pages"].sum()) if "pages" in part else 0}  # fmt: skip
-            body = frames.pack_snapshot(header, rows, part, self._packing)
+            pages = int(part["pages"].sum()) if "pages" in part else 0
+            header = replace(one, part=number, last=last, pages=pages).to_dict()
+            body = frames.pack_snapshot({"s": name, **header}, rows, part, self._packing)
             self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t), pids=pids)
             if last:
                 self._snapshots.pop(key, None)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
@@ -98,9 +98,9 @@ class Counters:
         yield Batch(ADDRESS_SPACE, spaces, window=window, source=self._source, strings=self._context.strings)
         pages = int(runs["pages"].sum())
         self._pages += pages
-        header = {"snap": self._snaps, "part": 0, "last": True, "pid": pid, "t": now, "pages": pages}
+        snapshot = SnapshotPart(pid, self._snaps, time_ns=now, pages=pages)
         yield Batch(RESIDENT_PAGES, runs, window=window, source=self._source, strings=self._context.strings,
-                    header=header)  # fmt: skip
+                    snapshot=snapshot)  # fmt: skip
 
 
 def _present(opened: pagemap.Pagemap, starts: NDArray[Any], ends: NDArray[Any]) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.interfaces import Context, Place
 from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES
 from wstrace.testing import ScriptedTarget
@@ -74,7 +74,9 @@ class Trace:
             "kind": np.array([1 if row[1].startswith("/") else 2 for row in rows], "u1"),
         }
         header = {"snap": 1, "part": 0, "last": True, "pid": pid, "t": 0, "pages": int(given["pages"].sum())}
-        return Batch(schema, {**given, **columns}, strings=self.context.strings, header=header)
+        return Batch(
+            schema, {**given, **columns}, strings=self.context.strings, snapshot=SnapshotPart.from_dict(header)
+        )
 
     def mappings(self, rows: list[tuple[int, int, int, int, str]], pid: int = 700) -> Batch:
         """Rows of (id, start, end, offset, file)."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from wstrace.analysis.symbols import MappingTable
-from wstrace.batch import Batch
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import RESIDENT_PAGES
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
@@ -122,7 +122,10 @@ def test_by_section_counts_faults_and_resident_pages(kit: Any) -> None:
     for time_ns, heap in ((1, 0), (-1, 5)):  # the last snapshot by time counts, whichever came last
         header = {"snap": 2, "last": True, "pid": 700, "t": time_ns}
         columns = dict(resident.take(slice(0, 1)).columns)
-        again = [*batches, Batch(RESIDENT_PAGES, columns, strings=trace.context.strings, header=header)]
+        again = [
+            *batches,
+            Batch(RESIDENT_PAGES, columns, strings=trace.context.strings, snapshot=SnapshotPart.from_dict(header)),
+        ]
         rows = json.loads(kit.printed(trace, again, json=True, by="section"))["summary"]["top"]["section"]
         assert {row["section"]: row["still_resident_pages"] for row in rows}["[heap]"] == heap
 
