@@ -174,8 +174,10 @@ def _check(fd: int, path: str, *, force: bool, resume: bool) -> bool:
         named = os.lstat(path)
     except OSError as error:
         raise _refusal(path, error) from None
-    # a hard link that is taken away after open() leaves a victim with one name: it must be this one, in this instant
-    if not os.path.samestat(named, status):
+    # a hard link that is taken away after open() leaves a victim with one name: it must be this one, in this instant.
+    # Some versions of Python on Windows number a file differently by path and by descriptor: there only links are seen
+    other = stat.S_ISLNK(named.st_mode) if _effective_uid() < 0 else not os.path.samestat(named, status)
+    if other:
         raise OutputError(f"{path} is a symbolic link, or was exchanged meanwhile", "name the file itself")
     _check_status(named, path)
     return True
