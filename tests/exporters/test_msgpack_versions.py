@@ -14,10 +14,14 @@ from msgpack_scripted import column, frames_in, recorded, started
 from wstrace.batch import Batch
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
+from wstrace_msgpack.format import columns
 from wstrace_msgpack.format.index import IndexPage, pack_index, pid_set, unpack_index
-from wstrace_msgpack.format.layout import EVENTS, FEATURES, HEADER, INDEX
+from wstrace_msgpack.format.layout import EVENTS, FEATURES, HEADER, INDEX, STRINGS, pack_frame
+from wstrace_msgpack.format.layout import MARK as MARK_FRAME
+from wstrace_msgpack.format.values import packb
 from wstrace_msgpack.read.prefetch import Prefetched
 from wstrace_msgpack.read.trace import TraceFile, open_trace
+from wstrace_msgpack.write.copy import copy
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PIDS = (100, 104, 4242, 3_000_000)
@@ -176,3 +180,100 @@ def test_more_streams_than_the_index_tells_apart_are_found_all_the_same(tmp_path
         assert [column(trace.batches(f"s{n}"), "a").tolist() for n in range(9)] == [[n] for n in range(9)]
         kinds = [frame[1] for frame in frames_in(tmp_path / "x.wst")]
         assert (kinds[0], kinds.count(INDEX)) == (HEADER, 1)
+
+
+# -- files of versions to come ---------------------------------------------------------------------------------------
+
+
+def of_a_later_version(path: Path) -> str:
+    """A file of 1.9: a column and a semantic more in a stream of ours, a stream with ids of a table unknown here, a new
+    kind of frame, a new mark, a filter and a stream that nothing describes."""
+    two = {"time_ns": [1, 2], "pid": [7, 7], "tid": [7, 7], "pc": [5, 6], "va": [5, 6]}
+    rows = {name: columns.encode(np.array(values, "<u8" if name[-3:] not in ("pid", "tid") else "<u4"))
+            for name, values in two.items()}  # fmt: skip
+    rows["flags"] = columns.encode(np.zeros(2, "|u1"))
+    announced = {
+        "page_fault": [["stack", "u32", "stack"], ["tag", "u32", "str"]],
+        "stack": [["id", "u32", "stack"], ["frame", "u64", "addr"]],
+    }
+    more = {"stack": columns.encode(np.array([1, 2], "<u4")), "tag": columns.encode(np.array([1, 1], "<u4")),
+            "packed": ["u32", [["simd", 4]], "none", 8, bytes(8)]}  # fmt: skip
+    bodies = [
+        (HEADER, {"v": [1, 9], "need": [], "id": b"12345678", "boot_id": path.name, "later": {"x": [1]}}),
+        (STRINGS, {"base": 1, "s": ["tagged"]}),
+        (MARK_FRAME, {"m": "schema", "t": 1, "schema": announced, "later": 5}),
+        (MARK_FRAME, {"m": "weather", "t": 1, "sun": True}),
+        (EVENTS, {"s": "stack", "n": 2, "t": [1, 2], "c": {"id": more["stack"], "frame": rows["va"]}}),
+        (EVENTS, {"s": "page_fault", "n": 2, "t": [1, 2], "c": {**rows, **more}}),
+        (EVENTS, {"s": "nobody", "n": 2, "t": [1, 2], "c": {"a": more["tag"]}}),
+        (9, {"new": 1}),
+    ]
+    path.write_bytes(b"".join(pack_frame(b"12345678", kind, n, packb(b)) for n, (kind, b) in enumerate(bodies)))
+    return str(path)
+
+
+def test_a_file_of_a_later_minor_version_is_read_as_far_as_it_is_known_and_the_rest_is_told(tmp_path):
+    with open_trace(of_a_later_version(tmp_path / "x.wst")) as trace:
+        (faults,) = trace.batches("page_fault")
+        assert faults["va"].tolist() == [5, 6]
+        assert faults["stack"].tolist() == [1, 2], "ids of an unknown table are the numbers that stand there"
+        assert [trace.strings[code] for code in faults["tag"].tolist()] == ["tagged"] * 2
+        assert "packed" not in faults
+        assert next(iter(trace.batches("nobody")))["a"].tolist() == [1, 1]
+        assert trace.unknown() == {
+            "version": "1.9",
+            "frames": {"9": 1},
+            "streams": ["nobody"],
+            "semantics": {"stack": ["page_fault.stack", "stack.id"]},
+            "columns": ["packed"],
+        }
+
+
+def test_info_recover_and_merge_tell_what_they_do_not_know(tmp_path, capsys):
+    from wstrace.cli import main
+
+    path, other = of_a_later_version(tmp_path / "x.wst"), of_a_later_version(tmp_path / "y.wst")
+    words = (
+        "1.9",
+        "frames of unknown kinds, passed over: 9: 1",
+        "columns of unknown meaning",
+        "cannot be read: packed",
+    )
+    for command in (["info", path], ["recover", path, "-o", f"{tmp_path}/r.wst"]):
+        assert main(command) == 0
+        said = "".join(capsys.readouterr())
+        assert all(word in said for word in words), said
+    with open_trace(str(tmp_path / "r.wst")) as trace:
+        assert next(iter(trace.batches("page_fault")))["stack"].tolist() == [1, 2]
+        assert trace.schema("page_fault").column("stack").semantic == "stack"
+    with TraceFile([path]) as one, TraceFile([other]) as two:
+        copy([one, two], str(tmp_path / "m.wst"))
+    with open_trace(str(tmp_path / "m.wst")) as trace:
+        merged = list(trace.batches("page_fault"))
+        assert sum(map(len, merged)) == 4
+        assert all("stack" not in batch for batch in merged), "ids of two files in one column would mean two things"
+
+
+def test_a_file_that_is_known_throughout_has_nothing_unknown(tmp_path):
+    recorded(tmp_path / "x.wst", 100)
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert trace.unknown() == {}
+
+
+def test_rows_of_processes_begin_a_new_part_before_a_readers_limit(tmp_path, monkeypatch):
+    from wstrace_msgpack.format.layout import LIMITS
+
+    few = LIMITS.without(processes=8)
+    monkeypatch.setattr("wstrace_msgpack.write.writer.LIMITS", few)
+    exporter, context = started(tmp_path / "x.wst")
+    for pid in range(100, 120):
+        exporter.export(synthetic.processes(context.strings, pid=pid))
+        exporter.flush(1)
+    exporter.close()
+    assert len(list(tmp_path.glob("x*.wst"))) > 2
+    with open_trace(str(tmp_path / "x.wst"), limits=few) as trace:
+        assert len(trace.processes) == 40
+        assert trace.clean
+    with open_trace(str(tmp_path / "x.wst"), limits=LIMITS.without(processes=2)) as trace:
+        assert len(trace.processes) < 40
+        assert trace.damage()["bad_frames"], "what is past the limit is counted"

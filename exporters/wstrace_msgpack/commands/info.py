@@ -55,10 +55,26 @@ def describe(trace: TraceFile) -> dict[str, Any]:
         "processes": names,
         **({"processes_left_out": unnamed} if unnamed > 0 else {}),
         "marks": [mark for mark in trace.marks if mark.get("m") not in ("clock", "facts", "ledger", "schema")],
+        **({"unknown": unknown} if (unknown := trace.unknown()) else {}),
         "unreadable_columns": sorted({name for part in trace.parts for name in part.unreadable}),
         "ledger": trace.ledger.as_dict(),
         "facts": trace.facts,
     }
+
+
+def unknown_lines(unknown: dict[str, Any]) -> Iterator[str]:
+    """TraceFile.unknown() as text: what of a later version's file this one does not know."""
+    words = {
+        "version": "its format is a later version than this wstrace knows",
+        "frames": "frames of unknown kinds, passed over",
+        "streams": "streams that the file does not describe",
+        "semantics": "columns of unknown meaning, given as numbers",
+        "columns": "columns that cannot be read",
+    }
+    for name, value in unknown.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key}: {', '.join(n) if isinstance(n, list) else n}" for key, n in value.items())
+        yield f"  {words[name]}: {', '.join(value) if isinstance(value, list) else value}"
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
@@ -69,6 +85,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     for name, n in {"records that did not reach it": facts["missing"], **facts["damage"]}.items():
         if n:
             yield f"  {name.replace('_', ' ')}: {n:,}"
+    yield from unknown_lines(facts.get("unknown", {}))
     host = facts["host"]
     where = " ".join(str(host[key]) for key in ("system", "release", "machine", "name") if host.get(key))
     yield f"written by {facts['writer'] or '?'} on {where or '?'}"

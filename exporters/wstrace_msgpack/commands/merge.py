@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from wstrace.text import printable
+from wstrace_msgpack.commands.info import unknown_lines
 from wstrace_msgpack.read.discover import parts_of
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.trace import TraceFile
@@ -24,9 +26,14 @@ def merge(paths: tuple[str, ...], output: str, force: bool) -> None:
     try:
         traces.extend(TraceFile(group) for group in _by_boot(paths))
         rows = copy(traces, output, force=force)
+        unknown = [
+            f"{trace.parts[0].path}: {line.strip()}" for trace in traces for line in unknown_lines(trace.unknown())
+        ]
     finally:
         for trace in traces:
             trace.close()
+    for line in unknown:
+        click.echo(printable(line), err=True)
     click.echo(f"{output} holds {rows:,} rows of {sum(len(trace.parts) for trace in traces)} files")
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from wstrace.errors import UsageError
+from wstrace.text import printable
+from wstrace_msgpack.commands.info import unknown_lines
 from wstrace_msgpack.read.trace import open_trace
 from wstrace_msgpack.write.copy import copy
 
@@ -22,6 +24,9 @@ def recover(path: str, output: str, force: bool) -> None:
     with open_trace(path, scan=True) as trace:
         state = trace.state
         rows = copy([trace], output, force=force)
+        unknown = list(unknown_lines(trace.unknown()))
         damage = {name.replace("_", " "): n for name, n in trace.damage().items() if n}
     told = ", ".join(f"{n:,} {name}" for name, n in damage.items())
+    for line in unknown:
+        click.echo(printable(line.strip()), err=True)
     click.echo(f"{path} was {state}{': ' + told if told else ''}; {output} holds {rows:,} rows")

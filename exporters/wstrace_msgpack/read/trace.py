@@ -15,7 +15,7 @@ from wstrace.table import Selection
 from wstrace.trace import Trace
 from wstrace.trace_info import TraceInfo
 from wstrace_msgpack.format import frames
-from wstrace_msgpack.format.layout import EVENTS, LIMITS, SNAPSHOT, Limits
+from wstrace_msgpack.format.layout import END, EVENTS, LIMITS, SNAPSHOT, VERSION, Limits
 from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.description import combined, is_writers_loss, lacking, trace_info
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
@@ -245,6 +245,27 @@ class TraceFile(Trace):
                 for mark in part.marks("schema"):
                     self._schemas.add_mark(mark)
         return self._schemas
+
+    def unknown(self) -> dict[str, Any]:
+        """What of the file this version passes over or gives as bare numbers, by kind; empty when it knows all of it.
+
+        version: of a later format. frames: number of frames by an unknown kind. streams: without a schema, here or in
+        the file. semantics: semantic -> columns that have it. columns: of an unknown type, filter or codec, looked for
+        in the first frame of each stream.
+        """
+        for stream in self.rows:
+            next(iter(self.batches(stream)), None)
+        kinds = np.concatenate([part.entries["kind"] for part in self.parts])
+        kinds, counts = np.unique(kinds[kinds > END], return_counts=True)
+        version = max(part.header.version for part in self.parts)
+        found: dict[str, Any] = {
+            "version": f"{version[0]}.{version[1]}" if version > VERSION else "",
+            "frames": {str(kind): n for kind, n in zip(kinds.tolist(), counts.tolist(), strict=True)},
+            "streams": sorted(name for name in self.rows if name not in self.schemas),
+            "semantics": self.schemas.unknown,
+            "columns": sorted({name for part in self.parts for name in part.unreadable}),
+        }
+        return {name: value for name, value in found.items() if value}
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
