@@ -107,3 +107,15 @@ def test_links_between_documents_hold(document):
             Path("docs", m) for m in made
         }:
             assert (document.parent / link).exists(), link
+
+
+def test_the_changelog_goes_by_version_and_says_each_thing_once():
+    versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)[1:]
+    titles = [version.partition("\n")[0] for version in versions]
+    assert titles[0] == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", title) for title in titles[1:])
+    for version in versions:
+        headings = re.findall(r"^### (.*)$", version, re.MULTILINE)
+        assert headings == [word for word in ("Added", "Changed", "Fixed", "Removed") if word in headings]
+        entries = re.findall(r"^[-*] .*$", version, re.MULTILINE)
+        assert len(entries) == len(set(entries))

@@ -192,7 +192,7 @@ class Console(Exporter):
         output.write("".join(f"{line}\n" for line, _ in headline.losses(self._context.ledger, only_loss=True)))
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON takes it: its first lines, facts, ledger, counts; see exporters/README.md."""
+        """The report as JSON takes it: its first lines, facts, ledger, counts; see docs/console.md."""
         info, ledger = self._context.info, self._context.ledger
         summary = self.summary.as_dict(self._top)
         if self._by in get_args(By):

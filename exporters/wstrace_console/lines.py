@@ -36,7 +36,7 @@ def text_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
 
 
 def json_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
-    """Blocks of JSON lines; the keys are documented in exporters/README.md."""
+    """Blocks of JSON lines; the keys are documented in docs/console.md."""
     for part in _parts(batch):
         columns = {name: part[name].tolist() for name in part}
         owners = symbolizer.of(part, "va", "mapping", "file")
