@@ -435,3 +435,29 @@ def test_without_privilege():
             "w = W(10 * 4096); numpy.frombuffer(w, 'u1')[3 * 4096] = 1; print(w.written())")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[12288]", done.stderr
+
+
+ENDINGS = {
+    "an array in another module": "import sys\nsys.kept = array",
+    "a finalizer that writes": "class Last:\n    def __del__(self, array=array):\n        array[:] = 7\n"
+    "import sys\nsys.kept = Last()",
+    "a cycle": "cycle = [array, watch]\ncycle.append(cycle)\ndel watch, array",
+    "a cycle with a finalizer": "class Last:\n    def __del__(self, array=array):\n        array[:] = 7\n"
+    "last = Last()\nlast.itself = last\nlast.watch = watch\ndel watch, array, last",
+    "an exit handler": "import atexit\natexit.register(lambda: array.__setitem__(slice(None), 3))",
+    "threads that write on": "import threading, time\ndef write():\n    while True:\n        array[:] = 5\n"
+    "for _ in range(3):\n    threading.Thread(target=write, daemon=True).start()\ntime.sleep(0.1)",
+    "memory that was there before": "watch = wstrace.WriteWatch.watch(bytearray(1 << 20))\n"
+    "array = numpy.frombuffer(watch, 'u1')\nimport sys\nsys.kept = array",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_memory_is_not_freed_under_live_arrays_at_the_interpreters_end(ending):
+    code = ("import numpy, wstrace\nwatch = wstrace.WriteWatch(1 << 20)\narray = numpy.frombuffer(watch, 'u1')\n"
+            f"everything = wstrace.MemoryWatch()\n{ENDINGS[ending]}\n")  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
