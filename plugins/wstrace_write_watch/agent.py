@@ -25,7 +25,6 @@ def agent(path: str | None = None) -> Agent:
     Raises:
         Unavailable: this system cannot hand a watch to another process, or the socket cannot be made.
     """
-    from wstrace_os import backend
+    from wstrace_write_watch.backend import backend
 
-    started: Agent = backend(__package__).start_agent(path)
-    return started
+    return backend().start_agent(path)

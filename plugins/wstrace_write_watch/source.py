@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
 from wstrace_os.intervals import cut
 from wstrace_os.snapshots import address_space, parts
+
+if TYPE_CHECKING:
+    from wstrace_write_watch.backend import Watch
 
 
 class WriteWatchSource(Source):
@@ -43,23 +46,22 @@ class WriteWatchSource(Source):
             raise UsageError(f"write_watch: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
         self._regions = [_region(text) for text in regions or []]
         self._interval, self._agent, self._max_cpu = interval, agent, max_cpu
-        self._watcher: Any = None
+        self._watcher: Watch | None = None
         self._snap = self._pages = 0
         self._ended = False
 
     @classmethod
     def probe(cls) -> Level:
         """full, or none with the reason."""
-        from wstrace_os import backend
+        from wstrace_write_watch.backend import backend
 
-        level: Level = backend(__package__).probe()
-        return level
+        return backend().probe()
 
     def start(self, context: Context) -> None:
         """Proves that writes are seen, and arms."""
-        from wstrace_os import backend
+        from wstrace_write_watch.backend import backend
 
-        self._context, self._backend = context, backend(__package__)
+        self._context, self._backend = context, backend()
         self.pid = context.targets[0].pid if context.targets else os.getpid()
         if any(target.launched for target in context.targets):
             raise Unavailable(
@@ -68,21 +70,21 @@ class WriteWatchSource(Source):
             )
         if len(context.targets) > 1:
             raise UsageError("write_watch watches one process", "start one session for each")
-        self._watcher = self._backend.open_watcher(self.pid, self._agent)
+        watcher = self._backend.open_watcher(self.pid, self._agent)
         try:
-            self._arm()
+            self._arm(watcher)
         except BaseException:
-            self._watcher.close()
-            self._watcher = None
+            watcher.close()
             raise
+        self._watcher = watcher
         self._due = time.monotonic() + self._interval
 
-    def _arm(self) -> None:
+    def _arm(self, watcher: Watch) -> None:
         if not self._regions:
-            self._watcher.add_writable()
-        page = self._watcher.page_size
+            watcher.add_writable()
+        page = watcher.page_size
         for start, end in self._regions:
-            self._watcher.add(start // page * page, -(-end // page) * page)
+            watcher.add(start // page * page, -(-end // page) * page)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """What was written, when a look is due; waits at most timeout seconds."""
@@ -114,11 +116,12 @@ class WriteWatchSource(Source):
         return {"looks": self._snap, "pages": self._pages}
 
     def _look(self) -> Iterator[Batch]:
-        if self._ended:
+        watcher = self._watcher
+        if self._ended or watcher is None:
             return
         started = time.thread_time()
         try:
-            start, pages = self._watcher.written()
+            start, pages = watcher.written()
             time_ns = now_ns()
             mappings = self._backend.mappings(self.pid, self._context.strings)  # after it: what was found is listed
         except TargetExited as error:
@@ -129,8 +132,8 @@ class WriteWatchSource(Source):
         yield address_space(self.pid, time_ns, mappings, self._context.strings, self.name)
         # one scan joins what is adjacent, but a run belongs to one mapping
         borders = np.union1d(mappings["start"], mappings["end"])
-        low, high, _ = cut(start, start + pages.astype("<u8") * np.uint64(self._watcher.page_size), borders)
-        runs = {"start": low, "pages": ((high - low) // np.uint64(self._watcher.page_size)).astype("<u4")}
+        low, high, _ = cut(start, start + pages.astype("<u8") * np.uint64(watcher.page_size), borders)
+        runs = {"start": low, "pages": ((high - low) // np.uint64(watcher.page_size)).astype("<u4")}
         self._snap += 1
         self._pages += int(pages.sum(dtype=np.int64))
         yield from parts(WRITTEN_PAGES, runs, snap=self._snap, pid=self.pid, time_ns=time_ns,

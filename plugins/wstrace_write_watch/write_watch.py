@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import UsageError
-from wstrace_os import backend
+from wstrace_write_watch.backend import OwnWatch, backend
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -35,14 +35,14 @@ class WriteWatch:
 
     nbytes: int
     page_size: int
-    _watcher: Any
+    _watcher: OwnWatch
     _start: int
 
     def __new__(cls, nbytes: int) -> Self:
         """New zeroed memory of so many bytes, watched."""
         if nbytes <= 0:
             raise UsageError(f"WriteWatch: nbytes is {nbytes}", "give a positive number")
-        return cls._over(backend(__package__).allocate(nbytes), nbytes)
+        return cls._over(backend().allocate(nbytes), nbytes)
 
     def __init__(self, nbytes: int) -> None:
         """Nothing: a ctypes array's own would store its arguments in the memory."""
@@ -74,7 +74,7 @@ class WriteWatch:
         self: Self = kind.from_buffer(memory)
         self.nbytes = nbytes
         self._start = ctypes.addressof(self)  # type: ignore[arg-type]
-        self._watcher = backend(__package__).Watcher()
+        self._watcher = backend().Watcher()
         self.page_size = self._watcher.page_size
         try:
             self._watcher.add(self._start // self.page_size * self.page_size, self._end)
@@ -149,7 +149,7 @@ class MemoryWatch:
     """
 
     def __init__(self) -> None:
-        self._watcher = backend(__package__).Watcher()
+        self._watcher = backend().Watcher()
         self.page_size: int = self._watcher.page_size
         try:
             self.watched_bytes: int = self._watcher.add_writable()
@@ -159,8 +159,7 @@ class MemoryWatch:
 
     def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of pages written since the last look: addresses u64, numbers of pages u32, sorted; shape (n,) each."""
-        runs: tuple[NDArray[Any], NDArray[Any]] = self._watcher.written(reset=reset)
-        return runs
+        return self._watcher.written(reset=reset)
 
     def reset(self) -> None:
         """Nothing of what is watched so far counts as written; unlike written() it hardly writes memory itself."""

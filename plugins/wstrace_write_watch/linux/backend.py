@@ -76,7 +76,7 @@ def open_watcher(pid: int, agent: str = "") -> Watcher | SoftDirtyWatcher:
 
 
 class Watcher:
-    """A watch; see the package's docstring."""
+    """A watch; see backend.Watch."""
 
     page_size = pm.PAGE
 

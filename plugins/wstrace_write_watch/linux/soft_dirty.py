@@ -24,7 +24,7 @@ _CHUNK = 1 << 19
 
 
 class SoftDirtyWatcher:
-    """A watch of all writable memory of another process; see the package's docstring."""
+    """A watch of all writable memory of another process; see backend.Watch."""
 
     page_size = pm.PAGE
 

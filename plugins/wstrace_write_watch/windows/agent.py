@@ -115,7 +115,7 @@ def _reply(watcher: Any, operation: bytes, start: int, end: int) -> bytes:
 
 
 class RemoteWatcher:
-    """A watcher of another process: its agent does what is asked. See the package's docstring."""
+    """A watcher of another process: its agent does what is asked. See backend.Watch."""
 
     page_size = 4096
 

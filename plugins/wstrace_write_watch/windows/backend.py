@@ -103,7 +103,7 @@ def start_agent(path: str | None) -> Agent:
 
 
 class Watcher:
-    """A watch; see the package's docstring.
+    """A watch; see backend.Watch.
 
     Args:
         pid: the calling process, or None: no other one's memory can be asked (GetWriteWatch takes no handle).
@@ -162,6 +162,10 @@ class Watcher:
                     added += end - start
             self._everything = True
         return added
+
+    def reset(self) -> None:
+        """Nothing counts as written."""
+        self.written()
 
     def remove(self, start: int, end: int) -> None:
         """Ends the watch of these pages."""
