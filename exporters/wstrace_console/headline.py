@@ -137,6 +137,9 @@ def _when_resident(summary: Summary, info: TraceInfo) -> list[str]:
     if info.snapshot_age_ms is not None and summary.resident():
         of = "resident pages" if info.final_snapshot is None else "those of others"
         parts.append(f"{of} as of {duration(info.snapshot_age_ms / 1e3)} before the end")
+    if cut := summary.cut_snapshots:
+        whose = f"process {cut[0]}" if len(cut) == 1 else f"{number(len(cut))} processes"
+        parts.append(f"resident pages of {whose} not known: the snapshot is cut")
     return parts
 
 

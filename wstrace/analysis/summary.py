@@ -218,6 +218,11 @@ class Summary:
         """pid -> resident pages of each process that has a whole snapshot."""
         return {pid: int(table.total()[0]) for pid, table in self._snapshots}
 
+    @property
+    def cut_snapshots(self) -> list[int]:
+        """The processes of whose only snapshot a part is missing: what they had in memory is not known."""
+        return self._snapshots.cut
+
     def count(self, by: By) -> int:
         """How many rows the table has, those counted as `[other]` included."""
         table = self._tables[by]

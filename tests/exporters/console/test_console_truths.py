@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 
 from wstrace import bus, cli
 from wstrace.analysis.filter import Filter
+from wstrace.batch import Batch
 from wstrace.cli.common import exit_on_lane_error
 from wstrace.errors import OutputError
+from wstrace.schema import RESIDENT_PAGES
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
 from wstrace_console import headline
@@ -41,6 +44,17 @@ def test_resident_pages_of_one_process_stand_under_its_name_and_others_are_not_k
     text = kit.printed(trace, [*kit.ordinary(trace), *both], by="file")
     assert "still resident" in text
     assert {line.split()[-1]: line.split() for line in text.splitlines()[4:]}[LIBC][2:4] == ["0", "pages"]
+
+
+def test_a_snapshot_that_is_cut_is_said(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    cut = [dataclasses.replace(trace.pages([(9, LIBC)], pid=pid).snapshot, last=False) for pid in (700, 800)]
+    for parts, told in ((cut[:1], "process 700"), (cut, "2 processes")):
+        pages = [Batch(RESIDENT_PAGES, dict(trace.pages([(9, LIBC)]).columns), strings=trace.context.strings,
+                       snapshot=part) for part in parts]  # fmt: skip
+        text = kit.printed(trace, [*kit.ordinary(trace), *pages])
+        assert text.splitlines()[1].endswith(f"resident pages of {told} not known: the snapshot is cut")
+        assert "still resident" not in text
 
 
 def test_a_peak_among_several_processes_is_that_of_one(kit: Any) -> None:
