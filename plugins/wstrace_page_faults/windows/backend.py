@@ -132,7 +132,7 @@ class PageFaults(Source):
         with self._drainer.lock:
             self._processes[pid] = process
             self._family.add(pid, process.created)
-        if process.parent:
+        if parent != 0:  # a child
             self._context.ledger.add("before_watch", process.watch.before, "page_fault")
         elif not launched:
             self._context.ledger.add("before_start", process.watch.discard(), "page_fault")
