@@ -18,7 +18,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,20 @@ UNKNOWN = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 class ImageError(Exception):
     """The file is no image, is cut off, or says what cannot be."""
+
+
+class Readable(Protocol):
+    """What an image is read from: a file, or the headers in a process."""
+
+    @property
+    def path(self) -> str: ...  # noqa: D102
+    @property
+    def size(self) -> int: ...  # noqa: D102
+    @property
+    def identity(self) -> tuple[int, int, int, int]: ...  # noqa: D102
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly size bytes from offset on; raises ImageError when it has not got them."""
 
 
 class ImageFile:

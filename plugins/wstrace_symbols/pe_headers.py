@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_symbols.image import SECTION, ImageError, ImageFile
+from wstrace_symbols.image import SECTION, ImageError, Readable
 
 MAX_SECTIONS = 4096  # the loader takes 96; tools write more into files that are never loaded
 AMD64, ARM64 = 0x8664, 0xAA64  # IMAGE_FILE_MACHINE_*
@@ -40,7 +40,7 @@ class Headers(NamedTuple):
     sections: NDArray[Any]
 
 
-def read_headers(file: ImageFile) -> Headers:
+def read_headers(file: Readable) -> Headers:
     """The headers. Raises ImageError when they are cut off or say what cannot be."""
     if file.read(0, 2) != b"MZ":
         raise ImageError(f"{file.path} does not begin with MZ")
@@ -100,7 +100,7 @@ def is_code(headers: Headers, rows: NDArray[Any]) -> NDArray[np.bool_]:
     return code
 
 
-def mapped(file: ImageFile, headers: Headers, rva: int) -> tuple[int, int]:
+def mapped(file: Readable, headers: Headers, rva: int) -> tuple[int, int]:
     """(place in the file, bytes of the section from there on) of an RVA; ImageError when no section has it."""
     for section in headers.sections:
         start, size = int(section["VirtualAddress"]), int(section["SizeOfRawData"])

@@ -26,6 +26,10 @@ FORMATS = {b"\x7fELF": "wstrace_symbols.elf", b"MZ": "wstrace_symbols.pe"}
 DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
 
 
+#: images of which only the headers in a process are known, that are kept
+MAX_LOADED = 1024
+
+
 class Sections(Resolver):
     """Image section and function of file offsets, for ELF and PE files.
 
@@ -43,6 +47,7 @@ class Sections(Resolver):
 
     def __init__(self, *, max_bytes: int = 256 << 20) -> None:
         self._images = ImageCache(max_bytes)
+        self._loaded: dict[tuple[int, str], Image | None] = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # a report and several exporters' lanes may ask one resolver
 
@@ -73,8 +78,10 @@ class Sections(Resolver):
         """The image to believe for a file, None when there is none. Counts why not."""
         known = self._images.build(build_id) if build_id else None
         path = path_of(file)
-        if known is not None or not path:
+        if known is not None:
             return known
+        if not path:
+            return self._loaded_image(file, pid)
         root = root_of(file, pid)
         if pid and not root and file.startswith("/") and not build_id and not inode[1]:
             self._counts["other_file"] += 1  # its process has ended: what has this name here may be anything
@@ -89,12 +96,24 @@ class Sections(Resolver):
             image = None
             self._counts["not_an_image"] += 1
         except (OSError, ValueError):  # ValueError: a NUL in the name
-            image = None
             self._counts["unreadable"] += 1
+            return self._loaded_image(file, pid)
         if image is not None and build_id and image.build_id != build_id:
             self._counts["other_build"] += 1
             return None
         return image
+
+    def _loaded_image(self, file: str, pid: int) -> Image | None:
+        """The sections of what a living process on Windows has loaded from there, by the headers in its memory."""
+        if not pid or not (file[1:3] == ":\\" or file.startswith("\\")):
+            return None
+        if (pid, file) not in self._loaded:
+            from wstrace_symbols.pe_memory import loaded_image
+
+            if len(self._loaded) >= MAX_LOADED:
+                self._loaded.clear()
+            self._loaded[pid, file] = loaded_image(file, pid)
+        return self._loaded[pid, file]
 
     def _read(self, file: ImageFile, root: str) -> Image | None:
         if file.identity in self._images:

@@ -1,8 +1,9 @@
-/* Known values in the structures of psapi.h, memoryapi.h and tlhelp32.h, as a C compiler lays them out.
+/* Known values in the structures of psapi.h, memoryapi.h, tlhelp32.h, sysinfoapi.h and winternl.h, as a C compiler lays them out.
    tests/golden/make_windows_layouts builds it for both widths and writes windows_layouts.json. */
 #include <windows.h>
 #include <psapi.h>
 #include <tlhelp32.h>
+#include <winternl.h>
 
 #define GOLD(name) __attribute__((section(name), used))
 #define P(n) ((void *)(UINT_PTR)(n))
@@ -47,3 +48,20 @@ GOLD("pe32w") PROCESSENTRY32W entry = {
     .dwSize = sizeof(PROCESSENTRY32W), .th32ProcessID = 42, .th32ParentProcessID = 7, .szExeFile = L"app.exe"};
 
 GOLD("token") TOKEN_PRIVILEGES token = {1, {{{20, 0}, SE_PRIVILEGE_ENABLED}}};
+
+GOLD("pbi") PROCESS_BASIC_INFORMATION pbi = {.UniqueProcessId = 42, .InheritedFromUniqueProcessId = 7};
+
+GOLD("spi") SYSTEM_PROCESS_INFORMATION spi = {
+    .NextEntryOffset = 0x180, .ImageName = {14, 16, P(0x12340)}, .UniqueProcessId = P(42),
+    .InheritedFromUniqueProcessId = P(7), .VirtualMemoryCounters = {.WorkingSetSize = 0x1000000}};
+
+GOLD("sysinfo") SYSTEM_INFO sysinfo = {.dwPageSize = 4096, .lpMaximumApplicationAddress = P(0x7ffeffff)};
+
+GOLD("version") OSVERSIONINFOW version = {
+    .dwOSVersionInfoSize = sizeof(OSVERSIONINFOW), .dwMajorVersion = 10, .dwBuildNumber = 26100};
+
+GOLD("privset") PRIVILEGE_SET privset = {1, 0, {{{20, 0}, 0}}};
+
+GOLD("joblimit") JOBOBJECT_EXTENDED_LIMIT_INFORMATION joblimit = {.BasicLimitInformation = {.LimitFlags = 0x2800}};
+
+GOLD("jobpids") JOBOBJECT_BASIC_PROCESS_ID_LIST jobpids = {3, 1, {42}};

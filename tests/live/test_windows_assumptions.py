@@ -150,7 +150,7 @@ def test_processes_that_may_not_be_opened_are_listed():
     assert found[os.getpid()].name.lower() == Path(sys.executable).name.lower()
     counters = processes.counters(winapi, winapi.GetCurrentProcess())
     mine = found[os.getpid()].resident
-    assert abs(mine - counters.working_set) < 32 << 20, "assumption: WorkingSetSize stands at 144 (x64), 112 (x86)"
+    assert abs(mine - counters.working_set) < 32 << 20, "assumption: WorkingSetSize stands at 144 (x64), 104 (x86)"
     assert user_name(winapi, os.getpid()).lower().endswith(os.environ["USERNAME"].lower())
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
-from wstrace_os.windows import layouts
+from wstrace_os.windows import job, layouts
 from wstrace_page_faults.windows.records import decode
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -140,6 +140,32 @@ def test_token_privileges(width):
     raw = bytes.fromhex(BYTES[str(width)]["token"])
     row = np.frombuffer(raw[:16], layouts.LUID_AND_ATTRIBUTES)[0]
     assert (int(row["Count"]), int(row["Attributes"])) == (1, 2)
+
+
+@WIDTHS
+def test_what_tells_of_processes(width):
+    basic = golden("pbi", layouts.PROCESS_BASIC_INFORMATION, width)[0]
+    assert basic.item() == (42, 7)
+    entry = golden("spi", layouts.SYSTEM_PROCESS_INFORMATION, width)[0]
+    assert entry.item() == (0x180, 14, 0x12340, 42, 7, 0x1000000)
+
+
+@WIDTHS
+def test_the_system_and_its_version(width):
+    assert golden("sysinfo", layouts.SYSTEM_INFO, width)[0].item() == (4096, 0x7FFEFFFF)
+    version = np.frombuffer(bytes.fromhex(BYTES[str(width)]["version"])[:276], layouts.OSVERSIONINFOW)[0]
+    assert (int(version["dwOSVersionInfoSize"]), int(version["dwBuildNumber"])) == (276, 26100)
+    required = np.frombuffer(bytes.fromhex(BYTES[str(width)]["privset"])[:20], layouts.PRIVILEGE_SET)[0]
+    assert (int(required["Count"]), bytes(required["Luid"])[0]) == (1, 20)
+
+
+@WIDTHS
+def test_the_limits_and_the_members_of_a_job(width):
+    limits = bytes.fromhex(BYTES[str(width)]["joblimit"])
+    assert len(limits) >= job._LIMITS_BYTES[width]
+    assert limits[job._LIMIT_FLAGS_AT : job._LIMIT_FLAGS_AT + 4] == (0x2800).to_bytes(4, "little")
+    members = bytes.fromhex(BYTES[str(width)]["jobpids"])
+    assert (members[0], members[4], members[job._LIST_HEAD]) == (3, 1, 42)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))),

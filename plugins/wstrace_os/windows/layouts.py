@@ -80,7 +80,7 @@ SYSTEM_PROCESS_INFORMATION = _both(
         ("ImageNameBuffer", "P", 64, 60),
         ("UniqueProcessId", "P", 80, 68),
         ("InheritedFromUniqueProcessId", "P", 88, 72),
-        ("WorkingSetSize", "P", 144, 112),
+        ("WorkingSetSize", "P", 144, 104),
     ],
     256,
     184,

@@ -173,6 +173,11 @@ def connect(pid: int, path: str = "") -> RemoteWatcher:
     try:
         peer: Any = Client(path, "AF_PIPE")
     except (OSError, ValueError) as error:
+        if getattr(error, "winerror", None) == winapi.ERROR_ACCESS_DENIED:  # there is one, with more rights than ours
+            raise Unavailable(
+                f"process {pid}'s agent refuses us: it runs elevated, or as another user",
+                "run wstrace as that process runs",
+            ) from None
         why = f"process {pid} cannot be watched from outside: it runs no agent ({error})"
         raise Unavailable(why, "call wstrace.agent() in that process") from None
     server = np.zeros(1, "<u4")

@@ -1,0 +1,54 @@
+"""The sections of an image by its headers in the process that has loaded it, where its file cannot be read.
+
+A file that was deleted or replaced, in a folder or on a server that refuses us: the article's program always reads the
+headers from the process. One page is read, which the process's loader has read before; it names no functions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wstrace.errors import Unavailable
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
+from wstrace_os.windows.interface import WindowsApi
+from wstrace_os.windows.memory import Memory
+from wstrace_symbols.image import Image, ImageError
+from wstrace_symbols.pe import read_image
+
+_HEADER_BYTES = 4096
+_MAX_ALLOCATIONS = 1 << 16
+
+
+class LoadedHeaders:
+    """The first page of an image in a process, read as the first page of a file is (see ImageFile)."""
+
+    def __init__(self, path: str, content: bytes) -> None:
+        self.path, self.size, self._content = path, len(content), content
+        self.identity = (0, 0, 0, 0)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly size bytes from offset on; ImageError beyond the page."""
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise ImageError(f"{self.path}: {size} bytes at {offset} are not in the page of its headers")
+        return self._content[offset : offset + size]
+
+
+def loaded_image(path: str, pid: int, api: WindowsApi = winapi) -> Image | None:
+    """What a living process has loaded from a path, with sections only; None where that is not to be had."""
+    try:
+        with processes.opened(api, pid, winapi.QUERY_RIGHTS) as handle:
+            base = _base(Memory(api, handle), path)
+            buffer = np.zeros(_HEADER_BYTES, "u1")
+            if not base or not api.ReadProcessMemory(handle, base, buffer.ctypes.data, buffer.nbytes, None):
+                return None
+        return read_image(LoadedHeaders(path, buffer.tobytes()))
+    except (Unavailable, ImageError):
+        return None
+
+
+def _base(memory: Memory, path: str) -> int:
+    for _, allocation in zip(range(_MAX_ALLOCATIONS), memory.allocations(), strict=False):
+        if allocation.type == winapi.MEM_IMAGE and allocation.file == path:
+            return allocation.start
+    return 0
