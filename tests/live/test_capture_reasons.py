@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,19 @@ def test_what_came_while_it_was_attached_is_told_apart(attach: Callable[..., Any
     hidden = trace.usage.minor + trace.usage.major - trace.ledger("counted")
     assert hidden >= 20  # one huge page or 2048 small ones, and more
     assert trace.context.info.notes[0] == f"{hidden:,} that came while it was being attached"
+
+
+def test_what_comes_after_the_trace_is_none_of_its_hidden_faults(attach: Callable[..., Any]) -> None:
+    """Of a process that goes on the system's account goes on, too."""
+    code = "print(flush=True)\nwhile True: bytearray(1 << 20)"
+    with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        trace = attach(process.pid)
+        end = time.monotonic() + 0.3
+        trace.drain(lambda: time.monotonic() > end)
+        trace.stop()
+        process.kill()
+    notes = trace.context.info.notes
+    assert notes[-1] == "those that came after the end of the trace"
+    assert not [note for note in notes if "without a fault" in note or "not known" in note]

@@ -33,12 +33,18 @@ class Account:
         self._armed, self._side = armed, side
         self._kinds = [(kind, [lane for lane in lanes if lane.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
         self._before = 0
+        self._at_end: int | None = None
 
     def begin(self) -> None:
         """All events are there: what the system accounts to attached targets by now, no event has counted."""
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._armed.counts(kind)[0] for kind, _ in self._kinds)
             self._before = max(self._usage() - counted, 0)
+
+    def end(self) -> None:
+        """The events are about to end: what the system accounts later to targets that go on is not of the trace."""
+        if any(target.wait(0) is None for target in self._context.targets):
+            self._at_end = self._usage()
 
     def so_far(self, late: int) -> None:
         """The ledger while the trace goes on, from the rings alone."""
@@ -83,7 +89,7 @@ class Account:
         if lost := max(self._side.lost, self._armed.counts(SIDE)[1] or 0):
             ledger.set("lost_side_band", lost, self._source)
         if self._context.targets:
-            self._explain(self._usage() - counted_in_all)
+            self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
 
     def _usage(self) -> int:
         return sum(target.usage().faults or 0 for target in self._context.targets)
@@ -112,6 +118,8 @@ class Account:
             note(f"{rest:,} {why}")
         elif not self._settings.kernel:
             note("faults that kernel code took on the target's memory, if there were any (level user)")
+        if self._at_end is not None:
+            note("those that came after the end of the trace")
 
     def _causes(self) -> list[str]:
         """What rusage may have counted and no event has. The first is always there: get_user_pages() has no event."""

@@ -321,6 +321,7 @@ class PageFaults(Source):
             return
         self._started = False
         try:
+            self._account.end()
             self._armed.disarm()
             failed = True
             try:
