@@ -274,7 +274,7 @@ class PageFaults(Source):
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
         columns = merge([(lane.give(until), lane.major) for lane in self._lanes])
         times = columns["time_ns"]
-        if self._side.lost:
+        if len(times):
             self._meet(columns["pid"])
         window, self._watermark = (self._watermark, max(watermark, self._watermark)), max(watermark, self._watermark)
         if not len(times):
@@ -304,12 +304,13 @@ class PageFaults(Source):
                 self._side.live.pop(pid, None)
 
     def _meet(self, pids: NDArray[Any]) -> None:
-        """After a loss in the side band: processes that fault and that no record has told of: their births are lost."""
+        """Processes that fault and that no record has told of: the records of their births were lost."""
         now = now_ns()
-        for pid in {*distinct(pids).tolist()} - self._met - self._side.live.keys():
+        for pid in {*distinct(pids).tolist()} - self._met - self._side.live.keys() - self._side.ended:
             self._met.add(pid)
             with contextlib.suppress(Unavailable):  # it has ended
-                self._side.seen(pid, now)
+                if not procfs.stat(pid).gone:
+                    self._side.seen(pid, now)
 
     # -- stop ------------------------------------------------------------------------------------------------------
 

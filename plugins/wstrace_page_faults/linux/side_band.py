@@ -48,6 +48,7 @@ _SAMPLE_ID = 16  # TID and TIME at the end of every record
 assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
 _UNKNOWN_CODE = -1
 _CACHE = 4096
+_KEPT = 1 << 16
 _HEAP_WITHIN = 1 << 30  # arch_randomize_brk(): up to 32 MiB above the image on x86-64, 1 GiB on arm64
 _END = (1 << 64) - 1
 
@@ -95,6 +96,8 @@ class SideBand:
         shared: SharedSpaces | None = None,
     ) -> None:
         self.live: dict[int, Live] = {}
+        #: those that have ended lately: their last faults come with or after the record of it
+        self.ended: set[int] = set()
         self.lost = self.records = 0
         #: records were lost: the mappings of live processes must be read again
         self.stale = False
@@ -246,6 +249,9 @@ class SideBand:
             self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXIT, live.name, _UNKNOWN_CODE))
         if not live.threads:
             del self.live[pid]
+            if len(self.ended) >= _KEPT:
+                self.ended.clear()
+            self.ended.add(pid)
             self._forget(pid)
             self._shared.left(pid)
             code = self._code(pid)
