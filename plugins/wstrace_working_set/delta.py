@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from wstrace.schema import KIND_FILE, KIND_SHIFT, KINDS
 from wstrace_os.intervals import cut, overlap, without
 from wstrace_working_set.places import places
 from wstrace_working_set.working_set import WorkingSet, working_set
+
+if TYPE_CHECKING:
+    from wstrace_working_set.backend import Backend
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
 DeltaBy = Literal["module", "kind", "section"]
@@ -91,13 +94,14 @@ class Delta:
     def _count_faults(self) -> None:
         minor, major = self._backend().faults()
         self.minor_faults = minor - self._faults[0]
-        self.major_faults = None if major is None else major - self._faults[1]
+        before = self._faults[1]
+        self.major_faults = None if major is None or before is None else major - before
 
     @staticmethod
-    def _backend() -> Any:
-        from wstrace_os import backend
+    def _backend() -> Backend:
+        from wstrace_working_set.backend import backend
 
-        return backend(__package__)
+        return backend()
 
     def _compare(self, written: Runs | None) -> None:
         old, new = _resident(self.before), _resident(self.after)

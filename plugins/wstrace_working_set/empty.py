@@ -48,10 +48,10 @@ def empty_working_set(pid: int | None = None, *, others: bool = False) -> Emptie
         TargetExited: the process is gone.
         Unavailable: the system refuses, or it is another user's and others is False.
     """
-    from wstrace_os import backend
+    from wstrace_working_set.backend import backend
 
     strings = Dictionary()
-    with backend(__package__).Space(os.getpid() if pid is None else pid) as space:
+    with backend().Space(os.getpid() if pid is None else pid) as space:
         if not others and not space.owned():
             raise Unavailable(f"process {space.pid} ({space.name}) belongs to another user", "say others=True to go on")
         mappings = space.mappings(strings)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from wstrace.batch import Batch
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level, Source, Target
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
 from wstrace_working_set.working_set import read
+
+if TYPE_CHECKING:
+    from wstrace_working_set.backend import HeldSpace, Keeper
 
 _FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.5  # between two looks whether the target executes another program, doubled
 
@@ -35,28 +38,27 @@ class FinalSnapshotSource(Source):
 
     def __init__(self, *, longest: float = 600.0) -> None:
         self._longest = longest
-        self._keepers: dict[Target, Any] = {}
-        self._spaces: dict[Target, Any] = {}  # what is held of each
+        self._keepers: dict[Target, Keeper] = {}
+        self._spaces: dict[Target, HeldSpace] = {}  # what is held of each
         self._pause, self._until = _FIRST_SECONDS, 0.0
         self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
 
     @classmethod
     def probe(cls) -> Level:
         """full, or none with what lifts it: tried on the calling process."""
-        from wstrace_os import backend
+        from wstrace_working_set.backend import backend
 
-        level: Level = backend(__package__).probe_keeper()
-        return level
+        return backend().probe_keeper()
 
     def start(self, context: Context) -> None:
         """Makes a keeper for each launched target: they have executed their command when drain() is called."""
-        from wstrace_os import backend
+        from wstrace_working_set.backend import backend
 
         self._context = context
         with contextlib.suppress(Unavailable):
             for target in context.targets:
                 if target.launched:
-                    self._keepers[target] = backend(__package__).make_keeper()
+                    self._keepers[target] = backend().make_keeper()
         self._until = time.monotonic() + self._longest
 
     def drain(self, timeout: float) -> Iterable[Batch]:

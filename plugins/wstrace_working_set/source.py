@@ -60,17 +60,16 @@ class WorkingSetSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """The level that this machine gives, tried on the calling process."""
-        from wstrace_os import backend
+        from wstrace_working_set.backend import backend
 
-        level: Level = backend(__package__).probe()
-        return level
+        return backend().probe()
 
     def start(self, context: Context) -> None:
         """Checks that the targets can be read; a launched one is read from its first interval on."""
-        from wstrace_os import backend
+        from wstrace_working_set.backend import backend
 
         self._context = context
-        self._backend = backend(__package__)
+        self._backend = backend()
         launched = any(target.launched for target in context.targets)
         if self._interval is None:
             self._pause = _FIRST_SECONDS if launched else math.inf

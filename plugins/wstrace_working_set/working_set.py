@@ -25,8 +25,8 @@ from wstrace.schema import (
     RESIDENT_PAGES,
 )
 from wstrace.text import printable, size
-from wstrace_os import backend
 from wstrace_os.snapshots import address_space, parts
+from wstrace_working_set.backend import Space, backend
 
 By = Literal["module", "mapping", "kind"]
 
@@ -210,15 +210,15 @@ def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictio
     """
     strings = Dictionary() if strings is None else strings
     started = time.thread_time()
-    with backend("wstrace_working_set").Space(os.getpid() if pid is None else pid) as space:
+    with backend().Space(os.getpid() if pid is None else pid) as space:
         return read(space, strings, shares=shares, started=started)
 
 
-def read(space: Any, strings: Dictionary, *, shares: bool = False, started: float | None = None) -> WorkingSet:
+def read(space: Space, strings: Dictionary, *, shares: bool = False, started: float | None = None) -> WorkingSet:
     """What is in an opened address space now; raises as working_set() does.
 
     Args:
-        space: a Space of this system's half; see the package's docstring.
+        space: of the running system.
         started: the thread's CPU seconds at which the reading began.
     """
     started = time.thread_time() if started is None else started

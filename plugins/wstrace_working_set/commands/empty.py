@@ -42,11 +42,11 @@ def _ask(pid: int) -> None:
     """Asks on the terminal. Raises UsageError where nobody can answer."""
     import sys
 
-    from wstrace_os import backend
+    from wstrace_working_set.backend import backend
 
     if not sys.stdin.isatty():
         raise UsageError("empty asks before it acts, and nobody is there to answer", "add --yes")
-    with backend("wstrace_working_set").Space(pid) as space:
+    with backend().Space(pid) as space:
         name, owned = printable(space.name), space.owned()
     whose = "" if owned else " of another user"
     click.confirm(f"Take the pages of process {pid} ({name}){whose} out of memory?", abort=True, err=True)

@@ -58,9 +58,9 @@ def _size(n_bytes: int | None) -> str:
 
 def _processes() -> Iterator[Process]:
     """Every process with an address space; one that ends meanwhile is left out, one that refuses is not."""
-    from wstrace_os import backend
+    from wstrace_working_set.backend import backend
 
-    system = backend("wstrace_working_set")
+    system = backend()
     for pid, name, user, resident in system.listed():
         private, large = system.private_and_large(pid)
         private = None if private is None else min(private, resident)  # they are not read at the same moment

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ _USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
 
 
 class Space:
-    """An opened process; see the package's docstring."""
+    """An opened process; see backend.Space."""
 
     page_size = pm.PAGE
 
@@ -43,7 +43,7 @@ class Space:
         return {name: column[columns["end"] <= _USER_END] for name, column in columns.items()}
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
-        """Runs of pages; see the package's docstring."""
+        """Runs of pages; see backend.Space."""
         status = self._status()
         locked, hugetlb = self._special(mappings, status)
         zero_huge = windows = None
@@ -88,7 +88,7 @@ class Space:
         """Closes its files."""
         self._pagemap.close()
 
-    def __enter__(self) -> Space:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

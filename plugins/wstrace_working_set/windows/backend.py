@@ -108,7 +108,7 @@ def faults() -> tuple[int, int | None]:
 
 
 class Space:
-    """An opened process; see the package's docstring.
+    """An opened process; see backend.Space.
 
     Args:
         pid: the process.
@@ -192,7 +192,7 @@ class Space:
         return windows_blocks.attributes(values)
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
-        """Runs of resident pages; see the package's docstring. Share counts end at 7: 7 or more."""
+        """Runs of resident pages; see backend.Space. Share counts end at 7: 7 or more."""
         blocks = self._with_locked(self._blocks if shares else windows_blocks.without_shares(self._blocks))
         index, pages = windows_blocks.runs(blocks, self.page_size, mappings["start"])
         first = blocks[index]
