@@ -57,7 +57,7 @@ def test_a_plain_unpacker_reads_every_frame(trace):
     import zlib
 
     path, batches = trace
-    data, at, rows, seqs, va = path.read_bytes(), 0, 0, [], []
+    data, at, rows, seqs, va, times = path.read_bytes(), 0, 0, [], [], []
     unpacker = msgpack.Unpacker(strict_map_key=False)
     unpacker.feed(data)
     for ident, kind, seq, length, crc, body in unpacker:
@@ -68,19 +68,21 @@ def test_a_plain_unpacker_reads_every_frame(trace):
         seqs.append(seq)
         if kind == 3 and body["s"] == "page_fault":
             rows += body["n"]
-            kind_, chain, codec, raw_len, packed = body["c"]["va"]
-            assert (kind_, chain[0][0], codec, raw_len) == ("u64", "delta", "zstd", 8 * body["n"])
             from wstrace_msgpack.format.columns import zstd
 
-            assert chain[1:] == [["shuffle"]]
-            planes = np.frombuffer(zstd().decompress(packed), "|u1").reshape(8, body["n"])
-            differences = np.ascontiguousarray(planes.T).view("<u8")[:, 0]
-            va.append(np.cumsum(differences, dtype="<u8") + np.uint64(chain[0][1]))
+            for name, filters, values in (("va", ["delta"], va), ("time_ns", ["delta", "shuffle"], times)):
+                kind_, chain, codec, raw_len, packed = body["c"][name]
+                assert (kind_, [f[0] for f in chain], codec, raw_len) == ("u64", filters, "zstd", 8 * body["n"])
+                raw = np.frombuffer(zstd().decompress(packed), "|u1")
+                if "shuffle" in filters:
+                    raw = np.ascontiguousarray(raw.reshape(8, body["n"]).T).reshape(-1)
+                values.append(np.cumsum(raw.view("<u8"), dtype="<u8") + np.uint64(chain[0][1]))
         at = end
     assert at == len(data)
     assert seqs == list(range(len(seqs)))
     assert rows == N
     assert np.array_equal(np.concatenate(va), np.concatenate([batch["va"] for batch in batches]))
+    assert np.array_equal(np.concatenate(times), np.concatenate([batch["time_ns"] for batch in batches]))
     assert kind == 7
     assert body["clean"] is True
 

@@ -18,9 +18,9 @@ from wstrace_msgpack.format.values import Body
 TYPES = {dtype: name for name, dtype in DTYPES.items()}
 #: columns whose neighbours differ by little: 5 instead of 7 bytes a record on real captures
 DELTA = frozenset({"time_ns", "va", "start", "end", "id"})
-#: filter `shuffle`: of these 8-byte columns the high bytes of neighbours are alike. Behind delta, zstd takes a third of
-#: the time for a time and half of it for an address, and both become smaller; of other columns it gains nothing
-SHUFFLED = frozenset({"time_ns", "va", "start", "end"})
+#: filter `shuffle`: behind delta, the high bytes of times are zeros. On a real capture it makes a record 8 % smaller at
+#: no cost of time, neither to write nor to read; addresses became 0.4 % smaller and took longer to read
+SHUFFLED = frozenset({"time_ns"})
 _SMALL = 64  # bytes below which a codec only adds its own head
 
 
