@@ -39,10 +39,13 @@ def by_section(taken: WorkingSet) -> list[Owner]:
     names, group = np.unique(label.astype(str), return_inverse=True)
 
     mapped = np.repeat((mappings["end"] - mappings["start"]).astype(np.float64) / sizes, sizes)
-    resident, private = (_pages(taken, mask, sizes, first) for mask in (None, PAGE_EXCLUSIVE))
+    exclusive = taken.runs["flags"] & PAGE_EXCLUSIVE != 0
+    resident, private, tables = (
+        _pages(taken, taken.resident & mask, sizes, first) for mask in (True, exclusive, taken.tables)
+    )
     kind = np.zeros(len(names), np.intp)
     kind[group] = np.repeat(kinds, sizes)
-    sums = [np.bincount(group, column, len(names)) for column in (resident, private, mapped)]
+    sums = [np.bincount(group, column, len(names)) for column in (resident, private, mapped, tables)]
     owners = [
         Owner(str(name), KINDS[min(int(kind[i]), len(KINDS) - 1)], *(int(column[i]) for column in sums))
         for i, name in enumerate(names)
@@ -61,11 +64,10 @@ def _images(taken: WorkingSet) -> NDArray[np.bool_]:
 
 
 def _pages(
-    taken: WorkingSet, flag: int | None, sizes: NDArray[np.int64], first: NDArray[np.int64]
+    taken: WorkingSet, mask: NDArray[np.bool_], sizes: NDArray[np.int64], first: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Resident bytes of each page of a mapping that is split, and of each other mapping as a whole."""
+    """Bytes of those runs on each page of a mapping that is split, and of each other mapping as a whole."""
     runs, page = taken.runs, taken.page_size
-    mask = taken.resident if flag is None else taken.resident & (runs["flags"] & flag != 0)
     row, pages = runs["row"][mask].astype(np.int64), runs["pages"][mask].astype(np.int64)
     split = sizes[row] > 1
     found = np.bincount(first[row[~split]], pages[~split].astype(np.float64), int(sizes.sum()))

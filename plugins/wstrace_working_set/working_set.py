@@ -45,18 +45,22 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What one owner has: resident bytes, those of them that no other process has, and the bytes it has mapped."""
+    """What one owner has: resident bytes, those of them that no other process has, and the bytes it has mapped.
+
+    tables: resident bytes of page tables, which are neither private nor shared (Windows).
+    """
 
     name: str
     kind: str
     resident: int
     private: int
     mapped: int
+    tables: int = 0
 
     @property
     def shared(self) -> int:
         """Resident bytes that other processes have too."""
-        return self.resident - self.private
+        return self.resident - self.private - self.tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +117,14 @@ class WorkingSet:
 
         On Windows the total holds page tables too, which are neither: Private + Shared + Page tables = Total.
         """
+        return self.total_bytes - self.private_bytes - self.count(self.resident & self.tables)
+
+    @property
+    def tables(self) -> NDArray[Any]:
+        """Mask of the runs that are page tables, shape (n,)."""
         kernel = (self.mappings["flags"][self.runs["row"]] >> KIND_SHIFT) & 15 == KIND_KERNEL
-        neither = kernel & (self.runs["flags"] & (PAGE_EXCLUSIVE | PAGE_SHARED) == 0)
-        return self.total_bytes - self.private_bytes - self.count(self.resident & neither)
+        mask: NDArray[Any] = kernel & ((self.runs["flags"] & (PAGE_EXCLUSIVE | PAGE_SHARED)) == 0)
+        return mask
 
     @property
     def swapped_bytes(self) -> int:
@@ -153,6 +162,7 @@ class WorkingSet:
         resident = np.bincount(of_run, weights, len(groups))
         exclusive = (self.runs["flags"] & PAGE_EXCLUSIVE) != 0
         private = np.bincount(of_run, np.where(exclusive, weights, 0), len(groups))
+        tables = np.bincount(of_run, np.where(self.tables, weights, 0), len(groups))
         owners = [
             Owner(
                 self._group_name(what, int(row)),
@@ -160,6 +170,7 @@ class WorkingSet:
                 int(resident[i]),
                 int(private[i]),
                 int(mapped[i]),
+                int(tables[i]),
             )
             for i, row in enumerate(first)
         ]

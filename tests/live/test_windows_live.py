@@ -14,9 +14,9 @@ if sys.platform != "win32":
     pytest.skip("only on Windows: the kernel's own watch", allow_module_level=True)
 
 from wstrace_os.windows import process as processes
-from wstrace_os.windows.backend import _wine_version, platform
+from wstrace_os.windows.backend import platform
 
-if _wine_version():
+if processes.wine_version():
     pytest.skip("only on Windows itself: Wine's watch is a stub", allow_module_level=True)
 
 import wstrace

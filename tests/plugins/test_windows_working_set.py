@@ -23,6 +23,7 @@ from wstrace.schema import (
 from wstrace_mapped_files.windows.backend import listing, mapped_file
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows.listing import listed, user_name
+from wstrace_working_set.sections import by_section
 from wstrace_working_set.windows import blocks as windows_blocks
 from wstrace_working_set.windows.backend import LARGE_PAGE, REASONS, Space, private_and_large
 from wstrace_working_set.working_set import read
@@ -356,6 +357,10 @@ def test_private_and_shared_and_page_tables_are_the_total(pointer):
     assert taken.private_bytes == PAGE
     assert taken.shared_bytes == 4 * PAGE
     assert taken.private_bytes + taken.shared_bytes + taken.page_table_bytes == taken.total_bytes == taken.totals.total
+    for owners in (taken.by("module"), taken.by("kind"), taken.by("mapping"), by_section(taken)):
+        assert sum(owner.private for owner in owners) == taken.private_bytes
+        assert sum(owner.shared for owner in owners) == taken.shared_bytes
+        assert sum(owner.tables for owner in owners) == taken.page_table_bytes
 
 
 def test_a_32_bit_process_of_a_64_bit_windows_has_no_page_tables_where_it_may_have_code():

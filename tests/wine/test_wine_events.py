@@ -109,8 +109,9 @@ import signal, sys, threading, time
 from wstrace.cli import main
 before = signal.getsignal(signal.SIGBREAK)
 def press():
-    while signal.getsignal(signal.SIGBREAK) == before:  # however long the start takes
+    while not any(thread.name == "wstrace-drain" for thread in threading.enumerate()):  # however long the start takes
         time.sleep(0.05)
+    assert signal.getsignal(signal.SIGBREAK) != before
     time.sleep(0.5)
     signal.raise_signal(signal.SIGBREAK)
 threading.Thread(target=press, daemon=True).start()

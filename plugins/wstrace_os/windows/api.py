@@ -34,6 +34,7 @@ WATCH_RIGHTS = QUERY_RIGHTS | PROCESS_SET_INFORMATION | SYNCHRONIZE
 EMPTY_RIGHTS = QUERY_RIGHTS | PROCESS_SET_QUOTA
 
 # -- error codes --------------------------------------------------------------------------------------------------
+ERROR_INVALID_FUNCTION = 1
 ERROR_ACCESS_DENIED = 5
 ERROR_INVALID_HANDLE = 6
 ERROR_BAD_LENGTH = 24

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Platform, Target, Usage
@@ -169,7 +168,7 @@ class WindowsPlatform(Platform):
             "python": f"{machine.python_version()}, {8 * winapi.POINTER}-bit",
             "privilege": "administrator" if token.elevated(winapi) else "user",
         }
-        wine = _wine_version()
+        wine = processes.wine_version()
         return {**shown, "wine": f"{wine}: the watch of working sets is a stub there"} if wine else shown
 
     def remedies(self) -> Mapping[str, str]:
@@ -203,12 +202,3 @@ def _refused(command: str, error: OSError) -> CommandNotFound | CannotExecute:
         return CommandNotFound(f"there is no command {command!r}", "give its path, or look at PATHEXT and PATH")
     remedy = "run wstrace in an elevated terminal" if code == _ERROR_ELEVATION_REQUIRED else ""
     return CannotExecute(f"{command!r} cannot be executed: {error.strerror} ({code})", remedy)
-
-
-def _wine_version() -> str:
-    """Wine's version, "" on Windows: ntdll exports wine_get_version there only."""
-    try:
-        version: Any = processes.wine_get_version()
-    except Unavailable:
-        return ""
-    return version.decode("ascii", "replace") if version else ""

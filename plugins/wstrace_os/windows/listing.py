@@ -8,7 +8,8 @@ those of phnt), tlhelp32.h, LookupAccountSidW.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -25,7 +26,8 @@ _STATUS_INFO_LENGTH_MISMATCH = 0xC000_0004
 _FIRST_BYTES, _MAX_BYTES = 1 << 19, 1 << 27
 _NAME_CHARS = 256
 _MAX_ACCOUNTS = 256
-_accounts: dict[tuple[int, bytes], str] = {}
+#: machine -> SID -> name
+_accounts: WeakKeyDictionary[Any, dict[bytes, str]] = WeakKeyDictionary()
 
 
 class Listed(NamedTuple):
@@ -54,12 +56,12 @@ def user_name(api: WindowsApi, pid: int) -> str:
 
 
 def _account(api: WindowsApi, sid: bytes) -> str:
-    key = (id(api), sid)  # a question may go to a server of the domain
-    if key not in _accounts:
-        if len(_accounts) >= _MAX_ACCOUNTS:
-            _accounts.clear()
-        _accounts[key] = _looked_up(api, sid)
-    return _accounts[key]
+    accounts = _accounts.setdefault(api, {})  # a question may go to a server of the domain
+    if sid not in accounts:
+        if len(accounts) >= _MAX_ACCOUNTS:
+            accounts.clear()
+        accounts[sid] = _looked_up(api, sid)
+    return accounts[sid]
 
 
 def _looked_up(api: WindowsApi, sid: bytes) -> str:

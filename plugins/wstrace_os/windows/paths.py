@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,8 @@ _MAX_VOLUMES = 1024
 _CHARS = 1024
 _MAX_PATH = 259
 
-#: (machine, device) -> (drive letter or folder, "" for none; when it was asked)
-_drives: dict[tuple[int, str], tuple[str, float]] = {}
+#: machine -> device -> (drive letter or folder, "" for none; when it was asked)
+_drives: WeakKeyDictionary[Any, dict[str, tuple[str, float]]] = WeakKeyDictionary()
 
 
 def utf16(units: NDArray[Any]) -> str:
@@ -81,14 +82,14 @@ def openable(path: str) -> str:
 
 def _drive(api: WindowsApi, device: str) -> str:
     """`C:` or `C:\folder` of a device, "" where it is nowhere now."""
-    key, now = (id(api), device), time.perf_counter()
-    known = _drives.get(key)
+    drives, now = _drives.setdefault(api, {}), time.perf_counter()
+    known = drives.get(device)
     if known is None or (not known[0] and now - known[1] >= _MISS_SECONDS):
         found = _drive_letters(api)
         if device not in found:
             found |= {d: folder for d, folder in _mounted_folders(api).items() if d not in found}
-        _drives.update({(id(api), d): (name, now) for d, name in {device: "", **found}.items()})
-    return _drives[key][0]
+        drives.update({d: (name, now) for d, name in {device: "", **found}.items()})
+    return drives[device][0]
 
 
 def _drive_letters(api: WindowsApi) -> dict[str, str]:

@@ -194,5 +194,13 @@ def times(api: WindowsApi, handle: int) -> tuple[int, int, int, int]:
     return created, ended, kernel, user
 
 
-#: Wine only
-wine_get_version = declare("ntdll.dll", "wine_get_version", ctypes.c_char_p)
+_wine_get_version = declare("ntdll.dll", "wine_get_version", ctypes.c_char_p)
+
+
+def wine_version() -> str:
+    """Wine's version, "" on Windows: ntdll exports wine_get_version there only."""
+    try:
+        version = _wine_get_version()
+    except Unavailable:
+        return ""
+    return str(version, "ascii", "replace") if version else ""

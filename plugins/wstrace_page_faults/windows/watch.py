@@ -24,6 +24,8 @@ from wstrace_os.windows.layouts import (
 from wstrace_page_faults.windows.records import Changes, decode
 
 KERNEL_RECORDS = 1024
+#: what a system answers that has no GetWsChangesEx: then GetWsChanges is asked, which tells no threads
+_NOT_THERE = (winapi.ERROR_INVALID_FUNCTION, winapi.ERROR_INVALID_PARAMETER, winapi.ERROR_CALL_NOT_IMPLEMENTED)
 _MAX_RECORDS = 1 << 20  # 32 MiB: more than any kernel keeps
 
 #: (machine, pid) of every watch of this process
@@ -80,17 +82,19 @@ class Watch:
         if code not in (0, winapi.ERROR_NO_MORE_ITEMS):
             raise Unavailable(
                 f"InitializeProcessForWsWatch succeeded but nothing is watched: GetWsChanges fails with {code} "
-                f"({winapi.meaning(code)}); it is a stub here, as under Wine",
-                "record on Windows itself; report, replay and convert work here",
+                f"({winapi.meaning(code)}); it is a stub here{', as under Wine' if processes.wine_version() else ''}",
+                "record on Windows itself, with a 64-bit Python; report, replay and convert work here",
             )
         if code == 0:
             self._pending = self._take()
 
     def _first_look(self) -> None:
-        """GetWsChangesEx came with Vista; and is somebody watching already?"""
+        """GetWsChangesEx came with Vista, and WOW64 may not pass it on; and is somebody watching already?"""
         try:
             code = self._query()
         except Unavailable:
+            code = winapi.ERROR_CALL_NOT_IMPLEMENTED
+        if code in _NOT_THERE:
             self._extended = False
             self._allocate(KERNEL_RECORDS + 1)
             code = self._query()
