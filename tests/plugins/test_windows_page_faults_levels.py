@@ -59,6 +59,16 @@ def test_a_later_windows_that_shows_them_again_is_believed_by_trial():
     list(source.stop())
 
 
+def test_a_session_that_traces_ourselves_is_in_nobodys_way():
+    windows = new_machine()
+    windows.processes[1].allocations = windows.processes[7].allocations
+    ours, context = traced(windows, 1)
+    other, _ = traced(windows)
+    assert context.info.level.name == "user"
+    list(other.stop())
+    list(ours.stop())
+
+
 def test_one_that_hides_them_from_the_privilege_too_is_worded_as_not_known():
     windows = new_machine()
     windows._hides_kernel = lambda: True

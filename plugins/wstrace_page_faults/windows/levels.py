@@ -6,6 +6,8 @@ SeDebugPrivilege is switched on in the caller, and counts what it leaves out now
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace.schema import FAULT_PC_KERNEL
@@ -39,7 +41,10 @@ def expected(api: WindowsApi) -> Level:
 def known(api: WindowsApi) -> Level:
     """As expected(), and tried where that says that something is left out: a later Windows may not."""
     level = expected(api)
-    return level if level.name == "full" else tried(api)
+    if level.name != "full":
+        with suppress(Unavailable):  # another session of this process has our watch
+            return tried(api)
+    return level
 
 
 def _hidden(api: WindowsApi) -> Level:
