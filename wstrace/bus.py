@@ -1,4 +1,4 @@
-"""Bus: a bounded queue, the enrichers in order, and one guarded lane an exporter.
+"""Bus: a bounded queue, the enrichers in order, and one guarded queue per exporter.
 
 publish() never blocks. What does not fit is dropped and counted; an exporter that is slow, raises or hangs costs only
 itself. Every queue is bounded in bytes, so memory does not depend on the length of a trace.
@@ -132,7 +132,7 @@ class Worker(abc.ABC):
         """After the last batch."""
 
 
-class Lane(Worker):
+class ExporterQueue(Worker):
     """An exporter's own queue, thread and guard."""
 
     def __init__(self, exporter: Exporter, ledger: Ledger, limit: int = QUEUE_BYTES) -> None:
@@ -216,12 +216,12 @@ class Lane(Worker):
 
 
 class Bus(Worker):
-    """Takes batches from the sources, passes them through the enrichers and offers them to every lane."""
+    """Takes batches from the sources, passes them through the enrichers and offers them to every queue."""
 
     def __init__(
         self,
         enrichers: Sequence[Enricher],
-        lanes: Sequence[Lane],
+        exporter_queues: Sequence[ExporterQueue],
         ledger: Ledger,
         limit: int = QUEUE_BYTES,
         patience: float = STOP_SECONDS,
@@ -229,7 +229,7 @@ class Bus(Worker):
         super().__init__("bus", limit)
         self.enrichers = list(enrichers)
         self.detached: dict[str, str] = {}
-        self.lanes = list(lanes)
+        self.exporter_queues = list(exporter_queues)
         self._ledger = ledger
         self._patience = patience  # seconds that a worker which does not move on may hold up a patient source
         self.published = 0
@@ -249,7 +249,7 @@ class Bus(Worker):
         """Waits until every queue is nearly empty, no longer than one that hangs may cost: for a patient source."""
         held, since = -1, time.monotonic()
         while not stopping.is_set():
-            waiting = max(worker.queue.bytes for worker in (self, *self.lanes))
+            waiting = max(worker.queue.bytes for worker in (self, *self.exporter_queues))
             if waiting != held:
                 held, since = waiting, time.monotonic()
             if waiting < PATIENT_BYTES or time.monotonic() - since > self._patience:
@@ -261,11 +261,11 @@ class Bus(Worker):
         for enricher in list(self.enrichers):
             with named(f"enricher {enricher.name}"):
                 self._guard(enricher, functools.partial(_begin, enricher, context))
-        for worker in (*self.lanes, self):
+        for worker in (*self.exporter_queues, self):
             worker.thread.start()
 
     def take(self, batch: Batch) -> None:
-        """One batch through the enrichers to the lanes."""
+        """One batch through the enrichers to the exporters' queues."""
         self._in_flight = len(batch)
         self._pass_on([batch], self.enrichers)
         self._in_flight = 0
@@ -280,7 +280,7 @@ class Bus(Worker):
             self._pass_on(self._guard(enricher, enricher.close), self.enrichers[position + 1 :])
 
     def finish(self, seconds: float = STOP_SECONDS) -> None:
-        """Drains the queue, then every lane, in at most so many seconds each; counts the rest."""
+        """Drains the queue, then every exporter's queue, in at most so many seconds each; counts the rest."""
         now = time.monotonic()
         self.stop(now + seconds * _DRAIN_SHARE)
         self.thread.join(seconds)
@@ -289,19 +289,19 @@ class Bus(Worker):
             self.hanging = f"enricher {self._at_work} did not finish in {seconds:g} s"
         for last in (False, True):
             now = time.monotonic()
-            lanes = [lane for lane in self.lanes if lane.exporter.ends_last is last]
-            for lane in lanes:
-                lane.stop(now + seconds * _DRAIN_SHARE)
-            for lane in lanes:
-                lane.join(now + seconds, seconds)
+            queues = [queue for queue in self.exporter_queues if queue.exporter.ends_last is last]
+            for queue in queues:
+                queue.stop(now + seconds * _DRAIN_SHARE)
+            for queue in queues:
+                queue.join(now + seconds, seconds)
 
     def _pass_on(self, batches: Iterable[Batch], enrichers: Sequence[Enricher]) -> None:
         batches = list(batches)
         for enricher in list(enrichers):
             batches = [out for batch in batches for out in self._enrich(enricher, batch)]
         for batch in batches:
-            for lane in self.lanes:
-                lane.offer(batch)
+            for queue in self.exporter_queues:
+                queue.offer(batch)
 
     def _enrich(self, enricher: Enricher, batch: Batch) -> list[Batch]:
         return self._guard(enricher, lambda: enricher.enrich(batch), otherwise=[batch])
@@ -322,11 +322,11 @@ class Bus(Worker):
             return list(otherwise)
 
     def statistics(self) -> dict[str, object]:
-        """published rows, queue, and the counts of every enricher and lane by name."""
+        """published rows, queue, and the counts of every enricher and exporter by name."""
         return {
             "published": self.published,
             "queued_bytes": self.queue.bytes,
             "peak_bytes": self.queue.peak_bytes,
             "enrichers": {e.name: {**counts(e), "detached": self.detached.get(e.name, "")} for e in self.enrichers},
-            "lanes": {lane.name: lane.statistics() for lane in self.lanes},
+            "lanes": {queue.name: queue.statistics() for queue in self.exporter_queues},
         }

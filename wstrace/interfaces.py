@@ -164,7 +164,7 @@ class Source(abc.ABC):
     def cancel(self) -> None:
         """Instead of start() and stop(), when the session could not start: gives up what open() took."""
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied handles and takes no lock. Nothing is emitted."""
 
     def statistics(self) -> Mapping[str, int | float]:
@@ -253,7 +253,7 @@ class Exporter(abc.ABC):
     def cancel(self) -> None:
         """Instead of close() when the session could not start: prints nothing, leaves no file behind."""
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied descriptors, writes nothing and takes no lock."""
 
     def statistics(self) -> Mapping[str, int | float]:

@@ -34,6 +34,8 @@ NOT_INSTALLED = (
     f"wstrace's own plugins are not found: {Path(__file__).parent.parent} is not installed for {sys.executable}",
     f"run: {sys.executable} -m pip install -e {Path(__file__).parent.parent}",
 )
+#: methods of earlier versions -> their names now
+RENAMED = {"abandon": "after_fork_in_child"}
 #: hooks of earlier versions -> what a plugin does instead
 GONE = {
     "wstrace_api": "wstrace's own names are fixed: offer yours in your own package, and leave the hook out",
@@ -260,6 +262,13 @@ class Plugins:
         raise UsageError(f"there is no {role} {name!r}", nearest(name, known))
 
 
+def current(cls: type) -> None:
+    """Raises UsageError for a class that still has a method's earlier name, which nobody would call."""
+    for old, new in RENAMED.items():
+        if issubclass(cls, Source | Exporter) and hasattr(cls, old):
+            raise UsageError(f"{cls.__name__}.{old}() is called {new}() now", "rename the method in the plugin")
+
+
 def _classes_of(base: type) -> Callable[[Any], Any]:
     """A check of a hook that gives classes: each is one of base, with a name."""
 
@@ -268,6 +277,7 @@ def _classes_of(base: type) -> Callable[[Any], Any]:
         for cls in classes:
             if not (isinstance(cls, type) and issubclass(cls, base) and isinstance(getattr(cls, "name", None), str)):
                 raise TypeError(f"it gave {cls!r}, which is no {base.__name__} class with a name")
+            current(cls)
         return classes
 
     return check

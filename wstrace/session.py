@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wstrace import bus
-from wstrace.bus import Bus, Lane
+from wstrace.bus import Bus, ExporterQueue
 from wstrace.clock import now_ns
 from wstrace.config import Config
 from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError
@@ -21,7 +21,7 @@ from wstrace.guard import checked, counts, named, quietly, why
 from wstrace.interfaces import Context, Enricher, Exporter, Source, Target
 from wstrace.ledger import Ledger
 from wstrace.options import Spec, build, parse_spec
-from wstrace.plugins import Plugins, default_plugins
+from wstrace.plugins import Plugins, current, default_plugins
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ class Session:
             require=require,
             wait_children=wait_children,
         )
-        lanes = [Lane(exporter, self.ledger) for exporter in self._exporters]
-        self._bus = Bus(enrichers, lanes, self.ledger, patience=self._patience)
+        queues = [ExporterQueue(exporter, self.ledger) for exporter in self._exporters]
+        self._bus = Bus(enrichers, queues, self.ledger, patience=self._patience)
         self._state = "new"
         self._lock = threading.RLock()
         self._armed, self._stopping = threading.Event(), threading.Event()
@@ -124,6 +124,7 @@ class Session:
         if isinstance(item, str):
             item = parse_spec(item)
         if not isinstance(item, Spec):
+            current(type(item))
             return item
         cls = self._plugins.class_of(role, item.name)
         with named(f"{role} {item.name}"):
@@ -142,9 +143,9 @@ class Session:
         return self.context.info
 
     @property
-    def lanes(self) -> Sequence[Lane]:
+    def exporter_queues(self) -> Sequence[ExporterQueue]:
         """One an exporter, with its state and error."""
-        return self._bus.lanes
+        return self._bus.exporter_queues
 
     @property
     def faults(self) -> NDArray[Any]:
@@ -177,7 +178,7 @@ class Session:
         return self._recorder
 
     def statistics(self) -> dict[str, object]:
-        """The counts of everything alive: state, sources, bus with enrichers and lanes, names, ledger."""
+        """The counts of everything alive: state, sources, bus with enrichers and exporters, names, ledger."""
         return {
             "state": self._state,
             "sources": {source.name: counts(source) for source in self._sources},
@@ -221,7 +222,7 @@ class Session:
         self._bus.start(context)
         for thread in self._drains:
             thread.start()
-        for thread in (*self._drains, self._bus.thread, *(lane.thread for lane in self._bus.lanes)):
+        for thread in (*self._drains, self._bus.thread, *(queue.thread for queue in self._bus.exporter_queues)):
             context.register_own_thread(thread.native_id)
         for source in self._sources:
             with named(f"source {source.name}"):
@@ -344,8 +345,8 @@ class Session:
         for source in self._started:
             quietly(lambda source=source: list(source.stop()), [])  # type: ignore[misc]
         if self._bus.thread.ident is not None:
-            for lane in self._bus.lanes:
-                lane.cancelled = True
+            for queue in self._bus.exporter_queues:
+                queue.cancelled = True
             self._bus.finish(1.0)
         else:
             for exporter in self._opened:
@@ -369,9 +370,9 @@ class Session:
         """In a forked child: the copied handles are closed; the child's faults stay in the parent's trace."""
         self._state = "abandoned"
         for source in self._sources:
-            source.abandon()
+            source.after_fork_in_child()
         for exporter in self._exporters:
-            exporter.abandon()
+            exporter.after_fork_in_child()
 
 
 def _each(given: Any) -> Iterable[Any]:

@@ -284,15 +284,15 @@ class ExporterContract:
         exporter.close()
 
     def test_it_takes_batches_on_another_thread(self) -> None:
-        """The lane is not the thread that started it."""
+        """An exporter is called on another thread than the one that started it."""
         exporter, batch = self.make(), self.batch()
         exporter.start(Context(strings=batch.strings))
 
-        def lane() -> None:
+        def export() -> None:
             exporter.export(batch)
             exporter.close()
 
-        thread = threading.Thread(target=lane)
+        thread = threading.Thread(target=export)
         thread.start()
         thread.join(10)
         assert not thread.is_alive()

@@ -212,6 +212,6 @@ class Console(Exporter):
         found: dict[str, Any] = json_safe(report)
         return found
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: forgets output and live line without writing."""
         self._output = self._live = None

@@ -291,7 +291,7 @@ class OtelExporter(Exporter):
         if self._own is not None:
             self._own.close(time.monotonic())
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: nothing is sent and nothing was counted here."""
         self._disabled = True
         self._processes.forget()

@@ -11,6 +11,6 @@ from wstrace.interfaces import Resolver
 @hookimpl
 def wstrace_resolvers() -> Sequence[type[Resolver]]:
     """The resolver `sections`."""
-    from wstrace_symbols.resolver import Sections
+    from wstrace_symbols.resolver import ImageResolver
 
-    return [Sections]
+    return [ImageResolver]

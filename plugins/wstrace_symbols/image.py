@@ -1,4 +1,4 @@
-"""Image: what is known of an image file, as sorted arrays. `elf` and `pe` make it, `Sections` asks it.
+"""Image: what is known of an image file, as sorted arrays. `elf` and `pe` make it, `ImageResolver` asks it.
 
 A format is a module with one function,
 

@@ -1,4 +1,4 @@
-"""Sections: the resolver that names the image section and the function at an offset of a mapped file."""
+"""ImageResolver: names the image section and the function at an offset of a mapped file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
 MAX_LOADED = 1024
 
 
-class Sections(Resolver):
+class ImageResolver(Resolver):
     """Image section and function of file offsets, for ELF and PE files.
 
     A file that is deleted, unreadable, cut off or no image gives Places with the module's name and the offset only, and
@@ -49,7 +49,7 @@ class Sections(Resolver):
         self._images = ImageCache(max_bytes)
         self._loaded: dict[tuple[int, str], Image | None] = {}
         self._counts: Counter[str] = Counter()
-        self._lock = threading.Lock()  # a report and several exporters' lanes may ask one resolver
+        self._lock = threading.Lock()  # a report and several exporters' threads may ask one resolver
 
     def resolve(
         self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "", dev: int = 0, ino: int = 0

@@ -88,7 +88,7 @@ class FinalSnapshotSource(Source):
         """snapshots, missed (the program that ran last was not held at its end), pages, CPU seconds."""
         return dict(self._counts)
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: the keeper is the parent's."""
         self._keepers.clear()
 

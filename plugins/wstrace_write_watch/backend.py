@@ -51,7 +51,7 @@ class Watch(Protocol):
     def close(self) -> None:
         """Ends all watching."""
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied handles."""
 
 

@@ -101,10 +101,10 @@ class WriteWatchSource(Source):
         self._watcher.close()
         self._watcher = None
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied handles."""
         if self._watcher is not None:
-            self._watcher.abandon()
+            self._watcher.after_fork_in_child()
 
     @property
     def finished(self) -> bool:

@@ -33,7 +33,7 @@ from wstrace.schema import (
     SPACE_MAP,
 )
 from wstrace_mapped_files.enricher import MappedFiles
-from wstrace_symbols.resolver import Sections
+from wstrace_symbols.resolver import ImageResolver
 
 PART = 65_536
 
@@ -113,7 +113,7 @@ def by_bisect(batch: Batch, starts: np.ndarray) -> None:
 
 
 def symbols(file: str, count: int) -> None:
-    resolver = Sections()
+    resolver = ImageResolver()
     started = time.perf_counter()
     resolver.resolve(file, np.zeros(1, "u8"))
     loaded = time.perf_counter()

@@ -52,9 +52,9 @@ def test_an_exporter_costs_only_itself(method: str, how: str) -> None:
     assert error is None
     assert sum(map(len, good.batches)) == 8
     assert "bad" in session.statistics()["bus"]["lanes"]  # type: ignore[index]
-    lane = session.lanes[0]
+    queue = session.exporter_queues[0]
     if method in ("export", "close", "flush") and how != "garbage":
-        assert lane.error or lane.detached, "seen by the exit code"
+        assert queue.error or queue.detached, "seen by the exit code"
     if method == "export" and how != "garbage":
         assert session.ledger.get("failed_lane", "bad") == 8
 

@@ -10,6 +10,7 @@ from plugin_entries import Entry, module
 import wstrace.plugins
 from wstrace.errors import UsageError
 from wstrace.plugins import Plugins
+from wstrace.session import Session
 from wstrace.testing import RecordingExporter, ScriptedSource
 
 
@@ -131,3 +132,16 @@ def test_a_hook_of_an_earlier_version_says_what_to_do_instead(monkeypatch):
     assert "there is no hook wstrace_api; wstrace's own names are fixed: offer yours in your own package" in old.error
     assert "there is no hook wstrace_sorces; did you mean 'wstrace_sources'?" in typo.error
     assert set(found.sources) == {"scripted"}
+
+
+@pytest.mark.parametrize("base", [ScriptedSource, RecordingExporter])
+def test_a_class_with_a_method_of_an_earlier_version_says_what_to_rename(monkeypatch, base):
+    old = type("Old", (base,), {"name": "old", "abandon": lambda self: None})
+    role = "sources" if base is ScriptedSource else "exporters"
+    found = plugins(monkeypatch, GOOD, Entry("old", module(**{f"wstrace_{role}": lambda: [old]})))
+    assert "old" not in getattr(found, role)
+    [plugin] = [plugin for plugin in found.found if plugin.name == "old"]
+    assert plugin.state == "failed"
+    assert "Old.abandon() is called after_fork_in_child() now; rename the method in the plugin" in plugin.error
+    with pytest.raises(UsageError, match=r"Old\.abandon\(\) is called after_fork_in_child\(\) now"):
+        Session(plugins=found, **{role: [old()]})

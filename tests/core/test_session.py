@@ -191,14 +191,14 @@ def test_the_queue_is_bounded_whatever_comes_and_counts_what_it_drops():
     batches = [faults(10_000) for _ in range(300)]
     session = Session(sources=[ScriptedSource(batches)], exporters=[hanging], enrichers=[], record=False).start()
     session.wait(10)
-    lane = session.lanes[0]
+    queue = session.exporter_queues[0]
     time.sleep(0.3)
-    assert lane.queue.peak_bytes <= 48 << 20
+    assert queue.queue.peak_bytes <= 48 << 20
     dropped = session.ledger.get("dropped_lane") + session.ledger.get("dropped_bus")
     assert dropped > 0
     gate.set()
     session.stop()
-    assert lane.exported + session.ledger.get("dropped_lane") + session.ledger.get("dropped_bus") == 3_000_000
+    assert queue.exported + session.ledger.get("dropped_lane") + session.ledger.get("dropped_bus") == 3_000_000
 
 
 def test_the_memory_outlives_the_block():

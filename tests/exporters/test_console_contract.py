@@ -179,7 +179,7 @@ def test_a_slow_reader_of_a_trace_file_loses_nothing(tmp_path: Path, monkeypatch
     monkeypatch.setattr("wstrace.bus.PATIENT_BYTES", 1 << 20)
     console = Slow(io.StringIO())
     session = Session(sources=[f"replay:path={path}"], exporters=[console], **SESSION)
-    for worker in (session._bus, *session.lanes):
+    for worker in (session._bus, *session.exporter_queues):
         worker.queue._limit = 4 << 20
     with session:
         session.wait(30)

@@ -166,7 +166,7 @@ def test_a_forked_child_writes_nothing(tmp_path):
     everything(exporter, context, 1000)
     pid = os.fork()
     if pid == 0:
-        exporter.abandon()
+        exporter.after_fork_in_child()
         exporter.close()
         os._exit(0)
     os.waitpid(pid, 0)

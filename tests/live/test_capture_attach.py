@@ -318,7 +318,7 @@ def test_forked_child_of_ours_holds_nothing(child: Any, attach: Any) -> None:
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        trace.source.abandon()
+        trace.source.after_fork_in_child()
         os.write(write, b"%d" % len(ours & descriptors()))
         os._exit(0)
     os.waitpid(pid, 0)

@@ -28,7 +28,7 @@ from wstrace_os.windows.listing import listed, user_name
 from wstrace_page_faults.windows.backend import PageFaults
 from wstrace_page_faults.windows.levels import FIRST_FILTERED_BUILD
 from wstrace_page_faults.windows.watch import Watch
-from wstrace_symbols.resolver import Sections
+from wstrace_symbols.resolver import ImageResolver
 from wstrace_working_set.windows.backend import Space
 
 PAGE = 4096
@@ -234,7 +234,7 @@ def test_a_function_of_a_pdb_is_named(tmp_path):
     library = ctypes.CDLL(str(tmp_path / "a.dll"))
     address = ctypes.c_uint64.in_dll(library, "places").value
     offset = address - (ctypes.c_void_p(library._handle).value & (1 << 64) - 1)
-    place = Sections().resolve(str(tmp_path / "a.dll"), np.array([offset], "<u8"))[0]
+    place = ImageResolver().resolve(str(tmp_path / "a.dll"), np.array([offset], "<u8"))[0]
     assert place.function == "hidden", "assumption: SymFromAddr names a function of the PDB beside the image"
 
 

@@ -16,7 +16,7 @@ from wstrace_symbols import cxx_names
 from wstrace_symbols import demangle as module
 from wstrace_symbols.cxx_names import CxxNames
 from wstrace_symbols.demangle import demangle
-from wstrace_symbols.resolver import Sections
+from wstrace_symbols.resolver import ImageResolver
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: libstdc++")
 #: __cxa_demangle() of libstdc++ 6.0.30 does not return from these
@@ -107,7 +107,7 @@ def test_a_symbol_of_a_file_that_hangs_is_shown_mangled_and_counted(tmp_path, mo
     demangle.cache_clear()
     size, parts = ELF["as many symbols as are read"]()
     parts = [(at, b"\0" + HANGING[0].encode() + b"\0" if at == 128 << 20 else some) for at, some in parts]
-    resolver = Sections()
+    resolver = ImageResolver()
     (place,) = resolver.resolve(str(write(tmp_path / "image", size, parts)), np.array([0x1100], "u8"))
     assert place.function == HANGING[0]
     assert resolver.statistics()["names_that_hang"] == 1

@@ -13,14 +13,14 @@ MIB = 1 << 20
 RESOLVE = """
 import sys, numpy as np
 from wstrace_symbols.image import ImageFile
-from wstrace_symbols.resolver import Sections
+from wstrace_symbols.resolver import ImageResolver
 read, original = [], ImageFile.read
 def counted(self, offset, size):
     content = original(self, offset, size)
     read.append(size)
     return content
 ImageFile.read = counted
-resolver = Sections()
+resolver = ImageResolver()
 resolver.resolve("/proc/self/status", np.array([0], "u8"))  # what is imported for the first file is no cost of this one
 def peak():
     return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
@@ -44,10 +44,10 @@ def test_a_file_that_lies_costs_a_bound(name, tmp_path):
 def test_a_file_within_the_bounds_still_has_its_names(tmp_path):
     import numpy as np
 
-    from wstrace_symbols.resolver import Sections
+    from wstrace_symbols.resolver import ImageResolver
 
     for name, function in (("as many symbols as are read", "_ZN4fooEv"), ("as many COFF symbols as are read", "")):
         file = write(tmp_path / "image", *(ELF.get(name) or PE[name])())
-        (place,) = Sections().resolve(str(file), np.array([0x1100], "u8"))
+        (place,) = ImageResolver().resolve(str(file), np.array([0x1100], "u8"))
         assert place.number
         assert place.function == function

@@ -84,7 +84,7 @@ def test_before_linux_6_0_loss_is_not_told(events: Any) -> None:
     assert not events_of.tells_lost
     assert {read_format for _, read_format in seen["asked"][1:]} == {0}
     assert len(still_open(seen["open"])) == 6
-    events_of.abandon()
+    events_of.after_fork_in_child()
     assert still_open(seen["open"]) == []
 
 
@@ -98,7 +98,7 @@ def test_a_refusal_leaves_nothing_open(events: Any, number: int) -> None:
     events_of = make()
     with pytest.raises(OSError, match=os.strerror(number)):
         events_of.arm(7, Settings())
-    events_of.abandon()
+    events_of.after_fork_in_child()
     assert still_open(seen["open"]) == []
     assert 7 not in events_of.threads
 
@@ -121,7 +121,7 @@ def test_an_event_that_cannot_be_pointed_or_enabled_is_closed(events: Any, reque
     events_of = make()
     with pytest.raises(OSError, match="Invalid argument"):
         events_of.arm(7, Settings())
-    events_of.abandon()
+    events_of.after_fork_in_child()
     assert still_open(seen["open"]) == []
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from wstrace_symbols.image import ImageFile
-from wstrace_symbols.resolver import Sections, module_name, read_image
+from wstrace_symbols.resolver import ImageResolver, module_name, read_image
 
 if sys.platform != "linux":
     pytest.skip("binutils and ELF binaries are this test's oracles: Linux only", allow_module_level=True)
@@ -87,7 +87,7 @@ def test_sections_have_readelfs_number_name_and_address(built: Path) -> None:
         assert len(rows) > 8
         offsets = np.array([o + d for _, _, _, o, size in rows for d in (0, size // 2, size - 1)], "u8")
         expected = [(n, name, a + d) for n, name, a, _, size in rows for d in (0, size // 2, size - 1)]
-        places = Sections().resolve(str(file), offsets)
+        places = ImageResolver().resolve(str(file), offsets)
         assert [(p.number, p.section, p.address) for p in places] == expected, file
         assert str(places[0]) == f"{file.name}!{rows[0][1]}({rows[0][0]})"
 
@@ -123,7 +123,7 @@ def test_functions_agree_with_nm(built: Path) -> None:
         names = functions_by_nm(file, *([] if complete else ["-D"]))
         addresses = in_text(names, file)
         for address, place in zip(
-            addresses.tolist(), Sections().resolve(str(file), offset_of(addresses, file)), strict=True
+            addresses.tolist(), ImageResolver().resolve(str(file), offset_of(addresses, file)), strict=True
         ):
             assert place.address == address
             if place.function.startswith("_Z"):
@@ -142,7 +142,7 @@ def test_functions_agree_with_addr2line_inside_of_them(built: Path) -> None:
         file = built / flavour
         names = functions_by_nm(file)
         addresses = in_text(names, file)[:300] + np.uint64(1)
-        places = Sections().resolve(str(file), offset_of(addresses, file))
+        places = ImageResolver().resolve(str(file), offset_of(addresses, file))
         lines = run("addr2line", "-f", "-C", "-e", file, *map(hex, addresses.tolist())).splitlines()[::2]
         pairs = [(p, line) for p, line in zip(places, lines, strict=True) if p.function]
         assert len(pairs) > 0.9 * len(places)  # a function of one byte does not reach to its second
@@ -158,7 +158,7 @@ def test_a_data_symbol_a_local_function_and_a_template(built: Path) -> None:
         names = {name: int(address, 16) for address, _, name in lines}
         wanted = ["table", "local(int)", "shop::Basket<double>::add(double)", "main"]
         addresses = np.array([names[name] for name in wanted], "u8") + np.uint64(3)
-        places = Sections().resolve(str(file), offset_of(addresses, file))
+        places = ImageResolver().resolve(str(file), offset_of(addresses, file))
         assert [p.function for p in places] == wanted
         assert [p.displacement for p in places] == [3] * 4
         assert places[0].section == ".data"
@@ -169,7 +169,7 @@ def test_a_data_symbol_a_local_function_and_a_template(built: Path) -> None:
 def test_the_last_page_of_data_holds_the_beginning_of_bss(built: Path) -> None:
     file = built / "old_layout"
     data = max(sections_by_readelf(file), key=lambda row: row[2])
-    (place,) = Sections().resolve(str(file), np.array([data[3] + data[4] + 64], "u8"))
+    (place,) = ImageResolver().resolve(str(file), np.array([data[3] + data[4] + 64], "u8"))
     assert place.section == ".bss"
     assert place.number == data[0] + 1
 
@@ -177,7 +177,7 @@ def test_the_last_page_of_data_holds_the_beginning_of_bss(built: Path) -> None:
 def test_a_stripped_library_keeps_its_exported_names(built: Path) -> None:
     main = next(a for a, names in functions_by_nm(built / "shared", "-D").items() if "main" in names)
     offset = offset_of(np.array([main + 2], "u8"), built / "stripped")
-    (place,) = Sections().resolve(str(built / "stripped"), offset)
+    (place,) = ImageResolver().resolve(str(built / "stripped"), offset)
     assert place.symbol == "stripped!main+0x2"
 
 
@@ -188,7 +188,7 @@ def test_build_ids(built: Path) -> None:
         assert read_image(file).build_id == build_id
     with ImageFile(str(built / "no_build_id")) as file:
         assert read_image(file).build_id == ""
-    resolver, offset = Sections(), np.array([0x1000], "u8")
+    resolver, offset = ImageResolver(), np.array([0x1000], "u8")
     assert resolver.resolve(str(built / "pie"), offset, build_id=build_id)[0].number
     assert not resolver.resolve(str(built / "shared"), offset, build_id=build_id + "00")[0].number
     assert resolver.statistics()["other_build"] == 1
@@ -198,11 +198,11 @@ def test_build_ids(built: Path) -> None:
 
 def test_each_file_is_loaded_once_until_others_need_the_room(built: Path) -> None:
     offset = np.array([0x1000], "u8")
-    resolver = Sections()
+    resolver = ImageResolver()
     for _ in range(3):
         resolver.resolve(str(built / "pie"), offset)
     assert resolver.statistics()["loaded"] == 1
-    small = Sections(max_bytes=1)
+    small = ImageResolver(max_bytes=1)
     for _ in range(2):
         for flavour in ("pie", "shared"):
             small.resolve(str(built / flavour), offset)
@@ -211,7 +211,7 @@ def test_each_file_is_loaded_once_until_others_need_the_room(built: Path) -> Non
 
 
 def test_a_replaced_file_is_read_again(built: Path, tmp_path: Path) -> None:
-    resolver, offset = Sections(), np.array([0x1000], "u8")
+    resolver, offset = ImageResolver(), np.array([0x1000], "u8")
     shutil.copy(built / "pie", tmp_path / "it")
     assert resolver.resolve(str(tmp_path / "it"), offset)[0].number
     (tmp_path / "it").unlink()
@@ -223,13 +223,13 @@ def test_the_name_space_of_a_process() -> None:
     import os
 
     file = str(Path(sys.executable).resolve())
-    (place,) = Sections().resolve(file, np.array([0x1000], "u8"), pid=os.getpid())
+    (place,) = ImageResolver().resolve(file, np.array([0x1000], "u8"), pid=os.getpid())
     assert place.number
 
 
 @pytest.mark.parametrize("file", ["/nowhere/lib.so", "[heap]", "", "a\0b", "/dev/zero", "/proc/self", "C:\\x\\y.dll"])
 def test_what_cannot_be_read_keeps_its_name(file: str) -> None:
-    resolver = Sections()
+    resolver = ImageResolver()
     places = resolver.resolve(file, np.array([5, 6], "u8"))
     assert [(p.module, p.number, p.function, p.address) for p in places] == [
         (module_name(file), 0, "", 5), (module_name(file), 0, "", 6)]  # fmt: skip
@@ -239,7 +239,7 @@ def test_a_fifo_does_not_stop_the_reader(tmp_path: Path) -> None:
     import os
 
     os.mkfifo(tmp_path / "fifo")
-    assert not Sections().resolve(str(tmp_path / "fifo"), np.array([0], "u8"))[0].number
+    assert not ImageResolver().resolve(str(tmp_path / "fifo"), np.array([0], "u8"))[0].number
 
 
 def test_base_names() -> None:
@@ -263,7 +263,7 @@ def test_a_file_that_only_the_name_space_of_its_process_has(built: Path) -> None
         if child.stdout.readline() != "ready\n":
             pytest.skip("a mount name space is refused here")
         assert not Path(place).exists()
-        resolver = Sections()
+        resolver = ImageResolver()
         (inside,) = resolver.resolve(place, np.array([0x1000], "u8"), pid=child.pid)
         (outside,) = resolver.resolve(place, np.array([0x1000], "u8"))
         child.communicate("\n")
@@ -281,7 +281,7 @@ def inode_of(path: Path) -> dict[str, int]:
 
 def test_another_file_of_the_same_name_is_not_believed(built: Path, tmp_path: Path) -> None:
     """Without a build-id the inode tells: a library that was renamed over during the run, a chroot's /bin/cat."""
-    resolver, offset = Sections(), np.array([0x1000], "u8")
+    resolver, offset = ImageResolver(), np.array([0x1000], "u8")
     lib = tmp_path / "lib"
     shutil.copy(built / "no_build_id", lib)
     mapped = inode_of(lib)
@@ -299,7 +299,8 @@ def test_a_build_id_tells_more_than_an_inode(built: Path, tmp_path: Path) -> Non
     with ImageFile(str(built / "pie")) as file:
         build_id = read_image(file).build_id
     shutil.copy(built / "pie", tmp_path / "copy")
-    (place,) = Sections().resolve(str(tmp_path / "copy"), np.array([0x1000], "u8"), build_id=build_id, dev=1, ino=2)
+    copy = str(tmp_path / "copy")
+    (place,) = ImageResolver().resolve(copy, np.array([0x1000], "u8"), build_id=build_id, dev=1, ino=2)
     assert place.number
 
 
@@ -307,8 +308,8 @@ def test_after_its_process_has_ended_a_name_alone_is_not_believed(built: Path) -
     with subprocess.Popen(["true"]) as ended:
         pass
     offset, file = np.array([0x1000], "u8"), built / "no_build_id"
-    assert not Sections().resolve(str(file), offset, pid=ended.pid)[0].number
-    assert Sections().resolve(str(file), offset, pid=ended.pid, **inode_of(file))[0].number
+    assert not ImageResolver().resolve(str(file), offset, pid=ended.pid)[0].number
+    assert ImageResolver().resolve(str(file), offset, pid=ended.pid, **inode_of(file))[0].number
 
 
 @pytest.mark.parametrize("openat2", [True, False], ids=["openat2", "before Linux 5.6"])
@@ -369,5 +370,5 @@ def test_no_file_of_another_machine_is_opened(file: str, monkeypatch) -> None:
 
     opened: list[str] = []
     monkeypatch.setattr(image.os, "open", lambda path, *_: opened.append(path) or (_ for _ in ()).throw(OSError()))
-    assert not Sections().resolve(file, np.array([0x1000], "u8"))[0].number
+    assert not ImageResolver().resolve(file, np.array([0x1000], "u8"))[0].number
     assert opened == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wstrace_symbols import elf
 from wstrace_symbols.demangle import demangle
 from wstrace_symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile
-from wstrace_symbols.resolver import Sections, read_image
+from wstrace_symbols.resolver import ImageResolver, read_image
 
 if sys.platform != "linux":
     pytest.skip("needs an ELF binary to break: only on Linux", allow_module_level=True)
@@ -50,7 +50,7 @@ def test_a_broken_elf_file_is_an_image_or_an_image_error(binary: bytes, tmp_path
 
 def test_a_file_that_is_cut_off_is_counted(binary: bytes, tmp_path: Path) -> None:
     (tmp_path / "cut").write_bytes(binary[: len(binary) // 2])
-    resolver = Sections()
+    resolver = ImageResolver()
     for _ in range(2):
         assert all(not place.number for place in resolver.resolve(str(tmp_path / "cut"), OFFSETS))
     assert resolver.statistics()["not_an_image"] >= 1
@@ -64,7 +64,7 @@ def test_a_table_that_says_it_is_huge_costs_nothing(binary: bytes, tmp_path: Pat
     (tmp_path / "huge").write_bytes(huge)
     tracemalloc.start()
     try:
-        Sections().resolve(str(tmp_path / "huge"), OFFSETS)
+        ImageResolver().resolve(str(tmp_path / "huge"), OFFSETS)
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
     finally:
         tracemalloc.stop()

@@ -18,7 +18,7 @@ from wstrace_symbols import pe_names
 from wstrace_symbols.image import Image, ImageError, ImageFile
 from wstrace_symbols.pe import SECTION_HEADER, read_image
 from wstrace_symbols.pe_memory import loaded_image
-from wstrace_symbols.resolver import Sections
+from wstrace_symbols.resolver import ImageResolver
 
 TEXT, RDATA, DATA = 0x60000020, 0x40000040, 0xC0000040
 #: name, virtual size, RVA, raw size, characteristics; the last one has less in the file than in memory
@@ -100,7 +100,7 @@ def test_the_articles_delta_line(tmp_path):
     path = tmp_path / "CWDLL32.DLL"
     path.write_bytes(pe())
     va, pc, base = 0x10190275, 0x1017FFAF, 0x10100000
-    page, instruction = Sections().resolve(str(path), np.array([va - base, pc - base], "<u8"))
+    page, instruction = ImageResolver().resolve(str(path), np.array([va - base, pc - base], "<u8"))
     assert f"{va:08X} {pc:08X} {page} via {instruction}" == (
         "10190275 1017FFAF CWDLL32.DLL!.data(4) via CWDLL32.DLL!.text(1)"
     )
@@ -301,7 +301,7 @@ def test_section_headers_are_40_bytes():
 
 def test_a_view_that_is_no_image_has_no_section(tmp_path):
     (tmp_path / "a.dll").write_bytes(pe())
-    flat, known = Sections().resolve(str(tmp_path / "a.dll"), np.array([OFFSET_UNKNOWN + 0x1000, 0x1000], "<u8"))
+    flat, known = ImageResolver().resolve(str(tmp_path / "a.dll"), np.array([OFFSET_UNKNOWN + 0x1000, 0x1000], "<u8"))
     assert (str(flat), flat.section) == ("a.dll", "")
     assert known.section == ".text"
 
@@ -325,7 +325,7 @@ def test_headers_come_from_the_process_where_the_file_cannot_be_read(monkeypatch
     assert not windows.handles
     asked = []
     monkeypatch.setattr("wstrace_symbols.pe_memory.loaded_image", lambda *which: asked.append(which) or found)
-    sections = Sections()
+    sections = ImageResolver()
     for pid in (7, 7, 0):
         place = sections.resolve(path, np.array([0x1000], "<u8"), pid=pid)[0]
         assert place.number == (1 if pid else 0)

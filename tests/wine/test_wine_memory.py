@@ -23,7 +23,7 @@ from wstrace_os.windows.backend import platform
 from wstrace_os.windows.listing import listed, user_name
 from wstrace_os.windows.memory import AddressSpace, Memory
 from wstrace_os.windows.resolve import resolve
-from wstrace_symbols.resolver import Sections
+from wstrace_symbols.resolver import ImageResolver
 from wstrace_working_set.windows.backend import Space
 from wstrace_write_watch.windows import backend as write_watch
 
@@ -104,7 +104,7 @@ def test_a_process_that_has_ended_gives_nothing():
 def test_exports_lie_where_getprocaddress_finds_them(dll):
     library = ctypes.WinDLL(dll)
     path = mapped_file(library._handle)
-    sections = Sections()
+    sections = ImageResolver()
     everywhere = np.arange(0x1000, 0x400000, 0x200, dtype="<u8")
     found = {place.function for place in sections.resolve(path, everywhere) if place.function}
     checked = 0

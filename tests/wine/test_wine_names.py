@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from wstrace_symbols import dbghelp
-from wstrace_symbols.resolver import Sections
+from wstrace_symbols.resolver import ImageResolver
 
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 
@@ -28,7 +28,7 @@ def rvas(path):
 
 
 def functions(path, offsets, resolver=None):
-    return [(place.function, place.displacement) for place in (resolver or Sections()).resolve(path, offsets)]
+    return [(place.function, place.displacement) for place in (resolver or ImageResolver()).resolve(path, offsets)]
 
 
 def test_functions_that_are_not_exported_are_named():
@@ -64,7 +64,7 @@ def test_the_options_of_the_process_are_given_back():
 
 def test_only_so_many_images_are_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(dbghelp, "MAX_IMAGES", 2)
-    at, resolver = rvas(DEBUGGED), Sections()
+    at, resolver = rvas(DEBUGGED), ImageResolver()
     copies = [str(shutil.copy(DEBUGGED, tmp_path / f"copy{n}.dll")) for n in range(4)]
     for _ in range(2):
         for copy in copies:

@@ -38,15 +38,15 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(json_safe(value), indent=1))
 
 
-def exit_on_lane_error(session: Session) -> None:
+def exit_on_exporter_error(session: Session) -> None:
     """After stop(): ends the command with exit code 123 when an exporter failed.
 
     Raises:
         OutputError: says why it failed, and which of several it was.
     """
-    for lane in session.lanes:
-        if why := lane.error or lane.detached:
-            raise OutputError(f"exporter {lane.name}: {why}" if len(session.lanes) > 1 else why)
+    for queue in session.exporter_queues:
+        if why := queue.error or queue.detached:
+            raise OutputError(f"exporter {queue.name}: {why}" if len(session.exporter_queues) > 1 else why)
 
 
 def is_administrator() -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wstrace.bus import STOP_SECONDS
-from wstrace.cli.common import Duration, exit_on_lane_error, is_administrator
+from wstrace.cli.common import Duration, exit_on_exporter_error, is_administrator
 from wstrace.cli.privilege import debug_privilege
 from wstrace.config import Config
 from wstrace.errors import LossError, OutputError, UsageError, WstraceError
@@ -194,7 +194,7 @@ class Trace:
     def _failure(self, session: Session) -> WstraceError | None:
         """A failed output; or loss, where that is asked for."""
         try:
-            exit_on_lane_error(session)
+            exit_on_exporter_error(session)
         except OutputError as error:
             return error
         losses = session.ledger.losses()

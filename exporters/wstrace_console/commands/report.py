@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from wstrace.cli.common import Duration, exit_on_lane_error
+from wstrace.cli.common import Duration, exit_on_exporter_error
 from wstrace.options import Spec
 
 
@@ -45,5 +45,5 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
         while not session.wait(0.1):
             if console.broken:
                 break
-    exit_on_lane_error(session)
+    exit_on_exporter_error(session)
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from wstrace.cli.common import Duration, exit_on_lane_error, is_administrator
+from wstrace.cli.common import Duration, exit_on_exporter_error, is_administrator
 from wstrace.config import Config
 from wstrace.options import Spec
 from wstrace.session import Session
@@ -35,4 +35,4 @@ def replay(
     )
     with session:
         session.wait()
-    exit_on_lane_error(session)
+    exit_on_exporter_error(session)

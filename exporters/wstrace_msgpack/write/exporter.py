@@ -188,7 +188,7 @@ class MsgpackExporter(Exporter):
             if writer.created and not self._taken:
                 remove(self.path)
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: closes the descriptor and writes nothing."""
         writer, self._writer = self._writer, None
         if writer is not None:

@@ -171,10 +171,10 @@ class Armed:
 
     def close(self) -> None:
         """Closes the events and gives our own limit of descriptors back."""
-        self.abandon()
+        self.after_fork_in_child()
         self._descriptors.restore()
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied descriptors."""
         for fds in self._fds.values():
             _close(fds)

@@ -355,11 +355,11 @@ class PageFaults(Source):
                     self._side.live.pop(pid, None)
         return not self._side.live
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: the copied descriptors are closed; its faults stay in the parent's trace."""
         if self._rings is not None:
-            self._armed.abandon()
-            self._rings.abandon()
+            self._armed.after_fork_in_child()
+            self._rings.after_fork_in_child()
 
     def statistics(self) -> Mapping[str, int | float]:
         """Rows and losses so far, ring bytes, threads armed, processes alive."""

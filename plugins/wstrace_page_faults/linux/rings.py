@@ -73,9 +73,9 @@ class Ring:
         """Unmaps and closes it."""
         self._cursors = self._data = _NOTHING
         perf.unmap_ring(self._address, self.size + _PAGE)
-        self.abandon()
+        self.after_fork_in_child()
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child, which has the descriptor but not the mapping (VM_DONTCOPY): closes the descriptor."""
         with contextlib.suppress(OSError):
             os.close(self.fd)
@@ -141,7 +141,7 @@ class Rings:
         for ring in self.all:
             ring.close()
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied descriptors."""
         for ring in self.all:
-            ring.abandon()
+            ring.after_fork_in_child()

@@ -141,7 +141,7 @@ class Watcher:
         self._uffd.close()
         self._pagemap.close()
 
-    abandon = close
+    after_fork_in_child = close
 
     def _scan(self, start: int, end: int, reset: bool) -> Ranges:
         flags = pm.PM_SCAN_CHECK_WPASYNC | (pm.PM_SCAN_WP_MATCHING if reset else 0)

@@ -67,7 +67,7 @@ class SoftDirtyWatcher:
         """Closes its file."""
         self._pagemap.close()
 
-    abandon = close
+    after_fork_in_child = close
 
     def _clear(self) -> None:
         try:

@@ -146,7 +146,7 @@ class RemoteWatcher:
         """Ends the watch."""
         self._peer.close()
 
-    abandon = close
+    after_fork_in_child = close
 
     def _ask(self, operation: bytes, start: int = 0, end: int = 0) -> bytes:
         try:

@@ -200,7 +200,7 @@ class Watcher:
             self._ranges, self._kept = [], []
             _watchers.discard(self)
 
-    abandon = close
+    after_fork_in_child = close
 
     def _arguments(self) -> tuple[int, int, int]:
         self._count[0] = len(self._addresses)

@@ -139,7 +139,7 @@ def counters(trace: Trace) -> list[Batch]:
     return [trace.pages([(1000, TORCH), (500, "[heap]"), (20, LIBC)])]
 
 
-class Sections:
+class KnownSections:
     """A resolver of known answers."""
 
     def __init__(self, *, broken: bool = False) -> None:

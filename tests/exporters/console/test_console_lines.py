@@ -19,7 +19,7 @@ LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/lib
 
 def test_lines_name_owner_and_module_with_their_sections(kit: Any) -> None:
     trace = kit.Trace()
-    trace.context = replace(trace.context, resolvers={"sections": kit.Sections()})
+    trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
     assert kit.printed(trace, kit.lines_of(trace), format="lines").splitlines() == [
         "7f1000000000 7f0000001234 libc.so.6!.text(14) via python3.11!.text(14)",
         "7f1000001000 7f0000001234 libc.so.6!.data(20) via python3.11!.text(14)",
@@ -34,7 +34,7 @@ def test_lines_name_owner_and_module_with_their_sections(kit: Any) -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_lines_without_a_resolver_give_file_and_offset(kit: Any, broken: bool) -> None:
     trace = kit.Trace()
-    trace.context = replace(trace.context, resolvers={"sections": kit.Sections(broken=True)} if broken else {})
+    trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections(broken=True)} if broken else {})
     assert kit.printed(trace, kit.lines_of(trace), format="lines").splitlines()[0] == (
         "7f1000000000 7f0000001234 libc.so.6+0x1000 via python3.11+0x1234"
     )
@@ -42,14 +42,14 @@ def test_lines_without_a_resolver_give_file_and_offset(kit: Any, broken: bool) -
 
 def test_a_report_does_not_look_into_processes_of_today(kit: Any) -> None:
     trace = kit.Trace(live=False)
-    trace.context = replace(trace.context, resolvers={"sections": (resolver := kit.Sections())})
+    trace.context = replace(trace.context, resolvers={"sections": (resolver := kit.KnownSections())})
     kit.printed(trace, kit.lines_of(trace), format="lines")
     assert {pid for _, _, pid in resolver.asked} == {0}
 
 
 def test_jsonl_has_the_documented_keys(kit: Any) -> None:
     trace = kit.Trace()
-    trace.context = replace(trace.context, resolvers={"sections": kit.Sections()})
+    trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
     rows = [json.loads(line) for line in kit.printed(trace, kit.lines_of(trace), format="jsonl").splitlines()]
     assert rows[0] == {
         "time_ns": 5_000_000_000,
@@ -104,7 +104,7 @@ def test_loss_is_told_beside_the_lines_not_among_them(kit: Any, capsys: pytest.C
 
 def test_by_section_counts_faults_and_resident_pages(kit: Any) -> None:
     trace = kit.Trace(live=False)
-    trace.context = replace(trace.context, resolvers={"sections": kit.Sections()})
+    trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
     resident = trace.pages(
         [(2, LIBC), (5, "[heap]")],
         mapping=np.array([1, 2], "u4"),
@@ -132,7 +132,7 @@ def test_by_section_counts_faults_and_resident_pages(kit: Any) -> None:
 
 def test_by_function_counts_faults_by_that_of_the_instruction(kit: Any) -> None:
     trace = kit.Trace(live=False)
-    trace.context = replace(trace.context, resolvers={"sections": kit.Sections()})
+    trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
     batches = [*kit.lines_of(trace), trace.pages([(2, LIBC)], mapping=np.array([1], "u4"))]
     rows = json.loads(kit.printed(trace, batches, json=True, by="function"))["summary"]["top"]["function"]
     assert rows == [

@@ -174,7 +174,7 @@ def test_options_are_read_off_the_signature() -> None:
 
 
 def test_cancel_and_abandon_print_nothing(kit: Any) -> None:
-    for end in (Console.cancel, Console.abandon):
+    for end in (Console.cancel, Console.after_fork_in_child):
         stream = io.StringIO()
         console = Console(stream)
         console.start(kit.Trace().context)

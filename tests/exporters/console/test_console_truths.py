@@ -14,7 +14,7 @@ import pytest
 from wstrace import bus, cli
 from wstrace.analysis.filter import Filter
 from wstrace.batch import Batch
-from wstrace.cli.common import exit_on_lane_error
+from wstrace.cli.common import exit_on_exporter_error
 from wstrace.errors import OutputError
 from wstrace.schema import RESIDENT_PAGES
 from wstrace.session import Session
@@ -170,19 +170,19 @@ def test_a_line_a_fault_holds_no_control_character_of_the_upper_half(kit: Any) -
 def test_a_report_of_a_file_takes_the_time_that_it_takes(
     kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from wstrace_symbols.resolver import Sections
+    from wstrace_symbols.resolver import ImageResolver
 
     path, trace = tmp_path / "x.wst", kit.Trace(live=False)
     source = ScriptedSource(kit.lines_of(trace))
     with Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[], record=False) as session:
         session.wait(10)
-    resolve = Sections.resolve
+    resolve = ImageResolver.resolve
 
     def slow(self: Any, *args: Any, **options: Any) -> Any:
         time.sleep(0.5)
         return resolve(self, *args, **options)
 
-    monkeypatch.setattr(Sections, "resolve", slow)
+    monkeypatch.setattr(ImageResolver, "resolve", slow)
     monkeypatch.setattr(bus, "STOP_SECONDS", 0.1)
     assert cli.main(["report", str(path), "--by", "function"]) == 0
     assert "5 faults" in capsys.readouterr().out
@@ -197,7 +197,7 @@ def test_an_exporter_that_did_not_finish_is_an_error(kit: Any) -> None:
     with session:
         session.wait(5)
     with pytest.raises(OutputError, match="did not finish"):
-        exit_on_lane_error(session)
+        exit_on_exporter_error(session)
 
 
 def test_the_headline_names_what_was_filtered(kit: Any) -> None:
