@@ -138,6 +138,17 @@ def test_a_batch_without_time_has_its_window(tmp_path):
         assert (read.window, "time_ns" in read, len(read)) == ((70, 90), False, 5)
 
 
+def test_no_row_is_lost_where_a_later_batch_has_another_layout(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    for number, batch in enumerate(synthetic.faults(context.strings, 40, rows=10)):
+        more = {"host": np.full(len(batch), number, "<u2")} if number % 3 else {}
+        exporter.export(batch.with_columns(more))
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert trace.rows["page_fault"] == 40
+        assert [len(batch) for batch in trace.batches("page_fault")] == [10, 20, 10]
+
+
 def test_layout_rows_is_one_plain_map_a_record(tmp_path):
     exporter, context = started(tmp_path / "x.rows", layout="rows")
     everything(exporter, context, 5000)

@@ -84,7 +84,7 @@ class TraceWriter:
         self._packing = Packing(level, parts.shuffle)
         self._gathering: dict[str, Gathering] = {}
         self._mappings = Mappings()
-        self._snapshots: dict[tuple[str, Any, Any], int] = {}
+        self._snapshots: dict[tuple[str, int, int, int], int] = {}
         self._announced: dict[str, set[str]] = {}  # stream -> columns, in this part
         self.rows: Counter[str] = Counter()  # taken, by stream
         self.left_out: Counter[str] = Counter()  # columns of a type that the format has not
@@ -126,17 +126,18 @@ class TraceWriter:
         if batch.schema.snapshot:
             self._snapshot(batch)
             return
+        waiting = self._gathering.get(name)
+        if waiting is not None and not waiting.fits(batch):
+            self._cut(name)
         gathering = self._gathering.setdefault(name, Gathering())
-        if gathering.batches and not gathering.fits(batch):
-            self._cut(name, gathering)
         gathering.add(batch)
         if gathering.rows >= FRAME_ROWS:
-            self._cut(name, gathering)
+            self._cut(name)
 
     def tick(self) -> None:
         """What is due by time: old rows, the clock mark, a new part, a disk that failed."""
         now = time.monotonic()
-        if any(g.batches and now - g.since >= FRAME_SECONDS for g in self._gathering.values()):
+        if any(now - g.since >= FRAME_SECONDS for g in self._gathering.values()):
             self.flush()
         clocks = osfile.clocks()
         skew = clocks.get("boottime", 0) - clocks["monotonic"]
@@ -153,7 +154,7 @@ class TraceWriter:
     def flush(self) -> None:
         """Writes all that waits."""
         for name in sorted(self._gathering, key=lambda name: name == "page_fault"):
-            self._cut(name, self._gathering[name])
+            self._cut(name)
         self._tables()
 
     def mark(self, kind: str, **fields: Any) -> None:
@@ -200,12 +201,10 @@ class TraceWriter:
             pids = pid_set([at["pid"]]) if "pid" in at else 0
             self._sink.append(MARK, packb(mark), stream="mark", n=1, pids=pids)
 
-    def _cut(self, name: str, gathering: Gathering) -> None:
-        """Frames of what was gathered: as many as it takes."""
-        if not gathering.batches:
-            return
+    def _cut(self, name: str) -> None:
+        """Frames of what was gathered of a stream: as many as it takes."""
+        gathering = self._gathering.pop(name)
         batches, lost = gathering.batches, gathering.lost
-        self._gathering[name] = Gathering()
         schema, columns = batches[0].schema, concatenate([self._stored(batch) for batch in batches])
         n = sum(len(batch) for batch in batches)
         window = (min(b.window[0] for b in batches), max(b.window[1] for b in batches))
@@ -236,7 +235,7 @@ class TraceWriter:
     def _snapshot(self, batch: Batch) -> None:
         name, one = batch.schema.name, batch.snapshot or SnapshotPart(time_ns=batch.window[0])
         columns, n = self._stored(batch), len(batch)
-        key, t = (name, one.number, one.pid), one.time_ns
+        key, t = (name, one.number, one.host, one.pid), one.time_ns
         pids = pid_set([one.pid]) if one.pid else 0
         for start in range(0, max(n, 1), FRAME_ROWS):
             part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
