@@ -136,6 +136,7 @@ class SnapshotPart:
     number: of the snapshot, as its source counts them.
     part: 0, 1 ... of it; last: no further one follows.
     pid: the process. time_ns: when it was taken. pages: those of this batch.
+    host: of a trace that was merged of several hosts or boots: whose pid it is, as in the column `host`.
     """
 
     pid: int = 0
@@ -144,19 +145,21 @@ class SnapshotPart:
     last: bool = True
     time_ns: int = 0
     pages: int = 0
+    host: int = 0
 
     def to_dict(self) -> dict[str, int | bool]:
         """Its fields by the names that a trace file has for them."""
         return {"snap": self.number, "part": self.part, "last": self.last, "pid": self.pid, "t": self.time_ns,
-                "pages": self.pages}  # fmt: skip
+                "pages": self.pages, **({"host": self.host} if self.host else {})}  # fmt: skip
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> SnapshotPart:
         """What to_dict() gave, from a file that anyone may have written: a value of another type is 0."""
-        snap, part, pid, t, pages = (
-            value if type(value := fields.get(key)) is int else 0 for key in ("snap", "part", "pid", "t", "pages")
+        snap, part, pid, t, pages, host = (
+            value if type(value := fields.get(key)) is int else 0
+            for key in ("snap", "part", "pid", "t", "pages", "host")
         )
-        return cls(pid, snap, part, fields.get("last") is not False, t, pages)
+        return cls(pid, snap, part, fields.get("last") is not False, t, pages, host)
 
 
 class Batch:

@@ -45,7 +45,7 @@ def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:
 def _peak(summary: Summary, info: TraceInfo) -> str:
     """The most that one process had in memory. A snapshot is a lower bound of it: short programs end unsampled."""
     peak, at_least = info.usage.peak_resident_bytes or 0, info.usage.peak_sampled
-    held = max(summary.snapshots.values(), default=0) * info.page_size
+    held = max((held.pages for held in summary.snapshots), default=0) * info.page_size
     if held > peak:
         peak, at_least = held, True
     whose = f" in one of {number(summary.processes)} processes" if summary.processes > 1 else ""

@@ -65,12 +65,12 @@ class _Held:
     """The column of pages that are still in memory: whose they are, and what is known of the other processes'."""
 
     def __init__(self, summary: Summary, info: TraceInfo, pids: Sequence[int]) -> None:
-        known, traced = list(summary.snapshots), len(pids) or summary.processes
+        known, traced = summary.snapshots, len(pids) or summary.processes
         self.complete = len(known) >= traced
         self._info = info
         self.head = "still resident"
         if not self.complete and len(known) == 1:
-            self.head = f"resident in {printable(summary.name_of(known[0]), 16) or UNKNOWN} ({known[0]})"
+            self.head = f"resident in {printable(known[0].name, 16) or UNKNOWN} ({known[0].pid})"
         elif not self.complete:
             self.head = f"resident in {number(len(known))} of {number(traced)} processes"
 

@@ -77,3 +77,12 @@ def test_it_is_what_a_naive_reading_gives(snapshots: list[tuple[int, int, int, i
         if come >= parts and (pid not in naive or naive[pid][0] <= time):
             naive[pid] = time, [number * 10 + i for i in range(parts)]
     assert dict(last) == {pid: pages for pid, (_, pages) in naive.items()}
+
+
+def test_equal_pids_of_two_hosts_are_two_processes() -> None:
+    last = counted(limit=2)
+    last.add(part(3, pid=7, snap=1, part=0, last=True, t=1))
+    last.add(part(4, pid=7, snap=1, part=0, last=True, t=2, host=1))
+    assert (list(last), last.forgotten) == ([(7, [3]), (7, [4])], 0)
+    last.add(part(5, pid=7, snap=2, part=0, last=False, t=3, host=2))
+    assert (list(last), last.cut, last.forgotten) == ([(7, [4])], [7], 1)

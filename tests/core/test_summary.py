@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -333,3 +334,41 @@ def test_filter_counts_from_the_first_fault_and_leaves_other_streams_alone() -> 
 def test_filter_refuses_what_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Filter(**wrong)
+
+
+def of_host(batch: Batch, host: int) -> Batch:
+    """The batch as a merged trace has it."""
+    snapshot = None if batch.snapshot is None else replace(batch.snapshot, host=host)
+    columns = {**batch.columns, "host": np.full(len(batch), host, "u2")}
+    return Batch(batch.schema, columns, strings=batch.strings, snapshot=snapshot)
+
+
+def test_equal_pids_of_several_hosts_are_several_processes() -> None:
+    strings, summary = dictionary(), Summary()
+    rows = [(5, 7, 7, 0, 1, 2, 1), (6, 7, 8, 1, 1, 2, 1)]
+    for host in (0, 1, 2):
+        name = [strings.code(f"a@h{host}")] * 2
+        columns = {"pid": [7, 9], "ppid": [1, 7], "tid": [7, 9], "event": [1, PROCESS_FORK], "name": [name[0], 0]}
+        types = {"pid": "u4", "ppid": "u4", "tid": "u4", "event": "u1", "name": "u4"}
+        born = {key: np.array(values, types[key]) for key, values in columns.items()}
+        summary.add(of_host(Batch(PROCESS, born, strings=strings), host))
+        summary.add(of_host(faults(rows * (host + 1), strings), host))
+        summary.add(of_host(faults([(9, 9, 9, 0, 1, 2, 1)], strings), host))
+        pages = {"start": np.zeros(1, "u8"), "pages": np.array([10 + host], "u4")}
+        summary.add(of_host(Batch(RESIDENT_PAGES, pages, strings=strings, snapshot=SnapshotPart(pid=7)), host))
+    assert summary.processes == summary.count("process") == 6
+    assert [(row.key, row.total) for row in summary.top("process", 3)] == [
+        (("a@h2", 7), 6), (("a@h1", 7), 4), (("a@h0", 7), 2)]  # fmt: skip
+    assert [row.key for row in summary.top("thread", 2)] == [("a@h2", 7, 7), ("a@h2", 7, 8)]
+    assert sorted(row.key[0] for row in summary.top("process", None) if row.key[1] == 9) == ["a@h0", "a@h1", "a@h2"]
+    assert sorted(summary.snapshots) == [(7, "a@h0", 10), (7, "a@h1", 11), (7, "a@h2", 12)]
+    assert sum(n for _, _, n in summary.resident()) == 33
+
+
+def test_processes_of_other_hosts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Summary, "LIMIT", 2)
+    strings, summary = dictionary(), Summary()
+    for pid in (7, 8, 9, 10):
+        summary.add(of_host(faults([(5, pid, pid, 0, 1, 2, 1)], strings), 1))
+    assert sum(row.total for row in summary.top("process", None)) == 4
+    assert summary.total == 4

@@ -187,6 +187,44 @@ def test_merge_of_hosts_puts_them_on_one_clock(tmp_path, monkeypatch):
         assert len(trace.mappings) == 80
 
 
+def snapshots_of(path, host, pages, monkeypatch, *, boot=""):
+    """A trace of one host: a process 4242 with so many resident runs, in two parts."""
+    monkeypatch.setattr(osfile, "boot_id", lambda: boot or f"boot of {host}")
+    monkeypatch.setattr(osfile, "host", lambda: {"name": host})
+    context = Context()
+    exporter = MsgpackExporter(path=str(path))
+    exporter.start(context)
+    exporter.export(synthetic.mappings(context.strings))
+    exporter.export(synthetic.processes(context.strings, name="python3"))
+    for batch in synthetic.faults(context.strings, 100):
+        exporter.export(batch)
+    for part in range(2):
+        exporter.export(synthetic.resident(context.strings, pages, part=part, last=part == 1))
+    exporter.close()
+    return path
+
+
+@pytest.mark.parametrize("second", ["other host", "next boot"])
+def test_merge_keeps_equal_pids_of_hosts_and_boots_apart(tmp_path, monkeypatch, second):
+    a = snapshots_of(tmp_path / "a.wst", "a", 10, monkeypatch)
+    b = snapshots_of(tmp_path / "b.wst", "b" if second == "other host" else "a", 20, monkeypatch, boot="second boot")
+    c = snapshots_of(tmp_path / "c.wst", "c", 5, monkeypatch)
+    pages = [2 * sum(range(n + 1)) for n in (10, 20, 5)]
+    assert wstrace("merge", a, b, "-o", tmp_path / "ab.wst")[0] == 0
+    assert wstrace("merge", tmp_path / "ab.wst", c, "-o", tmp_path / "abc.wst")[0] == 0
+    for merged, held in ((tmp_path / "ab.wst", pages[:2]), (tmp_path / "abc.wst", pages)):
+        told = json.loads(wstrace("report", merged, "--json")[1])["summary"]
+        assert sorted(one["pages"] for one in told["snapshots"]) == sorted(held)
+        assert sum(row["pages"] for row in json.loads(wstrace("report", merged, "--json", "--top", "999")[1])
+                   ["summary"]["resident"]) == sum(held)  # fmt: skip
+        assert [row["total"] for row in told["top"]["process"]] == [100] * len(held)
+    with open_trace(str(tmp_path / "abc.wst")) as trace:
+        [hosts] = [mark["hosts"] for mark in trace.marks if mark["m"] == "hosts"]
+        assert hosts == ["a", "b" if second == "other host" else "a", "c"]
+        assert {name for names in trace.process_names().values() for name in names} == {
+            f"python3@{host}" for host in hosts}  # fmt: skip
+
+
 def test_convert_projects_and_cuts_and_refuses(trace, tmp_path):
     pytest.importorskip("pyarrow")
     out = tmp_path / "x.csv"

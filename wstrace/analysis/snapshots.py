@@ -30,7 +30,7 @@ class LastSnapshots(Generic[T]):
 
     A snapshot is whole when its parts 0, 1 ... up to the last one have come; one that is cut (the trace ended, or a
     part was lost) never counts, and the whole one before it does. The last one is that of the greatest time, of equal
-    times the one that came last. Iterating gives (pid, counted) of each.
+    times the one that came last. Iterating gives (pid, counted) of each; equal pids of several hosts are several.
 
     Args:
         empty: makes what one snapshot is counted in.
@@ -42,7 +42,7 @@ class LastSnapshots(Generic[T]):
         self, empty: Callable[[], T], count: Callable[[T, Batch], None], *, limit: int = MAX_PROCESSES
     ) -> None:
         self._empty, self._count, self._limit = empty, count, limit
-        self._processes: dict[int, _Process[T]] = {}
+        self._processes: dict[tuple[int, int], _Process[T]] = {}  # by (host, pid)
         self.forgotten = 0
 
     def add(self, batch: Batch) -> None:
@@ -50,11 +50,11 @@ class LastSnapshots(Generic[T]):
         if batch.schema.name != RESIDENT_PAGES.name:
             return
         one = batch.snapshot or SnapshotPart()
-        pid = one.pid
-        if pid not in self._processes and len(self._processes) >= self._limit:
+        whose = one.host, one.pid
+        if whose not in self._processes and len(self._processes) >= self._limit:
             del self._processes[next(iter(self._processes))]
             self.forgotten += 1
-        process = self._processes.setdefault(pid, _Process({}))
+        process = self._processes.setdefault(whose, _Process({}))
         key = one.time_ns, one.number
         parts = process.unfinished.get(key)
         if one.part == 0:
@@ -72,9 +72,14 @@ class LastSnapshots(Generic[T]):
                 process.whole = key[0], parts.counted
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
-        for pid, process in list(self._processes.items()):
+        for _, pid, counted in self.by_host():
+            yield pid, counted
+
+    def by_host(self) -> Iterator[tuple[int, int, T]]:
+        """(host, pid, counted) of each process; the host is 0 where the trace is of one."""
+        for (host, pid), process in list(self._processes.items()):
             if process.whole is not None:
-                yield pid, process.whole[1]
+                yield host, pid, process.whole[1]
 
     @property
     def pids(self) -> list[int]:
@@ -84,7 +89,7 @@ class LastSnapshots(Generic[T]):
     @property
     def cut(self) -> list[int]:
         """The processes of which parts came and no whole snapshot: what they had in memory is not known."""
-        return [pid for pid, process in self._processes.items() if process.whole is None]
+        return [pid for (_, pid), process in self._processes.items() if process.whole is None]
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.place_counts import OTHER, PlaceCounts
+from wstrace.analysis.processes import Processes
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import UNKNOWN, PlaceBy
 from wstrace.analysis.tally import Tally, group
@@ -48,6 +49,14 @@ class Row(NamedTuple):
     key: tuple[str | int, ...]
 
 
+class HeldPages(NamedTuple):
+    """The pages that a process had in memory by its last whole snapshot."""
+
+    pid: int
+    name: str
+    pages: int
+
+
 class Summary:
     """Counts of faults by file, module, pair of both, thread, process and kind; of resident and written pages by file.
 
@@ -73,9 +82,10 @@ class Summary:
         self.first_ns = self.last_ns = self.exits = 0
         self.strings: Dictionary | None = None
         self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
-        self._names: dict[int, int] = {}  # pid << 32 | tid -> code of its last name
-        self._seen: set[int] = set()  # pids
-        self._parents: dict[int, int] = {}  # pid -> its parent's
+        self._processes = Processes(self.LIMIT)  # what is called a process below is its number there
+        self._names: dict[int, int] = {}  # process << 32 | tid -> code of its last name
+        self._seen: set[int] = set()  # processes
+        self._parents: dict[int, int] = {}  # process -> its parent
         self._snapshots: LastSnapshots[Tally] = LastSnapshots(Tally, lambda tally, part: tally.add(*self._pages(part)))
         self._written = Tally(self.LIMIT)
         self._add = {
@@ -115,7 +125,11 @@ class Summary:
 
     def _keys(self, batch: Batch) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
         """by -> keys of its table and their counts; keys may repeat."""
-        (pids, tids), of_thread = group(batch["pid"], batch["tid"])
+        if "host" in batch:
+            (hosts, pids, tids), of_thread = group(batch["host"], batch["pid"], batch["tid"])
+            pids = self._processes.numbers(hosts, pids).astype(np.intp)
+        else:
+            (pids, tids), of_thread = group(batch["pid"], batch["tid"])
         (files, modules), of_pair = group(_column(batch, "file"), _column(batch, "pc_file"))
         (kinds,), of_kind = group(_column(batch, "kind"))
         return {
@@ -138,15 +152,18 @@ class Summary:
     # -- other streams -----------------------------------------------------------------------------------------------
 
     def _process(self, batch: Batch) -> None:
-        events, pids, tids = batch["event"], batch["pid"].astype(np.uint64), batch["tid"].astype(np.uint64)
-        self.exits += int(np.count_nonzero((events == PROCESS_EXIT) & (tids == pids)))
-        born = (events == PROCESS_FORK) & (batch["ppid"] != pids)
-        _remember(self._parents, pids[born], batch["ppid"][born])
-        self._seen.update(pids[tids == pids].tolist()[: max(self.LIMIT - len(self._seen), 0)])
+        events, tids, own = batch["event"], batch["tid"].astype(np.uint64), batch["tid"] == batch["pid"]
+        hosts = batch.columns.get("host")
+        processes, parents = (self._processes.numbers(hosts, batch[name]) for name in ("pid", "ppid"))
+        self.exits += int(np.count_nonzero((events == PROCESS_EXIT) & own))
+        born = (events == PROCESS_FORK) & (parents != processes)
+        _remember(self._parents, processes[born], parents[born])
+        self._seen.update(processes[own].tolist()[: max(self.LIMIT - len(self._seen), 0)])
         if "name" in batch:
             # an exit's row has the name that a thread was born with, not the one that it has given itself since
             named = (batch["name"] != 0) & (events != PROCESS_EXIT)
-            _remember(self._names, (pids << 32 | tids)[named], batch["name"][named])
+            keys = processes << np.uint64(32) | np.where(own, processes, tids)
+            _remember(self._names, keys[named], batch["name"][named])
 
     def _write(self, batch: Batch) -> None:
         self._written.add(*self._pages(batch))
@@ -186,16 +203,19 @@ class Summary:
         # names of modules may fall together, so all of them are looked at; of other tables only those that can win
         if n and by not in ("module", "pair") and n < len(chosen):
             chosen = chosen[sums[chosen] >= np.partition(sums[chosen], -n)[-n]]
-        found: dict[tuple[str | int, ...], tuple[int, int]] = {}
+        found: dict[tuple[tuple[str | int, ...], int], tuple[int, int]] = {}
         for code, (minor, major) in zip(table.keys[chosen].tolist(), counts[chosen].tolist(), strict=True):
-            key = self._key(by, code)
+            # files of one name are one module; processes of one name and pid are those of several hosts
+            name = self._key(by, code)
+            key = name, code if by in ("process", "thread") and len(name) > 1 else 0
             before = found.get(key, (0, 0))
             found[key] = before[0] + minor, before[1] + major
         if other.any():
-            found[(OTHER,)] = int(other[0]), int(other[1])
+            before = found.get(((OTHER,), 0), (0, 0))
+            found[(OTHER,), 0] = before[0] + int(other[0]), before[1] + int(other[1])
         whole = max(int(sums.sum() + other.sum()), 1)
         ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))[:n]
-        return [Row(_label(by, key), sum(pair), *pair, sum(pair) / whole, key) for key, pair in ordered]
+        return [Row(_label(by, key), sum(pair), *pair, sum(pair) / whole, key) for (key, _), pair in ordered]
 
     def _top_places(self, by: PlaceBy, n: int | None, *, hard: bool, soft: bool) -> list[Row]:
         if self._places is None:
@@ -214,9 +234,13 @@ class Summary:
         return max(len(self._seen), self.count("process"))
 
     @property
-    def snapshots(self) -> dict[int, int]:
-        """pid -> resident pages of each process that has a whole snapshot."""
-        return {pid: int(table.total()[0]) for pid, table in self._snapshots}
+    def snapshots(self) -> list[HeldPages]:
+        """The resident pages of each process that has a whole snapshot."""
+        found = ((self._processes.number(host, pid), table) for host, pid, table in self._snapshots.by_host())
+        return [
+            HeldPages(self._processes.pid(process), self.name_of(process), int(table.total()[0]))
+            for process, table in found
+        ]
 
     @property
     def cut_snapshots(self) -> list[int]:
@@ -235,21 +259,28 @@ class Summary:
             return (base_name(self._text(key)),)
         if by == "pair":
             return self._text(key >> 32), base_name(self._text(key & 0xFFFFFFFF))
-        if by == "thread":
-            return self.name_of(key >> 32, key & 0xFFFFFFFF), key >> 32, key & 0xFFFFFFFF
-        if by == "process":
-            return self.name_of(key), key
+        if by in ("process", "thread"):
+            process, tid = (key >> 32, key & 0xFFFFFFFF) if by == "thread" else (key, 0)
+            pid = self._processes.pid(process)
+            if self._processes.is_shared(process):
+                return (OTHER,)
+            return (self.name_of(process, process if tid == pid else tid), pid, tid)[: 3 if by == "thread" else 2]
         return (KINDS[key] if key < len(KINDS) else KINDS[0],)
 
     def _text(self, code: int) -> str:
         return (self.strings[code] if self.strings is not None and code < len(self.strings) else "") or UNKNOWN
 
-    def name_of(self, pid: int, tid: int = 0) -> str:
-        """The last known name of a thread, else of its process, else of the process that it was forked from; or ""."""
-        keys = [pid << 32 | tid] if tid else []
+    def name_of(self, process: int, tid: int = 0) -> str:
+        """The last known name of a thread, else of its process, else of the process that it was forked from; or "".
+
+        Args:
+            process: its pid, of the first host of a merged trace.
+            tid: the thread.
+        """
+        keys = [process << 32 | tid] if tid else []
         for _ in range(8):  # generations: a fork that never named itself has its parent's name
-            keys.append(pid << 32 | pid)
-            pid = self._parents.get(pid, 0)
+            keys.append(process << 32 | process)
+            process = self._parents.get(process, 0)
         code = next((self._names[key] for key in keys if key in self._names), 0)
         return self._text(code) if code else ""
 
@@ -277,7 +308,7 @@ class Summary:
             **{name: getattr(self, name) for name in ("total", "minor", "major", "unresolved", "kernel", "observer")},
             **{name: getattr(self, name) for name in ("first_ns", "last_ns", "exits")},
             "top": {by: [_as_dict(by, row) for row in self.top(by, n)] for by in get_args(By)},
-            "snapshots": [{"pid": pid, "name": self.name_of(pid), "pages": n} for pid, n in self.snapshots.items()],
+            "snapshots": [one._asdict() for one in self.snapshots],
             "resident": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.resident()[:n]],
             "written": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.written()[:n]],
         }

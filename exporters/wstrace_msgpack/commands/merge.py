@@ -19,8 +19,8 @@ from wstrace_msgpack.write.copy import copy
 def merge(paths: tuple[str, ...], output: str, force: bool) -> None:
     """Merge traces into one, in the order of their times.
 
-    Traces of one boot of one machine keep their clock. Those of other hosts are put on the first one's clock by their
-    realtime, and every process name gets its host: `name@host`.
+    Traces of one boot of one machine keep their clock. Those of other hosts and boots are put on the first one's clock
+    by their realtime, every process name gets its host (`name@host`), and equal pids of theirs stay apart.
     """
     traces: list[TraceFile] = []
     try:
@@ -46,5 +46,5 @@ def _by_boot(paths: tuple[str, ...]) -> list[list[str]]:
         part.close()
         if part.file_id not in seen:
             seen.add(part.file_id)
-            groups.setdefault(part.header.boot_id or path, []).append(path)
+            groups.setdefault(part.header.boot_id or repr(part.header.host), []).append(path)
     return list(groups.values())

@@ -196,7 +196,7 @@ def _row_key(body: Body, key: str, rows: Rows) -> None:
         if all(type(end) is int and 0 <= end <= MAX_TIME for end in ends):
             rows.window = (ends[0], ends[1])
             rows.header["t"] = ends[0]
-    elif key in ("part", "pid", "pages"):
+    elif key in ("part", "pid", "pages", "host"):
         rows.header[key] = body.uint(_U32 if key == "pid" else MAX_TIME)
     elif key in ("snap", "last"):
         value = body.scalar()

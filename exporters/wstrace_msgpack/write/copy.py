@@ -26,8 +26,10 @@ from wstrace_msgpack.write.parts import Parts
 from wstrace_msgpack.write.writer import TraceWriter
 
 _TIMES = ("t", "monotonic", "boottime")
+#: hosts of a trace that was merged before, which are told apart
+_HOSTS = 1 << 12
 #: marks that the new file gets of its own
-_OWN_MARKS = frozenset(("facts", "ledger", "schema", "user"))
+_OWN_MARKS = frozenset(("facts", "ledger", "schema", "user", "hosts"))
 
 
 def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> int:
@@ -42,7 +44,9 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
     parts.create()
     writer = TraceWriter(parts, strings)
     writer.begin(first.header)
-    hosts = _hosts(traces)
+    hosts = [_hosts(trace) for trace in traces]
+    several = sum(map(len, hosts)) > 1
+    base = 0
     tables = [space for space, table in ID_SPACES.items() if table]
     bases = dict.fromkeys(tables, 0)
     streams = []
@@ -52,16 +56,18 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
             ids = _ids(trace, space)
             renumbered[space] = Lookup(ids, np.arange(bases[space] + 1, bases[space] + 1 + len(ids)), 0)
             bases[space] += len(ids)
-        host = number if len(hosts) > 1 else None
-        moved = Moved(trace, strings, renumbered, _shift(first, trace), host, alone=len(traces) == 1)
+        suffix = f"@{hosts[number][0] or base}" if several and len(hosts[number]) == 1 else ""
+        moved = Moved(trace, strings, renumbered, _shift(first, trace), base if several else None, suffix,
+                      alone=len(traces) == 1)  # fmt: skip
+        base += len(hosts[number])
         writer.write(moved.batch(trace.mappings))
         for mark in trace.marks:
             kind = mark.get("m")
             if (not isinstance(kind, str) or kind not in _OWN_MARKS) and (kind != "clock" or trace is first):
                 writer.copy_mark(moved.mark(mark))
         streams += [moved.batches(part, decoder) for part, decoder in trace.decoders(Selection())]
-    if len(hosts) > 1:
-        writer.copy_mark({"m": "hosts", "t": 0, "hosts": hosts})
+    if several:
+        writer.copy_mark({"m": "hosts", "t": 0, "hosts": [name for names in hosts for name in names]})
     for batch in heapq.merge(*streams, key=lambda batch: batch.window[0]):
         writer.write(batch)
     writer.close(_ledger(traces), _facts(traces))
@@ -75,7 +81,8 @@ class Moved:
         strings: the new file's names.
         renumbered: semantic -> the new file's ids of that space.
         shift: ns added to times.
-        host: which one of several it is; None = there is but one.
+        host: which one of several it is, or the first of its own; None = there is but one.
+        suffix: what is put behind the names of its processes.
         alone: no other trace goes into the new file. Where one does, columns of a semantic that is not known here are
             left out: they may be ids, which mean something else in each file.
     """
@@ -87,18 +94,17 @@ class Moved:
         renumbered: Mapping[str, Recoding],
         shift: int,
         host: int | None,
+        suffix: str,
         *,
         alone: bool,
     ) -> None:
         self._strings, self._shift, self._host, self._alone = strings, shift, host, alone
-        suffix = "" if host is None else f"@{trace.header.host.get('name') or host}"
         self._spaces: dict[str, Recoding] = {
             "str": Translation(trace.strings, strings),
             **renumbered,
         }
         if shift:
             self._spaces["ns"] = self._later
-        #: processes of several hosts are told apart by their names
         self._of_processes: dict[str, Recoding] = {**self._spaces, "str": Translation(trace.strings, strings, suffix)}
 
     def batches(self, part: Part, decoder: Decoder) -> Iterator[Batch]:
@@ -120,11 +126,12 @@ class Moved:
         stored = {name: batch[name] for name in batch if self._is_kept(schema.column(name))}
         columns = recoded(schema, stored, self._of_processes if schema.name == PROCESS.name else self._spaces)
         if self._host is not None and schema.name not in (MAPPING.name, MARK.name):
-            columns.setdefault("host", np.full(len(batch), self._host, "<u2"))
+            columns["host"] = np.minimum(columns.get("host", np.zeros(len(batch), "<u2")), _HOSTS).astype("<u2")
+            columns["host"] += np.uint16(self._host)
         window = (self._time(batch.window[0]), self._time(batch.window[1]))
         part = batch.snapshot
         if part is not None:
-            part = replace(part, time_ns=self._time(part.time_ns))
+            part = replace(part, time_ns=self._time(part.time_ns), host=part.host + (self._host or 0))
         return Batch(schema, columns, window=window, lost=batch.lost, strings=self._strings, snapshot=part)
 
     def mark(self, mark: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,10 +167,11 @@ def _shift(first: TraceFile, other: TraceFile) -> int:
     return int(offsets[1] - offsets[0])
 
 
-def _hosts(traces: Sequence[TraceFile]) -> list[str]:
-    """The names of the traces' hosts, when there are several."""
-    names = [str(trace.header.host.get("name", "")) for trace in traces]
-    return names if len(set(names)) > 1 else []
+def _hosts(trace: TraceFile) -> list[str]:
+    """The names of a trace's hosts, one a boot: several where it was itself merged."""
+    told = next((mark.get("hosts") for mark in trace.marks if mark.get("m") == "hosts"), None)
+    names = told if isinstance(told, list) and told else [trace.header.host.get("name", "")]
+    return [str(name) for name in names[:_HOSTS]]
 
 
 def _facts(traces: Sequence[TraceFile]) -> dict[str, Any]:

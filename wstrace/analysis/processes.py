@@ -1,0 +1,54 @@
+"""Processes: one number for each process of a trace, also where several hosts have given the same pid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: what stands for all processes that have no number of their own any more
+UNNUMBERED = (1 << 32) - 1
+
+
+class Processes:
+    """Numbers of 32 bits for processes: a pid where there is one host, or the first one of a merged trace.
+
+    The column `host` of a merged trace tells its hosts apart. Processes of the further ones are numbered downwards from
+    2**32 - 2, where no system has pids: Linux' end at 2**22 (PID_MAX_LIMIT), and Windows gives the smallest free ones.
+
+    Args:
+        limit: processes of further hosts that get a number; those past it share UNNUMBERED.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._numbers: dict[tuple[int, int], int] = {}  # (host, pid) -> number
+        self._pids: dict[int, int] = {}
+
+    def numbers(self, hosts: NDArray[Any] | None, pids: NDArray[Any]) -> NDArray[np.uint64]:
+        """The number of each process, shape (n,); hosts: None = all of the first one."""
+        found = pids.astype(np.uint64)
+        for row in np.flatnonzero(hosts).tolist() if hosts is not None else ():
+            found[row] = self.number(int(hosts[row]), int(pids[row]))  # type: ignore[index]
+        return found
+
+    def number(self, host: int, pid: int) -> int:
+        """The number of one process."""
+        if not host:
+            return pid
+        known = self._numbers.get((host, pid))
+        if known is None:
+            if len(self._numbers) >= self._limit:
+                return UNNUMBERED
+            known = self._numbers[host, pid] = UNNUMBERED - 1 - len(self._numbers)
+            self._pids[known] = pid
+        return known
+
+    def pid(self, number: int) -> int:
+        """The pid behind a number."""
+        return self._pids.get(number, number)
+
+    def is_shared(self, number: int) -> bool:
+        """Whether the number stands for several processes, those past the limit."""
+        return number == UNNUMBERED and len(self._numbers) >= self._limit
