@@ -14,7 +14,7 @@ from wstrace.batch import Batch
 from wstrace.interfaces import Context, Exporter
 from wstrace.schema import PAGE_FAULT
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Styled, Table
+from wstrace.terminal.table import Styled, TextTable
 from wstrace.text import json_safe
 from wstrace_console import headline
 from wstrace_console.live import LiveFigures
@@ -168,7 +168,7 @@ class Console(Exporter):
         from wstrace_console.report_tables import tables
 
         info, ledger = self._context.info, self._context.ledger
-        parts: list[str | Styled | Table] = [
+        parts: list[str | Styled | TextTable] = [
             Styled(headline.answer(self.summary, info, self._filter, self._seen), "bold"),
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]

@@ -8,7 +8,7 @@ from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.summary import By, Row, Summary
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.terminal.bar import Bar
-from wstrace.terminal.table import Cell, Column, Table
+from wstrace.terminal.table import Cell, Column, TextTable
 from wstrace.text import base_name, number, printable, size
 from wstrace.trace_info import TraceInfo
 from wstrace_console.headline import counters
@@ -27,7 +27,7 @@ TITLES: dict[str, str] = {
 
 def tables(
     summary: Summary, info: TraceInfo, *, by: str, top: int, places: PlaceCounts | None, pids: Sequence[int] = ()
-) -> Iterator[Table]:
+) -> Iterator[TextTable]:
     """The tables to show: those of `by`, or files, pairs, processes and threads as far as they tell anything.
 
     Args:
@@ -52,7 +52,7 @@ def tables(
         yield written_table(summary, info, top)
 
 
-def _who(summary: Summary, top: int) -> Iterator[Table]:
+def _who(summary: Summary, top: int) -> Iterator[TextTable]:
     """Processes and threads: not where there is but one, and no threads where each is its process."""
     threads = summary.top("thread", None)
     if summary.count("process") > 1:
@@ -79,7 +79,7 @@ class _Held:
         return _pages(pages, self._info) if pages or self.complete else "-"
 
 
-def fault_table(summary: Summary, by: By, top: int) -> Table:
+def fault_table(summary: Summary, by: By, top: int) -> TextTable:
     """Faults, those from disk where there are any, and their share."""
     rows = summary.top(by, top)
     disk = summary.major > 0
@@ -88,7 +88,7 @@ def fault_table(summary: Summary, by: By, top: int) -> Table:
     return shares_table(TITLES[by], heads, shown, total=_length(summary, by, rows, top))
 
 
-def file_table(summary: Summary, held: _Held, top: int) -> Table:
+def file_table(summary: Summary, held: _Held, top: int) -> TextTable:
     """Faults by file, beside the pages that are still in memory where a snapshot tells them."""
     if not summary.resident():
         return fault_table(summary, "file", top)
@@ -99,7 +99,7 @@ def file_table(summary: Summary, held: _Held, top: int) -> Table:
     return _beside(TITLES["file"], brought, pages, held, top)
 
 
-def place_table(places: PlaceCounts, held: _Held, top: int) -> Table:
+def place_table(places: PlaceCounts, held: _Held, top: int) -> TextTable:
     """Faults by section, beside the pages that are still in memory where a snapshot tells, or by function."""
     brought = {label: (minor + major, major) for label, (minor, major) in places.faults().items()}
     return _beside(TITLES[places.by], brought, places.resident(), held, top)
@@ -107,7 +107,7 @@ def place_table(places: PlaceCounts, held: _Held, top: int) -> Table:
 
 def _beside(
     title: str, brought: Mapping[str, tuple[int, int]], pages: Mapping[str, int], held: _Held, top: int
-) -> Table:
+) -> TextTable:
     disk = any(major for _, major in brought.values())
     whole = max(sum(total for total, _ in brought.values()), 1)
     heads = ["faults", *(["from disk"] if disk else []), *([held.head] if pages else [])]
@@ -120,17 +120,17 @@ def _beside(
     return shares_table(title, heads, rows, total=len(order))
 
 
-def resident_table(summary: Summary, info: TraceInfo, top: int) -> Table:
+def resident_table(summary: Summary, info: TraceInfo, top: int) -> TextTable:
     """Resident pages by file: what there is where the system tells no addresses."""
     return _page_table("resident", summary.resident(), info, top)
 
 
-def written_table(summary: Summary, info: TraceInfo, top: int) -> Table:
+def written_table(summary: Summary, info: TraceInfo, top: int) -> TextTable:
     """Written pages by file."""
     return _page_table("written", summary.written(), info, top)
 
 
-def _page_table(head: str, rows: Sequence[tuple[str, str, int]], info: TraceInfo, top: int) -> Table:
+def _page_table(head: str, rows: Sequence[tuple[str, str, int]], info: TraceInfo, top: int) -> TextTable:
     whole = max(sum(n for _, _, n in rows), 1)
     shown = [([_pages(n, info)], n, n / whole, file) for file, _, n in rows[:top]]
     return shares_table(f"file of the {head} pages", [head], shown, total=len(rows))
@@ -138,7 +138,7 @@ def _page_table(head: str, rows: Sequence[tuple[str, str, int]], info: TraceInfo
 
 def shares_table(
     title: str, heads: Sequence[str], rows: Sequence[tuple[Sequence[str], float, float, str]], *, total: int
-) -> Table:
+) -> TextTable:
     """A table of numbers, shares and bars with the names at the end; the rows with the most stand out.
 
     Args:
@@ -153,7 +153,7 @@ def shares_table(
         [*numbers, f"{share:6.1%}", Bar(value, most), name] for numbers, value, share, name in rows
     ]
     strong = [number for number, (_, value, _, _) in enumerate(rows) if value == most]
-    return Table(columns, cells, total, strong)
+    return TextTable(columns, cells, total, strong)
 
 
 def _pages(n: int, info: TraceInfo) -> str:

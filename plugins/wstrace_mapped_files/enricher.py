@@ -14,7 +14,7 @@ from wstrace.interfaces import Context, Enricher
 from wstrace.schema import ADDRESS_SPACE, DTYPES, MAPPING, PAGE_FAULT, PROCESS
 from wstrace_mapped_files.listings import Listings
 from wstrace_mapped_files.lookup import Found, Rows, by_pid, look_up
-from wstrace_mapped_files.spaces import Spaces
+from wstrace_mapped_files.spaces import AddressSpaces
 
 #: rows held back before they are applied without a batch of records that needs them
 _MOST_PENDING = 65_536
@@ -46,7 +46,7 @@ class MappedFiles(Enricher):
         self._context = context
         #: the processes of a trace that was recorded before are not those of this machine now
         self._alive = bool(context.targets)
-        self._spaces = Spaces(context.strings)
+        self._spaces = AddressSpaces(context.strings)
         self._listings = Listings(context.strings, self.system)
 
     def enrich(self, batch: Batch) -> Iterable[Batch]:
@@ -110,7 +110,7 @@ class MappedFiles(Enricher):
                 spaces.apply(event, time, pid, start, end, tuple(rest))
             else:
                 time, _, event, pid, ppid = row
-                spaces.tell(event, time, pid, ppid)
+                spaces.apply_process(event, time, pid, ppid)
         spaces.end_listing()
 
     # -- records ---------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from wstrace.schema import KIND_FILE, KIND_SHARED, KIND_SHIFT
 NEVER = 0xFFFF_FFFF_FFFF_FFFF
 #: an image's first faults come before the rows that tell of its first mappings: so long after the first row
 EARLY_NS = 100_000_000
-UNTIL_TOLD = -1
+UNTIL_REPORTED = -1
 
 
-class Mapping(NamedTuple):
+class MappingRow(NamedTuple):
     """A row of the `mapping` stream."""
 
     id: int
@@ -43,7 +43,7 @@ class Fragment(NamedTuple):
     start: int
     end: int
     birth: int
-    mapping: Mapping
+    mapping: MappingRow
     death: int = NEVER
 
     def says(self, start: int, end: int, rest: tuple[int, ...]) -> bool:
@@ -55,7 +55,7 @@ class Fragment(NamedTuple):
         return m.kind not in (KIND_FILE, KIND_SHARED) or rest[0] == m.offset + self.start - m.start
 
 
-class Table(NamedTuple):
+class FragmentTable(NamedTuple):
     """The live fragments as arrays, by start.
 
     All but `start` have a row 0 before them that is "unknown" and covers nothing, so that
@@ -93,7 +93,7 @@ class Epoch:
         start: time in ns.
         kernel: the fragment of the kernel's addresses, which every image has.
         early: faults before this time may come before the row of their mapping: they take the first one that comes.
-            0 = none may; UNTIL_TOLD = until EARLY_NS after the first row.
+            0 = none may; UNTIL_REPORTED = until EARLY_NS after the first row.
     """
 
     MAX_CLOSED, LEAST_CLOSED = 65_536, 1024
@@ -111,7 +111,7 @@ class Epoch:
         self.full = self.LEAST_CLOSED
         self._starts: list[int] = []
         self._live: list[Fragment] = []
-        self._table: Table | None = None
+        self._table: FragmentTable | None = None
 
     def __len__(self) -> int:
         return len(self._live)
@@ -139,9 +139,9 @@ class Epoch:
             self._live[bisect_left(self._starts, fragment.start)] = fragment._replace(birth=time)
             self._table = None
 
-    def put(self, time: int, start: int, end: int, mapping: Mapping | None) -> None:
+    def put(self, time: int, start: int, end: int, mapping: MappingRow | None) -> None:
         """From that time on the mapping, or None for nothing, lies at [start, end)."""
-        if self.early == UNTIL_TOLD:
+        if self.early == UNTIL_REPORTED:
             self.early = time + EARLY_NS
         where = self.find(start, end)
         pieces: list[Fragment] = []
@@ -166,7 +166,7 @@ class Epoch:
         self.newest = max(self.newest, time)
         self._table = None
 
-    def _lay(self, pieces: list[Fragment], start: int, end: int, time: int, mapping: Mapping | None) -> None:
+    def _lay(self, pieces: list[Fragment], start: int, end: int, time: int, mapping: MappingRow | None) -> None:
         if mapping is None or start >= end:
             return
         if time < self.replaced:  # a listing made since then shows nothing here
@@ -174,7 +174,7 @@ class Epoch:
         else:
             pieces.append(Fragment(start, end, time, mapping))
 
-    def _close(self, start: int, end: int, birth: int, mapping: Mapping | None, death: int) -> None:
+    def _close(self, start: int, end: int, birth: int, mapping: MappingRow | None, death: int) -> None:
         if mapping is not None and birth < death:
             self.closed.append(Fragment(start, end, birth, mapping, death))
 
@@ -197,7 +197,7 @@ class Epoch:
 
     def since(self, time: int) -> Epoch:
         """What came after that time, as an epoch of its own: rows of a new image that were told before its exec."""
-        copy = Epoch(time, self.kernel, UNTIL_TOLD)
+        copy = Epoch(time, self.kernel, UNTIL_REPORTED)
         if self.replaced > time:
             copy.replaced = self.replaced
         if self.newest > time:
@@ -213,14 +213,14 @@ class Epoch:
         self.full = max(2 * len(self.closed), self.LEAST_CLOSED)
 
     @property
-    def table(self) -> Table:
+    def table(self) -> FragmentTable:
         """The live fragments as arrays, made anew after a change."""
         if self._table is None:
             rows = [(f.start, f.end, f.birth, f.mapping.id, f.mapping.file, f.mapping.kind) for f in self._live]
             k = self.kernel
             rows.append((k.start, k.end, 0, k.mapping.id, k.mapping.file, k.mapping.kind))
             start, end, birth, ids, file, kind = np.ascontiguousarray(np.array([(0,) * 6, *rows], "<u8").T)
-            self._table = Table(
+            self._table = FragmentTable(
                 start[1:], end, birth, ids.astype("<u4"), file.astype("<u4"), kind.astype("|u1"), int(birth.max())
             )
         return self._table

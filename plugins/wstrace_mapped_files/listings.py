@@ -15,8 +15,8 @@ from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.schema import KIND_FILE, MAP_EXECUTE
 from wstrace_mapped_files.epoch import NEVER, Epoch
-from wstrace_mapped_files.epoch import Mapping as Row
-from wstrace_mapped_files.spaces import KERNEL_START, Spaces
+from wstrace_mapped_files.epoch import MappingRow as Row
+from wstrace_mapped_files.spaces import KERNEL_START, AddressSpaces
 from wstrace_os import backend
 
 _COLUMNS = ("start", "end", "offset", "file", "dev", "ino", "flags")
@@ -37,7 +37,7 @@ class Listings:
         self._system = system
         self.asked = self.refused = self.added = 0
 
-    def fill(self, spaces: Spaces, pid: int, addresses: NDArray[Any], times: NDArray[Any] | int) -> bool:
+    def fill(self, spaces: AddressSpaces, pid: int, addresses: NDArray[Any], times: NDArray[Any] | int) -> bool:
         """Asks about a process's addresses (u64, shape (n,)) that were missed at those times; True when some are known
         now. What it finds counts from the first miss on.
         """
@@ -49,11 +49,11 @@ class Listings:
         uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right")]
         wanted = uncovered & (when >= epoch.start) & (addresses < KERNEL_START)
         now = now_ns()
-        known = process.told or spaces.forgotten > 0
-        if not wanted.any() or not known or process.ended != NEVER or epoch.blind or now < process.asked:
+        known = process.reported or spaces.forgotten > 0
+        if not wanted.any() or not known or process.ended != NEVER or epoch.blind or now < process.listing_due:
             return False
         columns = self._listing(pid, addresses[wanted])
-        process.asked = now + max(self._system.LISTING_NS, _SHARE * (now_ns() - now))
+        process.listing_due = now + max(self._system.LISTING_NS, _SHARE * (now_ns() - now))
         if columns is None or not len(columns["start"]) or not self._same_image(epoch, columns):
             self.refused += 1
             return False
@@ -94,7 +94,7 @@ class Listings:
 
     def _add(
         self,
-        spaces: Spaces,
+        spaces: AddressSpaces,
         epoch: Epoch,
         pid: int,
         columns: Mapping[str, NDArray[Any]],

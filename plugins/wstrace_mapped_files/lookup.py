@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace_mapped_files.epoch import Epoch, Past
-from wstrace_mapped_files.spaces import Process, Spaces
+from wstrace_mapped_files.spaces import AddressSpaces, ProcessHistory
 
 #: pids of Linux end here (PID_MAX_LIMIT): below it a table is cheaper than sorting
 _PID_TABLE = 1 << 22
@@ -52,7 +52,7 @@ def by_pid(pids: NDArray[Any]) -> list[tuple[int, Rows]]:
 
 
 def look_up(
-    spaces: Spaces, groups: list[tuple[int, Rows]], addresses: NDArray[Any], times: NDArray[Any] | int
+    spaces: AddressSpaces, groups: list[tuple[int, Rows]], addresses: NDArray[Any], times: NDArray[Any] | int
 ) -> Found:
     """What lay at each address.
 
@@ -74,7 +74,7 @@ def look_up(
     return found._replace(missing=np.concatenate(missing)) if missing else found
 
 
-def _by_epoch(process: Process, rows: Rows, times: NDArray[Any] | int) -> Iterator[tuple[Epoch, Rows]]:
+def _by_epoch(process: ProcessHistory, rows: Rows, times: NDArray[Any] | int) -> Iterator[tuple[Epoch, Rows]]:
     if not isinstance(times, np.ndarray):
         yield process.current(times), rows
         return

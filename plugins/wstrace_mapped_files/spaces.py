@@ -1,4 +1,4 @@
-"""Spaces: the address spaces of all processes over time, as `process` and `address_space` rows tell them."""
+"""AddressSpaces: the address spaces of all processes over time, as `process` and `address_space` rows tell them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wstrace.schema import (
     SPACE_REPLACE,
     SPACE_UNMAP,
 )
-from wstrace_mapped_files.epoch import NEVER, UNTIL_TOLD, Epoch, Fragment, Mapping
+from wstrace_mapped_files.epoch import NEVER, UNTIL_REPORTED, Epoch, Fragment, MappingRow
 
 #: kernel addresses of 64-bit Linux and Windows: the upper half
 KERNEL_START, KERNEL_END = 1 << 63, NEVER
@@ -34,7 +34,7 @@ _NAMES = {
 }
 
 
-class Process:
+class ProcessHistory:
     """One pid: its epochs by time.
 
     told: a row was about it, not only records. asked: when its mappings may be asked for again (see Listings).
@@ -43,8 +43,8 @@ class Process:
     def __init__(self) -> None:
         self.epochs: list[Epoch] = []
         self.ended = NEVER
-        self.told = False
-        self.asked = 0
+        self.reported = False
+        self.listing_due = 0
 
     def add(self, epoch: Epoch) -> None:
         """Puts an epoch in its place by time."""
@@ -57,7 +57,7 @@ class Process:
         return self.epochs[max(0, bisect_right([e.start for e in self.epochs], time) - 1)]
 
 
-class Spaces:
+class AddressSpaces:
     """All processes' address spaces, in bounded memory.
 
     What ended is kept for keep_ns after the newest record, for records that come late; so is nothing else.
@@ -73,15 +73,15 @@ class Spaces:
     def __init__(self, strings: Dictionary, keep_ns: int = 2_000_000_000) -> None:
         self._keep_ns = keep_ns
         self._names = {kind: strings.code(name) for kind, name in _NAMES.items()}
-        self._processes: OrderedDict[int, Process] = OrderedDict()
+        self._processes: OrderedDict[int, ProcessHistory] = OrderedDict()
         self._ended: deque[tuple[int, int]] = deque()
         self._listing: tuple[int, int, int] | None = None  # pid, time, end of its last row
         self._horizon = 0
         self.mappings = 0
         #: processes that there was no more room for: one that is met again may be one of them
         self.forgotten = 0
-        self.fresh: list[Mapping] = []
-        kernel = Mapping(
+        self.fresh: list[MappingRow] = []
+        kernel = MappingRow(
             0, 0, 0, KERNEL_START, KERNEL_END, 0, strings.code("[kernel]"), 0, 0, KIND_KERNEL << KIND_SHIFT
         )
         self.kernel = Fragment(KERNEL_START, KERNEL_END, 0, self._new(kernel))
@@ -89,12 +89,12 @@ class Spaces:
     def __len__(self) -> int:
         return len(self._processes)
 
-    def process(self, pid: int) -> Process:
+    def process(self, pid: int) -> ProcessHistory:
         """The process of that pid; an unknown one begins with nothing mapped."""
         process = self._processes.get(pid)
         if process is None:
-            process = self._processes[pid] = Process()
-            process.add(Epoch(0, self.kernel, UNTIL_TOLD))
+            process = self._processes[pid] = ProcessHistory()
+            process.add(Epoch(0, self.kernel, UNTIL_REPORTED))
             self._make_room()
         return process
 
@@ -103,7 +103,7 @@ class Spaces:
             self._processes.popitem(last=False)
             self.forgotten += 1
 
-    def used(self, pid: int) -> Process:
+    def used(self, pid: int) -> ProcessHistory:
         """The process of that pid, marked as used now."""
         process = self.process(pid)
         self._processes.move_to_end(pid)
@@ -111,7 +111,7 @@ class Spaces:
 
     # -- process rows ----------------------------------------------------------------------------------------------
 
-    def tell(self, event: int, time: int, pid: int, ppid: int) -> None:
+    def apply_process(self, event: int, time: int, pid: int, ppid: int) -> None:
         """Applies a row of a process, not of a thread; others than fork, exec and exit change no address space."""
         if event == PROCESS_FORK:
             self._fork(time, pid, ppid)
@@ -124,16 +124,16 @@ class Spaces:
             self._ended.append((time, pid))
         if event != PROCESS_EXIT:
             process = self.process(pid)
-            process.told, process.ended = True, NEVER
+            process.reported, process.ended = True, NEVER
 
     def _fork(self, time: int, pid: int, ppid: int) -> None:
         parent = self._processes.get(ppid)
         epoch = parent.current(time).at(time, time) if parent is not None else Epoch(time, self.kernel)
         child = self._processes.get(pid)
         if child is None:
-            child = self._processes[pid] = Process()
+            child = self._processes[pid] = ProcessHistory()
         else:  # the number is given again
-            child.asked = 0
+            child.listing_due = 0
             self._ended.append((time, pid))
         child.add(epoch)
         self._make_room()
@@ -145,7 +145,7 @@ class Spaces:
         if self._listing is not None and self._listing[:2] != (pid, time):
             self.end_listing()
         process = self.process(pid)
-        process.told = True
+        process.reported = True
         epoch = process.current(time)
         if event == SPACE_UNMAP:
             self._put(epoch, time, start, end, None)
@@ -179,20 +179,20 @@ class Spaces:
         if known is not None:
             epoch.confirm(known, time)
             return
-        self._put(epoch, time, start, end, self._new(Mapping(0, time, pid, start, end, *rest)))
+        self._put(epoch, time, start, end, self._new(MappingRow(0, time, pid, start, end, *rest)))
 
-    def _put(self, epoch: Epoch, time: int, start: int, end: int, mapping: Mapping | None) -> None:
+    def _put(self, epoch: Epoch, time: int, start: int, end: int, mapping: MappingRow | None) -> None:
         epoch.put(time, start, end, mapping)
         if len(epoch.closed) > epoch.full:
             epoch.prune(self._horizon)
 
-    def _new(self, mapping: Mapping) -> Mapping:
+    def _new(self, mapping: MappingRow) -> MappingRow:
         self.mappings += 1
         mapping = mapping._replace(id=self.mappings)
         self.fresh.append(mapping)
         return mapping
 
-    def taken(self) -> list[Mapping]:
+    def taken(self) -> list[MappingRow]:
         """The mappings that are new since the last call."""
         fresh, self.fresh = self.fresh, []
         return fresh

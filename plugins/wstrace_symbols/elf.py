@@ -38,7 +38,7 @@ _NT_GNU_BUILD_ID = 3
 SHF_ALLOC, SHF_EXECINSTR, SHF_TLS = 2, 4, 0x400
 
 
-class Headers(NamedTuple):
+class ElfHeaders(NamedTuple):
     """A file's headers, as pyelftools reads them: Containers with the fields' own names (p_offset, sh_addr)."""
 
     elf: Any
@@ -65,7 +65,7 @@ def read_image(file: ImageFile) -> Image:
         raise ImageError(f"{file.path}: {type(error).__name__}: {error}") from error
 
 
-def _headers(file: ImageFile) -> Headers:
+def _headers(file: ImageFile) -> ElfHeaders:
     from elftools.common.utils import struct_parse
     from elftools.elf.elffile import ELFFile
 
@@ -78,21 +78,21 @@ def _headers(file: ImageFile) -> Headers:
     def table(kind: Any, start: int, step: int, count: int) -> list[Any]:
         return [struct_parse(kind, file.stream, stream_pos=start + step * row) for row in range(count)]
 
-    return Headers(
+    return ElfHeaders(
         elf,
         table(elf.structs.Elf_Phdr, elf["e_phoff"], elf["e_phentsize"], programs),
         table(elf.structs.Elf_Shdr, elf["e_shoff"], elf["e_shentsize"], sections),
     )
 
 
-def _segments(file: ImageFile, headers: Headers) -> NDArray[Any]:
+def _segments(file: ImageFile, headers: ElfHeaders) -> NDArray[Any]:
     loads = [p for p in headers.programs if p["p_type"] == "PT_LOAD"]
     if len(loads) > MAX_SEGMENTS:
         raise ImageError(f"{file.path}: {len(loads)} segments in memory are more than {MAX_SEGMENTS}")
     return np.array([(p["p_offset"], p["p_filesz"], p["p_vaddr"], p["p_memsz"]) for p in loads], SEGMENT)
 
 
-def _sections(file: ImageFile, headers: Headers) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _sections(file: ImageFile, headers: ElfHeaders) -> tuple[NDArray[Any], tuple[str, ...]]:
     """The sections that are in memory, by address, and their names."""
     if not headers.sections:
         return np.empty(0, SECTION), ()
@@ -113,7 +113,7 @@ def _name(names: bytes, start: int) -> str:
     return names[start : start + 256].split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
 
-def _symbols(file: ImageFile, headers: Headers, sections: NDArray[Any]) -> tuple[NDArray[Any], bytes]:
+def _symbols(file: ImageFile, headers: ElfHeaders, sections: NDArray[Any]) -> tuple[NDArray[Any], bytes]:
     """The symbols of .symtab, or of .dynsym in a stripped file, and the string table that names them.
 
     Tables past the bounds give none: of a part of them, what has no size would reach to the wrong next one.
@@ -180,7 +180,7 @@ def _unsized_end(start: NDArray[Any], sections: NDArray[Any]) -> NDArray[Any]:
     return end
 
 
-def _build_id(file: ImageFile, headers: Headers) -> str:
+def _build_id(file: ImageFile, headers: ElfHeaders) -> str:
     """The descriptor of the first NT_GNU_BUILD_ID note, hex; "" where the bounds hold none.
 
     Source: elf(5), "Notes (Nhdr)": name size, descriptor size and type of 4 bytes each, then both, padded to 4 bytes.

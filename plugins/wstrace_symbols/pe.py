@@ -17,7 +17,7 @@ from wstrace_os.windows import image_id
 from wstrace_symbols import dbghelp
 from wstrace_symbols.image import SEGMENT, Image, ImageError, Readable, covering
 from wstrace_symbols.pe_headers import SECTION_HEADER as SECTION_HEADER
-from wstrace_symbols.pe_headers import Headers, is_code, read_headers, section_rows
+from wstrace_symbols.pe_headers import PeHeaders, is_code, read_headers, section_rows
 from wstrace_symbols.pe_names import readable
 from wstrace_symbols.pe_symbols import coff_symbols, exports, function_table, string_table, with_ends
 
@@ -49,7 +49,7 @@ def _ask(path: str, identity: Hashable, code: NDArray[Any], addresses: NDArray[A
     return dbghelp.functions(path, identity, inside.tolist())
 
 
-def _build_id(file: Readable, headers: Headers) -> str:
+def _build_id(file: Readable, headers: PeHeaders) -> str:
     """What names this very build; what a damaged debug directory hides is told by time stamp and size."""
     try:
         return image_id.of_file(file.read)

@@ -27,7 +27,7 @@ SECTION_HEADER = np.dtype([
 assert SECTION_HEADER.itemsize == 40  # IMAGE_SECTION_HEADER
 
 
-class Headers(NamedTuple):
+class PeHeaders(NamedTuple):
     """What the NT headers say."""
 
     machine: int
@@ -40,7 +40,7 @@ class Headers(NamedTuple):
     sections: NDArray[Any]
 
 
-def read_headers(file: Readable) -> Headers:
+def read_headers(file: Readable) -> PeHeaders:
     """The headers. Raises ImageError when they are cut off or say what cannot be."""
     if file.read(0, 2) != b"MZ":
         raise ImageError(f"{file.path} does not begin with MZ")
@@ -66,10 +66,10 @@ def read_headers(file: Readable) -> Headers:
     table = optional[112 if wide else 96 :]
     directories = [struct.unpack_from("<II", table, 8 * n) for n in range(min(given, 16, len(table) // 8))]
     sections = np.frombuffer(file.read(at + 24 + optional_size, count * SECTION_HEADER.itemsize), SECTION_HEADER)
-    return Headers(machine, base, size, stamp, symbols, symbol_count, directories, sections)
+    return PeHeaders(machine, base, size, stamp, symbols, symbol_count, directories, sections)
 
 
-def section_rows(headers: Headers, strings: bytes) -> tuple[NDArray[Any], tuple[str, ...]]:
+def section_rows(headers: PeHeaders, strings: bytes) -> tuple[NDArray[Any], tuple[str, ...]]:
     """SECTION rows and names. A section ends where its larger size ends, or where the next one begins.
 
     The article tests `rva <= endRVA`, which gives the byte behind a section to it; here the end is exclusive.
@@ -94,13 +94,13 @@ def _section_name(name: bytes, strings: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
-def is_code(headers: Headers, rows: NDArray[Any]) -> NDArray[np.bool_]:
+def is_code(headers: PeHeaders, rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Mask of the SECTION rows that are executable."""
     code: NDArray[np.bool_] = headers.sections["Characteristics"][rows["number"] - 1] & np.uint32(_EXECUTE) != 0
     return code
 
 
-def mapped(file: Readable, headers: Headers, rva: int) -> tuple[int, int]:
+def mapped(file: Readable, headers: PeHeaders, rva: int) -> tuple[int, int]:
     """(place in the file, bytes of the section from there on) of an RVA; ImageError when no section has it."""
     for section in headers.sections:
         start, size = int(section["VirtualAddress"]), int(section["SizeOfRawData"])

@@ -18,7 +18,7 @@ from wstrace_symbols.pe_headers import (
     ARM64,
     EXCEPTION_DIRECTORY,
     EXPORT_DIRECTORY,
-    Headers,
+    PeHeaders,
     is_code,
     mapped,
 )
@@ -39,7 +39,7 @@ assert COFF_SYMBOL.itemsize == 18  # IMAGE_SYMBOL
 _FUNCTION, _EXTERNAL, _STATIC = 0x20, 2, 3
 
 
-def exports(file: Readable, headers: Headers) -> tuple[NDArray[Any], bytes]:
+def exports(file: Readable, headers: PeHeaders) -> tuple[NDArray[Any], bytes]:
     """What is exported, without forwarders; empty when there is nothing or it cannot be believed.
 
     What has no name but its ordinal is called `#7`: left out, the name before it would cover it.
@@ -72,7 +72,7 @@ def exports(file: Readable, headers: Headers) -> tuple[NDArray[Any], bytes]:
     return rows, text + b"".join(labels)
 
 
-def _array(file: Readable, headers: Headers, rva: int, count: int, kind: str) -> NDArray[Any]:
+def _array(file: Readable, headers: PeHeaders, rva: int, count: int, kind: str) -> NDArray[Any]:
     size = count * np.dtype(kind).itemsize
     if not count:
         return np.zeros(0, kind)
@@ -84,7 +84,7 @@ def _array(file: Readable, headers: Headers, rva: int, count: int, kind: str) ->
     return np.frombuffer(file.read(place, size), kind)
 
 
-def function_table(file: Readable, headers: Headers) -> NDArray[Any]:
+def function_table(file: Readable, headers: PeHeaders) -> NDArray[Any]:
     """Begin and end RVA of each function that the function table knows, sorted, shape (n, 2); an end of 0: not told.
 
     A function's chained parts are one with it. A function that calls nothing and moves no stack has no entry.
@@ -108,7 +108,7 @@ def function_table(file: Readable, headers: Headers) -> NDArray[Any]:
         return nothing
 
 
-def _chained(file: Readable, headers: Headers, unwind: NDArray[Any]) -> NDArray[np.bool_]:
+def _chained(file: Readable, headers: PeHeaders, unwind: NDArray[Any]) -> NDArray[np.bool_]:
     """Mask of the entries whose UNWIND_INFO says that they go on with the function before them."""
     if not len(unwind):
         return np.zeros(0, bool)
@@ -132,7 +132,7 @@ def _joined(parts: NDArray[Any], chained: NDArray[np.bool_]) -> NDArray[Any]:
     return np.stack((parts[heads, 0], ends), axis=1)
 
 
-def string_table(file: Readable, headers: Headers) -> bytes:
+def string_table(file: Readable, headers: PeHeaders) -> bytes:
     """The COFF string table, its 4 bytes of size included, so that offsets are as they stand in the file."""
     if not headers.symbols or headers.symbol_count > MAX_COFF_SYMBOLS:
         return b""
@@ -144,7 +144,7 @@ def string_table(file: Readable, headers: Headers) -> bytes:
         return b""
 
 
-def coff_symbols(file: Readable, headers: Headers, strings: bytes) -> tuple[NDArray[Any], bytes]:
+def coff_symbols(file: Readable, headers: PeHeaders, strings: bytes) -> tuple[NDArray[Any], bytes]:
     """The functions of the COFF symbol table, where the linker left one (mingw without -s)."""
     nothing = np.zeros(0, SYMBOL), b""
     if not headers.symbols or not 0 < headers.symbol_count <= MAX_COFF_SYMBOLS:
@@ -180,7 +180,7 @@ def _auxiliary(table: NDArray[Any]) -> NDArray[np.bool_]:
     return found
 
 
-def with_ends(symbols: NDArray[Any], rows: NDArray[Any], headers: Headers, functions: NDArray[Any]) -> NDArray[Any]:
+def with_ends(symbols: NDArray[Any], rows: NDArray[Any], headers: PeHeaders, functions: NDArray[Any]) -> NDArray[Any]:
     """The functions, sorted, one an address.
 
     A symbol has no size. It ends where the function table says, where the next symbol or function begins, or where its
@@ -200,7 +200,7 @@ def with_ends(symbols: NDArray[Any], rows: NDArray[Any], headers: Headers, funct
     return found
 
 
-def _function_ends(starts: NDArray[Any], headers: Headers, functions: NDArray[Any]) -> NDArray[Any]:
+def _function_ends(starts: NDArray[Any], headers: PeHeaders, functions: NDArray[Any]) -> NDArray[Any]:
     """Where the function at each address ends by the function table, or the next one there begins."""
     if not len(functions):
         return np.full(len(starts), _NOWHERE, "<u8")

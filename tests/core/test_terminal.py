@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.elide import elide, width_of
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, Table
+from wstrace.terminal.table import Column, TextTable
 from wstrace.text import printable
 
 HOSTILE = "/tmp/\x1b]0;owned\x07\x9b2J\u202egnp.so\n"
@@ -46,10 +46,12 @@ def test_what_a_cut_name_keeps(name: str, room: int, label: str) -> None:
     assert elide([name], room) == [label]
 
 
-def table_of(names: list[str]) -> Table:
+def table_of(names: list[str]) -> TextTable:
     columns = [Column("resident"), Column("share"), Column("", "bar"), Column("address", "text", spare=False),
                Column("name", "name")]  # fmt: skip
-    return Table(columns, [[f"{i}.0 MiB", " 10.0%", Bar(i, len(names)), "7f00-7f01", n] for i, n in enumerate(names)])
+    return TextTable(
+        columns, [[f"{i}.0 MiB", " 10.0%", Bar(i, len(names)), "7f00-7f01", n] for i, n in enumerate(names)]
+    )
 
 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 200])
@@ -72,7 +74,7 @@ def test_without_a_terminal_nothing_is_cut() -> None:
 
 def test_everything_that_is_shown_is_printable() -> None:
     stream = io.StringIO()
-    table = Table([Column(HOSTILE), Column(HOSTILE, "text"), Column(HOSTILE, "name")], [[HOSTILE] * 3], total=2)
+    table = TextTable([Column(HOSTILE), Column(HOSTILE, "text"), Column(HOSTILE, "name")], [[HOSTILE] * 3], total=2)
     Output(stream).show(HOSTILE, table)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 4

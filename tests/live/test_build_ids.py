@@ -16,7 +16,7 @@ import pytest
 import wstrace
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
-from wstrace_mapped_files.epoch import Mapping as Row
+from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_mapped_files.linux import backend as linux
 from wstrace_os.linux import procfs
 

@@ -87,9 +87,9 @@ def test_what_came_while_it_was_attached_is_told_apart(attach: Callable[..., Any
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        from wstrace_page_faults.linux.armed import Armed
+        from wstrace_page_faults.linux.events import PerfEvents
 
-        arm = Armed.arm_process
+        arm = PerfEvents.arm_process
 
         def slowly(self: Any, *arguments: Any) -> None:
             process.stdin.write("\n")  # it faults before it is armed
@@ -98,7 +98,7 @@ def test_what_came_while_it_was_attached_is_told_apart(attach: Callable[..., Any
             arm(self, *arguments)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Armed, "arm_process", slowly)
+            patched.setattr(PerfEvents, "arm_process", slowly)
             trace = attach(process.pid)
         process.stdin.write("\n")
         process.stdin.flush()

@@ -225,11 +225,11 @@ def test_daemon_left_behind(trace: Tracer, capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("after_linux_6_0", [True, False])
 def test_a_tiny_ring_loses_and_tells(trace: Tracer, touch: Path, monkeypatch: Any, after_linux_6_0: bool) -> None:
     """The kernel says LOST only before the next record that finds room: the rest is known from the counts alone."""
-    from wstrace_page_faults.linux.armed import Armed
+    from wstrace_page_faults.linux.events import PerfEvents
 
-    counts = Armed.counts
+    counts = PerfEvents.counts
     if not after_linux_6_0:
-        monkeypatch.setattr(Armed, "counts", lambda self, kind: (counts(self, kind)[0], None))
+        monkeypatch.setattr(PerfEvents, "counts", lambda self, kind: (counts(self, kind)[0], None))
     traced = trace([touch, 20_000], ring_bytes=65_536, slow=True)
     recorded, lost = len(traced.faults()), traced.ledger("lost_kernel")
     assert 0 < recorded <= 2 * os.cpu_count() * 65_536 // 40

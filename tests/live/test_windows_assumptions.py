@@ -185,14 +185,14 @@ def test_grandchildren_of_a_child_that_ended_at_once_are_traced(tmp_path):
 
 def test_a_build_id_of_a_loaded_module_is_that_of_its_file():
     from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE
-    from wstrace_mapped_files.epoch import Mapping
+    from wstrace_mapped_files.epoch import MappingRow
     from wstrace_symbols.image import ImageFile
     from wstrace_symbols.pe import read_image
 
     strings = wstrace.Dictionary()
     base = ctypes.c_void_p(ctypes.windll.kernel32._handle).value & (1 << 64) - 1
     path = os.path.join(os.environ["SYSTEMROOT"], "System32", "kernel32.dll")
-    row = Mapping(
+    row = MappingRow(
         1, 0, os.getpid(), base, base + PAGE, 0, strings.code(path), 0, 0, KIND_FILE << KIND_SHIFT | MAP_EXECUTE
     )
     with ImageFile(path) as file:

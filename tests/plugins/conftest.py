@@ -1,4 +1,4 @@
-"""What tests of several files use: a told enricher `mapped_files`, and the need of a write watch."""
+"""What tests of several files use: the enricher `mapped_files` driven row by row, and the need of a write watch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from wstrace.testing import ScriptedTarget, batch_of
 FILE = KIND_FILE << KIND_SHIFT
 
 
-class Told:
-    """An enricher that is told rows one by one, and what it gave out."""
+class DrivenEnricher:
+    """The enricher, driven row by row, and the mappings that it gave out."""
 
-    def __init__(self, half: Any = None) -> None:
+    def __init__(self, backend: Any = None) -> None:
         from wstrace_mapped_files.enricher import MappedFiles
 
         # a target that runs: the system may be asked
-        self.context = Context(targets=() if half is None else (ScriptedTarget(),))
-        self.enricher = MappedFiles(reread=half is not None)
-        self.enricher.system = half
+        self.context = Context(targets=() if backend is None else (ScriptedTarget(),))
+        self.enricher = MappedFiles(reread=backend is not None)
+        self.enricher.system = backend
         self.enricher.start(self.context)
         self.mappings: list[dict[str, int]] = []
 
@@ -67,9 +67,9 @@ class Told:
 
 
 @pytest.fixture
-def tell() -> type[Told]:
-    """tell() or tell(half): a new Told, which may ask that half, if any."""
-    return Told
+def drive() -> type[DrivenEnricher]:
+    """drive() or drive(backend): a new DrivenEnricher, which may ask that backend, if one is given."""
+    return DrivenEnricher
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ class TestContract(EnricherContract):
         return batch_of(PAGE_FAULT, time_ns=[5, 6], pid=[1, 2], tid=1, pc=2**63, va=[0x1000, 0x2000], flags=0)
 
 
-def test_what_is_told_again_keeps_its_id_and_a_fork_adds_none(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_what_is_told_again_keeps_its_id_and_a_fork_adds_none(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x3000, "/a"), (0x5000, 0x6000, "/b"))
     told.space(SPACE_MAP, 11, (0x1000, 0x3000, "/a"))
     told.listing(12, (0x1000, 0x3000, "/a"), (0x5000, 0x6000, "/b"), (0x8000, 0x9000, "/c"))
@@ -50,8 +50,8 @@ def test_what_is_told_again_keeps_its_id_and_a_fork_adds_none(tell: Callable[...
     assert [row["pid"] for row in told.mappings] == [0, 7, 7, 7]
 
 
-def test_memory_without_a_file_is_the_same_whatever_offset_it_is_told_with(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_memory_without_a_file_is_the_same_whatever_offset_it_is_told_with(drive: Callable[..., Any]) -> None:
+    told = drive()
     for time, offset in ((10, 0x1000), (11, 0)):
         told.give(batch_of(ADDRESS_SPACE, told.context.strings, time_ns=time, pid=7, event=SPACE_MAP, start=0x1000,
                            end=0x2000, offset=offset, file="", dev=0, ino=0, flags=ANON))  # fmt: skip
@@ -59,8 +59,8 @@ def test_memory_without_a_file_is_the_same_whatever_offset_it_is_told_with(tell:
     assert told.ids == [1, 2]
 
 
-def test_exec_begins_anew_and_its_first_faults_are_named_late(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_exec_begins_anew_and_its_first_faults_are_named_late(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/old"))
     told.process(PROCESS_EXEC, SECOND)
     told.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
@@ -70,23 +70,23 @@ def test_exec_begins_anew_and_its_first_faults_are_named_late(tell: Callable[...
     assert told.context.ledger.get("unresolved", "va") == told.context.ledger.get("unresolved", "pc") == 1
 
 
-def test_a_fault_never_has_the_name_of_what_was_mapped_long_after_it(tell: Callable[..., Any]) -> None:
+def test_a_fault_never_has_the_name_of_what_was_mapped_long_after_it(drive: Callable[..., Any]) -> None:
     """An image's first faults may come before the rows of its own mappings, not before those that it makes later."""
-    told = tell()
+    told = drive()
     told.process(PROCESS_EXEC, SECOND)
     told.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
     told.space(SPACE_MAP, 3 * SECOND, (0x8000, 0x9000, "/later"))
     assert told.fault((SECOND + 50, 0x1000), (SECOND + 50, 0x8000)) == ["/new", ""]
 
 
-def test_faults_before_the_first_listing_belong_to_it(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_faults_before_the_first_listing_belong_to_it(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.listing(10 * SECOND, (0x1000, 0x2000, "/a"))
     assert told.fault((9 * SECOND, 0x1000)) == ["/a"]
 
 
-def test_each_time_has_its_own_file_at_one_address(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_each_time_has_its_own_file_at_one_address(drive: Callable[..., Any]) -> None:
+    told = drive()
     for time, file in ((10, "/a"), (20, "/b"), (30, "/c")):
         told.space(SPACE_MAP, time, (0x1000, 0x4000, file))
     told.space(SPACE_UNMAP, 40, (0x2000, 0x3000, ""))
@@ -94,16 +94,16 @@ def test_each_time_has_its_own_file_at_one_address(tell: Callable[..., Any]) -> 
     assert told.fault(*faults) == ["/c", "/a", "", "/b", "/c", "/a", "/b"]
 
 
-def test_the_offset_of_a_piece_follows_from_its_mapping(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_the_offset_of_a_piece_follows_from_its_mapping(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x9000, "/a"))
     told.space(SPACE_MAP, 20, (0x4000, 0x5000, "/b"))
     assert told.fault((30, 0x3000), (30, 0x4000), (30, 0x5000)) == ["/a", "/b", "/a"]
     assert told.mappings[1]["start"] == 0x1000
 
 
-def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.listing(100, (0x1000, 0x2000, "/now"))
     assert told.fault((110, 0x1000)) == ["/now"]
     told.space(SPACE_MAP, 50, (0x1000, 0x2000, "/then"), (0x6000, 0x7000, "/gone"))
@@ -111,8 +111,8 @@ def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(tell: Ca
     assert told.fault((55, 0x1000), (55, 0x6000), (110, 0x6000), (110, 0x1000)) == ["/then", "/gone", "", "/now"]
 
 
-def test_an_exec_told_late_keeps_what_was_told_of_the_new_image(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_an_exec_told_late_keeps_what_was_told_of_the_new_image(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/old"))
     told.listing(100, (0x5000, 0x6000, "/new"))
     assert told.fault((110, 0x5000)) == ["/new"]
@@ -120,15 +120,15 @@ def test_an_exec_told_late_keeps_what_was_told_of_the_new_image(tell: Callable[.
     assert told.fault((20, 0x1000), (110, 0x5000), (110, 0x1000)) == ["/old", "/new", ""]
 
 
-def test_process_rows_come_first_at_one_time(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_process_rows_come_first_at_one_time(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 50, (0x1000, 0x2000, "/new"))
     told.process(PROCESS_EXEC, 50)
     assert told.fault((60, 0x1000)) == ["/new"]
 
 
-def test_a_number_that_is_given_again_is_another_process(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_a_number_that_is_given_again_is_another_process(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/first"))
     told.process(PROCESS_EXIT, 20)
     told.process(PROCESS_FORK, 30, pid=7, ppid=5)
@@ -138,8 +138,8 @@ def test_a_number_that_is_given_again_is_another_process(tell: Callable[..., Any
     assert told.enricher.statistics()["processes"] == 1
 
 
-def test_births_and_ends_of_threads_change_nothing(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_births_and_ends_of_threads_change_nothing(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     told.process(PROCESS_FORK, 20, tid=71, ppid=1)
     told.process(PROCESS_EXIT, 30, tid=71)
@@ -147,17 +147,17 @@ def test_births_and_ends_of_threads_change_nothing(tell: Callable[..., Any]) -> 
     assert told.fault((10 * SECOND, 0x1000)) == ["/a"]
 
 
-def test_an_exec_that_is_held_up_before_its_first_mapping(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_an_exec_that_is_held_up_before_its_first_mapping(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.process(PROCESS_EXEC, SECOND)
     told.space(SPACE_MAP, 2 * SECOND, (0x5000, 0x6000, "[stack]"))
     told.space(SPACE_MAP, 2 * SECOND + 100, (0x1000, 0x2000, "/new"))
     assert told.fault((2 * SECOND + 50, 0x1000)) == ["/new"]
 
 
-def test_a_place_that_is_mapped_again_and_again_in_one_batch(tell: Callable[..., Any]) -> None:
+def test_a_place_that_is_mapped_again_and_again_in_one_batch(drive: Callable[..., Any]) -> None:
     """What takes its time is a look-up for each row, not for each mapping that ever lay there."""
-    told = tell()
+    told = drive()
     n = 2000
     rows = [(time, event) for i in range(n) for time, event in ((10 * i, SPACE_MAP), (10 * i + 5, SPACE_UNMAP))]
     time, event = zip(*rows, strict=True)
@@ -169,9 +169,9 @@ def test_a_place_that_is_mapped_again_and_again_in_one_batch(tell: Callable[...,
     assert found == [f"/{t // 10 % 3}" if t % 10 < 5 else "" for t in when]
 
 
-def test_what_ended_long_ago_is_forgotten_however_it_is_told(tell: Callable[..., Any]) -> None:
+def test_what_ended_long_ago_is_forgotten_however_it_is_told(drive: Callable[..., Any]) -> None:
     """Three pieces end at each step: their number passes every power of two without meeting it."""
-    told = tell()
+    told = drive()
     for step in range(1, 30):
         rows = []
         for i in range(300):
@@ -185,8 +185,8 @@ def test_what_ended_long_ago_is_forgotten_however_it_is_told(tell: Callable[...,
     assert told.enricher.statistics()["ended"] < 6000
 
 
-def test_the_kernel_has_a_mapping_of_its_own(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_the_kernel_has_a_mapping_of_its_own(drive: Callable[..., Any]) -> None:
+    told = drive()
     batch = batch_of(
         PAGE_FAULT, told.context.strings, time_ns=5, pid=7, tid=7, pc=0xFFFF_FFFF_8100_0000, va=0x10, flags=2
     )
@@ -197,8 +197,8 @@ def test_the_kernel_has_a_mapping_of_its_own(tell: Callable[..., Any]) -> None:
     assert told.context.ledger.get("unresolved", "pc") == 0
 
 
-def test_records_without_a_time_have_the_end_of_their_window(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_records_without_a_time_have_the_end_of_their_window(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     told.space(SPACE_MAP, 30, (0x1000, 0x2000, "/b"))
     columns = {"pid": np.array([7], "u4"), "va": np.array([0x1000], "u8")}
@@ -207,8 +207,8 @@ def test_records_without_a_time_have_the_end_of_their_window(tell: Callable[...,
         assert told.context.strings[int(out["file"][0])] == file
 
 
-def test_runs_of_pages_belong_to_the_process_of_their_header(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_runs_of_pages_belong_to_the_process_of_their_header(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.listing(10, (0x1000, 0x3000, "/a"))
     columns = {
         "start": np.array([0x1000, 0x9000], "u8"),
@@ -229,8 +229,8 @@ def test_runs_of_pages_belong_to_the_process_of_their_header(tell: Callable[...,
     assert told.context.ledger.get("unresolved", "resident") == 1
 
 
-def test_a_replay_knows_better(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_a_replay_knows_better(drive: Callable[..., Any]) -> None:
+    told = drive()
     batch = batch_of(PAGE_FAULT, told.context.strings, time_ns=5, pid=7, va=0x1000, mapping=9)
     assert told.give(batch) == [batch]
 
@@ -238,14 +238,14 @@ def test_a_replay_knows_better(tell: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     "row", [(0x2000, 0x1000, "/backwards"), (2**63, 2**63 + 4096, "/kernel"), (0, 2**64 - 1, "/all")]
 )
-def test_mappings_that_cannot_be_do_no_harm(tell: Callable[..., Any], row: tuple[int, int, str]) -> None:
-    told = tell()
+def test_mappings_that_cannot_be_do_no_harm(drive: Callable[..., Any], row: tuple[int, int, str]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 10, row)
     assert told.fault((20, 2**63 + 1)) == ["[kernel]"]
 
 
-def test_close_gives_what_no_record_has_needed(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_close_gives_what_no_record_has_needed(drive: Callable[..., Any]) -> None:
+    told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     (batch,) = told.enricher.close()
     assert [told.context.strings[code] for code in batch["file"].tolist()] == ["[kernel]", "/a"]

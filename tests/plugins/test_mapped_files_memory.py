@@ -58,8 +58,8 @@ def check(told: Any, count: int) -> None:
     assert told.context.ledger.get("unresolved") == 0
 
 
-def test_memory_is_flat_over_many_execs(tell: Callable[..., Any]) -> None:
-    told = tell()
+def test_memory_is_flat_over_many_execs(drive: Callable[..., Any]) -> None:
+    told = drive()
     execs(told, 0, 400)
     gc.collect()
     tracemalloc.start()
@@ -75,10 +75,10 @@ def test_memory_is_flat_over_many_execs(tell: Callable[..., Any]) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_memory_is_flat_over_a_hundred_thousand_execs(tell: Callable[..., Any]) -> None:
+def test_memory_is_flat_over_a_hundred_thousand_execs(drive: Callable[..., Any]) -> None:
     if not Path("/proc/self/statm").exists():
         pytest.skip("only on Linux: /proc/self/statm")
-    told = tell()
+    told = drive()
     execs(told, 0, 2000)
     before = resident()
     execs(told, 2000, 100_000)
@@ -88,10 +88,10 @@ def test_memory_is_flat_over_a_hundred_thousand_execs(tell: Callable[..., Any]) 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_distinct_paths_cost_their_names_and_no_more(tell: Callable[..., Any]) -> None:
+def test_distinct_paths_cost_their_names_and_no_more(drive: Callable[..., Any]) -> None:
     if not Path("/proc/self/statm").exists():
         pytest.skip("only on Linux: /proc/self/statm")
-    told = tell()
+    told = drive()
     execs(told, 0, 2000, files=1 << 30)
     before = resident()
     execs(told, 2000, 50_000, files=1 << 30)

@@ -22,14 +22,14 @@ from wstrace.schema import (
 )
 from wstrace.testing import batch_of
 from wstrace_mapped_files.enricher import MappedFiles
-from wstrace_mapped_files.spaces import Spaces
+from wstrace_mapped_files.spaces import AddressSpaces
 
 FILE = KIND_FILE << KIND_SHIFT
 SECOND = 1_000_000_000
 
 
 class Half:
-    """A fake half: answers with what it was given, and counts the questions."""
+    """A fake backend: answers with what it was given, and counts the questions."""
 
     COMPLETE = True
     LISTING_NS = SECOND
@@ -47,29 +47,29 @@ class Half:
                 "flags": np.full(len(start), FILE, "u2")}  # fmt: skip
 
 
-def test_an_uncovered_address_is_asked_for(tell: Callable[..., Any]) -> None:
-    half = Half((0x1000, 0x2000, "/a"), (0x7000, 0x9000, "/moved"))
-    told = tell(half)
+def test_an_uncovered_address_is_asked_for(drive: Callable[..., Any]) -> None:
+    backend = Half((0x1000, 0x2000, "/a"), (0x7000, 0x9000, "/moved"))
+    told = drive(backend)
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     assert told.fault((20, 0x7000), (30, 0x8000), (30, 0xF000)) == ["/moved", "/moved", ""]
     assert told.fault((40, 0x7000)) == ["/moved"]
-    assert half.asked == 1  # and what it told is kept
+    assert backend.asked == 1  # and what it told is kept
     assert told.context.ledger.get("unresolved", "va") == 1
 
 
-def test_an_answer_of_another_image_is_not_believed(tell: Callable[..., Any]) -> None:
-    told = tell(Half((0x40_0000, 0x40_1000, "/another"), (0x7000, 0x9000, "/moved")))
+def test_an_answer_of_another_image_is_not_believed(drive: Callable[..., Any]) -> None:
+    told = drive(Half((0x40_0000, 0x40_1000, "/another"), (0x7000, 0x9000, "/moved")))
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     assert told.fault((20, 0x7000)) == [""]
     assert told.enricher.statistics()["listings_refused"] >= 1
 
 
-def test_a_process_that_has_ended_meanwhile_answers_nothing(tell: Callable[..., Any]) -> None:
+def test_a_process_that_has_ended_meanwhile_answers_nothing(drive: Callable[..., Any]) -> None:
     """A zombie's maps are an empty file."""
-    half = Half((0x1000, 0x2000, "/a"))
-    told = tell(half)
+    backend = Half((0x1000, 0x2000, "/a"))
+    told = drive(backend)
     told.process(PROCESS_FORK, 10, pid=8, ppid=99)
-    half.listing = lambda *_: {"start": np.zeros(0, "u8"), "end": np.zeros(0, "u8"), "file": np.zeros(0, "u4")}  # type: ignore[method-assign]
+    backend.listing = lambda *_: {"start": np.zeros(0, "u8"), "end": np.zeros(0, "u8"), "file": np.zeros(0, "u4")}  # type: ignore[method-assign]
     assert told.fault((20, 0x1000), pid=8) == [""]
     assert told.enricher.statistics()["listings_refused"] == 1
     told.process(PROCESS_EXIT, 30, pid=8)  # and its number may be another's now
@@ -77,21 +77,21 @@ def test_a_process_that_has_ended_meanwhile_answers_nothing(tell: Callable[..., 
     assert told.enricher.statistics()["listings"] == 1
 
 
-def test_a_trace_without_targets_asks_nothing(tell: Callable[..., Any]) -> None:
+def test_a_trace_without_targets_asks_nothing(drive: Callable[..., Any]) -> None:
     """Its pids are those of another time or machine."""
-    half = Half((0x1000, 0x2000, "/a"))
+    backend = Half((0x1000, 0x2000, "/a"))
     enricher = MappedFiles()
-    enricher.system = half
+    enricher.system = backend
     enricher.start(Context())
-    context = tell().context
+    context = drive().context
     list(enricher.enrich(batch_of(PROCESS, context.strings, time_ns=1, pid=7, ppid=1, tid=7, event=PROCESS_FORK)))
     list(enricher.enrich(batch_of(PAGE_FAULT, context.strings, time_ns=2, pid=7, tid=7, pc=0, va=0x1000)))
-    assert half.asked == 0
+    assert backend.asked == 0
 
 
-def test_nothing_is_asked_about_the_past_or_of_strangers(tell: Callable[..., Any]) -> None:
-    half = Half((0x1000, 0x2000, "/a"))
-    told = tell(half)
+def test_nothing_is_asked_about_the_past_or_of_strangers(drive: Callable[..., Any]) -> None:
+    backend = Half((0x1000, 0x2000, "/a"))
+    told = drive(backend)
     assert told.fault((5, 0x1000), pid=99) == [""]  # no row ever told of that process
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     told.space(SPACE_UNMAP, 20, (0x1000, 0x2000, ""))
@@ -99,38 +99,38 @@ def test_nothing_is_asked_about_the_past_or_of_strangers(tell: Callable[..., Any
     assert told.fault((25, 0x1000)) == [""]  # what lay there then is gone
     told.process(PROCESS_EXEC, 40)
     assert told.fault((15, 0x5000)) == [""]  # an image that is gone
-    assert half.asked == 0
+    assert backend.asked == 0
 
 
-def test_after_lost_rows_a_process_is_unknown_until_it_is_listed(tell: Callable[..., Any]) -> None:
-    half = Half((0x1000, 0x2000, "/a"))
-    told = tell(half)
+def test_after_lost_rows_a_process_is_unknown_until_it_is_listed(drive: Callable[..., Any]) -> None:
+    backend = Half((0x1000, 0x2000, "/a"))
+    told = drive(backend)
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     told.space(SPACE_UNMAP, 20, (0, 2**64 - 1, ""))
     assert told.fault((15, 0x1000), (25, 0x1000)) == ["/a", ""]
-    assert half.asked == 0
+    assert backend.asked == 0
     told.listing(30, (0x1000, 0x2000, "/a"))
     assert told.fault((25, 0x1000), (35, 0x1000)) == ["", "/a"]
 
 
-def test_the_system_is_not_asked_too_often(tell: Callable[..., Any]) -> None:
-    half = Half((0x1000, 0x2000, "/a"))
-    half.LISTING_NS = 3600 * SECOND
-    told = tell(half)
+def test_the_system_is_not_asked_too_often(drive: Callable[..., Any]) -> None:
+    backend = Half((0x1000, 0x2000, "/a"))
+    backend.LISTING_NS = 3600 * SECOND
+    told = drive(backend)
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     for time in range(20, 40):
         told.fault((time, 0xF000))
-    assert half.asked == 1
+    assert backend.asked == 1
 
 
-def test_a_process_that_was_forgotten_is_read_again(tell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_was_forgotten_is_read_again(drive: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """There is room for so many processes; one that lives is not unknown for ever."""
-    monkeypatch.setattr(Spaces, "MAX_PROCESSES", 4)
-    half = Half((0x1000, 0x2000, "/a"))
-    told = tell(half)
+    monkeypatch.setattr(AddressSpaces, "MAX_PROCESSES", 4)
+    backend = Half((0x1000, 0x2000, "/a"))
+    told = drive(backend)
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     assert told.fault((20, 0x1000)) == ["/a"]
     for pid in range(100, 110):
         told.process(PROCESS_FORK, 30, pid=pid, ppid=1)
     assert told.fault((40, 0x1000)) == ["/a"]
-    assert half.asked == 1
+    assert backend.asked == 1

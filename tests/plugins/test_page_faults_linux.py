@@ -17,10 +17,10 @@ from wstrace.errors import Unavailable
 from wstrace.schema import KINDS, PROCESS_EXEC
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
-from wstrace_page_faults.linux.armed import Settings
+from wstrace_page_faults.linux.events import Settings
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
-from wstrace_page_faults.linux.samples import Lane, merge
+from wstrace_page_faults.linux.samples import RingSamples, merge
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 
@@ -33,8 +33,8 @@ def lost(count: int, time_ns: int) -> bytes:
     return struct.pack("<IHHQQIIQ", 2, 0, 40, 99, count, 7, 8, time_ns)
 
 
-def take(lane: Lane, *rows: bytes, armed: int = 0, now: int = 10**9, doubled: bool = False) -> None:
-    lane.take(np.frombuffer(b"".join(rows), np.uint8), armed, now, doubled=doubled)
+def take(samples: RingSamples, *rows: bytes, armed: int = 0, now: int = 10**9, doubled: bool = False) -> None:
+    samples.take(np.frombuffer(b"".join(rows), np.uint8), armed, now, doubled=doubled)
 
 
 # -- attributes --------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_this_kernel_answers_itself() -> None:
 
 
 def test_rows_become_columns() -> None:
-    minor, major = Lane(major=False), Lane(major=True)
+    minor, major = RingSamples(major=False), RingSamples(major=True)
     take(minor, sample(10, va=1 << 63, pid=2**32 - 1, tid=3), sample(30, misc=1))
     take(major, sample(20, va=5, pc=(1 << 64) - 1))
     columns = merge([(minor.give(99), False), (major.give(99), True)])
@@ -124,34 +124,34 @@ def test_rows_become_columns() -> None:
 
 
 def test_nothing_gives_nothing() -> None:
-    lane = Lane(major=False)
-    take(lane)
-    assert all(len(column) == 0 for column in merge([(lane.give(9), False)]).values())
+    samples = RingSamples(major=False)
+    take(samples)
+    assert all(len(column) == 0 for column in merge([(samples.give(9), False)]).values())
 
 
 def test_loss_is_counted_and_taken_out() -> None:
-    lane = Lane(major=False)
-    take(lane, sample(10), lost(5, 20), sample(30), lost(7, 40))
-    assert (lane.lost, lane.give(99)[:, 3].tolist()) == (12, [10, 30])
-    take(lane, struct.pack("<IHHQQQQ", 77, 0, 40, 1, 2, 3, 4), sample(50), b"torn")
-    assert (lane.malformed, len(lane.give(99))) == (2, 1)
+    samples = RingSamples(major=False)
+    take(samples, sample(10), lost(5, 20), sample(30), lost(7, 40))
+    assert (samples.lost, samples.give(99)[:, 3].tolist()) == (12, [10, 30])
+    take(samples, struct.pack("<IHHQQQQ", 77, 0, 40, 1, 2, 3, 4), sample(50), b"torn")
+    assert (samples.malformed, len(samples.give(99))) == (2, 1)
 
 
 def test_longer_rows_are_those_of_ours_with_more_behind() -> None:
     """Another tracer's call chains make our rows longer; what is behind them is old bytes, old headers among them."""
-    lane = Lane(major=False)
+    samples = RingSamples(major=False)
 
     def more(time_ns: int, junk: bytes) -> bytes:
         row = sample(time_ns, va=time_ns * 4096)
         return row[:6] + struct.pack("<H", 40 + len(junk)) + row[8:] + junk
 
     longer = more(20, b"\xff" * 24), more(30, sample(1) + sample(2)), more(50, sample(3)[:16])
-    take(lane, sample(10), longer[0], longer[1], lost(5, 35), sample(40, misc=1), longer[2], sample(60))
-    columns = merge([(lane.give(99), False)])
+    take(samples, sample(10), longer[0], longer[1], lost(5, 35), sample(40, misc=1), longer[2], sample(60))
+    columns = merge([(samples.give(99), False)])
     assert columns["time_ns"].tolist() == [10, 20, 30, 40, 50, 60]
     assert columns["va"].tolist() == [0x7000, 20 * 4096, 30 * 4096, 0x7000, 50 * 4096, 0x7000]
     assert columns["flags"].tolist() == [0, 0, 0, 2, 0, 0]
-    assert (lane.lost, lane.malformed) == (5, 0)
+    assert (samples.lost, samples.malformed) == (5, 0)
 
 
 JUNK = st.lists(st.sampled_from([sample(7), sample(8)[:8], b"\0" * 8, b"\xff" * 8]), max_size=4).map(b"".join)
@@ -172,18 +172,27 @@ def test_records_are_split_as_a_walk_over_their_sizes_does(parts: list[Any], tor
 
 
 def test_foreign_times_are_counted_and_taken_out() -> None:
-    lane = Lane(major=False)
-    take(lane, sample(99), sample(100), sample(1_700_000_000_000_000_000), sample(200), sample(201), armed=100, now=200)
-    assert (lane.foreign, lane.give(10**18)[:, 3].tolist()) == (3, [100, 200])
+    samples = RingSamples(major=False)
+    take(
+        samples,
+        sample(99),
+        sample(100),
+        sample(1_700_000_000_000_000_000),
+        sample(200),
+        sample(201),
+        armed=100,
+        now=200,
+    )
+    assert (samples.foreign, samples.give(10**18)[:, 3].tolist()) == (3, [100, 200])
 
 
 def test_doubles_are_kept_once_over_drains_too() -> None:
-    lane = Lane(major=False)
-    take(lane, sample(10), sample(10), sample(10), sample(10, va=0x8000), sample(11), doubled=True)
-    take(lane, sample(11), sample(12), sample(12), doubled=True)
-    assert (lane.duplicates, lane.give(99)[:, 3].tolist()) == (4, [10, 10, 11, 12])
-    take(lane, sample(13), sample(13))
-    assert len(lane.give(99)) == 2  # nobody was armed twice: the same fault may come again
+    samples = RingSamples(major=False)
+    take(samples, sample(10), sample(10), sample(10), sample(10, va=0x8000), sample(11), doubled=True)
+    take(samples, sample(11), sample(12), sample(12), doubled=True)
+    assert (samples.duplicates, samples.give(99)[:, 3].tolist()) == (4, [10, 10, 11, 12])
+    take(samples, sample(13), sample(13))
+    assert len(samples.give(99)) == 2  # nobody was armed twice: the same fault may come again
 
 
 @given(
@@ -191,18 +200,18 @@ def test_doubles_are_kept_once_over_drains_too() -> None:
     st.lists(st.integers(0, 200), max_size=5).map(sorted),
 )
 def test_merging_up_to_watermarks_keeps_all_in_order(rings: list[list[int]], marks: list[int]) -> None:
-    lanes = [Lane(major=bool(i % 2)) for i in range(len(rings))]
-    for number, (lane, times) in enumerate(zip(lanes, rings, strict=True)):
-        take(lane, *(sample(t, tid=number, va=i) for i, t in enumerate(times)))
+    all_samples = [RingSamples(major=bool(i % 2)) for i in range(len(rings))]
+    for number, (samples, times) in enumerate(zip(all_samples, rings, strict=True)):
+        take(samples, *(sample(t, tid=number, va=i) for i, t in enumerate(times)))
     got: list[tuple[int, ...]] = []
     for mark in [*marks, 1 << 63]:
-        columns = merge([(lane.give(mark), lane.major) for lane in lanes])
+        columns = merge([(samples.give(mark), samples.major) for samples in all_samples])
         assert all(t <= mark for t in columns["time_ns"].tolist())
         got += zip(*(columns[name].tolist() for name in ("time_ns", "tid", "va", "flags")), strict=True)
     every = [(t, n, i, n % 2) for n, times in enumerate(rings) for i, t in enumerate(times)]
     assert [row[0] for row in got] == sorted(row[0] for row in every)
     assert sorted(got) == sorted(every)
-    assert sum(lane.recorded for lane in lanes) == len(every)
+    assert sum(samples.recorded for samples in all_samples) == len(every)
 
 
 # -- side band ---------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from wstrace.errors import Unavailable
-from wstrace_page_faults.linux import armed, perf_event, tracepoints
-from wstrace_page_faults.linux.armed import Armed, Settings
+from wstrace_page_faults.linux import events as perf_events
+from wstrace_page_faults.linux import perf_event, tracepoints
+from wstrace_page_faults.linux.events import PerfEvents, Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors of Linux")
 
@@ -72,8 +73,8 @@ def still_open(fds: list[int]) -> list[int]:
     return found
 
 
-def make(cpus: int = 2) -> Armed:
-    return Armed(Rings(), range(cpus), Descriptors())  # type: ignore[arg-type]
+def make(cpus: int = 2) -> PerfEvents:
+    return PerfEvents(Rings(), range(cpus), Descriptors())  # type: ignore[arg-type]
 
 
 def test_before_linux_6_0_loss_is_not_told(events: Any) -> None:
@@ -81,7 +82,7 @@ def test_before_linux_6_0_loss_is_not_told(events: Any) -> None:
     seen = events(lambda one: errno.EINVAL if one["read_format"] else 0)
     events_of = make()
     assert events_of.arm(7, Settings())
-    assert not events_of.tells_lost
+    assert not events_of.counts_lost
     assert {read_format for _, read_format in seen["asked"][1:]} == {0}
     assert len(still_open(seen["open"])) == 6
     events_of.after_fork_in_child()
@@ -154,4 +155,4 @@ def test_tracefs_that_cannot_be_read(events: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tracepoints, "_mounted", fails)
     monkeypatch.setattr(tracepoints, "_detached", fails)
     assert tracepoints.attributes() == []
-    assert armed.Settings(tracepoints=()).events == 3
+    assert perf_events.Settings(tracepoints=()).events == 3

@@ -7,7 +7,7 @@ from fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
-from wstrace_mapped_files.epoch import Mapping as Row
+from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_mapped_files.windows.backend import build_ids
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import image_id

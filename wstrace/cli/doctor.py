@@ -16,7 +16,7 @@ from wstrace.interfaces import Level
 from wstrace.options import options_of
 from wstrace.plugins import Plugins
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, Table
+from wstrace.terminal.table import Column, TextTable
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,7 +65,7 @@ def _probe(cls: Any) -> dict[str, str]:
     return {"level": level.name, "why": level.why, "remedy": level.remedy}
 
 
-def _parts(findings: dict[str, Any]) -> Iterator[str | Table]:
+def _parts(findings: dict[str, Any]) -> Iterator[str | TextTable]:
     yield _table(findings["system"].items())
     sources = []
     for name, level in findings["sources"].items():
@@ -90,7 +90,7 @@ def _parts(findings: dict[str, Any]) -> Iterator[str | Table]:
         yield from ("", f"Plugin {name} failed: {error}")
 
 
-def _table(rows: Iterable[Sequence[str]]) -> Table:
+def _table(rows: Iterable[Sequence[str]]) -> TextTable:
     """Columns without heads; nothing is cut, so that a line can be copied."""
     cells = [list(row) for row in rows]
-    return Table([Column("", "text")] * max(map(len, cells), default=0), cells, whole=True)
+    return TextTable([Column("", "text")] * max(map(len, cells), default=0), cells, whole=True)

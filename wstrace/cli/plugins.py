@@ -11,7 +11,7 @@ from wstrace.cli.common import print_json
 from wstrace.errors import WstraceError
 from wstrace.plugins import Plugins
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, Table
+from wstrace.terminal.table import Column, TextTable
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,4 +33,4 @@ def plugins(as_json: bool, no_plugins: bool, plugin: tuple[str, ...]) -> None:
          "  ".join(filter(None, [", ".join(hook.removeprefix("wstrace_") for hook in p.hooks), p.error]))]
         for p in found.found
     ]  # fmt: skip
-    Output.standard("stdout").show(Table([Column("", "text")] * 4, rows, whole=True))
+    Output.standard("stdout").show(TextTable([Column("", "text")] * 4, rows, whole=True))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output
 from wstrace.terminal.bar import has_blocks
-from wstrace.terminal.table import Styled, Table
+from wstrace.terminal.table import Styled, TextTable
 from wstrace.text import encodable, printable
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Output:
                        color_system=None if plain else _COLORS.get(painter.color_system or ""),
                        width=painter.width if self.terminal else _ENDLESS)  # fmt: skip
 
-    def show(self, *parts: str | Styled | Table) -> None:
+    def show(self, *parts: str | Styled | TextTable) -> None:
         """Writes lines and tables, everything printable; a "" is an empty line. All of it goes out in one write."""
         if self.broken:
             return
@@ -126,19 +126,19 @@ class Output:
                     page.write("".join(piece.text for piece in line).rstrip() + "\n")
         self.write(page.getvalue())
 
-    def _lines(self, part: str | Styled | Table, width: int | None) -> Iterable[list[Styled]]:
-        if isinstance(part, Table):
+    def _lines(self, part: str | Styled | TextTable, width: int | None) -> Iterable[list[Styled]]:
+        if isinstance(part, TextTable):
             return part.lines(width=width, unicode=self.unicode)
         text, style = (part, "") if isinstance(part, str) else part
         return [[Styled(printable(text), style)]]
 
-    def _paint(self, page: TextIO, parts: Iterable[str | Styled | Table], width: int | None) -> None:
+    def _paint(self, page: TextIO, parts: Iterable[str | Styled | TextTable], width: int | None) -> None:
         """In colours, text broken at the terminal's width; rich only makes the lines, write() alone can fail."""
         from rich.text import Text
 
         painter = self._copy(self.rich(), page)
         for part in parts:
-            table = isinstance(part, Table)
+            table = isinstance(part, TextTable)
             for number, line in enumerate(self._lines(part, width)):
                 if table and number > _STYLED_ROWS:  # a line through rich takes 0.1 ms
                     page.write("".join(piece.text for piece in line) + "\n")

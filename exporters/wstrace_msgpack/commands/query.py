@@ -55,10 +55,10 @@ def _csv(names: list[str], rows: list[tuple[object, ...]]) -> None:
 
 def _table(names: list[str], rows: list[tuple[object, ...]], more: int) -> None:
     from wstrace.terminal.output import Output
-    from wstrace.terminal.table import Column, Table
+    from wstrace.terminal.table import Column, TextTable
 
     numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(names))]
     columns = [Column(name, "number" if number else "text") for name, number in zip(names, numeric, strict=True)]
     cells = [["" if value is None else str(value) for value in row] for row in rows]
     rest = [f"... and {more:,} rows more (--limit)"] if more > 0 else []
-    Output.standard("stdout").show(Table(columns, cells, whole=True), *rest)
+    Output.standard("stdout").show(TextTable(columns, cells, whole=True), *rest)

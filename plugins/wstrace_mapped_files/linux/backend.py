@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_mapped_files.epoch import Mapping as Row
+from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_os.linux import libc, procfs
 
 LISTING_NS = 100_000_000

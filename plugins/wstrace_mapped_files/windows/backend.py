@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_mapped_files.epoch import Mapping as Row
+from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import image_id
 from wstrace_os.windows import process as processes

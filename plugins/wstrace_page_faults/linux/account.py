@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 
 from wstrace.interfaces import Context
-from wstrace_page_faults.linux.armed import Armed, Settings
+from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
-from wstrace_page_faults.linux.samples import Lane
+from wstrace_page_faults.linux.samples import RingSamples
 from wstrace_page_faults.linux.side_band import SideBand
 
 #: a stage of the ledger
@@ -22,23 +22,29 @@ class Account:
         context: the session's.
         source: whose name the rows have.
         settings: how the events are made.
-        lanes: the rings of faults.
-        armed, side: the events, and the side band.
+        rings: the samples of the rings of faults.
+        events, side: the events, and the side band.
     """
 
     def __init__(
-        self, context: Context, source: str, settings: Settings, lanes: Sequence[Lane], armed: Armed, side: SideBand
+        self,
+        context: Context,
+        source: str,
+        settings: Settings,
+        rings: Sequence[RingSamples],
+        events: PerfEvents,
+        side: SideBand,
     ) -> None:
         self._context, self._source, self._settings = context, source, settings
-        self._armed, self._side = armed, side
-        self._kinds = [(kind, [lane for lane in lanes if lane.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
+        self._events, self._side = events, side
+        self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
         self._before = 0
         self._at_end: int | None = None
 
     def begin(self) -> None:
         """All events are there: what the system accounts to attached targets by now, no event has counted."""
         if not all(target.launched for target in self._context.targets):
-            counted = sum(self._armed.counts(kind)[0] for kind, _ in self._kinds)
+            counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
             self._before = max(self._usage() - counted, 0)
 
     def end(self) -> None:
@@ -49,11 +55,11 @@ class Account:
     def so_far(self, late: int) -> None:
         """The ledger while the trace goes on, from the rings alone."""
         ledger = self._context.ledger
-        for kind, lanes in self._kinds:
+        for kind, rings in self._kinds:
             for stage, count in (
-                ("lost_kernel", sum(lane.lost for lane in lanes)),
-                ("duplicates", sum(lane.duplicates for lane in lanes)),
-                ("foreign_clock", sum(lane.foreign for lane in lanes)),
+                ("lost_kernel", sum(ring.lost for ring in rings)),
+                ("duplicates", sum(ring.duplicates for ring in rings)),
+                ("foreign_clock", sum(ring.foreign for ring in rings)),
             ):
                 if count:
                     ledger.set(stage, count, kind)
@@ -70,23 +76,23 @@ class Account:
         """
         ledger, every = self._context.ledger, self._settings.period == 1
         counted_in_all = 0
-        taken = sum(lane.recorded for _, lanes in self._kinds for lane in lanes)
+        taken = sum(ring.recorded for _, rings in self._kinds for ring in rings)
         ledger.add("lost_tracer", max(taken - given, 0), self._source)
-        for kind, lanes in self._kinds:
-            counted, lost = self._armed.counts(kind)
-            counted -= sum(lane.duplicates for lane in lanes)
-            recorded = sum(lane.recorded for lane in lanes)
-            foreign = sum(lane.foreign for lane in lanes)
+        for kind, rings in self._kinds:
+            counted, lost = self._events.counts(kind)
+            counted -= sum(ring.duplicates for ring in rings)
+            recorded = sum(ring.recorded for ring in rings)
+            foreign = sum(ring.foreign for ring in rings)
             if lost is None:  # LOST rows tell of a loss only when the next row finds room: the tail's is missing
-                told = sum(lane.lost for lane in lanes)
-                lost = max(counted - recorded - foreign, told) if every else told
+                reported = sum(ring.lost for ring in rings)
+                lost = max(counted - recorded - foreign, reported) if every else reported
             ledger.set("counted", counted, kind)
             ledger.set("lost_kernel", lost, kind)
             if every:
                 ledger.add("lost_tracer" if failed else "unaccounted", counted - recorded - lost - foreign, kind)
             counted_in_all += counted
         # the side band's tail, too: a process that ends behind a full ring writes no next row
-        if lost := max(self._side.lost, self._armed.counts(SIDE)[1] or 0):
+        if lost := max(self._side.lost, self._events.counts(SIDE)[1] or 0):
             ledger.set("lost_side_band", lost, self._source)
         if self._context.targets:
             self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)

@@ -23,13 +23,13 @@ from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.account import Account
-from wstrace_page_faults.linux.armed import Armed, Settings
-from wstrace_page_faults.linux.counters import Counters
+from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
+from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.levels import allowed, not_ours
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.rings import MAJOR, SIDE, Rings
-from wstrace_page_faults.linux.samples import Lane, merge
+from wstrace_page_faults.linux.samples import RingSamples, merge
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 
@@ -64,11 +64,11 @@ class PageFaults(Source):
                 raise UsageError(f"page_faults: {option} is {value}", f"give at least {least}")
         self._ring_bytes, self._poll_seconds = ring_bytes, poll_ms / 1000
         self._asked = Settings(kernel, children, period)
-        self._counters: Counters | None = None
+        self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
-        self._armed: Armed
+        self._events: PerfEvents
         self._side: SideBand
-        self._lanes: list[Lane] = []
+        self._samples: list[RingSamples] = []
         self._doubled = self._started = False
         self._since = self._watermark = self._late = self._lost_told = 0
         self._peak_due, self._peak_pause = 0.0, _PEAK_SECONDS[0]
@@ -111,7 +111,7 @@ class PageFaults(Source):
             context.info.sampled = self._asked.period
             context.ledger.set("sampled", self._asked.period)
         if level.name == "counters":
-            self._counters = Counters(context, self.name)
+            self._counters = FaultCounters(context, self.name)
             return
         try:
             self._arm(context)
@@ -158,13 +158,13 @@ class PageFaults(Source):
             self._rings = Rings(cpus, self._ring_bytes)
         except OSError as error:
             raise perf.refusal(error) from None
-        self._lanes = [Lane(ring.kind == MAJOR) for ring in self._rings if ring.kind != SIDE]
+        self._samples = [RingSamples(ring.kind == MAJOR) for ring in self._rings if ring.kind != SIDE]
         self._poll = select.poll()  # type: ignore[attr-defined, unused-ignore]
         for ring in self._rings:
             self._poll.register(ring.fd, 1)  # POLLIN
-        self._armed = Armed(self._rings, cpus, descriptors)
+        self._events = PerfEvents(self._rings, cpus, descriptors)
         self._given = 0
-        self._account = Account(context, self.name, self._settings, self._lanes, self._armed, self._side)
+        self._account = Account(context, self.name, self._settings, self._samples, self._events, self._side)
         self._since = self._watermark = now_ns()
         for target in context.targets:
             if target.launched:
@@ -174,9 +174,9 @@ class PageFaults(Source):
         self._account.begin()
 
     def _arm_launched(self, pid: int) -> None:
-        settings = self._armed.make_room(1, replace(self._settings, on_exec=True))
+        settings = self._events.make_room(1, replace(self._settings, on_exec=True))
         try:
-            if not self._armed.arm(pid, settings):
+            if not self._events.arm(pid, settings):
                 raise TargetExited(f"process {pid} ended before its first instruction")
         except OSError as error:
             raise self._explained(pid, error) from None
@@ -189,7 +189,7 @@ class PageFaults(Source):
             for process in fresh:
                 known.add(process)
                 try:
-                    self._armed.arm_process(process, self._settings, self._context.own_threads)
+                    self._events.arm_process(process, self._settings, self._context.own_threads)
                     self._side.seen(process, self._since)
                 except OSError as error:
                     raise self._explained(process, error) from None
@@ -204,8 +204,8 @@ class PageFaults(Source):
         """
         since = now_ns()
         with contextlib.suppress(OSError, Unavailable):  # we may not, or it has ended by now
-            self._armed.threads.difference_update(procfs.threads(pid))
-            self._armed.arm_process(pid, self._settings, self._context.own_threads)
+            self._events.threads.difference_update(procfs.threads(pid))
+            self._events.arm_process(pid, self._settings, self._context.own_threads)
             self._side.seen(pid, since)
             self._doubled = True
 
@@ -244,19 +244,19 @@ class PageFaults(Source):
     def _quiet(self) -> bool:
         """True when nothing has come and nothing is held: what an idle trace costs."""
         assert self._rings is not None
-        held = self._side.holds or any(len(lane.held) for lane in self._lanes)
+        held = self._side.holds or any(len(samples.held) for samples in self._samples)
         return not held and not any(ring.filled for ring in self._rings)
 
     def _collect(self, *, final: bool) -> Iterator[Batch]:
         assert self._rings is not None
-        lanes = iter(self._lanes)
+        samples = iter(self._samples)
         sides = []
         for ring in self._rings:
             if ring.kind == SIDE:
                 sides.append(ring)
                 continue
             raw = ring.read()
-            next(lanes).take(raw, self._since, now_ns(), doubled=self._doubled)
+            next(samples).take(raw, self._since, now_ns(), doubled=self._doubled)
         now = now_ns()
         for ring in sides:  # after the samples: what these need is here
             raw = ring.read()
@@ -264,7 +264,7 @@ class PageFaults(Source):
                 self._side.take(raw.tobytes())
         if self._side.stale:
             self._read_maps_again()
-        watermark = min(max(lane.last_seen, now - _LATEST_NS) for lane in self._lanes)
+        watermark = min(max(samples.last_seen, now - _LATEST_NS) for samples in self._samples)
         yield from self._side.give(_FOREVER if final else watermark, self.name)
         for pid in self._side.privileged_now():
             self._arm_again(pid)
@@ -272,7 +272,7 @@ class PageFaults(Source):
         self._account.so_far(self._late)
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
-        columns = merge([(lane.give(until), lane.major) for lane in self._lanes])
+        columns = merge([(samples.give(until), samples.major) for samples in self._samples])
         times = columns["time_ns"]
         if len(times):
             self._meet(columns["pid"])
@@ -284,7 +284,7 @@ class PageFaults(Source):
         observers = np.isin(columns["tid"], list(own)) if own and self._doubled else None
         if observers is not None and observers.any():
             columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(FAULT_OBSERVER)
-        lost = sum(lane.lost for lane in self._lanes)
+        lost = sum(samples.lost for samples in self._samples)
         for start in range(0, len(times), _BATCH_ROWS):
             part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
             self._given += len(part["time_ns"])
@@ -323,7 +323,7 @@ class PageFaults(Source):
         self._started = False
         try:
             self._account.end()
-            self._armed.disarm()
+            self._events.disarm()
             failed = True
             try:
                 yield from self._collect(final=True)
@@ -336,7 +336,7 @@ class PageFaults(Source):
     def _close(self) -> None:
         if self._rings is not None:
             with contextlib.suppress(AttributeError):
-                self._armed.close()
+                self._events.close()
             self._rings.close()
             self._rings = None
 
@@ -358,7 +358,7 @@ class PageFaults(Source):
     def after_fork_in_child(self) -> None:
         """In a forked child: the copied descriptors are closed; its faults stay in the parent's trace."""
         if self._rings is not None:
-            self._armed.after_fork_in_child()
+            self._events.after_fork_in_child()
             self._rings.after_fork_in_child()
 
     def statistics(self) -> Mapping[str, int | float]:
@@ -366,11 +366,11 @@ class PageFaults(Source):
         if self._counters is not None:
             return self._counters.statistics()
         counts: dict[str, int | float] = {
-            name: sum(getattr(lane, name) for lane in self._lanes)
+            name: sum(getattr(samples, name) for samples in self._samples)
             for name in ("recorded", "lost", "duplicates", "foreign", "malformed")
         }
         counts["late"] = self._late
         if self._rings is not None:
-            counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._armed.threads),
+            counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._events.threads),
                        "processes": len(self._side.live), "side_band": self._side.records}  # fmt: skip
         return counts

@@ -21,7 +21,7 @@ _MOST_CPU = 0.05  # of one CPU: looking at a large process is put off to hold it
 _ENTRIES = 1 << 19
 
 
-class Counters:
+class FaultCounters:
     """Minor and major faults from rusage or /proc/PID/stat; resident pages sampled from pagemap, soon and then each
     second. It has no thread, no instruction and no address of a fault.
     """

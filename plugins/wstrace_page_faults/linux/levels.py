@@ -9,7 +9,7 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux.armed import Settings
+from wstrace_page_faults.linux.events import Settings
 from wstrace_page_faults.linux.rings import MINOR
 
 

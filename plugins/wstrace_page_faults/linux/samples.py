@@ -22,7 +22,7 @@ _HEADER, _IP, _IDS, _TIME, _ADDRESS = range(5)
 _NO_ROWS = np.zeros((0, 5), "<u8")
 
 
-class Lane:
+class RingSamples:
     """The rows of one ring, in the order that the kernel wrote them, held until the watermark lets them go.
 
     A row is five u64: the 40 bytes that SAMPLE and LOST have (`records.rows` cuts longer ones to them).
@@ -86,12 +86,12 @@ class Lane:
         held = self.held
         if not len(held) or held[-1, _TIME] <= watermark:
             self.held = _NO_ROWS
-            given = held
+            released = held
         else:
             cut = int(np.searchsorted(held[:, _TIME], np.uint64(watermark), side="right"))
-            given, self.held = held[:cut], held[cut:]
-        self.recorded += len(given)
-        return given
+            released, self.held = held[:cut], held[cut:]
+        self.recorded += len(released)
+        return released
 
 
 def merge(parts: Sequence[tuple[NDArray[Any], bool]]) -> dict[str, NDArray[Any]]:

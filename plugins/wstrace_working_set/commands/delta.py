@@ -18,7 +18,7 @@ from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace.session import Session
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, Table
+from wstrace.terminal.table import Column, TextTable
 from wstrace.text import plural, printable, size, well_formed
 from wstrace_working_set.delta import Delta
 from wstrace_working_set.places import places
@@ -140,17 +140,17 @@ def _changes(d: Delta) -> list[dict[str, Any]]:
 
 
 def _print(d: Delta, facts: dict[str, Any], lines: list[Line], top: int | None) -> None:
-    parts: list[str | Table] = []
+    parts: list[str | TextTable] = []
     changes = [[size(c["new"]), size(c["gone"]), c["kind"], c["name"]] for c in _changes(d)]
     if changes:
         columns = [Column("new"), Column("gone"), Column("kind", "text"), Column("module", "name")]
-        parts += [Table(columns, changes), ""]
+        parts += [TextTable(columns, changes), ""]
     if lines:
         columns = [Column("VA"), Column("PC"), Column("", "text"), Column("page via instruction", "name")]
         shown = [
             [f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{at} via {via}"] for va, pc, n, at, via in lines
         ]
-        parts += [Table(columns, list(shown[:top]), total=len(lines)), ""]
+        parts += [TextTable(columns, list(shown[:top]), total=len(lines)), ""]
     words = [f"process {facts['pid']} {facts['name']}: {d.seconds:.1f} s"]
     if "minor" in facts:
         words.append(f"{plural(facts['minor'] + facts['major'], 'fault')}, {facts['major']:,} from disk")

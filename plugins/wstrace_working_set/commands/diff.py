@@ -13,7 +13,7 @@ from wstrace.cli.common import json_option, print_json
 from wstrace.errors import TraceFileError
 from wstrace.schema import KINDS
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, Table
+from wstrace.terminal.table import Column, TextTable
 from wstrace.text import base_name, printable, size
 
 Owned = dict[str, int]
@@ -40,7 +40,7 @@ def diff(first: str, second: str, by: str, everything: bool, top: int, as_json: 
     cells = [[_signed(b - a), size(a), size(b), name] for name, a, b in rows[:top]]
     columns = [Column("change", spare=False), Column("first"), Column("second"), Column(by, "name")]
     cells.append([_signed(b - a), size(a), size(b), "Total"])
-    Output.standard("stdout").show(Table(columns, cells, total=len(rows) + 1))
+    Output.standard("stdout").show(TextTable(columns, cells, total=len(rows) + 1))
 
 
 def _signed(n_bytes: int) -> str:

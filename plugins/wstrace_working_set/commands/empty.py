@@ -8,7 +8,7 @@ from wstrace.cli.common import json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.errors import UsageError
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, Table
+from wstrace.terminal.table import Column, TextTable
 from wstrace.text import printable, size
 from wstrace_working_set.empty import empty_working_set
 
@@ -34,7 +34,7 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
     told = (f"process {done.pid} {done.name}: {size(done.before)} before, {size(done.after)} after, "
             f"{size(max(done.left, 0))} left memory{swap}")  # fmt: skip
     stayed = sorted(done.stayed.items(), key=lambda item: -item[1])
-    table = Table([Column("stayed"), Column("why", "name")], [[size(n), why] for why, n in stayed])
+    table = TextTable([Column("stayed"), Column("why", "name")], [[size(n), why] for why, n in stayed])
     Output.standard("stdout").show(told, table)
 
 

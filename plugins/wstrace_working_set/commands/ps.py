@@ -9,12 +9,12 @@ import click
 
 from wstrace.cli.common import json_option, print_json
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, Table
+from wstrace.terminal.table import Column, TextTable
 from wstrace.text import printable, size
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessRow:
     """A process: bytes resident, of them private (no other process has them); None where that may not be read.
 
     large: bytes of large pages (hugetlb), which are not part of resident.
@@ -49,14 +49,14 @@ def ps(sort: str, top: int | None, as_json: bool) -> None:
         [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), *([_size(p.large)] if large else []),
          printable(p.user, 16), p.name] for p in found
     ]  # fmt: skip
-    Output.standard("stdout").show(Table(columns, rows))
+    Output.standard("stdout").show(TextTable(columns, rows))
 
 
 def _size(n_bytes: int | None) -> str:
     return "-" if n_bytes is None else size(n_bytes)
 
 
-def _processes() -> Iterator[Process]:
+def _processes() -> Iterator[ProcessRow]:
     """Every process with an address space; one that ends meanwhile is left out, one that refuses is not."""
     from wstrace_working_set.backend import backend
 
@@ -65,4 +65,4 @@ def _processes() -> Iterator[Process]:
         private, large = system.private_and_large(pid)
         private = None if private is None else min(private, resident)  # they are not read at the same moment
         shared = None if private is None else resident - private
-        yield Process(pid, user or "-", resident, private, shared, large, name)
+        yield ProcessRow(pid, user or "-", resident, private, shared, large, name)

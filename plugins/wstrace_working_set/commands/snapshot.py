@@ -10,7 +10,7 @@ from wstrace.cli.common import json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Cell, Column, Table
+from wstrace.terminal.table import Cell, Column, TextTable
 from wstrace.text import printable, size, well_formed
 from wstrace_working_set.working_set import By, Owner, WorkingSet, working_set
 
@@ -56,7 +56,7 @@ def snapshot(
     out.show(*tables, "", _totals(taken))
 
 
-def _runs(taken: WorkingSet, pages: bool, top: int | None) -> Table:
+def _runs(taken: WorkingSet, pages: bool, top: int | None) -> TextTable:
     """A line for each run of pages, or each page."""
     from wstrace_working_set.render import details
 
@@ -64,10 +64,10 @@ def _runs(taken: WorkingSet, pages: bool, top: int | None) -> Table:
     columns = [Column("address", spare=False), Column("KiB"), Column("S/P", "text"), Column("prot", "text"),
                Column("E", "text"), *shares, Column("", "text"), Column("owner", "name")]  # fmt: skip
     rows = details(taken, pages=pages)
-    return Table(columns, rows[:top], total=len(rows))
+    return TextTable(columns, rows[:top], total=len(rows))
 
 
-def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None, *, unicode: bool) -> Table:
+def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None, *, unicode: bool) -> TextTable:
     """Resident, private, shared and mapped bytes of each owner; of mappings with their strips of residency."""
     from wstrace_working_set.render import STYLES, strips
 
@@ -79,13 +79,13 @@ def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None, *, unicode: bool
         strip = dict(zip(taken.mappings["start"].tolist(), strips(taken, unicode=unicode), strict=True))
         names = [owner.name.partition(" ") for owner in owners]
         marks = [[f"[{strip[int(range_.partition('-')[0], 16)]}]", range_, name] for range_, _, name in names]
-        return Table(columns, [[*a, *b] for a, b in zip(sizes, marks, strict=True)][:top], total=len(owners))
+        return TextTable(columns, [[*a, *b] for a, b in zip(sizes, marks, strict=True)][:top], total=len(owners))
     most = max((owner.resident for owner in owners), default=0)
     rows: list[list[Cell]] = [
         [*cells, Bar(owner.resident, most, STYLES.get(owner.kind, "cyan")), owner.name]
         for cells, owner in zip(sizes, owners, strict=True)
     ]
-    return Table([*numbers, Column("", "bar"), Column(by, "name")], rows[:top], total=len(owners))
+    return TextTable([*numbers, Column("", "bar"), Column(by, "name")], rows[:top], total=len(owners))
 
 
 def _by(taken: WorkingSet, by: SnapshotBy) -> list[Owner]:

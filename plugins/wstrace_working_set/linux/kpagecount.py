@@ -19,7 +19,7 @@ _GAP = 512  # pages read through rather than asked apart: a call costs as much
 _CHUNK = 1 << 20
 
 
-class Counter:
+class MapCounts:
     """Counts the sharers of pages. Raises Unavailable without the right (CAP_SYS_ADMIN)."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ from wstrace_os.linux.pagemap import (
     SWAP_TYPE_BITS,
     SWAPPED_BIT,
 )
-from wstrace_working_set.linux.kpagecount import Counter
+from wstrace_working_set.linux.kpagecount import MapCounts
 
 Columns = dict[str, NDArray[Any]]
 Entries = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # as Pagemap.entries
@@ -99,7 +99,7 @@ def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDA
     return low, np.minimum(low + step, end[each]), row[each]
 
 
-def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: Counter | None) -> Columns:
+def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: MapCounts | None) -> Columns:
     """Runs of present, swapped or guard pages: start, pages, row, top and, with a counter, shares.
 
     top is the top byte of the entries, masked. A guard page has GUARD_BIT alone, a swapped one SWAPPED_BIT, and
@@ -142,7 +142,7 @@ def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDA
 
 
 def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row: NDArray[Any], borders: NDArray[Any],
-          counter: Counter | None) -> Columns:  # fmt: skip
+          counter: MapCounts | None) -> Columns:  # fmt: skip
     """The runs of the spans whose entries stand at these offsets."""
     top = _tops(entries)
     edge = np.empty(len(top), bool)

@@ -54,7 +54,7 @@ class Space:
                 zero_huge = windows[windows["categories"] != 0]
             else:
                 zero_huge = self._pagemap.scan(low, high, any_of=special, give=special)
-        counter = kpagecount.Counter() if shares else None
+        counter = kpagecount.MapCounts() if shares else None
         spans = pagemap_runs.Spans(mappings, np.ones(len(mappings["start"]), bool), windows)
         try:
             found = pagemap_runs.read(self._pagemap.entries, spans, zero_huge, counter)

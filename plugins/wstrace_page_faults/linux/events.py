@@ -70,14 +70,14 @@ class Settings:
         return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
 
 
-class Armed:
+class PerfEvents:
     """All events of a source."""
 
     def __init__(self, rings: Rings, cpus: Iterable[int], descriptors: Descriptors) -> None:
         self._rings, self._cpus, self._descriptors = rings, tuple(cpus), descriptors
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: []}
         self.threads: set[int] = set()
-        self.tells_lost = True
+        self.counts_lost = True
 
     def arm(self, tid: int, settings: Settings) -> bool:
         """Events on one thread, the side band first. False when the thread is gone.
@@ -89,7 +89,7 @@ class Armed:
         for kind, fds in self._fds.items():
             made: list[int] = []
             try:
-                for attributes in settings.attributes(kind, self.tells_lost):
+                for attributes in settings.attributes(kind, self.counts_lost):
                     for cpu in self._cpus:
                         made.append(self._open(attributes, tid, cpu))
                         ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
@@ -99,8 +99,8 @@ class Armed:
                 return False
             except OSError as error:
                 _close(made)
-                if error.errno == errno.EINVAL and self.tells_lost:
-                    self.tells_lost = False  # PERF_FORMAT_LOST: Linux 6.0
+                if error.errno == errno.EINVAL and self.counts_lost:
+                    self.counts_lost = False  # PERF_FORMAT_LOST: Linux 6.0
                     return self.arm(tid, settings)
                 raise
             fds += made
@@ -164,10 +164,10 @@ class Armed:
 
     def counts(self, kind: str) -> tuple[int, int | None]:
         """(faults that the kernel counted, records of them that found no room; None before Linux 6.0)."""
-        size = 16 if self.tells_lost else 8
+        size = 16 if self.counts_lost else 8
         read = b"".join(os.read(fd, size) for fd in self._fds[kind])
         numbers = np.frombuffer(read, "<u8").reshape(-1, size // 8)
-        return int(numbers[:, 0].sum()), int(numbers[:, 1].sum()) if self.tells_lost else None
+        return int(numbers[:, 0].sum()), int(numbers[:, 1].sum()) if self.counts_lost else None
 
     def close(self) -> None:
         """Closes the events and gives our own limit of descriptors back."""
