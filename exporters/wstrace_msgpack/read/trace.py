@@ -246,7 +246,7 @@ class TraceFile(Trace):
                     self._schemas.add_mark(mark)
         return self._schemas
 
-    def unknown(self) -> dict[str, Any]:
+    def unknown(self) -> dict[str, object]:
         """What of the file this version passes over or gives as bare numbers, by kind; empty when it knows all of it.
 
         version: of a later format. frames: number of frames by an unknown kind. streams: without a schema, here or in
@@ -258,7 +258,7 @@ class TraceFile(Trace):
         kinds = np.concatenate([part.entries["kind"] for part in self.parts])
         kinds, counts = np.unique(kinds[kinds > END], return_counts=True)
         version = max(part.header.version for part in self.parts)
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             "version": f"{version[0]}.{version[1]}" if version > VERSION else "",
             "frames": {str(kind): n for kind, n in zip(kinds.tolist(), counts.tolist(), strict=True)},
             "streams": sorted(name for name in self.rows if name not in self.schemas),
