@@ -32,6 +32,7 @@ class Usage:
     """What the system itself accounts to a target; None where it does not tell. Children that were waited for count.
 
     peak_sampled: the peak is the largest that was seen now and then, the true one may be higher.
+    peak_pid: the process whose peak it is, where the system tells: rusage's is that of the largest of several.
     """
 
     minor: int | None = None
@@ -39,6 +40,7 @@ class Usage:
     peak_resident_bytes: int | None = None
     cpu_seconds: float | None = None
     peak_sampled: bool = False
+    peak_pid: int | None = None
 
     @property
     def faults(self) -> int | None:
@@ -48,12 +50,14 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         """Of two processes: counts and seconds add up, the peak is the larger one."""
+        larger = max(self, other, key=lambda usage: usage.peak_resident_bytes or 0)
         return Usage(
             _either(self.minor, other.minor, sum),
             _either(self.major, other.major, sum),
             _either(self.peak_resident_bytes, other.peak_resident_bytes, max),
             _either(self.cpu_seconds, other.cpu_seconds, sum),
             self.peak_sampled or other.peak_sampled,
+            larger.peak_pid,
         )
 
 
@@ -126,8 +130,8 @@ class TraceInfo:
     def of_several(cls, infos: Sequence[TraceInfo]) -> TraceInfo:
         """What can be said of several sessions together: what the system accounts adds up, the peak is the largest.
 
-        What belongs to one of them (exit code, snapshots, where it was saved) is left out; the first one's clock, host
-        and command stand for all.
+        What belongs to one of them (exit code, snapshots, whose the peak is, where it was saved) is left out; the first
+        one's clock, host and command stand for all.
         """
         first, *others = infos
         if not others:
@@ -141,7 +145,7 @@ class TraceInfo:
             targets=tuple(dict.fromkeys(pid for info in infos for pid in info.targets)),
             exit_code=None,
             level=next((level for level in levels if level.name != "full"), levels[0] if levels else None),
-            usage=usage,
+            usage=replace(usage, peak_pid=None),
             sampled=max(info.sampled for info in infos),
             notes=list(dict.fromkeys(note for info in infos for note in info.notes)),
             started_ns=min((info.started_ns for info in infos if info.started_ns), default=0),
@@ -172,6 +176,7 @@ class TraceInfo:
             "usage_major": usage.major,
             "peak_resident_bytes": usage.peak_resident_bytes,
             "peak_sampled": usage.peak_sampled or None,
+            "peak_pid": usage.peak_pid,
             "sampled": self.sampled if self.sampled > 1 else None,
             "not_visible": self.notes,
             "started_ns": self.started_ns or None,
@@ -204,6 +209,7 @@ class TraceInfo:
                 _count(facts.get("usage_major")),
                 _count(facts.get("peak_resident_bytes")),
                 peak_sampled=facts.get("peak_sampled") is True,
+                peak_pid=_count(facts.get("peak_pid")),
             ),
             sampled=max(1, _count(facts.get("sampled")) or 1),
             notes=_texts(facts.get("not_visible")),
@@ -220,8 +226,8 @@ class TraceInfo:
 _KEYS = frozenset(
     (
         *("command", "pid", "pids", "exit_code", "level", "level_why", "level_remedy", "usage_minor", "usage_major"),
-        *("peak_resident_bytes", "peak_sampled", "sampled", "not_visible", "started_ns", "ended_ns", "page_size"),
-        *("saved", "incomplete", "final_snapshot", "snapshot_age_ms"),
+        *("peak_resident_bytes", "peak_sampled", "peak_pid", "sampled", "not_visible", "started_ns", "ended_ns"),
+        *("page_size", "saved", "incomplete", "final_snapshot", "snapshot_age_ms"),
     )
 )
 

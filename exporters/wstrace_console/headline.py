@@ -44,12 +44,16 @@ def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:
 
 def _peak(summary: Summary, info: TraceInfo) -> str:
     """The most that one process had in memory. A snapshot is a lower bound of it: short programs end unsampled."""
-    peak, at_least = info.usage.peak_resident_bytes or 0, info.usage.peak_sampled
-    held = max((held.pages for held in summary.snapshots), default=0) * info.page_size
-    if held > peak:
-        peak, at_least = held, True
-    whose = f" in one of {number(summary.processes)} processes" if summary.processes > 1 else ""
-    return f"peak {'at least ' if at_least else ''}{size(peak)} resident{whose}" if peak else ""
+    usage = info.usage
+    peak, at_least, pid = usage.peak_resident_bytes or 0, usage.peak_sampled, usage.peak_pid
+    owner = summary.name_of(pid) if pid is not None else ""
+    most = max(summary.snapshots, key=lambda held: held.pages, default=None)
+    if most is not None and most.pages * info.page_size > peak:
+        peak, at_least, pid, owner = most.pages * info.page_size, True, most.pid, most.name
+    owner = printable(owner, NAME_LIMIT) or UNKNOWN
+    whose = f"{owner} ({pid})" if pid is not None else "its largest process (which is not known)"
+    several = f" in {whose}" if summary.processes > 1 else ""
+    return f"peak {'at least ' if at_least else ''}{size(peak)} resident{several}" if peak else ""
 
 
 def nothing(summary: Summary, filter: Filter, seen: int) -> str:  # noqa: A002

@@ -19,7 +19,7 @@ FULL = TraceInfo(
     targets=(7, 8),
     exit_code=3,
     level=Level("user", "paranoid is 2", "sysctl ..."),
-    usage=Usage(10, 2, 4096, peak_sampled=True),
+    usage=Usage(10, 2, 4096, peak_sampled=True, peak_pid=8),
     sampled=100,
     notes=["exec's own"],
     started_ns=5,
@@ -71,6 +71,15 @@ def test_usage_of_two_processes_adds_up_and_their_peak_is_the_larger_one() -> No
     both = Usage(1, None, 100) + Usage(2, 3, 50, 1.0, peak_sampled=True)
     assert both == Usage(3, 3, 100, 1.0, peak_sampled=True)
     assert (both.faults, Usage().faults) == (6, None)
+
+
+def test_the_process_of_a_peak_is_that_of_the_larger_one() -> None:
+    large, small, untold = Usage(None, None, 100, peak_pid=7), Usage(None, None, 50, peak_pid=8), Usage(None, None, 70)
+    assert [(a + b).peak_pid for a, b in ((large, small), (small, large), (untold, large))] == [7, 7, 7]
+    assert [(a + b).peak_pid for a, b in ((small, untold), (untold, small))] == [None, None]
+    assert (large + Usage()).peak_pid == (Usage() + large).peak_pid == 7
+    both = TraceInfo.of_several([TraceInfo(usage=large), TraceInfo(usage=small)]).usage
+    assert (both.peak_resident_bytes, both.peak_pid) == (100, None)
 
 
 def test_a_context_cannot_be_changed_after_it_was_made() -> None:

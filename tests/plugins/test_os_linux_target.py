@@ -151,6 +151,16 @@ def test_attach() -> None:
             platform().attach(2)
 
 
+def test_whose_a_peak_is_is_told_only_where_the_system_tells_it() -> None:
+    child = "os.spawnl(os.P_WAIT, sys.executable, 'child', '-S', '-c', 'b = bytearray(400 << 20)')"
+    usage = run(sys.executable, "-S", "-c", f"import os, sys; {child}").usage()
+    assert (usage.peak_resident_bytes or 0) >= 400 << 20
+    assert usage.peak_pid is None  # its own or its child's: rusage does not say
+    own = platform().attach(os.getpid())
+    assert own.usage().peak_pid == os.getpid()
+    own.close()
+
+
 def test_usage_is_the_targets_own() -> None:
     import numpy as np
 

@@ -118,24 +118,27 @@ class LinuxTarget(Target):
             return None if new is None else max(new - (old or 0), 0)
 
         return Usage(since(now.minor, before.minor), since(now.major, before.major), now.peak_resident_bytes,
-                     since(now.cpu_seconds, before.cpu_seconds), now.peak_sampled)  # fmt: skip
+                     since(now.cpu_seconds, before.cpu_seconds), now.peak_sampled, now.peak_pid)  # fmt: skip
 
     def _from_rusage(self) -> Usage:
         r = self._rusage
         peak = r.ru_maxrss * 1024
         if peak <= (self._before.peak_resident_bytes or 0) + _LAUNCHER_SLACK:
-            return Usage(r.ru_minflt, r.ru_majflt, self._peak, r.ru_utime + r.ru_stime, peak_sampled=True)
-        return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime)
+            return Usage(r.ru_minflt, r.ru_majflt, self._peak, r.ru_utime + r.ru_stime, True, self.pid)
+        # the largest of it and of the children that it has waited for: which of them, rusage does not say
+        whose = self.pid if (self._peak or 0) >= peak else None
+        return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime, peak_pid=whose)
 
     def _proc(self) -> Usage:
         try:
             stat = procfs.stat(self.pid)
             peak = procfs.status(self.pid).get("VmHWM", "").removesuffix(" kB")
         except Unavailable:
-            return Usage(peak_resident_bytes=self._peak)
+            return Usage(peak_resident_bytes=self._peak, peak_pid=self.pid)
         if peak and (not self.launched or (self._launcher is not None and self._launcher.executed)):
             self._peak = max(self._peak or 0, int(peak) * 1024)
-        return Usage(stat.minor + stat.minor_children, stat.major + stat.major_children, self._peak, stat.cpu_seconds)
+        return Usage(stat.minor + stat.minor_children, stat.major + stat.major_children, self._peak, stat.cpu_seconds,
+                     peak_pid=self.pid)  # fmt: skip
 
     def signal(self, number: int) -> None:
         """Sends it a signal, through its pidfd where there is one: never to a successor of the same number."""

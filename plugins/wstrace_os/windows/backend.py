@@ -75,7 +75,7 @@ class WindowsTarget(Target):
             seen = self._last.peak_resident_bytes
             peak = max(counters.peak_working_set, seen or 0) if counters is not None else seen
             cpu = sum(processes.times(winapi, self._handle)[2:]) / 1e7
-            self._last = Usage(peak_resident_bytes=peak, cpu_seconds=cpu)
+            self._last = Usage(peak_resident_bytes=peak, cpu_seconds=cpu, peak_pid=self.pid)
         return self._last
 
     def signal(self, number: int) -> None:

@@ -59,7 +59,17 @@ def test_a_snapshot_that_is_cut_is_said(kit: Any) -> None:
 
 def test_a_peak_among_several_processes_is_that_of_one(kit: Any) -> None:
     trace = kit.Trace()
-    assert kit.printed(trace, kit.ordinary(trace)).startswith("peak 412.6 MiB resident in one of 2 processes; ")
+    not_known = "peak 412.6 MiB resident in its largest process (which is not known); "
+    assert kit.printed(trace, kit.ordinary(trace)).startswith(not_known)
+    trace = kit.Trace()
+    batches = kit.ordinary(trace)
+    trace.context.info.usage = dataclasses.replace(trace.context.info.usage, peak_pid=800)
+    assert kit.printed(trace, batches).startswith("peak 412.6 MiB resident in sh (800); ")
+    trace.context.info.usage = dataclasses.replace(trace.context.info.usage, peak_pid=900)
+    assert kit.printed(trace, batches).startswith("peak 412.6 MiB resident in [unknown] (900); ")
+    trace.context.info.page_size = 4096
+    held = [*batches, trace.pages([(200_000, LIBC)], pid=700)]
+    assert kit.printed(trace, held).startswith("peak at least 781.2 MiB resident in python3 (700); ")
     trace = kit.Trace()
     trace.context.info.usage = type(trace.context.info.usage)(peak_resident_bytes=1 << 20)
     assert kit.printed(trace, alone(trace)).startswith("peak 1.0 MiB resident; 30 faults")
