@@ -54,9 +54,10 @@ class MappedFiles(Enricher):
         if batch.schema.name == ADDRESS_SPACE.name:
             self._hold(batch, 1, _SPACE_COLUMNS)
         elif batch.schema.name == PROCESS.name:
-            # a thread's birth and end change no address space
-            own = batch.take(batch["tid"] == batch["pid"]) if "tid" in batch and "pid" in batch else batch
-            self._hold(own, 0, _PROCESS_COLUMNS)
+            if not self._context.info.recorded:  # a trace file has the mappings, and no rows that would change them
+                # a thread's birth and end change no address space
+                own = batch.take(batch["tid"] == batch["pid"]) if "tid" in batch and "pid" in batch else batch
+                self._hold(own, 0, _PROCESS_COLUMNS)
             yield batch
         elif "mapping" in batch or "mapping" not in {column.name for column in batch.schema.columns}:
             yield batch  # a replay knows better; or nothing of ours
