@@ -1,4 +1,4 @@
-"""MappedFiles: gives every address its mapping and file, and the `mapping` rows that these are codes into."""
+"""MappedFiles: adds mapping and file to every record's address, and emits the `mapping` rows that the ids refer to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wstrace_mapped_files.listings import Listings
 from wstrace_mapped_files.lookup import Found, Rows, by_pid, look_up
 from wstrace_mapped_files.spaces import AddressSpaces
 
-#: rows held back before they are applied without a batch of records that needs them
+#: address_space rows that may be held back while no batch of records needs them; more are applied at once
 _MOST_PENDING = 65_536
 
 _SPACE_COLUMNS = ("time_ns", "event", "pid", "start", "end", "offset", "file", "dev", "ino", "flags")
@@ -25,14 +25,14 @@ _ROW_COLUMNS = tuple(column for column in MAPPING.columns if column.name != "bui
 
 
 class MappedFiles(Enricher):
-    """Tells which file lies at the addresses of page faults and of resident and written pages, at their own time.
+    """Adds the file that lay at each address of page faults, resident and written pages, at the record's time.
 
     Args:
-        reread: ask a live process for its mappings when an address lies in none that was told (after mremap).
+        reread: list a live process's mappings again when an address lies in none that is known (after mremap).
     """
 
     name: ClassVar[str] = "mapped_files"
-    #: the half that answers what `reread` asks; None = that of the running system
+    #: the backend that `reread` queries; None = that of the running system
     system: Any = None
 
     def __init__(self, *, reread: bool = True) -> None:
@@ -44,23 +44,23 @@ class MappedFiles(Enricher):
     def start(self, context: Context) -> None:
         """Begins with no process known."""
         self._context = context
-        #: the processes of a trace that was recorded before are not those of this machine now
+        #: False for a replay: the processes of a recorded trace are not those of this machine now
         self._alive = bool(context.targets)
         self._spaces = AddressSpaces(context.strings)
         self._listings = Listings(context.strings, self.system)
 
     def enrich(self, batch: Batch) -> Iterable[Batch]:
-        """Holds address_space rows, reads process rows along, and adds columns to records."""
+        """Holds address_space rows, holds and passes on process rows, and adds columns to records."""
         if batch.schema.name == ADDRESS_SPACE.name:
             self._hold(batch, 1, _SPACE_COLUMNS)
         elif batch.schema.name == PROCESS.name:
             if not self._context.info.recorded:  # a trace file has the mappings, and no rows that would change them
-                # a thread's birth and end change no address space
+                # the start and end of a thread change no address space
                 own = batch.take(batch["tid"] == batch["pid"]) if "tid" in batch and "pid" in batch else batch
                 self._hold(own, 0, _PROCESS_COLUMNS)
             yield batch
         elif "mapping" in batch or "mapping" not in {column.name for column in batch.schema.columns}:
-            yield batch  # a replay knows better; or nothing of ours
+            yield batch  # a replay has the columns already, or the stream has no addresses
         else:
             self._apply()
             columns = self._page_faults(batch) if batch.schema.name == PAGE_FAULT.name else self._pages(batch)
@@ -73,13 +73,13 @@ class MappedFiles(Enricher):
             yield from self._mappings(batch)
 
     def close(self) -> Iterable[Batch]:
-        """The mappings that no record has needed yet."""
+        """Emits the mappings that no record has referred to yet."""
         self._apply()
-        if self._rows or self._spaces.mappings > 1:  # a replay has mappings of its own
+        if self._rows or self._spaces.mappings > 1:  # a replay brings its own mappings
             yield from self._mappings(None)
 
     def statistics(self) -> Mapping[str, int | float]:
-        """Addresses looked up and unresolved; mappings, processes, epochs and fragments held; listings asked for."""
+        """Addresses looked up and unresolved; mappings, processes, epochs and fragments held; listings made."""
         return {
             "addresses": self._rows,
             "unresolved": self._unresolved,
@@ -99,7 +99,7 @@ class MappedFiles(Enricher):
         self._pending += zip(columns[0], [order] * len(batch), *columns[1:], strict=True)
 
     def _apply(self) -> None:
-        """All rows that are held, by time; at one time those of processes first."""
+        """Applies all held rows in order of time; at equal times process rows come first."""
         if not self._pending:
             return
         rows, self._pending = self._pending, []
@@ -149,7 +149,7 @@ class MappedFiles(Enricher):
     def _ask(
         self, groups: list[tuple[int, Rows]], addresses: NDArray[Any], times: NDArray[Any] | int, found: Found
     ) -> Found:
-        """Asks the live processes about the rows that are missing, and looks those up again."""
+        """Queries the live processes about the rows that are missing, then looks these rows up again."""
         missing = np.zeros(len(addresses), bool)
         missing[found.missing] = True
         still = [found.missing[:0]]

@@ -1,4 +1,4 @@
-"""Epoch: one image of one process, from exec, fork or first sight on, and what lay where in it at what time."""
+"""Epoch: one image of one process, from exec, fork or first sight on, and what was mapped where at what time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from wstrace.schema import KIND_FILE, KIND_SHARED, KIND_SHIFT
 
-#: a time after every time
+#: later than every other time
 NEVER = 0xFFFF_FFFF_FFFF_FFFF
-#: an image's first faults come before the rows that tell of its first mappings: so long after the first row
+#: after exec, an image's first faults arrive up to 100 ms before the rows of its first mappings
 EARLY_NS = 100_000_000
 UNTIL_REPORTED = -1
 
@@ -38,7 +38,7 @@ class MappingRow(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """A piece of a mapping: the addresses [start, end) from the time birth on, until death."""
+    """A piece of a mapping: the addresses [start, end), from the time `birth` until the time `death`."""
 
     start: int
     end: int
@@ -47,19 +47,19 @@ class Fragment(NamedTuple):
     death: int = NEVER
 
     def says(self, start: int, end: int, rest: tuple[int, ...]) -> bool:
-        """True when a mapping [start, end) with these offset, file, dev, ino and flags is this very piece."""
+        """True when a mapping [start, end) with this offset, file, dev, ino and flags is this same piece."""
         m = self.mapping
         if self.start != start or self.end != end or rest[1:] != m[6:]:
             return False
-        # memory without a file has no offset of its own: perf gives the address, maps gives 0
+        # memory without a file has no offset of its own: perf reports the address, maps reports 0
         return m.kind not in (KIND_FILE, KIND_SHARED) or rest[0] == m.offset + self.start - m.start
 
 
 class FragmentTable(NamedTuple):
-    """The live fragments as arrays, by start.
+    """The live fragments as arrays, sorted by start.
 
-    All but `start` have a row 0 before them that is "unknown" and covers nothing, so that
-    `searchsorted(start, address, side="right")` is the row to look at.
+    All columns but `start` have an extra row 0, which means "unknown" and covers nothing, so that
+    `searchsorted(start, address, side="right")` is the index of the row to check.
     """
 
     start: NDArray[Any]
@@ -72,7 +72,7 @@ class FragmentTable(NamedTuple):
 
 
 class Past(NamedTuple):
-    """Fragments that ended lately, then those that are young, as arrays."""
+    """Fragments that ended recently, followed by recently mapped ones, as arrays."""
 
     start: NDArray[Any]
     end: NDArray[Any]
@@ -84,16 +84,16 @@ class Past(NamedTuple):
 
 
 class Epoch:
-    """The address space of one image. Live fragments never overlap; those that ended lately are kept as `closed`.
+    """The address space of one image. Live fragments never overlap; recently ended ones are kept in `closed`.
 
-    Rows may come late (two sources tell of one process): what is newer than a row stands, the row fills in what was
-    before it.
+    Rows may arrive late, because two sources report one process. What is newer than a late row stands; the row fills in
+    what was there before.
 
     Args:
         start: time in ns.
         kernel: the fragment of the kernel's addresses, which every image has.
-        early: faults before this time may come before the row of their mapping: they take the first one that comes.
-            0 = none may; UNTIL_REPORTED = until EARLY_NS after the first row.
+        early: faults before this time may arrive before the row of their mapping; they take the first mapping.
+            0 = no fault may; UNTIL_REPORTED = until EARLY_NS after the first row.
     """
 
     MAX_CLOSED, LEAST_CLOSED = 65_536, 1024
@@ -103,11 +103,11 @@ class Epoch:
         self.early = early
         self.replaced = 0
         self.newest = 0
-        #: rows were lost: what is not told anew is not to be asked for
+        #: rows were lost: until the next listing the system is not queried about what is missing
         self.blind = False
         self.kernel = kernel
         self.closed: list[Fragment] = []
-        #: so many that it is time to prune
+        #: the number of closed fragments at which it is time to prune
         self.full = self.LEAST_CLOSED
         self._starts: list[int] = []
         self._live: list[Fragment] = []
@@ -118,36 +118,36 @@ class Epoch:
 
     @property
     def live(self) -> list[Fragment]:
-        """The live fragments by start, without the kernel's."""
+        """The live fragments sorted by start, without the kernel's."""
         return self._live
 
     def find(self, start: int, end: int) -> slice:
-        """Where the live fragments stand that overlap [start, end)."""
+        """The slice of live fragments that overlap [start, end)."""
         first = bisect_right(self._starts, start) - 1
         if first < 0 or self._live[first].end <= start:
             first += 1
         return slice(first, max(first, bisect_left(self._starts, end)))
 
     def known(self, start: int, end: int, rest: tuple[int, ...]) -> Fragment | None:
-        """The live fragment that is this very mapping (offset, file, dev, ino, flags), if there is one."""
+        """The live fragment with this very mapping (offset, file, dev, ino, flags), None when there is none."""
         at = bisect_left(self._starts, start)
         return self._live[at] if at < len(self._live) and self._live[at].says(start, end, rest) else None
 
     def confirm(self, fragment: Fragment, time: int) -> None:
-        """A row says at that time what the fragment says: it is as old as the oldest such row."""
+        """A row at that time repeats this fragment: its birth becomes the time of the oldest such row."""
         if time < fragment.birth:
             self._live[bisect_left(self._starts, fragment.start)] = fragment._replace(birth=time)
             self._table = None
 
     def put(self, time: int, start: int, end: int, mapping: MappingRow | None) -> None:
-        """From that time on the mapping, or None for nothing, lies at [start, end)."""
+        """Maps [start, end) from that time on, or unmaps it when mapping is None."""
         if self.early == UNTIL_REPORTED:
             self.early = time + EARLY_NS
         where = self.find(start, end)
         pieces: list[Fragment] = []
         at = start
         for old in self._live[where]:
-            if old.birth > time:  # the row is late: before old it was this mapping
+            if old.birth > time:  # the row is late: before `old` was mapped, this mapping was there
                 self._lay(pieces, at, old.start, time, mapping)
                 self._close(max(old.start, start), min(old.end, end), time, mapping, old.birth)
                 pieces.append(old)
@@ -169,7 +169,7 @@ class Epoch:
     def _lay(self, pieces: list[Fragment], start: int, end: int, time: int, mapping: MappingRow | None) -> None:
         if mapping is None or start >= end:
             return
-        if time < self.replaced:  # a listing made since then shows nothing here
+        if time < self.replaced:  # a listing made since then shows that nothing is here
             self._close(start, end, time, mapping, self.replaced)
         else:
             pieces.append(Fragment(start, end, time, mapping))
@@ -179,12 +179,12 @@ class Epoch:
             self.closed.append(Fragment(start, end, birth, mapping, death))
 
     def begin_listing(self, time: int) -> None:
-        """A full listing of that time follows: rows that are older and come later do not outlive it."""
+        """A full listing made at that time follows: older rows that arrive later do not survive it."""
         self.replaced = max(self.replaced, time)
         self.blind = False
 
     def at(self, time: int, start: int) -> Epoch:
-        """A copy as it was at that time, as an epoch that begins at start: what a forked child has."""
+        """A copy of the state at that time, as an epoch that begins at start: what a forked child inherits."""
         copy = Epoch(start, self.kernel)
         if self.newest <= time:
             copy._starts, copy._live = list(self._starts), list(self._live)
@@ -196,7 +196,7 @@ class Epoch:
         return copy
 
     def since(self, time: int) -> Epoch:
-        """What came after that time, as an epoch of its own: rows of a new image that were told before its exec."""
+        """What was mapped after that time, as a new epoch: rows of a new image that arrived before its exec."""
         copy = Epoch(time, self.kernel, UNTIL_REPORTED)
         if self.replaced > time:
             copy.replaced = self.replaced
@@ -208,13 +208,13 @@ class Epoch:
         return copy
 
     def prune(self, horizon: int) -> None:
-        """Forgets fragments that ended before that time."""
+        """Forgets the fragments that ended before that time."""
         self.closed = [f for f in self.closed if f.death >= horizon][-self.MAX_CLOSED :]
         self.full = max(2 * len(self.closed), self.LEAST_CLOSED)
 
     @property
     def table(self) -> FragmentTable:
-        """The live fragments as arrays, made anew after a change."""
+        """The live fragments as arrays, rebuilt after a change."""
         if self._table is None:
             rows = [(f.start, f.end, f.birth, f.mapping.id, f.mapping.file, f.mapping.kind) for f in self._live]
             k = self.kernel
@@ -226,7 +226,7 @@ class Epoch:
         return self._table
 
     def past(self, time: int) -> Past:
-        """What ended lately, and what has come since that time."""
+        """Fragments that ended recently, and fragments mapped since that time."""
         young = [f for f in self._live if f.birth > time]
         rows = [(*f[:3], f.death, f.mapping.id, f.mapping.file, f.mapping.kind) for f in (*self.closed, *young)]
         start, end, birth, death, ids, file, kind = np.array(rows, "<u8").reshape(-1, 7).T

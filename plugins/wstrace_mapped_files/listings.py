@@ -1,4 +1,4 @@
-"""Listings: asks the system what no row has told: mappings (after mremap, lost rows), not too often, and build-ids."""
+"""Listings: queries the system for mappings that no row reported (mremap, lost rows), rarely, and for build-ids."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from wstrace_mapped_files.spaces import KERNEL_START, AddressSpaces
 from wstrace_os import backend
 
 _COLUMNS = ("start", "end", "offset", "file", "dev", "ino", "flags")
-#: reading the mappings of a process takes at most this part of the time
+#: reading the mappings of one process takes at most this share of the time
 _SHARE = 20
 
 
 class Listings:
-    """Asks for the mappings of processes that live, for addresses that nothing covers in their newest image.
+    """Lists the mappings of live processes, for addresses that nothing covers in their newest image.
 
     Args:
         strings: the session's names.
-        system: the half that answers; None = that of the running system.
+        system: the backend to query; None = that of the running system.
     """
 
     def __init__(self, strings: Dictionary, system: ModuleType | Any = None) -> None:
@@ -38,13 +38,14 @@ class Listings:
         self.asked = self.refused = self.added = 0
 
     def fill(self, spaces: AddressSpaces, pid: int, addresses: NDArray[Any], times: NDArray[Any] | int) -> bool:
-        """Asks about a process's addresses (u64, shape (n,)) that were missed at those times; True when some are known
-        now. What it finds counts from the first miss on.
+        """Queries the addresses of a process (u64, shape (n,)) that were missing at those times.
+
+        Returns True when some are now known. What it finds counts from the first missing time on.
         """
         process = spaces.process(pid)
         epoch = process.epochs[-1]
         when = np.broadcast_to(np.asarray(times, "<u8"), addresses.shape)
-        # covered by now: what lay there at the time of the miss is gone, and no listing tells it
+        # already covered again: what lay there at the time of the miss has gone, and no listing shows it
         table = epoch.table
         uncovered = addresses >= table.end[np.searchsorted(table.start, addresses, side="right")]
         wanted = uncovered & (when >= epoch.start) & (addresses < KERNEL_START)
@@ -62,8 +63,8 @@ class Listings:
     def build_ids(self, rows: Iterable[Row]) -> list[int]:
         """The codes of the build-ids of these mappings' files, 0 where unknown.
 
-        Only files that a process executes are asked for, once a process: of a file of data the kernel would read the
-        first page from disk.
+        Only executed files are queried, once per process: the kernel would read the first page of a data file from
+        disk.
         """
         asked: dict[tuple[int, int], Row] = {}
         for row in rows:
@@ -86,7 +87,7 @@ class Listings:
         return found
 
     def _same_image(self, epoch: Epoch, columns: Mapping[str, NDArray[Any]]) -> bool:
-        """False when the process has executed something else since: then it has no mapping that we know."""
+        """False when the process has called execve() since: then it has none of the mappings that we know."""
         if not self._system.COMPLETE or not len(epoch):
             return True
         listed = set(zip(columns["start"].tolist(), columns["file"].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Addresses to mappings, a whole batch at once, each as it was at the row's own time."""
+"""Looks up the mappings of a whole batch of addresses at once, each as it was at its own row's time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from wstrace.analysis.tally import distinct
 from wstrace_mapped_files.epoch import Epoch, Past
 from wstrace_mapped_files.spaces import AddressSpaces, ProcessHistory
 
-#: pids of Linux end here (PID_MAX_LIMIT): below it a table is cheaper than sorting
+#: Linux pids are below this (PID_MAX_LIMIT), where a lookup table is cheaper than sorting
 _PID_TABLE = 1 << 22
 
-#: at most so many pairs of a fragment and a place in it: a target that maps in steps cannot make the tracer grow
+#: limit on (fragment, address range) pairs, so that a target that maps in many steps cannot make the tracer grow
 _MOST_LAYERS = 1 << 22
 
 
 class Found(NamedTuple):
-    """What lies at the addresses, each column of shape (n,); `missing` are the rows for which nothing does."""
+    """What lies at the addresses: columns of shape (n,). `missing` holds the rows at which nothing is mapped."""
 
     id: NDArray[Any]
     file: NDArray[Any]
@@ -32,7 +32,7 @@ Rows = NDArray[Any] | slice
 
 
 def by_pid(pids: NDArray[Any]) -> list[tuple[int, Rows]]:
-    """The pids that occur, each with its rows: a slice when it is the only one, else indices in rising order."""
+    """The distinct pids, each with its rows: a slice when there is only one pid, else indices in rising order."""
     if not len(pids):
         return []
     if (pids == pids[0]).all():

@@ -1,4 +1,4 @@
-"""AddressSpaces: the address spaces of all processes over time, as `process` and `address_space` rows tell them."""
+"""AddressSpaces: the address spaces of all processes over time, built from `process` and `address_space` rows."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ _NAMES = {
 
 
 class ProcessHistory:
-    """One pid: its epochs by time.
+    """One pid: its epochs in order of time.
 
-    told: a row was about it, not only records. asked: when its mappings may be asked for again (see Listings).
+    reported: a row has named the process (records alone do not count). listing_due: the earliest time, in ns, at which
+    its mappings may be listed again (see Listings).
     """
 
     def __init__(self) -> None:
@@ -47,24 +48,25 @@ class ProcessHistory:
         self.listing_due = 0
 
     def add(self, epoch: Epoch) -> None:
-        """Puts an epoch in its place by time."""
+        """Inserts an epoch in order of time."""
         self.epochs.insert(bisect_right([e.start for e in self.epochs], epoch.start), epoch)
 
     def current(self, time: int) -> Epoch:
-        """The epoch of that time; the first one for a time before all."""
+        """The epoch at that time; the first epoch for an earlier time."""
         if time >= self.epochs[-1].start:
             return self.epochs[-1]
         return self.epochs[max(0, bisect_right([e.start for e in self.epochs], time) - 1)]
 
 
 class AddressSpaces:
-    """All processes' address spaces, in bounded memory.
+    """The address spaces of all processes, in bounded memory.
 
-    What ended is kept for keep_ns after the newest record, for records that come late; so is nothing else.
+    Ended mappings are kept for keep_ns after the newest record so that late records still resolve; nothing else is
+    retained.
 
     Args:
         strings: the session's names.
-        keep_ns: how late a record may be and still be told what lay there.
+        keep_ns: how late, in ns, a record may arrive and still resolve.
     """
 
     MAX_PROCESSES = 16_384
@@ -78,7 +80,7 @@ class AddressSpaces:
         self._listing: tuple[int, int, int] | None = None  # pid, time, end of its last row
         self._horizon = 0
         self.mappings = 0
-        #: processes that there was no more room for: one that is met again may be one of them
+        #: processes dropped for lack of room: a process that is met again may be one of them
         self.forgotten = 0
         self.fresh: list[MappingRow] = []
         kernel = MappingRow(
@@ -90,7 +92,7 @@ class AddressSpaces:
         return len(self._processes)
 
     def process(self, pid: int) -> ProcessHistory:
-        """The process of that pid; an unknown one begins with nothing mapped."""
+        """The process with that pid; an unknown process starts with nothing mapped."""
         process = self._processes.get(pid)
         if process is None:
             process = self._processes[pid] = ProcessHistory()
@@ -99,12 +101,12 @@ class AddressSpaces:
         return process
 
     def _make_room(self) -> None:
-        while len(self._processes) > self.MAX_PROCESSES:  # their exits were lost
+        while len(self._processes) > self.MAX_PROCESSES:  # the records of their exits were lost
             self._processes.popitem(last=False)
             self.forgotten += 1
 
     def used(self, pid: int) -> ProcessHistory:
-        """The process of that pid, marked as used now."""
+        """The process with that pid, marked as recently used."""
         process = self.process(pid)
         self._processes.move_to_end(pid)
         return process
@@ -112,7 +114,7 @@ class AddressSpaces:
     # -- process rows ----------------------------------------------------------------------------------------------
 
     def apply_process(self, event: int, time: int, pid: int, ppid: int) -> None:
-        """Applies a row of a process, not of a thread; others than fork, exec and exit change no address space."""
+        """Applies a row about a process, not about a thread. Only fork, exec and exit change an address space."""
         if event == PROCESS_FORK:
             self._fork(time, pid, ppid)
         elif event == PROCESS_EXEC:
@@ -132,7 +134,7 @@ class AddressSpaces:
         child = self._processes.get(pid)
         if child is None:
             child = self._processes[pid] = ProcessHistory()
-        else:  # the number is given again
+        else:  # the pid is reused
             child.listing_due = 0
             self._ended.append((time, pid))
         child.add(epoch)
@@ -149,7 +151,7 @@ class AddressSpaces:
         epoch = process.current(time)
         if event == SPACE_UNMAP:
             self._put(epoch, time, start, end, None)
-            epoch.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; a listing will follow
+            epoch.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; it will send a listing
             return
         if event == SPACE_REPLACE and self._listing is None:
             epoch.begin_listing(time)
@@ -162,14 +164,14 @@ class AddressSpaces:
         self.map(epoch, time, pid, start, end, rest)
 
     def end_listing(self) -> None:
-        """After the last row of a listing nothing more is mapped."""
+        """Ends a listing: above its last row nothing is mapped."""
         if self._listing is not None:
             pid, time, at = self._listing
             self._listing = None
             self._put(self.process(pid).current(time), time, at, KERNEL_START, None)
 
     def map(self, epoch: Epoch, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> None:
-        """From that time on this lies there: a mapping that is known keeps its id, another one gets the next."""
+        """Maps a range from that time on. A mapping that is known keeps its id; a new one gets the next id."""
         if start >= end or start >= KERNEL_START:
             return
         offset, file, dev, ino, flags = rest
@@ -193,14 +195,14 @@ class AddressSpaces:
         return mapping
 
     def taken(self) -> list[MappingRow]:
-        """The mappings that are new since the last call."""
+        """The mappings that were added since the last call."""
         fresh, self.fresh = self.fresh, []
         return fresh
 
     # -- forgetting ------------------------------------------------------------------------------------------------
 
     def passed(self, time: int) -> None:
-        """Records up to that time have come: what ended long before is forgotten."""
+        """Records up to that time have arrived: forgets what ended more than keep_ns earlier."""
         self._horizon = max(self._horizon, time - self._keep_ns)
         while self._ended and (self._ended[0][0] < self._horizon or len(self._ended) > self.MAX_ENDED):
             ended, pid = self._ended.popleft()
@@ -214,7 +216,7 @@ class AddressSpaces:
             del process.epochs[: max(0, after - 1)]
 
     def statistics(self) -> dict[str, int]:
-        """Processes, their epochs, live fragments and fragments that ended lately; mappings given out."""
+        """Processes, their epochs, live fragments, fragments that ended recently, and mappings emitted."""
         epochs = [epoch for process in list(self._processes.values()) for epoch in process.epochs]
         return {
             "mappings": self.mappings,

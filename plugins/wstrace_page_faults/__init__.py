@@ -13,7 +13,7 @@ from wstrace.interfaces import Source
 
 @hookimpl
 def wstrace_sources() -> Sequence[type[Source]]:
-    """The source `page_faults`; where wstrace captures nothing, Linux's: its start() says so."""
+    """The source `page_faults`; on a system without capture, the Linux one, whose start() says so."""
     from wstrace.errors import Unavailable
     from wstrace_os import backend
 
@@ -25,5 +25,5 @@ def wstrace_sources() -> Sequence[type[Source]]:
 
 @hookimpl
 def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
-    """Where the kernel takes the events off a program that gains privilege by exec."""
+    """The ledger stage for events that the kernel takes off a program that gains privilege by exec."""
     return {"lost_privileged": (True, "faults of programs that gained privilege by exec, at most so many")}

@@ -51,7 +51,7 @@ def mapped_file(address: int, pid: int | None = None) -> str | None:
 
     Raises:
         TargetExited: there is no such process.
-        Unavailable: it belongs to someone else.
+        Unavailable: it belongs to another user.
     """
     pid = os.getpid() if pid is None else pid
     if not 0 <= address < 1 << 64:
@@ -68,11 +68,11 @@ def mapped_file(address: int, pid: int | None = None) -> str | None:
 
 
 def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
-    """The build-ids, in hex, of the files of mappings; "" = it has none, or nothing tells it.
+    """The build-ids, in hex, of the files of mappings; "" = the file has none, or it cannot be found out.
 
-    Of a process that lives the kernel reads it from the very file that is mapped, be it deleted or replaced; of one
-    that is gone, or has something else there by now, from the file of that path where it is still the same inode.
-    Before Linux 6.11 it tells none.
+    For a live process the kernel reads the id from the very file that is mapped, even a deleted or replaced one. For a
+    process that has ended, or that maps something else there by now, it is read from the file at that path if that is
+    still the same inode. Before Linux 6.11 the kernel does not report build-ids.
     """
     told: dict[int, str] = {}
     files: dict[tuple[int, int, int], str] = {}
@@ -91,9 +91,9 @@ def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
 
 
 def _build_id_of(path: Path, dev: int, ino: int) -> str:
-    """That of a file which is still the same one: the kernel is asked about a mapping of our own."""
+    """The build-id of a file that is still the same one: the kernel is queried about a mapping of our own."""
     with suppress(OSError, ValueError, Unavailable):
-        status = path.stat()  # before it is opened: a device would notice
+        status = path.stat()  # before open(): opening a device could have an effect on it
         if (status.st_dev, status.st_ino) == (dev, ino) and stat.S_ISREG(status.st_mode):
             with path.open("rb") as file, mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ) as mapped:
                 address = np.frombuffer(mapped, "|u1").ctypes.data
@@ -112,12 +112,12 @@ class _Answer(NamedTuple):
     build_id: str
 
     def may_be(self, dev: int, ino: int) -> bool:
-        """False when it is another inode; a row without one (0) may be any."""
+        """False when it is certainly another inode; a row without one (0) may be any inode."""
         return not ino or (dev, ino) == (self.dev, self.ino)
 
 
 class _Question:
-    """PROCMAP_QUERY to a process. Raises Unavailable where it cannot be asked, from any method."""
+    """Queries a process by PROCMAP_QUERY. Every method raises Unavailable where the kernel refuses."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -137,7 +137,7 @@ class _Question:
         os.close(self._maps)
 
     def ask(self, address: int) -> _Answer | None:
-        """What lies at an address, None where nothing does."""
+        """What is mapped at an address, None where nothing is."""
         places = (ctypes.addressof(self._name), ctypes.addressof(self._build_id))
         _QUERY.pack_into(
             self._query, 0, _QUERY.size, 0, address, *(0,) * 6, 0, 0, _NAME_BYTES, _BUILD_ID_BYTES, *places

@@ -20,10 +20,10 @@ class Account:
 
     Args:
         context: the session's.
-        source: whose name the rows have.
-        settings: how the events are made.
-        rings: the samples of the rings of faults.
-        events, side: the events, and the side band.
+        source: the source's name in the ledger's rows.
+        settings: how the events were opened.
+        rings: the samples of each fault ring.
+        events, side: the perf events, and the side band.
     """
 
     def __init__(
@@ -42,18 +42,18 @@ class Account:
         self._at_end: int | None = None
 
     def begin(self) -> None:
-        """All events are there: what the system accounts to attached targets by now, no event has counted."""
+        """All events are open: what the system accounts to attached targets so far, no event has counted."""
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
             self._before = max(self._usage() - counted, 0)
 
     def end(self) -> None:
-        """The events are about to end: what the system accounts later to targets that go on is not of the trace."""
+        """Called before the events stop: what the system accounts to targets after this is not part of the trace."""
         if any(target.wait(0) is None for target in self._context.targets):
             self._at_end = self._usage()
 
     def so_far(self, late: int) -> None:
-        """The ledger while the trace goes on, from the rings alone."""
+        """Writes the ledger during the trace, from the rings alone."""
         ledger = self._context.ledger
         for kind, rings in self._kinds:
             for stage, count in (
@@ -71,7 +71,7 @@ class Account:
         """recorded + lost_kernel + lost_tracer + foreign_clock + unaccounted = counted, for minor and major faults.
 
         Args:
-            given: faults that were given out: what was taken from the rings beside these, the tracer lost.
+            given: faults that were emitted; the tracer lost what else was taken from the rings.
             failed: the rings could not be emptied: what they hold is lost, too.
         """
         ledger, every = self._context.ledger, self._settings.period == 1
@@ -83,7 +83,7 @@ class Account:
             counted -= sum(ring.duplicates for ring in rings)
             recorded = sum(ring.recorded for ring in rings)
             foreign = sum(ring.foreign for ring in rings)
-            if lost is None:  # LOST rows tell of a loss only when the next row finds room: the tail's is missing
+            if lost is None:  # LOST rows appear only when the next row finds room: the tail's is missing
                 reported = sum(ring.lost for ring in rings)
                 lost = max(counted - recorded - foreign, reported) if every else reported
             ledger.set("counted", counted, kind)
@@ -91,7 +91,7 @@ class Account:
             if every:
                 ledger.add("lost_tracer" if failed else "unaccounted", counted - recorded - lost - foreign, kind)
             counted_in_all += counted
-        # the side band's tail, too: a process that ends behind a full ring writes no next row
+        # this includes the side band's tail: a process that ends behind a full ring writes no next row
         if lost := max(self._side.lost, self._events.counts(SIDE)[1] or 0):
             ledger.set("lost_side_band", lost, self._source)
         if self._context.targets:
@@ -101,9 +101,9 @@ class Account:
         return sum(target.usage().faults or 0 for target in self._context.targets)
 
     def _explain(self, hidden: int) -> None:
-        """Why the system's own account of the targets (rusage) has so many more than the events counted.
+        """Explains why the system's own account of the targets (rusage) is so much higher than the events' counts.
 
-        A reason is given where it is known; of the rest only what can be behind it.
+        Known reasons are stated as such; for the rest, only what may be the reason.
         """
         note, privileged = self._context.info.note, self._side.privileged_programs
         hidden = max(hidden, 0)
@@ -128,7 +128,7 @@ class Account:
             note("those that came after the end of the trace")
 
     def _causes(self) -> list[str]:
-        """What rusage may have counted and no event has. The first is always there: get_user_pages() has no event."""
+        """What rusage may have counted without an event. The first always applies: get_user_pages() has no event."""
         causes = ["pages that came without a fault: exec's own, MAP_POPULATE, mlock"]
         if not self._settings.kernel:
             causes.append("faults that kernel code took on the target's memory (level user)")

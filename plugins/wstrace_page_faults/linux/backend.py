@@ -33,22 +33,22 @@ from wstrace_page_faults.linux.samples import RingSamples, merge
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 
-_LATEST_NS = 100_000_000  # a row is in its ring at most so long after its time: seen were 6-8 ms
+_LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were seen
 _FOREVER = (1 << 64) - 1
 _BATCH_ROWS = 1 << 17
 _PRUNE_SECONDS = 1.0
-_PEAK_SECONDS = (0.001, 0.25)  # between two looks at the target's peak: the first, the longest
+_PEAK_SECONDS = (0.001, 0.25)  # between two reads of the target's peak memory: the first pause, the longest pause
 
 
 class PageFaults(Source):
     """Page faults with time, address, instruction and thread, minor or major, of all threads and children.
 
     Args:
-        ring_bytes: the kernel's buffer for minor faults, a CPU; 0 = 16 MiB, less where there are many CPUs.
-        poll_ms: the longest time between two looks, in ms; a quarter-full buffer is looked at at once.
-        kernel: faults that kernel code takes on the target's memory (read() into a new buffer), too.
+        ring_bytes: the kernel's buffer for minor faults, per CPU; 0 = 16 MiB, less where there are many CPUs.
+        poll_ms: the longest time between two reads, in ms; a quarter-full buffer is read at once.
+        kernel: also record faults that kernel code takes on the target's memory (read() into a new buffer).
         children: follow the processes that the target starts.
-        period: record one fault in so many; all are counted.
+        period: record one fault out of this many; all are counted.
     """
 
     name: ClassVar[str] = "page_faults"
@@ -78,7 +78,7 @@ class PageFaults(Source):
 
     @classmethod
     def probe(cls) -> Level:
-        """full, user or counters: what perf_event_open answers for the calling process."""
+        """full, user or counters: what perf_event_open permits for the calling process."""
         try:
             return allowed(0, kernel=True)
         except OSError as error:
@@ -90,10 +90,10 @@ class PageFaults(Source):
     # -- start -----------------------------------------------------------------------------------------------------
 
     def start(self, context: Context) -> None:
-        """Arms every thread of the targets; a launched one counts from its execve().
+        """Opens events on every thread of the targets; a launched target counts from its execve() on.
 
         Raises:
-            Unavailable: a target is another user's, or `require` is "full" and the kernel gives less.
+            Unavailable: a target belongs to another user, or `require` is "full" and the kernel permits less.
             TargetExited: a target ended meanwhile.
         """
         self._context = context
@@ -183,7 +183,7 @@ class PageFaults(Source):
         self._side.launched(pid)
 
     def _attach(self, pid: int) -> None:
-        """Its threads, then its mappings; then the same for its children, again until none is new."""
+        """Traces the process's threads, then reads its mappings; the same for its children until none is new."""
         known: set[int] = set()
         while fresh := [p for p in self._family(pid) if p not in known]:
             for process in fresh:
@@ -199,11 +199,12 @@ class PageFaults(Source):
         self._doubled = True
 
     def _arm_again(self, pid: int) -> None:
-        """The kernel has taken the events off a process that gained privilege by exec; with privilege new ones may be
-        put on it. What came meanwhile is lost, and counted.
+        """Opens events again on a process that gained privilege by exec, because the kernel has removed the old ones.
+
+        That needs privilege. Faults that happened meanwhile are lost, and counted.
         """
         since = now_ns()
-        with contextlib.suppress(OSError, Unavailable):  # we may not, or it has ended by now
+        with contextlib.suppress(OSError, Unavailable):  # we lack the right, or the process has ended
             self._events.threads.difference_update(procfs.threads(pid))
             self._events.arm_process(pid, self._settings, self._context.own_threads)
             self._side.seen(pid, since)
@@ -222,7 +223,7 @@ class PageFaults(Source):
     # -- drain -----------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """What may be given out: all that is timed before every ring's last row, or 100 ms ago."""
+        """Emits what is older than every ring's last row, or older than 100 ms."""
         if self._counters is not None:
             yield from self._counters.drain(timeout)
             return
@@ -239,10 +240,10 @@ class PageFaults(Source):
             self._peak_pause = min(self._peak_pause * 2, _PEAK_SECONDS[1])
             self._peak_due = time.monotonic() + self._peak_pause
             for target in self._context.targets:
-                target.usage()  # a process's peak cannot be asked for when it is gone: the target remembers
+                target.usage()  # the peak of a process cannot be read after its end; the target remembers it
 
     def _quiet(self) -> bool:
-        """True when nothing has come and nothing is held: what an idle trace costs."""
+        """True when no ring has data and nothing is held: this check is what an idle trace costs."""
         assert self._rings is not None
         held = self._side.holds or any(len(samples.held) for samples in self._samples)
         return not held and not any(ring.filled for ring in self._rings)
@@ -258,7 +259,7 @@ class PageFaults(Source):
             raw = ring.read()
             next(samples).take(raw, self._since, now_ns(), doubled=self._doubled)
         now = now_ns()
-        for ring in sides:  # after the samples: what these need is here
+        for ring in sides:  # after the samples, so that the mappings that these need have been read
             raw = ring.read()
             if len(raw):
                 self._side.take(raw.tobytes())
@@ -293,7 +294,7 @@ class PageFaults(Source):
             self._lost_told = lost
 
     def _read_maps_again(self) -> None:
-        """After a loss in the side band: the mappings of every traced process that is alive, as they are now."""
+        """After a loss in the side band: reads the current mappings of every live traced process."""
         self._side.stale = False
         now = now_ns()
         families = [self._family(target.pid) for target in self._context.targets]
@@ -304,7 +305,7 @@ class PageFaults(Source):
                 self._side.live.pop(pid, None)
 
     def _meet(self, pids: NDArray[Any]) -> None:
-        """Processes that fault and that no record has told of: the records of their births were lost."""
+        """Reads processes that fault but that no record has named, because the records of their start were lost."""
         now = now_ns()
         for pid in {*distinct(pids).tolist()} - self._met - self._side.live.keys() - self._side.ended:
             self._met.add(pid)
@@ -315,7 +316,7 @@ class PageFaults(Source):
     # -- stop ------------------------------------------------------------------------------------------------------
 
     def stop(self) -> Iterable[Batch]:
-        """Disarms, gives the rest and sets the ledger's rows to the kernel's own counts."""
+        """Stops the events, emits the rest, and sets the ledger to the kernel's own counts."""
         if self._counters is not None:
             yield from self._counters.stop()
         if not self._started:
@@ -342,7 +343,7 @@ class PageFaults(Source):
 
     @property
     def finished(self) -> bool:
-        """True when no traced process is left, where the trace is to wait for all."""
+        """True when the trace is to wait for all processes and no traced one is left."""
         if self._counters is not None:
             return self._counters.finished
         if not self._started or not self._context.wait_children:
@@ -350,13 +351,13 @@ class PageFaults(Source):
         if time.monotonic() >= self._prune_due:
             self._prune_due = time.monotonic() + _PRUNE_SECONDS
             gone = self._side.gone()
-            if self._quiet():  # asked for after: the last records of who is gone, its children's births, have been read
+            if self._quiet():  # checked after the drain: the dead process's last records (forks) must be read first
                 for pid in gone:
                     self._side.live.pop(pid, None)
         return not self._side.live
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: the copied descriptors are closed; its faults stay in the parent's trace."""
+        """In a forked child: closes the copied descriptors. The child's faults stay in the parent's trace."""
         if self._rings is not None:
             self._events.after_fork_in_child()
             self._rings.after_fork_in_child()

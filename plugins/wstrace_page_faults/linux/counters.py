@@ -1,4 +1,4 @@
-"""Level `counters`: what is left where the kernel refuses perf events. Fault counts, and resident pages by file."""
+"""Level `counters`: what remains where the kernel refuses perf events: fault counts, and resident pages by file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from wstrace.schema import ADDRESS_SPACE, PAGE_FILE, RESIDENT_PAGES, SPACE_MAP, 
 from wstrace_os.linux import pagemap, procfs
 
 _FIRST_SECONDS, _SLOWEST_SECONDS = 0.02, 1.0
-_MOST_CPU = 0.05  # of one CPU: looking at a large process is put off to hold it
+_MOST_CPU = 0.05  # share of one CPU: snapshots of a large process are spaced out to stay below it
 _ENTRIES = 1 << 19
 
 
 class FaultCounters:
-    """Minor and major faults from rusage or /proc/PID/stat; resident pages sampled from pagemap, soon and then each
-    second. It has no thread, no instruction and no address of a fault.
+    """Minor and major faults from rusage or /proc/PID/stat; resident pages sampled from pagemap, first soon, then every
+    second. There is no thread, no instruction and no address of a fault.
     """
 
     def __init__(self, context: Context, source: str) -> None:
@@ -34,7 +34,7 @@ class FaultCounters:
         context.info.note("addresses, instructions and threads of faults (level counters)")
 
     def drain(self, timeout: float) -> Iterator[Batch]:
-        """A snapshot of every process, when it is due; waits at most timeout seconds."""
+        """A snapshot of every process when it is due; waits at most timeout seconds."""
         wait = self._due - time.monotonic()
         if wait > timeout:
             time.sleep(timeout)
@@ -43,7 +43,7 @@ class FaultCounters:
         yield from self._look()
 
     def stop(self) -> Iterator[Batch]:
-        """A last snapshot of what still runs; then the system's own counts into the ledger."""
+        """A last snapshot of what still runs; then writes the system's own counts into the ledger."""
         yield from self._look()
         usages = [target.usage() for target in self._context.targets]
         for kind, counts in (("minor", [u.minor for u in usages]), ("major", [u.major for u in usages])):
@@ -53,11 +53,11 @@ class FaultCounters:
 
     @property
     def finished(self) -> bool:
-        """True when no process is left, where the trace is to wait for all."""
+        """True when the trace is to wait for all processes and none is left."""
         return self._context.wait_children and self._snaps > 0 and not self._pids()
 
     def statistics(self) -> Mapping[str, int | float]:
-        """Snapshots, pages in all of them, processes that were gone or refused."""
+        """Snapshots, pages in all of them, and processes that had ended or were refused."""
         return {"snapshots": self._snaps, "pages": self._pages, "missed": self._missed}
 
     def _pids(self) -> list[int]:
@@ -70,11 +70,11 @@ class FaultCounters:
         began = time.thread_time()
         self._snaps += 1
         for target in self._context.targets:
-            target.usage()  # it remembers its peak
+            target.usage()  # the target remembers its peak
         for pid in self._pids():
             try:
                 yield from self._snapshot(pid)
-            except (Unavailable, OSError):  # gone, or another user's: its counts are still read
+            except (Unavailable, OSError):  # ended, or another user's: its counts are still read
                 self._missed += 1
         self._pause = min(self._pause * 2, _SLOWEST_SECONDS)
         self._due = time.monotonic() + max(self._pause, (time.thread_time() - began) / _MOST_CPU)
@@ -104,7 +104,7 @@ class FaultCounters:
 
 
 def _present(opened: pagemap.Pagemap, starts: NDArray[Any], ends: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """start, pages, flags: the runs of present pages of each mapping."""
+    """start, pages and flags of the runs of present pages in each mapping."""
     runs = _scanned if pagemap.has_scan() else _read
     parts = [run for start, end in zip(starts.tolist(), ends.tolist(), strict=True) for run in runs(opened, start, end)]
     start, pages, flags = (np.concatenate(c) for c in zip(*parts, strict=True)) if parts else (np.zeros(0),) * 3
@@ -112,7 +112,7 @@ def _present(opened: pagemap.Pagemap, starts: NDArray[Any], ends: NDArray[Any]) 
 
 
 def _scanned(opened: pagemap.Pagemap, start: int, end: int) -> Iterator[tuple[NDArray[Any], ...]]:
-    if start >= 1 << 63:  # [vsyscall]: not in pagemap
+    if start >= 1 << 63:  # [vsyscall] is not in pagemap
         return
     found = opened.scan(start, end, mask=pagemap.IS_PRESENT, give=pagemap.IS_FILE)
     if len(found):

@@ -1,11 +1,11 @@
-"""Room for the events' descriptors, by raising our own soft limit for the time of a trace (a target keeps its own)."""
+"""Room for the events' descriptors: raises our own soft limit during a trace (a target keeps its own limit)."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-_SPARE = 64  # left for everything else
+_SPARE = 64  # left for everything else in this process
 
 
 class Descriptors:
@@ -28,7 +28,7 @@ class Descriptors:
         return hard if hard != limits.RLIM_INFINITY else 1 << 30
 
     def room(self, more: int) -> bool:
-        """True when so many more can be opened now; raises the soft limit where that is what it takes."""
+        """True when that many more can be opened now; raises the soft limit if needed."""
         limits = self._limits()
         soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
         need = len(os.listdir("/proc/self/fd")) + more + _SPARE  # noqa: PTH208 - a count
@@ -41,7 +41,7 @@ class Descriptors:
         return True
 
     def restore(self) -> None:
-        """Gives the soft limit back."""
+        """Restores the soft limit."""
         if self._before is not None:
             limits = self._limits()
             limits.setrlimit(limits.RLIMIT_NOFILE, self._before)

@@ -1,4 +1,4 @@
-"""The events on the traced threads: three a thread and CPU, inherited by what these threads start."""
+"""The perf events on the traced threads: three per thread and CPU, inherited by the threads that they start."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, Rings
 
-REMAP = "remap"  # tracepoints, into the side band's ring
+REMAP = "remap"  # tracepoints, which write into the side band's ring
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How events are made.
+    """How events are opened.
 
-    kernel: faults taken by kernel code too; children: processes that the threads start, too; period: one record in so
-    many faults; on_exec: they begin to count at the thread's next execve(); tracepoints: further events for the side
-    band.
+    kernel: also count faults taken by kernel code. children: also trace processes that the threads start. period:
+    record one fault out of this many. on_exec: start counting at the thread's next execve(). tracepoints: further
+    events, which write into the side band's ring.
     """
 
     kernel: bool = True
@@ -38,7 +38,7 @@ class Settings:
 
     @property
     def events(self) -> int:
-        """How many a thread and CPU needs."""
+        """Events per thread and CPU."""
         return 3 + len(self.tracepoints)
 
     def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
@@ -71,7 +71,7 @@ class Settings:
 
 
 class PerfEvents:
-    """All events of a source."""
+    """All perf events of a source."""
 
     def __init__(self, rings: Rings, cpus: Iterable[int], descriptors: Descriptors) -> None:
         self._rings, self._cpus, self._descriptors = rings, tuple(cpus), descriptors
@@ -80,11 +80,11 @@ class PerfEvents:
         self.counts_lost = True
 
     def arm(self, tid: int, settings: Settings) -> bool:
-        """Events on one thread, the side band first. False when the thread is gone.
+        """Opens the events of one thread, the side band first. Returns False when the thread has ended.
 
         Raises:
-            OSError: of perf_event_open, but for a gone thread.
-            Unavailable: no more descriptors.
+            OSError: from perf_event_open, unless the thread has ended.
+            Unavailable: there are no more descriptors.
         """
         for kind, fds in self._fds.items():
             made: list[int] = []
@@ -111,14 +111,14 @@ class PerfEvents:
         return True
 
     def arm_process(self, pid: int, settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
-        """Events on every thread of a running process, again until none is new: it may be making threads.
+        """Opens events on every thread of a running process, repeatedly until none is new: it may be starting some.
 
-        A thread born of an armed one has inherited its events and gets a second set here: its rows come twice, side by
-        side in one ring, and are kept once.
+        A thread started by a traced one has inherited its events and gets a second set here. Its rows then appear
+        twice, next to each other in one ring, and are kept once.
 
         Raises:
-            TargetExited: it ended meanwhile.
-            OSError, Unavailable: as arm().
+            TargetExited: the process ended meanwhile.
+            OSError, Unavailable: from arm().
         """
         gone: set[int] = set()
         while fresh := [t for t in procfs.threads(pid) if t not in self.threads | gone | leave_out()]:
@@ -136,10 +136,10 @@ class PerfEvents:
             raise
 
     def make_room(self, threads: int, settings: Settings) -> Settings:
-        """Room for so many more threads; the tracepoints are done without where they are too many.
+        """Makes room for that many more threads, without the tracepoints where they are too many. Returns the settings.
 
         Raises:
-            Unavailable: past the hard limit of descriptors; with the arithmetic.
+            Unavailable: the hard limit of descriptors is too low; the message shows the arithmetic.
         """
         for wanted in (settings, replace(settings, tracepoints=())):
             if self._descriptors.room(threads * len(self._cpus) * wanted.events):
@@ -156,21 +156,21 @@ class PerfEvents:
         )
 
     def disarm(self) -> None:
-        """No event counts or records any more, inherited ones included."""
+        """Stops all events, inherited ones included: none counts or records any more."""
         for fds in self._fds.values():
             for fd in fds:
                 with contextlib.suppress(OSError):
                     perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
 
     def counts(self, kind: str) -> tuple[int, int | None]:
-        """(faults that the kernel counted, records of them that found no room; None before Linux 6.0)."""
+        """(faults that the kernel counted, records of them that did not fit into the ring; None before Linux 6.0)."""
         size = 16 if self.counts_lost else 8
         read = b"".join(os.read(fd, size) for fd in self._fds[kind])
         numbers = np.frombuffer(read, "<u8").reshape(-1, size // 8)
         return int(numbers[:, 0].sum()), int(numbers[:, 1].sum()) if self.counts_lost else None
 
     def close(self) -> None:
-        """Closes the events and gives our own limit of descriptors back."""
+        """Closes the events and restores our own limit of descriptors."""
         self.after_fork_in_child()
         self._descriptors.restore()
 

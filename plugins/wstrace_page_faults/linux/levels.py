@@ -1,4 +1,4 @@
-"""What perf_event_open allows: everything, faults of user code, or nothing. Tried, not guessed."""
+"""What perf_event_open permits: all faults, faults of user code, or nothing. Tried, not guessed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def allowed(pid: int, kernel: bool) -> Level:
 
 
 def not_ours(pid: int) -> Unavailable:
-    """What a refusal on another process means, when the same is allowed on one of ours."""
+    """What a refusal on another process means when the same call is permitted on one of ours."""
     owner = procfs.status(pid).get("Uid", "?").split()[0]
     return Unavailable(
         f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",  # type: ignore[attr-defined, unused-ignore]

@@ -52,7 +52,7 @@ PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_DUMM
 PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR, PERF_SAMPLE_RAW = 1, 2, 4, 8, 1024
 PERF_FORMAT_LOST = 16  # Linux 6.0
 
-#: bits of attr.flags, by their names in the header
+#: the bits of attr.flags, under their names in the header
 BITS = {
     "disabled": 0, "inherit": 1, "exclude_kernel": 5, "exclude_hv": 6, "mmap": 8, "comm": 9, "enable_on_exec": 12,
     "task": 13, "watermark": 14, "mmap_data": 17, "sample_id_all": 18, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
@@ -60,7 +60,7 @@ BITS = {
 }  # fmt: skip
 CLOCK_MONOTONIC = 1
 PERF_FLAG_FD_CLOEXEC = 8
-_NO_FLAGS = 1 << 62  # of no kernel
+_NO_FLAGS = 1 << 62  # a bit that no kernel knows
 
 # _IO('$', n): the same on x86-64 and arm64
 PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_SET_OUTPUT = 0x2400, 0x2401, 0x2405
@@ -77,14 +77,14 @@ SAMPLE = np.dtype([
     ("type", "<u4"), ("misc", "<u2"), ("size", "<u2"), ("ip", "<u8"), ("pid", "<u4"), ("tid", "<u4"),
     ("time", "<u8"), ("addr", "<u8"),
 ])  # fmt: skip
-#: PERF_RECORD_LOST with the sample_id of sample_id_all: the size of a SAMPLE, so that a ring is an array of rows
+#: PERF_RECORD_LOST with the sample_id of sample_id_all has the size of a SAMPLE, so a ring is an array of rows
 LOST = np.dtype([
     ("type", "<u4"), ("misc", "<u2"), ("size", "<u2"), ("id", "<u8"), ("lost", "<u8"), ("pid", "<u4"), ("tid", "<u4"),
     ("time", "<u8"),
 ])  # fmt: skip
 assert SAMPLE.itemsize == LOST.itemsize == 40
 
-#: struct perf_event_mmap_page: where its cursors are, as indices of u64
+#: struct perf_event_mmap_page: the positions of its cursors, as indices of u64
 DATA_HEAD, DATA_TAIL = 1024 // 8, 1032 // 8
 
 # -- calls -----------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ _NUMBERS = {  # perf_event_open, membarrier
     "riscv64": (241, 283),
 }
 _MEMBARRIER_CMD_GLOBAL_EXPEDITED = 2
-_ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with one of them perf_event_paranoid does not count
+_ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with either of them perf_event_paranoid does not matter
 _PROT_READ_WRITE, _MAP_SHARED = 3, 1
 
 _mmap = foreign.declare(
@@ -115,7 +115,7 @@ def _number(which: int) -> int:
 
 
 def attr(kind: int, config: int, *bits: str, **fields: int) -> NDArray[Any]:
-    """A perf_event_attr on CLOCK_MONOTONIC, disabled, with those bits and fields. Shape (1,)."""
+    """A perf_event_attr on CLOCK_MONOTONIC, disabled, with these bits and fields. Shape (1,)."""
     one = np.zeros(1, ATTR)
     one["type"], one["config"], one["size"], one["clockid"] = kind, config, ATTR.itemsize, CLOCK_MONOTONIC
     one["flags"] = sum(1 << BITS[bit] for bit in {"disabled", "use_clockid", *bits})
@@ -125,11 +125,12 @@ def attr(kind: int, config: int, *bits: str, **fields: int) -> NDArray[Any]:
 
 
 def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int) -> int:
-    """A close-on-exec descriptor of an event on one thread and one CPU. Raises OSError."""
+    """Opens an event on one thread and one CPU: returns a close-on-exec descriptor. Raises OSError."""
     address = attributes.ctypes.data
     while (fd := libc.syscall(_number(0), address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)) < 0:
         error = _oserror("perf_event_open")
-        if error.errno != errno.EINTR:  # a signal came while another thread of that process executed: again, as PEP 475
+        # interrupted while another thread of that process called exec: retried, as in PEP 475
+        if error.errno != errno.EINTR:
             raise error
     return fd
 
@@ -141,10 +142,10 @@ def ioctl(fd: int, request: int, argument: int = 0) -> None:
 
 
 def map_ring(fd: int, size: int) -> int:
-    """The address of an event's control page with size - 1 page of buffer behind it. Raises OSError.
+    """Maps a ring: the address of an event's control page, followed by size - 1 pages of buffer. Raises OSError.
 
-    Not the mmap module: it duplicates the descriptor, and a forked child, which does not inherit this mapping
-    (VM_DONTCOPY), would unmap what has taken its place.
+    The mmap module is not used: it duplicates the descriptor, and in a forked child, which does not inherit this
+    mapping (VM_DONTCOPY), it would unmap whatever has taken its place.
     """
     address: int | None = _mmap(None, size, _PROT_READ_WRITE, _MAP_SHARED, fd, 0)
     if address is None or address == (1 << 64) - 1:
@@ -158,17 +159,17 @@ def unmap_ring(address: int, size: int) -> None:
 
 
 def memory_barrier() -> None:
-    """Orders our loads and stores of a ring against the kernel's. x86 orders them by itself.
+    """Orders our loads and stores of a ring against the kernel's. On x86 the CPU does this by itself.
 
     Source: perf_output_put_handle() in kernel/events/ring_buffer.c; membarrier(2), whose GLOBAL_EXPEDITED command
-    runs a full barrier on the caller.
+    runs a full barrier on the calling thread.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         libc.syscall(_number(1), _MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 
 
 def online_cpus() -> list[int]:
-    """The numbers of the CPUs that are on line, from /sys/devices/system/cpu/online (`0-3,8`)."""
+    """The numbers of the online CPUs, from /sys/devices/system/cpu/online (`0-3,8`)."""
     ranges = [part.partition(b"-") for part in Path("/sys/devices/system/cpu/online").read_bytes().strip().split(b",")]
     return [cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)]
 
@@ -182,10 +183,11 @@ def _oserror(call: str) -> OSError:
 
 
 def filtered() -> OSError | None:
-    """What a seccomp filter answers in the kernel's place, None where the call reaches the kernel.
+    """The error that a seccomp filter returns in the kernel's place, None where the call reaches the kernel.
 
-    Proven by flags that no kernel knows: it looks at them before all rights and says EINVAL (SYSCALL_DEFINE5 of
-    perf_event_open in kernel/events/core.c). A kernel without the call says ENOSYS, and has no perf_event_paranoid.
+    Proven by flags that no kernel knows: the kernel checks flags before any right and returns EINVAL (SYSCALL_DEFINE5
+    of perf_event_open in kernel/events/core.c). A kernel without the call returns ENOSYS, and has no
+    perf_event_paranoid.
     """
     if libc.syscall(_number(0), 0, 0, -1, -1, _NO_FLAGS) >= 0:
         return None
@@ -194,7 +196,7 @@ def filtered() -> OSError | None:
 
 
 def refusal(error: OSError) -> Unavailable:
-    """What a refused perf_event_open on a process of our own means and what lifts it."""
+    """What a refused perf_event_open on a process of our own means, and what lifts the refusal."""
     paranoid = procfs.setting("kernel/perf_event_paranoid")
     if paranoid is None:
         return _no_events(error)

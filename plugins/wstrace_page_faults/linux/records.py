@@ -1,10 +1,10 @@
-"""Records of a ring: where each begins, by the sizes in their headers, without a Python step for each one.
+"""Finds where the records of a ring begin, from the sizes in their headers, without a Python step for each record.
 
 Our own records have 40 bytes. Another tracer's event on the same thread and of the same config makes ours longer: the
-kernel shares one perf_sample_data among all events that one fault fires, and adds what the others ask for (`perf record
--g`: a call chain, `--call-graph dwarf`: a copy of the stack) to the size of the records that it writes after them
-(perf_prepare_sample() in kernel/events/core.c). Such a record begins with the right 40 bytes; what follows is old bytes
-of the ring, which may look like records themselves.
+kernel shares one perf_sample_data among all events that a fault triggers, and adds what the others requested (`perf
+record -g`: a call chain, `--call-graph dwarf`: a copy of the stack) to the size of the records that it writes after
+them (perf_prepare_sample() in kernel/events/core.c). Such a record begins with the right 40 bytes; the rest is old
+content of the ring, which may look like records.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from wstrace_page_faults.linux import perf_event as perf
 
-#: u64 of a SAMPLE of ours
+#: number of u64 in one of our SAMPLE records
 WORDS = perf.SAMPLE.itemsize // 8
 #: a header as one u64: type, misc, size
 SIZE_SHIFT = 48
 _TYPE_AND_MISC = np.uint64((1 << SIZE_SHIFT) - 1)
 _LENGTH_SHIFT = np.uint64(SIZE_SHIFT + 3)  # the size in u64
 _OWN_SIZE = np.uint64(perf.SAMPLE.itemsize << SIZE_SHIFT)
-#: u64 that are split at once: what stays in the cache takes a third of the time; a record has 8,191 at most
+#: number of u64 that are split at once: staying in the cache takes a third of the time; a record has 8,191 at most
 _AT_ONCE = 1 << 14
 _HEADERS = (
     np.uint64(perf.PERF_RECORD_SAMPLE | perf.PERF_RECORD_MISC_USER << 32),
@@ -33,17 +33,17 @@ _HEADERS = (
 
 
 def rows(raw: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """The records of a ring as rows of five u64, and how many bytes at the end are no whole record.
+    """The records of a ring as rows of five u64, and the number of bytes at the end that form no whole record.
 
-    A row is the header (type, misc, and the size 40 for all that are longer) and the 32 bytes that follow it.
+    A row is the header (type, misc, and size, which is set to 40 for longer records) and the 32 bytes that follow it.
 
     Args:
-        raw: u8, shape (n,): what the kernel wrote, from the beginning of a record on.
+        raw: u8, shape (n,): what the kernel wrote, starting at the beginning of a record.
     """
     words: NDArray[Any] = raw[: len(raw) - len(raw) % 8].view("<u8")
     if len(words) % WORDS == 0:
         table: NDArray[Any] = words.reshape(-1, WORDS)
-        # by induction: where each 40th byte begins a header that says 40, these are the records
+        # by induction: if every 40th byte begins a header with size 40, these are the records
         if (table[:, 0] >> _LENGTH_SHIFT == WORDS).all():
             return table, len(raw) - words.nbytes
     begins, end = starts(words)
@@ -54,11 +54,11 @@ def rows(raw: NDArray[Any]) -> tuple[NDArray[Any], int]:
 
 
 def starts(words: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
-    """The indices of the u64 that records begin with, and the index behind the last whole one.
+    """The indices of the u64 at which records begin, and the index behind the last whole record.
 
-    What looks like a header is a candidate; that a record begins there is known only where the one before it ends
-    there. So the chain of sizes is followed from the first word on, over a table of the candidates' successors;
-    records that are no candidates are stepped over one by one: the kernel writes none here.
+    Everything that looks like a header is a candidate, but a record begins there only if the record before it ends
+    there. So the chain of sizes is followed from the first word on, in a table of each candidate's successor. Records
+    that are no candidates are stepped over one by one; the kernel writes none here.
 
     Args:
         words: u64, shape (n,).
@@ -99,7 +99,7 @@ def _starts(words: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
 
 
 def _chain(first: int, successor: NDArray[np.int64]) -> NDArray[np.int64]:
-    """first, its successor, the successor of that and so on; twice as many at each step. The last entry is the end."""
+    """first, its successor, that one's successor and so on, doubling at each step. The last entry is the end."""
     end = len(successor) - 1
     chain, jump = np.array([first]), successor
     while True:

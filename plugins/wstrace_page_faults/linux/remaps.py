@@ -1,7 +1,7 @@
-"""munmap() and mremap() of the traced threads, where tracefs may be read: perf itself does not tell of them.
+"""munmap() and mremap() of the traced threads, where tracefs may be read: perf itself does not report them.
 
-Without this a list of Python that grows (realloc() calls mremap()) has faults at addresses that no mapping is known
-for. Source: /sys/kernel/tracing/events/syscalls/sys_{enter,exit}_*/format, man 2 mremap.
+Without this a growing Python list (realloc() calls mremap()) has faults at addresses for which no mapping is known.
+Source: /sys/kernel/tracing/events/syscalls/sys_{enter,exit}_*/format, man 2 mremap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _COMMON_TYPE = struct.Struct("<H")
 _TWO, _FOUR, _ONE = struct.Struct("<QQ"), struct.Struct("<QQQQ"), struct.Struct("<Q")
 _RAW, _ARGUMENTS = 8 + _SAMPLE.size, 8 + _SAMPLE.size + 16
 _MREMAP_DONTUNMAP = 4
-_ERRORS = (1 << 64) - 4096  # a value from here on is -errno
+_ERRORS = (1 << 64) - 4096  # a return value from here on is -errno
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _KEPT = 4096
 _ANON = MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT
@@ -28,7 +28,7 @@ Row = tuple[int, ...]  # of ADDRESS_SPACE
 
 
 class Call(NamedTuple):
-    """A call that has not returned: the tracepoint of its entry, when, and its arguments."""
+    """A call that has not returned yet: the tracepoint of its entry, its time, and its arguments."""
 
     number: int
     time_ns: int
@@ -36,13 +36,14 @@ class Call(NamedTuple):
 
 
 class Remaps:
-    """Decodes the tracepoints' records, and remembers mappings: what is moved keeps its file.
+    """Decodes the tracepoints' records, and remembers mappings, so that a moved one keeps its file.
 
-    A call is believed once it has returned without an error: munmap() of a range that is not there changes nothing.
-    What it took away then counts from its entry on: between the two another thread may have mapped the same place.
+    A call takes effect only once it has returned without an error: munmap() of a range that is not mapped changes
+    nothing. What it unmapped counts from its entry on, because another thread may have mapped the same place in
+    between.
 
     Args:
-        numbers: the ids of munmap's entry and exit and of mremap's entry and exit, as tracepoints.SYSCALLS has them.
+        numbers: the ids of munmap's entry and exit and of mremap's entry and exit, as in tracepoints.SYSCALLS.
         anon: the code of the name `[anon]`.
     """
 
@@ -55,7 +56,7 @@ class Remaps:
         self._mapped: dict[int, list[Row]] = {}
 
     def rows(self, time_ns: int, record: bytes) -> list[Row]:
-        """The ADDRESS_SPACE rows of one record; none until a call has returned."""
+        """The ADDRESS_SPACE rows of one record; none before a call has returned."""
         if len(record) < _ARGUMENTS + _ONE.size:
             return []
         pid, tid, _, _ = _SAMPLE.unpack_from(record, 8)
@@ -80,7 +81,7 @@ class Remaps:
         start, old, new, flags = call.arguments
         old, new = _pages(old), _pages(new)
         rows = []
-        if now == start:  # it grew or shrank where it is
+        if now == start:  # it grew or shrank in place
             if new < old:
                 rows = [_unmap(call.time_ns, pid, start + new, old - new)]
         elif old and not flags & _MREMAP_DONTUNMAP:
@@ -96,7 +97,7 @@ class Remaps:
         return rows
 
     def mapped(self, row: Row) -> None:
-        """Remembers a mapping, a few thousand a process."""
+        """Remembers a mapping, up to a few thousand per process."""
         rows = self._mapped.setdefault(row[1], [])
         if len(rows) >= _KEPT:
             del rows[: _KEPT // 2]
@@ -107,7 +108,7 @@ class Remaps:
         self._mapped[pid] = list(self._mapped.get(ppid, ()))
 
     def forget(self, pid: int) -> None:
-        """It has ended, or executes another program."""
+        """The process has ended, or has executed another program."""
         self._mapped.pop(pid, None)
 
 

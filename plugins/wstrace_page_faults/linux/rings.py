@@ -1,4 +1,4 @@
-"""Ring buffers between the kernel and us: three a CPU (minor faults, major faults, side band)."""
+"""Ring buffers between the kernel and us: three per CPU (minor faults, major faults, side band)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 
 MINOR, MAJOR, SIDE = "minor", "major", "side"
-#: the share of a CPU's minor ring that its other rings get: a major fault takes a disk's time, and a mapping is made
-#: for many faults
+#: the share of a CPU's minor ring that its other rings get: a major fault takes as long as a disk read, and one
+#: mapping serves many faults
 _PARTS = {MINOR: 1, MAJOR: 8, SIDE: 4}
 _LARGEST, _ALL_CPUS, _SMALLEST = 16 << 20, 128 << 20, 64 << 10
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Ring:
-    """A buffer that events write into once SET_OUTPUT points them to `fd`.
+    """A buffer into which events write once SET_OUTPUT points them to `fd`.
 
-    Its owner is an event of our own that records nothing: the buffer is there before any traced thread and outlives
-    all, and its descriptor becomes readable when a quarter is full, never because some thread has ended.
+    It belongs to an event of our own that records nothing. So the buffer exists before any traced thread and outlives
+    all of them, and its descriptor becomes readable only when a quarter is full, never because a thread has ended.
     """
 
     def __init__(self, kind: str, cpu: int, size: int) -> None:
@@ -42,7 +42,7 @@ class Ring:
             os.close(self.fd)
             raise
         memory: Any = (ctypes.c_uint8 * (size + _PAGE)).from_address(self._address)
-        # aligned u64 loads and stores: a byte-wise copy (struct) could see half of a cursor
+        # aligned u64 loads and stores: a byte-wise copy (struct) could see a half-written cursor
         self._cursors: NDArray[Any] = np.frombuffer(memory, "<u8", _PAGE // 8)
         self._data: NDArray[Any] = np.frombuffer(memory, np.uint8, size, _PAGE)
         self._tail = 0
@@ -53,7 +53,7 @@ class Ring:
         return bool(self._cursors[perf.DATA_HEAD] != self._tail)
 
     def read(self) -> NDArray[Any]:
-        """A copy of the bytes that came since the last call, u8, shape (n,); their room is free again."""
+        """A copy of the bytes since the last call, u8, shape (n,); frees their room in the ring."""
         head = int(self._cursors[perf.DATA_HEAD])
         n = head - self._tail
         if n == 0:
@@ -70,13 +70,13 @@ class Ring:
         return out
 
     def close(self) -> None:
-        """Unmaps and closes it."""
+        """Unmaps the ring and closes its descriptor."""
         self._cursors = self._data = _NOTHING
         perf.unmap_ring(self._address, self.size + _PAGE)
         self.after_fork_in_child()
 
     def after_fork_in_child(self) -> None:
-        """In a forked child, which has the descriptor but not the mapping (VM_DONTCOPY): closes the descriptor."""
+        """In a forked child, which inherits the descriptor but not the mapping (VM_DONTCOPY): closes the descriptor."""
         with contextlib.suppress(OSError):
             os.close(self.fd)
 
@@ -88,10 +88,10 @@ class Rings:
     """The rings of all CPUs.
 
     Args:
-        size: bytes of a minor ring, 0 = 16 MiB a CPU and 128 MiB in all at most; rounded down to a power of two.
+        size: bytes of a minor ring, rounded down to a power of two; 0 = 16 MiB per CPU, at most 128 MiB in all.
 
     Raises:
-        OSError: of perf_event_open.
+        OSError: from perf_event_open.
         Unavailable: not even the smallest rings may be locked in memory.
     """
 
@@ -104,7 +104,7 @@ class Rings:
                 self.all = self._make(cpus, size)
                 break
             except OSError as error:
-                # EPERM of mmap: past kernel.perf_event_mlock_kb a CPU and RLIMIT_MEMLOCK
+                # EPERM from mmap: over kernel.perf_event_mlock_kb per CPU and RLIMIT_MEMLOCK
                 if error.errno not in (errno.EPERM, errno.ENOMEM) or error.filename != "mmap":
                     raise
                 if size <= smallest:
@@ -133,11 +133,11 @@ class Rings:
         return iter(self.all)
 
     def fd(self, kind: str, cpu: int) -> int:
-        """The descriptor that events of that kind on that CPU are pointed to."""
+        """The descriptor to which events of that kind on that CPU write."""
         return self._by_place[kind, cpu].fd
 
     def close(self) -> None:
-        """Unmaps and closes all."""
+        """Unmaps and closes all rings."""
         for ring in self.all:
             ring.close()
 

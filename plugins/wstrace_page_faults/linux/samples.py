@@ -1,4 +1,4 @@
-"""Samples: rows of a ring checked and counted, and the rows of all rings merged by time up to a watermark."""
+"""Samples: checks and counts the rows of a ring, and merges the rows of all rings by time up to a watermark."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _USER, _KERNEL = (
     perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << records.SIZE_SHIFT
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
-#: a row by its u64: header, ip, pid and tid, time, address
+#: the columns of a row, one u64 each: header, ip, pid and tid, time, address
 _HEADER, _IP, _IDS, _TIME, _ADDRESS = range(5)
 _NO_ROWS = np.zeros((0, 5), "<u8")
 
 
 class RingSamples:
-    """The rows of one ring, in the order that the kernel wrote them, held until the watermark lets them go.
+    """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
-    A row is five u64: the 40 bytes that SAMPLE and LOST have (`records.rows` cuts longer ones to them).
+    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40).
     """
 
     def __init__(self, major: bool) -> None:
@@ -36,13 +36,13 @@ class RingSamples:
         self._last = _NO_ROWS
 
     def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
-        """Adds what a ring gave.
+        """Adds what was read from the ring.
 
         Args:
             raw: bytes, shape (n,).
-            armed_ns, now_ns: rows timed outside carry another tracer's clock and are counted, not kept: the kernel
-                hands the first event's time on to all (perf_sample_data.sample_flags, Linux 6.0).
-            doubled: threads may have two events (inherited and armed by us), which write the same row twice.
+            armed_ns, now_ns: a row with a time outside this range carries another tracer's clock: counted, not kept.
+                The kernel passes the first event's time on to all events (perf_sample_data.sample_flags, Linux 6.0).
+            doubled: threads may have two events (one inherited, one opened by us), which both write the same row.
         """
         if not len(raw):
             return
@@ -52,7 +52,8 @@ class RingSamples:
         good = (header == _USER) | (header == _KERNEL)
         if not good.all():
             rows = self._without_lost(rows, good)
-        strange = rows[:, _TIME] - np.uint64(armed_ns) > np.uint64(max(now_ns - armed_ns, 0))  # wraps when earlier
+        # an earlier time wraps around
+        strange = rows[:, _TIME] - np.uint64(armed_ns) > np.uint64(max(now_ns - armed_ns, 0))
         if strange.any():
             self.foreign += int(strange.sum())
             rows = rows[~strange]
@@ -82,7 +83,7 @@ class RingSamples:
         return kept
 
     def give(self, watermark: int) -> NDArray[Any]:
-        """The held rows timed up to the watermark."""
+        """Releases the held rows with times up to the watermark."""
         held = self.held
         if not len(held) or held[-1, _TIME] <= watermark:
             self.held = _NO_ROWS
@@ -95,10 +96,10 @@ class RingSamples:
 
 
 def merge(parts: Sequence[tuple[NDArray[Any], bool]]) -> dict[str, NDArray[Any]]:
-    """The PAGE_FAULT columns of rows in time order.
+    """The PAGE_FAULT columns of rows in order of time.
 
     Args:
-        parts: (rows as u64, shape (n, 5), each in time order; whether they are major faults).
+        parts: (rows as u64, shape (n, 5), each part in order of time; whether they are major faults).
     """
     parts = [part for part in parts if len(part[0])]
     flags = [
@@ -111,7 +112,7 @@ def merge(parts: Sequence[tuple[NDArray[Any], bool]]) -> dict[str, NDArray[Any]]
         rows, flag = parts[0][0], flags[0]
     else:
         rows = np.concatenate([rows for rows, _ in parts])
-        order = np.argsort(rows[:, _TIME], kind="stable")  # timsort: what it is given is a few sorted runs
+        order = np.argsort(rows[:, _TIME], kind="stable")  # timsort: its input is a few sorted runs
         rows, flag = rows.take(order, axis=0), np.concatenate(flags).take(order)  # [order] takes five times as long
     ids = np.ascontiguousarray(rows[:, _IDS])
     halves = ids.view("<u4")

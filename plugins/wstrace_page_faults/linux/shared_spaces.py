@@ -1,7 +1,7 @@
-"""Which processes share one address space: clone() with CLONE_VM and without CLONE_THREAD, and vfork() until its exec.
+"""Which processes share one address space: clone() with CLONE_VM but no CLONE_THREAD, and vfork() until its exec.
 
-PERF_RECORD_FORK does not say it. The tracepoint task_newtask does, right after it and on the same thread
-(copy_process() in kernel/fork.c); where it may not be used kcmp(2) tells it of processes that still live.
+PERF_RECORD_FORK does not report it. The tracepoint task_newtask does, right after the FORK record and on the same
+thread (copy_process() in kernel/fork.c). Where it is not permitted, kcmp(2) answers for processes that are still alive.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from wstrace_os.linux import libc
 
-#: of a SAMPLE of type TID|TIME|RAW: 20 bytes and the size, then common_type ... pid, comm, clone_flags at 32
+#: a SAMPLE of type TID|TIME|RAW has 20 bytes and the raw size, then common_type ... pid, comm, clone_flags at 32
 _RAW, _FLAGS_AT = 28, 28 + 32
 _COMMON_TYPE, _FLAGS = struct.Struct("<H"), struct.Struct("<Q")
 _CLONE_VM, _CLONE_THREAD = 0x100, 0x10000
@@ -20,10 +20,10 @@ _KEPT = 4096
 
 
 class SharedSpaces:
-    """Groups of pids with one address space.
+    """Groups of pids that share one address space.
 
     Args:
-        new_task: the id of task_newtask, None where it may not be used.
+        new_task: the id of the tracepoint task_newtask, None where it is not permitted.
     """
 
     def __init__(self, new_task: int | None = None) -> None:
@@ -32,21 +32,21 @@ class SharedSpaces:
         self._born: dict[int, tuple[int, int]] = {}
 
     def of(self, pid: int) -> Iterable[int]:
-        """The processes with the address space of that one, itself included."""
+        """The pids that share this process's address space, itself included."""
         return self._groups.get(pid, (pid,))
 
     def forked(self, pid: int, ppid: int, parent_thread: int) -> None:
-        """A process was started by a thread of another one."""
+        """A thread of another process started this process."""
         self.left(pid)
         if self._new_task is not None:
-            if len(self._born) >= _KEPT:  # their other records were lost
+            if len(self._born) >= _KEPT:  # the records that should have followed them were lost
                 self._born.clear()
             self._born[parent_thread] = (pid, ppid)
         elif same_memory(pid, ppid):
             self.joined(pid, ppid)
 
     def sampled(self, thread: int, record: bytes) -> bool:
-        """Reads a tracepoint's record of that thread; False when it is of another one than task_newtask."""
+        """Reads a tracepoint record of that thread; False when it is not a task_newtask record."""
         if len(record) < _RAW + _COMMON_TYPE.size or _COMMON_TYPE.unpack_from(record, _RAW)[0] != self._new_task:
             return False
         born = self._born.pop(thread, None)
@@ -56,12 +56,12 @@ class SharedSpaces:
         return True
 
     def joined(self, pid: int, other: int) -> None:
-        """They have one address space."""
+        """Both processes share one address space."""
         group = frozenset({pid, *self.of(other), other})
         self._groups.update(dict.fromkeys(group, group))
 
     def left(self, pid: int) -> None:
-        """It has ended, or has an address space of its own by execve()."""
+        """The process has ended, or execve() gave it an address space of its own."""
         group = self._groups.pop(pid, None)
         if group is not None:
             rest = group - {pid}
@@ -72,5 +72,5 @@ class SharedSpaces:
 
 
 def same_memory(pid: int, other: int) -> bool:
-    """True when kcmp(2) says so; False where it is not allowed or one of them is gone."""
+    """True when kcmp(2) says that both share memory; False where it is not permitted or one of them has ended."""
     return libc.syscall(libc.number_of(272, x86_64=312), pid, other, _KCMP_VM) == 0

@@ -1,4 +1,4 @@
-"""The side band: what the kernel says of processes and mappings beside the faults, as PROCESS and ADDRESS_SPACE."""
+"""The side band: the kernel's records of processes and mappings beside the faults, as PROCESS and ADDRESS_SPACE."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _END = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Live:
-    """A traced process that has not ended: its parent, name (code) and threads; where its program's image ends, and
-    whether that is mapped whole.
+    """A traced process that has not ended: its parent, name (code) and threads, where its program's image ends, and
+    whether that image is mapped completely.
     """
 
     ppid: int
@@ -65,7 +65,7 @@ class Live:
     image: int = 0
     image_end: int = 0
     loaded: bool = False
-    #: the last record about it was that it executes a program
+    #: True when the last record about the process was its exec
     bare: bool = False
 
 
@@ -73,16 +73,16 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class SideBand:
-    """Decodes side-band records and gives them out, by time, up to the watermark.
+    """Decodes side-band records and emits them in order of time, up to the watermark.
 
-    Process rows whose tid is the pid speak of the process: it has ended when the last of its threads has. `code` is
-    the exit code (128 + N for a signal) where it can still be asked for, else -1.
+    Process rows whose tid equals the pid describe the process, which has ended when its last thread has. `code` is the
+    exit code (128 + N for a signal) where it can still be read, else -1.
 
     Args:
         strings: where names get their codes.
-        children: whether processes that the traced ones start are traced.
-        exit_code: pid -> its code where we know it, else None.
-        remaps: decodes the tracepoints of system calls, where these are allowed.
+        children: whether processes that the traced ones start are traced too.
+        exit_code: pid -> its exit code where we know it, else None.
+        remaps: decodes the tracepoints of system calls, where these are permitted.
         shared: which processes share one address space.
     """
 
@@ -96,12 +96,12 @@ class SideBand:
         shared: SharedSpaces | None = None,
     ) -> None:
         self.live: dict[int, Live] = {}
-        #: those that have ended lately: their last faults come with or after the record of it
+        #: processes that ended recently: their last faults arrive with the record of the end or after it
         self.ended: set[int] = set()
         self.lost = self.records = 0
         #: records were lost: the mappings of live processes must be read again
         self.stale = False
-        #: how many programs gained privilege by exec, where the kernel ended their trace
+        #: number of programs that gained privilege by exec, at which the kernel ended their trace
         self.privileged_programs = 0
         self._privileged: list[int] = []
         self._remaps = remaps
@@ -123,13 +123,13 @@ class SideBand:
 
     @property
     def holds(self) -> bool:
-        """True when something waits for the watermark."""
+        """True when records wait for the watermark."""
         return bool(self._records or self._processes or self._spaces or self._listings)
 
     # -- from the kernel -----------------------------------------------------------------------------------------------
 
     def take(self, raw: bytes) -> None:
-        """Holds what one CPU's ring gave. The same record twice in a row is that of a thread with two events."""
+        """Holds what was read from one CPU's ring. The same record twice in a row is from a thread with two events."""
         at, before, before_ns = 0, b"", 0
         while at + _HEADER.size <= len(raw):
             kind, misc, size = _HEADER.unpack_from(raw, at)
@@ -143,7 +143,7 @@ class SideBand:
             if kind == perf.PERF_RECORD_LOST:
                 self.lost += _U64.unpack_from(record, 16)[0]
                 self.stale = True
-                time_ns = before_ns + 1  # what was lost came after the record before
+                time_ns = before_ns + 1  # the loss happened after the record before
             self._records.append((time_ns, kind, misc, record))
             self.records += 1
             before, before_ns = record, time_ns
@@ -165,7 +165,7 @@ class SideBand:
             live.loaded |= kind == KIND_VDSO
         bits = prot & 7 | (MAP_SHARED if flags & 1 else 0) | kind << KIND_SHIFT  # PROT_* = MAP_READ, WRITE, EXECUTE
         if kind not in (KIND_FILE, KIND_SHARED):
-            offset = 0  # of memory without a file vm_pgoff is its address
+            offset = 0  # without a file, vm_pgoff holds the address
         row = (time_ns, pid, SPACE_MAP, start, start + length & _END, offset, code, procfs.device(major, minor), ino,
                bits)  # fmt: skip
         self._changed([row])
@@ -175,7 +175,7 @@ class SideBand:
             self._changed(self._remaps.rows(time_ns, record))
 
     def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
-        """Rows of an address space are those of every process that has it."""
+        """Emits rows of an address space for every process that shares it."""
         for time_ns, pid, *rest in rows:
             for sharer in self._shared.of(pid):
                 row = (time_ns, sharer, *rest)
@@ -184,10 +184,10 @@ class SideBand:
                     self._remaps.mapped(row)
 
     def _heap_or(self, live: Live, start: int, end: int, code: int, kind: int) -> tuple[int, int]:
-        """The first growth of the heap is told as //anon: brk() moves mm->brk after it has told perf (6.x mmap.c).
+        """The kernel reports the heap's first growth as //anon: brk() sets mm->brk after calling perf (6.x mmap.c).
 
-        It begins where .bss ends where addresses are not randomized; .bss itself is mapped by execve(), before the
-        interpreter and the vdso (load_elf_binary()).
+        Without address randomization the heap begins where .bss ends; execve() maps .bss itself, before the interpreter
+        and the vdso (load_elf_binary()).
         """
         if kind == KIND_FILE:
             if not live.image_end or code == live.image:
@@ -209,7 +209,8 @@ class SideBand:
             live.image, live.image_end, live.loaded = 0, 0, False
             self._shared.left(pid)
             self._forget(pid)
-            live.threads = {pid}  # the others are gone, and the one that called it has taken the first one's number
+            # the other threads have ended, and the thread that called exec has taken the first one's id
+            live.threads = {pid}
         if tid == pid:
             live.name = name
         self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXEC if live.bare else PROCESS_NAME, name,
@@ -238,8 +239,8 @@ class SideBand:
         pid, _, tid, _ = _TASK.unpack_from(record, 8)
         live = self.live.setdefault(pid, Live(0, 0, {tid}))
         if live.bare and tid == pid:
-            # begin_new_exec() in fs/exec.c: it has gained privilege, and perf_event_exit_task() takes the events off
-            # it before anything of the program is mapped; it goes on without them
+            # begin_new_exec() in fs/exec.c: the process has gained privilege, and perf_event_exit_task() takes the
+            # events off it before anything of the program is mapped; it continues without them
             live.bare = False
             self.privileged_programs += 1
             self._privileged.append(pid)
@@ -266,22 +267,22 @@ class SideBand:
         return procfs.exit_code(pid, _UNKNOWN_CODE) if code is None else code
 
     def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
-        """Until their mappings are read again, faults of live processes are unknown."""
+        """Until their mappings have been read again, faults of live processes resolve to unknown."""
         self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
 
     # -- from us and /proc ---------------------------------------------------------------------------------------------
 
     def launched(self, pid: int) -> None:
-        """A process of ours that has not executed its command yet."""
+        """A process that we launched and that has not executed its command yet."""
         self.live[pid] = Live(os.getpid(), 0, {pid})
 
     def privileged_now(self) -> list[int]:
-        """The processes whose trace the kernel has ended since the last call: they gained privilege by exec."""
+        """The processes whose trace the kernel ended since the last call, because they gained privilege by exec."""
         now, self._privileged = self._privileged, []
         return now
 
     def gone(self) -> list[int]:
-        """Those of the live ones that have ended: of one that gained privilege by exec the kernel does not tell it."""
+        """The live processes that have ended; after an exec that gains privilege the kernel does not report the end."""
         found = []
         for pid in self.live:
             try:
@@ -293,10 +294,10 @@ class SideBand:
         return found
 
     def seen(self, pid: int, time_ns: int) -> None:
-        """A process that runs already: its name, threads and mappings, as they are now, from that time on.
+        """Adds a process that is already running: its name, threads and mappings as they are now, from time_ns on.
 
         Raises:
-            TargetExited, Unavailable: as procfs tells.
+            TargetExited, Unavailable: from procfs.
         """
         stat = procfs.stat(pid)
         columns = procfs.read_maps(pid).coded(self._strings)
@@ -320,9 +321,9 @@ class SideBand:
     # -- to the bus ----------------------------------------------------------------------------------------------------
 
     def give(self, watermark: int, source: str) -> Iterator[Batch]:
-        """Batches of what happened up to the watermark, each in time order.
+        """Batches of what happened up to the watermark, each in order of time.
 
-        Decoded only now: a thread may be born on one CPU and end on another, and the CPUs' rings come one by one.
+        Records are decoded only here: a thread may start on one CPU and end on another, and rings are read one by one.
         """
         due_records, self._records = _until(self._records, watermark)
         for time_ns, kind, misc, record in due_records:
@@ -348,7 +349,7 @@ class SideBand:
 
 
 def _until(rows: list[Row], watermark: int) -> tuple[list[Row], list[Row]]:
-    """Those up to the watermark by time, and the rest."""
+    """The rows up to the watermark in order of time, and the rest."""
     if not rows:
         return [], rows
     due = sorted((row for row in rows if row[0] <= watermark), key=lambda row: row[0])

@@ -1,6 +1,6 @@
-"""The tracepoints that tell what perf's own records do not: what is unmapped or moved, and who shares memory.
+"""The tracepoints for what perf's own records lack: unmapped and moved memory, and processes that share memory.
 
-They are there where tracefs may be read, as a rule by root. Source: /sys/kernel/tracing/events/*/*/format.
+They are available where tracefs may be read, usually by root. Source: /sys/kernel/tracing/events/*/*/format.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _fsopen = declare(
 
 
 def attributes() -> list[NDArray[Any]]:
-    """The perf_event_attr of each tracepoint: those of SYSCALLS, then that of new tasks. [] where tracefs or perf does
-    not allow them, without the last one where that alone is refused: of the others a user may trace his own processes
-    (TRACE_EVENT_FL_CAP_ANY). Tried on ourselves.
+    """The perf_event_attr of each tracepoint: those of SYSCALLS, then that of new tasks.
+
+    [] where tracefs or perf does not permit them; without the last one where only that is refused, since a user may
+    trace his own processes with the others (TRACE_EVENT_FL_CAP_ANY). Tried on ourselves.
     """
     for ids in (_mounted, _detached):
         try:
@@ -55,7 +56,7 @@ def _mounted() -> list[int]:
 
 
 def _detached() -> list[int]:
-    """From a tracefs of our own that is mounted nowhere (fsmount(2), Linux 5.2): machines without systemd, as root."""
+    """From our own tracefs instance, mounted nowhere (fsmount(2), Linux 5.2): for root on machines without systemd."""
     opened = _fsopen(_FSOPEN, ctypes.c_char_p(b"tracefs"), 1, 0, 0, 0)
     if opened < 0:
         raise OSError(ctypes.get_errno(), "fsopen")
