@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wstrace.analysis.filter import Filter
+from wstrace.analysis.snapshots import MAX_PROCESSES
 from wstrace.analysis.summary import Summary
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.ledger import Ledger
@@ -110,7 +111,7 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
     )
     if not full and not missing and recorded == counted:
         parts = [f"complete: {plural(recorded, 'fault')} recorded = counted, 0 lost"]
-        parts += [f"{number(hidden)} not visible (report -v: why)"] if hidden else []
+        parts += [f"{number(hidden)} not visible (-v: why)"] if hidden else []
     else:
         parts = [_sum(terms, counted, info)]
         if counters(summary, info):
@@ -144,6 +145,9 @@ def _when_resident(summary: Summary, info: TraceInfo) -> list[str]:
     if cut := summary.cut_snapshots:
         whose = f"process {cut[0]}" if len(cut) == 1 else f"{number(len(cut))} processes"
         parts.append(f"resident pages of {whose} not known: the snapshot is cut")
+    if forgotten := summary.forgotten_snapshots:
+        processes = f"{number(forgotten)} process{'es' if forgotten > 1 else ''}"
+        parts.append(f"resident pages of {processes} not known: those of {number(MAX_PROCESSES)} are held")
     return parts
 
 

@@ -145,6 +145,12 @@ def test_all_after_the_target_belongs_to_it(tmp_path):
         assert done.stdout == "['-o', 'its', '--', '-q']\n", done.stderr
 
 
+def test_the_figures_that_a_complete_trace_leaves_out_are_shown_by_run_v(tmp_path):
+    second = wstrace("run", "-v", "-c", "pass", cwd=tmp_path).stderr.splitlines()[1]
+    assert not second.startswith("complete")
+    assert "; level " in second
+
+
 def test_the_target_s_own_code_wins(tmp_path):
     assert wstrace("run", "-c", "raise SystemExit(7)", cwd=tmp_path).returncode == 7
 

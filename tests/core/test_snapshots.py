@@ -64,6 +64,10 @@ def test_processes_past_the_limit_are_forgotten_and_counted() -> None:
     for pid in range(5):
         last.add(part(pid, pid=pid, snap=1, part=0, last=True, t=1))
     assert (last.pids, last.forgotten) == ([3, 4], 3)
+    for turn in range(10):  # each once, however often they come and are forgotten again
+        for pid in range(5):
+            last.add(part(pid, pid=pid, snap=turn, part=0, last=True, t=1))
+    assert (last.pids, last.forgotten) == ([3, 4], 3)
 
 
 @given(

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 #: processes whose snapshots are held; past it the one that was seen first is forgotten
 MAX_PROCESSES = 4096
+#: forgotten processes that are told apart, so that each counts once
+_MOST_FORGOTTEN = 1 << 16
 #: snapshots of one process whose parts may come at the same time: each source takes its own
 _AT_ONCE = 4
 
@@ -35,7 +37,7 @@ class LastSnapshots(Generic[T]):
     Args:
         empty: makes what one snapshot is counted in.
         count: adds the resident rows of one part to it.
-        limit: processes that are held.
+        limit: processes that are held; past it the one that was seen first is forgotten.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class LastSnapshots(Generic[T]):
     ) -> None:
         self._empty, self._count, self._limit = empty, count, limit
         self._processes: dict[tuple[int, int], _Process[T]] = {}  # by (host, pid)
-        self.forgotten = 0
+        self._forgotten: set[tuple[int, int]] = set()
 
     def add(self, batch: Batch) -> None:
         """Takes one part of a snapshot; batches of other streams are none of its business."""
@@ -52,8 +54,11 @@ class LastSnapshots(Generic[T]):
         one = batch.snapshot or SnapshotPart()
         whose = one.host, one.pid
         if whose not in self._processes and len(self._processes) >= self._limit:
-            del self._processes[next(iter(self._processes))]
-            self.forgotten += 1
+            first = next(iter(self._processes))
+            del self._processes[first]
+            if len(self._forgotten) < _MOST_FORGOTTEN:
+                self._forgotten.add(first)
+        self._forgotten.discard(whose)
         process = self._processes.setdefault(whose, _Process({}))
         key = one.time_ns, one.number
         parts = process.unfinished.get(key)
@@ -85,6 +90,11 @@ class LastSnapshots(Generic[T]):
     def pids(self) -> list[int]:
         """The processes that have a whole snapshot."""
         return [pid for pid, _ in self]
+
+    @property
+    def forgotten(self) -> int:
+        """Processes whose snapshots came and are not held any more; at most 65,536."""
+        return len(self._forgotten)
 
     @property
     def cut(self) -> list[int]:

@@ -247,6 +247,11 @@ class Summary:
         """The processes of whose only snapshot a part is missing: what they had in memory is not known."""
         return self._snapshots.cut
 
+    @property
+    def forgotten_snapshots(self) -> int:
+        """Processes whose snapshots are held no more, for there are too many: what they had in memory is not known."""
+        return self._snapshots.forgotten
+
     def count(self, by: By) -> int:
         """How many rows the table has, those counted as `[other]` included."""
         table = self._tables[by]

@@ -43,6 +43,7 @@ class Tracing:
     children: bool
     wait_children: bool
     quiet: bool
+    verbose: bool
     live: bool | None
     fail_on_loss: bool
     require: str
@@ -60,6 +61,7 @@ _OPTIONS = [
     click.option("--children/--no-children", default=None, help="Trace processes that the target starts (default)."),
     click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),
     click.option("-q", "--quiet", is_flag=True, default=None, help="Print only errors and what was lost."),
+    click.option("-v", "--verbose", is_flag=True, default=None, help="All figures of completeness."),
     click.option("--live/--no-live", default=None, help="Show a live line of faults, resident memory and loss."),
     click.option("--fail-on-loss", is_flag=True, default=None, help="Exit with 121 when anything was lost."),
     click.option("--require", type=click.Choice(["full"]), help="Do not fall back to a lesser level: exit with 122."),
@@ -139,7 +141,7 @@ class Trace:
         """Defaults, then configured ones, then those of the command line; a later one of the same name replaces."""
         classes = getattr(self.plugins, role + "s")
         quiet = self.options.quiet or _truth(self.config.get("quiet", False))
-        told = {"quiet": quiet or None, "live": self.options.live}
+        told = {"quiet": quiet or None, "verbose": self.options.verbose or None, "live": self.options.live}
         specs = {name: Spec(name) for name in self.plugins.defaults(role)}
         for text in (*self.config.get(role + "s", ()), *asked):
             spec = parse_spec(text)

@@ -13,6 +13,7 @@ import pytest
 
 from wstrace import bus, cli
 from wstrace.analysis.filter import Filter
+from wstrace.analysis.snapshots import MAX_PROCESSES
 from wstrace.batch import Batch
 from wstrace.cli.common import exit_on_exporter_error
 from wstrace.errors import OutputError
@@ -55,6 +56,16 @@ def test_a_snapshot_that_is_cut_is_said(kit: Any) -> None:
         text = kit.printed(trace, [*kit.ordinary(trace), *pages])
         assert text.splitlines()[1].endswith(f"resident pages of {told} not known: the snapshot is cut")
         assert "still resident" not in text
+
+
+def test_processes_whose_snapshots_were_forgotten_are_said(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    pages = [trace.pages([(9, LIBC)], pid=pid) for pid in range(1, MAX_PROCESSES + 4)]
+    text = kit.printed(trace, [*alone(trace), *pages])
+    told = "resident pages of 3 processes not known: those of 4,096 are held"
+    assert text.splitlines()[1].endswith(told)
+    trace = kit.Trace(live=False)
+    assert "are held" not in kit.printed(trace, [*alone(trace), *pages[:MAX_PROCESSES]])
 
 
 def test_a_peak_among_several_processes_is_that_of_one(kit: Any) -> None:
@@ -141,7 +152,7 @@ def test_what_came_without_a_fault_is_a_number_with_proven_or_possible_reasons(k
     batches, info = alone(trace), trace.context.info
     info.usage = type(info.usage)(minor=51)
     info.notes = ["21 pages that came without a fault: exec's own"]
-    assert "0 lost; 21 not visible (report -v: why)" in kit.printed(trace, batches).splitlines()[1]
+    assert "0 lost; 21 not visible (-v: why)" in kit.printed(trace, batches).splitlines()[1]
     told = kit.printed(trace, batches, verbose=True).splitlines()[1]
     assert "not visible: 21 (pages that came without a fault: exec's own)" in told
     info.notes = ["faults that kernel code took"]
