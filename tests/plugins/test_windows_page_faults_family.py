@@ -9,6 +9,7 @@ from wstrace.testing import ScriptedTarget
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.job import Job
+from wstrace_page_faults.windows.family import Family
 
 
 class JobTarget(ScriptedTarget):
@@ -29,14 +30,14 @@ def in_job(**options):
 
 
 def look(source):
-    source._family_looked = -(10**12)
+    source._births._looked = -(10**12)
     return list(source.drain(0.0))
 
 
 def test_a_childs_number_comes_from_the_job_and_it_is_opened_at_once(monkeypatch):
     windows, source, context = in_job()
     monkeypatch.setattr(processes, "parents", lambda api: pytest.fail("no listing is needed"))
-    source._family_looked = 10**18
+    source._births._looked = 10**18
     windows.born(8, 7, created=200, page_faults=5)
     batches = list(source.drain(0.0))
     started = [b for b in batches if b.schema.name == "process"]
@@ -197,3 +198,22 @@ def test_a_protected_process_is_told_as_one():
     windows.protection.clear()
     with pytest.raises(Unavailable, match="ERROR_ACCESS_DENIED"):
         winapi.open_process(windows, 12, winapi.QUERY_RIGHTS)
+
+
+def test_a_child_that_is_refused_during_a_listing_stays_refused(monkeypatch):
+    """The drainer's thread takes births in while the session's thread walks the list of all processes."""
+    windows = machine()
+    family = Family(windows)
+    family.add(7, 0)
+    before = processes.parents(windows)
+
+    def listing(api):
+        family.refuse(8, 200)
+        return before
+
+    monkeypatch.setattr(processes, "parents", listing)
+    family.listed()
+    assert family.refused == {8: 200}
+    monkeypatch.setattr(processes, "parents", lambda api: before)
+    family.listed()
+    assert family.refused == {}

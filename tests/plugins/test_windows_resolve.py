@@ -94,3 +94,14 @@ def test_the_environment_is_otherwise_ours(folder, monkeypatch):
     found = resolve([str(folder / "venv" / "Scripts" / "python.exe")])
     assert found.environment["MINE"] == "1"
     assert set(found.environment) - set(os.environ) == {"__PYVENV_LAUNCHER__"}
+
+
+def test_a_venv_that_is_named_by_a_relative_path_is_told_by_its_full_one(folder, monkeypatch):
+    """The interpreter takes __PYVENV_LAUNCHER__ for its own path: its children would start it from another folder."""
+    base = program(folder / "base" / "python.exe")
+    venv = program(folder / "venv" / "Scripts" / "python.exe")
+    (folder / "venv" / "pyvenv.cfg").write_text(f"home = {folder / 'base'}\n")
+    monkeypatch.chdir(folder)
+    found = resolve([os.path.join("venv", "Scripts", "python.exe"), "app.py"])
+    assert found.path == str(base)
+    assert found.environment["__PYVENV_LAUNCHER__"] == str(venv)

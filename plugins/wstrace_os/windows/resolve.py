@@ -55,7 +55,7 @@ def resolve(command: Sequence[str]) -> Program:
     base = _venv_base(path)
     if base is None:
         return Program(path, arguments, None)
-    return Program(str(base), arguments, {**os.environ, "__PYVENV_LAUNCHER__": path})
+    return Program(str(base), arguments, {**os.environ, "__PYVENV_LAUNCHER__": os.path.abspath(path)})
 
 
 def _shebang(path: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch
-from wstrace.errors import TargetExited, Unavailable
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import (
     ADDRESS_SPACE,
@@ -31,7 +31,7 @@ from wstrace.schema import (
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
-from wstrace_os.windows.job import Job
+from wstrace_page_faults.windows.births import Births
 from wstrace_page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
 from wstrace_page_faults.windows.family import Family
 from wstrace_page_faults.windows.levels import expected, known, tried
@@ -39,10 +39,6 @@ from wstrace_page_faults.windows.process import WatchedProcess
 from wstrace_page_faults.windows.records import Changes
 from wstrace_page_faults.windows.timing import Timing
 from wstrace_page_faults.windows.watch import KERNEL_RECORDS
-
-# how often new children are looked for, by a listing of all processes: where no job tells of them, and beside one
-_FAMILY_SECONDS, _STRAYS_SECONDS = 0.05, 0.5
-_LOOK_RIGHTS = winapi.PROCESS_QUERY_INFORMATION | winapi.SYNCHRONIZE
 
 
 class PageFaults(Source):
@@ -69,11 +65,7 @@ class PageFaults(Source):
     def __init__(self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True) -> None:
         self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
         self._kernel, self._children = kernel, children
-        self._family_looked = 0  # when, in ns
-        self._jobs: list[Job] = []
-        self._new: list[WatchedProcess] = []  # taken in and not yet introduced
-        self._refused: list[tuple[int, str]] = []
-        self._drains = self._hidden = self._unseen = 0
+        self._drains = self._hidden = 0
         self._started = self._stopped = False
 
     @classmethod
@@ -98,10 +90,12 @@ class PageFaults(Source):
         if level.name != "full" and context.require == "full":
             raise Unavailable(level.why, level.remedy)
         self._family = Family(self.api)
-        self._jobs = [job for target in context.targets if (job := getattr(target, "job", None)) is not None]
         self._drainer = Drainer(
             self.api, self._slowest, self.exits_seconds, self._take_births, hidden=level.name != "full"
         )
+        jobs = [job for target in context.targets if (job := getattr(target, "job", None)) is not None]
+        in_jobs = len(jobs) == len(context.targets)
+        self._births = Births(self.api, self._family, self._drainer, jobs, self._add, all_in_jobs=in_jobs)
         try:
             for target in context.targets:
                 self._add(target.pid, 0, launched=target.launched)
@@ -111,7 +105,7 @@ class PageFaults(Source):
             self._processes.clear()
             raise
         self._started = True
-        self._new = list(self._processes.values())
+        self._targets = list(self._processes.values())
         self._timing = Timing(self.api, self_traced=traces_itself)
         self._timing.start()
         if self.own_thread:
@@ -156,9 +150,11 @@ class PageFaults(Source):
         found = self._drainer.take()
         window = (found[0].window[0] if found else self._drainer.window, self._drainer.window)
         yield from self._introduce_new(window)
-        if self._follows and window[1] - self._family_looked >= self._family_seconds * 1e9:
-            self._family_looked = window[1]
-            self._look_for_strays()
+        if self._follows and self._births.due(window[1]):
+            try:
+                self._births.listed()
+            except Unavailable as refused:
+                self._note(f"children are not looked for: {refused.why}")
             yield from self._introduce_new(window)
         for drained in found:
             yield from self._give(drained)
@@ -195,12 +191,11 @@ class PageFaults(Source):
 
     def _introduce_new(self, window: tuple[int, int]) -> Iterator[Batch]:
         """The first row of each process that was taken in, and its memory as it is now."""
-        with self._drainer.lock:
-            new, self._new = self._new, []
-            refused, self._refused = self._refused, []
+        new, refused = self._births.taken()
         for pid, why in refused:
             self._note(f"child {pid} is not traced: {why}")
-        for process in new:
+        targets, self._targets = self._targets, []
+        for process in targets + new:
             space = process.describe(self._context.strings)
             event = PROCESS_FORK if process.parent else PROCESS_SEEN
             yield self._batch(PROCESS, process.row(window[0], event), window)
@@ -216,63 +211,16 @@ class PageFaults(Source):
         self._hidden += int(len(keep) - keep.sum())
         return {name: column[keep] for name, column in columns.items()}
 
-    # -- the family -----------------------------------------------------------------------------------------------
-
-    @property
-    def _family_seconds(self) -> float:
-        """A job tells of births: then only who breaks away from it has to be looked for, else every child."""
-        return _STRAYS_SECONDS if len(self._jobs) == len(self._context.targets) else _FAMILY_SECONDS
-
     def _take_births(self) -> None:
-        """Opens each process that a job tells of at once: a short-lived one has no time to wait for a listing."""
-        for job in self._jobs if self._follows else ():
-            for pid in job.news():
-                if pid not in self._processes:
-                    self._unseen += not self._take(pid, None, job=job)
-
-    def _look_for_strays(self) -> None:
-        """Who is in a job though no message told of it, and who descends from a traced process outside of all jobs."""
-        with self._drainer.lock:
-            for job in self._jobs:
-                for pid in job.members():
-                    if pid not in self._processes and pid not in self._family.refused:
-                        self._take(pid, None, job=job)
-        try:
-            listed = self._family.listed()
-        except Unavailable as refused:
-            self._note(f"children are not looked for: {refused.why}")
-            return
-        for birth in listed:
-            with self._drainer.lock:
-                if birth.pid not in self._processes:
-                    self._take(birth.pid, birth.parent, created=birth.created)
-
-    def _take(self, pid: int, parent: int | None, *, created: int = 0, job: Job | None = None) -> bool:
-        """Watches a new member of the family; what it faulted before stands in the ledger. False: it has ended."""
-        born = created
-        try:
-            with processes.opened(
-                self.api, pid, _LOOK_RIGHTS
-            ) as handle:  # while it is open the number is nobody else's
-                born = processes.times(self.api, handle)[0]
-                stranger = (created and born != created) or (job is not None and not job.has(handle))
-                if stranger or processes.exited(self.api, handle):
-                    return False
-                process = self._add(pid, parent)
-        except TargetExited:
-            return False
-        except Unavailable as refused:
-            self._family.refuse(pid, born)
-            self._refused.append((pid, refused.why))
-            return True
-        self._new.append(process)
-        return True
+        if self._follows:
+            self._births.told_by_jobs()
 
     def _failed(self, drained: Drained, error: Unavailable) -> Iterator[Batch]:
         """One process whose watch fails ends its own trace only."""
         process = drained.process
         self._account(process)
-        self._family.refuse(process.pid, process.created)
+        with self._drainer.lock:
+            self._family.refuse(process.pid, process.created)
         yield self._batch(PROCESS, process.row(drained.window[1], PROCESS_EXIT), (drained.window[1],) * 2)
         if not self._matters(process):
             self._note(f"process {process.pid} is no longer traced: {error.why}")
@@ -317,12 +265,11 @@ class PageFaults(Source):
             for process in self._processes.values():
                 self._account(process)
             self._processes.clear()
-            self._jobs.clear()
             self._timing.stop()
         if self._hidden:
             self._note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
-        if self._unseen:
-            self._note(f"{self._unseen} children ended before they could be opened: their faults are in no count")
+        if self._births.unseen:
+            self._note(f"{self._births.unseen} children ended before they could be opened: their faults are in no count")
         return batches
 
     @property

@@ -58,13 +58,16 @@ class Family:
         Raises:
             Unavailable: the system gives no listing.
         """
+        refused = list(self.refused)  # first: another thread may refuse one that this listing does not show
         children: dict[int, list[int]] = {}
         now = set()
         for pid, parent in processes.parents(self._api):
             now.add(pid)
             if pid != parent:
                 children.setdefault(parent, []).append(pid)
-        self.refused = {pid: created for pid, created in self.refused.items() if pid in now}
+        for pid in refused:
+            if pid not in now:
+                self.refused.pop(pid, None)
         lives: list[tuple[int, int, int]] = [
             *((pid, created, _FOREVER) for pid, created in {**self.refused, **self._living}.items()),
             *self._ended,
