@@ -39,6 +39,12 @@ def user(api: WindowsApi, process: int) -> bytes:
     return information[2 * api.POINTER : int(size[0])].tobytes()
 
 
+def sid_text(sid: bytes) -> str:
+    """`S-1-5-21-...`: a SID as security descriptors are written."""
+    authority, below = int.from_bytes(sid[2:8], "big"), np.frombuffer(sid, "<u4", sid[1], 8)
+    return "-".join(str(part) for part in ("S", sid[0], authority, *below.tolist()))
+
+
 def elevated(api: WindowsApi) -> bool:
     """True when this process runs with an administrator's full token; False, too, where the system does not tell."""
     value, size = np.zeros(1, "<u4"), np.zeros(1, "<u4")

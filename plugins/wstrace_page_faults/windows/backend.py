@@ -268,8 +268,8 @@ class PageFaults(Source):
             self._timing.stop()
         if self._hidden:
             self._note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
-        if self._births.unseen:
-            self._note(f"{self._births.unseen} children ended before they could be opened: their faults are in no count")
+        if unseen := self._births.unseen:
+            self._note(f"{unseen} children ended before they could be opened: their faults are in no count")
         return batches
 
     @property
