@@ -1,4 +1,4 @@
-"""ImageCache: the images that were asked for last, by build-id and by file, within a bound."""
+"""ImageCache: the most recently used images, by build-id and by file, within a bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Identity = tuple[int, int, int, int]
 class ImageCache:
     """Images by the identity of their file; a build-id finds the same image without opening a file.
 
-    A file that is no image is kept as None, so that it is not read again. The least recently used goes first.
+    A file that is no image is kept as None, so that it is not read again. The least recently used image is dropped
+    first.
     """
 
     MAX_IMAGES = 4096
@@ -35,12 +36,12 @@ class ImageCache:
         return self._images[identity]
 
     def build(self, build_id: str) -> Image | None:
-        """The image of that build-id, if one is held."""
+        """The image with that build-id, if one is held."""
         identity = self._builds.get(build_id)
         return self[identity] if identity is not None else None
 
     def add(self, identity: Identity, image: Image | None) -> None:
-        """Holds an image; others go when they are too many or too large together. The newest one always stays."""
+        """Adds an image, and drops others when they are too many or too large together. The newest one always stays."""
         self._images[identity] = image
         if image is not None:
             self.nbytes += image.nbytes

@@ -1,4 +1,4 @@
-"""C++ names by a helper process, which a hostile name may hang or end (see cxx_helper.py): that costs names only."""
+"""C++ names, demangled by a helper process (cxx_helper.py): a hostile name that hangs or ends it costs names only."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from wstrace_os import system
 from wstrace_symbols.cxx_helper import LENGTH, NO_LIBRARY
 
 _select: Any = select  # its POSIX half is not typed where mypy checks for Windows
-_MOST_BYTES = 8 << 20  # of one readable name: demangle() asks for none that could be longer
-_PATIENCE_MS = 10_000  # for a helper that somebody stopped; one that hangs is ended by the kernel long before
+_MOST_BYTES = 8 << 20  # of one readable name: demangle() does not request longer ones
+_PATIENCE_MS = 10_000  # for a helper that was stopped from outside; the kernel ends one that hangs long before
 
 
 class CxxNames:
-    """Demangles names, one at a time; a name that the helper does not answer in time stays as it is.
+    """Demangles names one at a time; a name that the helper does not answer in time stays as it is.
 
     Args:
-        seconds: processor time for one name: libstdc++ needs microseconds.
-        losses: helpers that may be lost; after them all names stay as they are.
+        seconds: processor time per name; libstdc++ needs microseconds.
+        losses: how many helpers may be lost; after that all names stay as they are.
     """
 
     def __init__(self, *, seconds: float = 0.5, losses: int = 4) -> None:
@@ -36,7 +36,7 @@ class CxxNames:
         self.lost = 0  #: names at which the helper was lost
 
     def demangle(self, name: str) -> str:
-        """What people read; the name itself when it is none, or nobody here can read it."""
+        """The readable name; the name itself when it is not mangled or cannot be demangled here."""
         with self._lock:
             if self._left <= 0:
                 return name
@@ -86,7 +86,7 @@ class CxxNames:
         self.lost += code != NO_LIBRARY
 
     def close(self) -> int | None:
-        """Ends the helper, and gives its exit code; the next name starts another one. Again is no error."""
+        """Ends the helper and returns its exit code; the next name starts a new one. May be called again."""
         helper, self._helper = self._helper, None
         atexit.unregister(self.close)
         if helper is None or self._owner != os.getpid():

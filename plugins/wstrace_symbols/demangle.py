@@ -1,8 +1,8 @@
 """Readable names of C++ and Rust symbols.
 
-C++ by `__cxa_demangle` of libstdc++ in a process of its own; where it is not there, names stay as they are.
-Source: Itanium C++ ABI, section 3.4; rustc's legacy mangling is such a name with a hash and escapes of its own;
-its newer one is read by `rust_v0`.
+C++ names go through `__cxa_demangle` of libstdc++ in a process of its own; without libstdc++ they stay as they are.
+Source: Itanium C++ ABI, section 3.4. rustc's legacy mangling is such a name with a hash and escapes of its own;
+`rust_v0` reads its newer one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wstrace_symbols.rust_v0 import rust_v0
 
 __all__ = ["cxx_names", "demangle"]
 
-#: one for the whole process: it costs a process of its own
+#: one helper for the whole process, because each is a process
 cxx_names = CxxNames()
 
 MAX_LENGTH = 2048
@@ -23,8 +23,8 @@ MAX_OUTPUT = 4 << 20
 MAX_READABLE = 4096
 _BACK_REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
 _RUST_HASH = re.compile(r"::h[0-9a-f]{16}$")
-#: what LLVM adds to a local name that it makes visible to other units (ThinLTO), and anything to a name of Rust's: it
-#: tells people nothing, and libstdc++ reads no name without parameters that has it
+#: suffixes that LLVM adds to a local name that it makes visible to other units (ThinLTO), and any suffix of a Rust
+#: name: they mean nothing to a reader, and libstdc++ rejects a name without parameters that has one
 _SUFFIX = re.compile(r"(?<=17h[0-9a-f]{16}E)\..*|\.llvm\.[0-9A-Fa-f]+")
 _RUST_ESCAPE = re.compile(r"\$(SP|BP|RF|LT|GT|LP|RP|C|u[0-9a-f]{1,6})\$")
 _RUST_NAMES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
@@ -34,7 +34,7 @@ _RUST_NAMES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(",
 def demangle(name: str) -> str:
     """The name as its programmer wrote it; the name itself when it is not mangled or cannot be read.
 
-    A readable name of more than MAX_READABLE characters is no help to anyone: it stays mangled too.
+    A readable name of more than MAX_READABLE characters helps nobody: it stays mangled too.
     """
     if name.startswith("_R"):
         try:
@@ -53,7 +53,7 @@ def demangle(name: str) -> str:
 
 
 def _may_explode(name: str) -> bool:
-    """True when the name could come out longer than MAX_OUTPUT characters.
+    """True when the name could expand to more than MAX_OUTPUT characters.
 
     Each back reference repeats what stands before it, so three of them may treble the output: a name of 256 characters
     became one of 109 MB. Of the 172,588 C++ names of libLLVM 22 this holds back 658.
@@ -66,7 +66,7 @@ def _may_explode(name: str) -> bool:
 
 
 def _rust(name: str) -> str:
-    """rustc's legacy escapes undone, its hash taken off: `core..fmt..Debug$GT$` -> `core::fmt::Debug>`."""
+    """Undoes rustc's legacy escapes and removes its hash: `core..fmt..Debug$GT$` -> `core::fmt::Debug>`."""
     name = _RUST_HASH.sub("", name).replace("::_$", "::$").replace("..", "::")
     name = name.removeprefix("_") if name.startswith("_$") else name
     return _RUST_ESCAPE.sub(_rust_character, name)

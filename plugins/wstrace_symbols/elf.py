@@ -1,7 +1,7 @@
-"""ELF files as an Image: headers by pyelftools, symbol tables straight into numpy, notes by hand and within bounds.
+"""ELF files as an Image: headers by pyelftools, symbol tables read directly into numpy, notes by hand within bounds.
 
-Source: elf(5); System V ABI, "Symbol Table". A symbol object each, as pyelftools' and LIEF's own iterators make them,
-costs 50 to 80 and 9 to 12 times as much: the figures stand in README.md.
+Source: elf(5); System V ABI, "Symbol Table". One object per symbol, as the iterators of pyelftools and LIEF make,
+costs 50 to 80 and 9 to 12 times as much: the figures are in README.md.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from wstrace_symbols.demangle import demangle
 from wstrace_symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile
 
 MAX_HEADERS = 4096
-MAX_SEGMENTS = 64  # in memory, and with notes: linkers make four to ten of them
-MAX_NOTES = 64  # of them are looked at, in all
-MAX_NOTE_BYTES = 16 << 10  # of one segment
+MAX_SEGMENTS = 64  # loaded or with notes: linkers make four to ten of them
+MAX_NOTES = 64  # read at most, in all segments
+MAX_NOTE_BYTES = 16 << 10  # read of one segment
 MAX_SECTION_NAMES = 1 << 20  # bytes
 MAX_SYMBOLS = 1 << 20  # node has 0.3 million; a file with more keeps its sections
 MAX_STRINGS = 40 << 20  # bytes
@@ -50,7 +50,7 @@ def read_image(file: ImageFile) -> Image:
     """The Image of an ELF file.
 
     Raises:
-        ImageError: it is cut off, or its headers say what cannot be.
+        ImageError: it is cut off, or its headers contradict themselves.
     """
     try:
         headers = _headers(file)
@@ -61,7 +61,7 @@ def read_image(file: ImageFile) -> Image:
         return Image(segments, sections, names, symbols, strings, build_id, _readable, complete)
     except ImageError:
         raise
-    except Exception as error:  # a parser of others on hostile input: whatever it raises means "not believed"
+    except Exception as error:  # the parser was not written for hostile input: whatever it raises means "not trusted"
         raise ImageError(f"{file.path}: {type(error).__name__}: {error}") from error
 
 
@@ -73,7 +73,7 @@ def _headers(file: ImageFile) -> ElfHeaders:
     programs, sections = elf.num_segments(), elf.num_sections()
     if max(programs, sections) > MAX_HEADERS:
         raise ImageError(f"{file.path}: {programs} program and {sections} section headers are more than {MAX_HEADERS}")
-    # the headers alone: ELFFile.iter_segments() reads what they point to, without a bound
+    # only the headers: ELFFile.iter_segments() reads what they point to, without a bound
 
     def table(kind: Any, start: int, step: int, count: int) -> list[Any]:
         return [struct_parse(kind, file.stream, stream_pos=start + step * row) for row in range(count)]
@@ -93,7 +93,7 @@ def _segments(file: ImageFile, headers: ElfHeaders) -> NDArray[Any]:
 
 
 def _sections(file: ImageFile, headers: ElfHeaders) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """The sections that are in memory, by address, and their names."""
+    """The sections that are loaded into memory, sorted by address, and their names."""
     if not headers.sections:
         return np.empty(0, SECTION), ()
     table = headers.sections[headers.elf.get_shstrndx()]
@@ -102,7 +102,7 @@ def _sections(file: ImageFile, headers: ElfHeaders) -> tuple[NDArray[Any], tuple
     found = sorted(
         (s["sh_addr"], s["sh_addr"] + s["sh_size"], number, _name(names, s["sh_name"]))
         for number, s in enumerate(headers.sections)
-        # .tbss has an address but lies nowhere: it is what each thread's copy begins with
+        # .tbss has an address but occupies no memory: it is the template of each thread's copy
         if s["sh_flags"] & SHF_ALLOC and s["sh_size"] and not (s["sh_flags"] & SHF_TLS and s["sh_type"] == "SHT_NOBITS")
     )
     rows = np.array([row[:3] for row in found], SECTION)
@@ -116,7 +116,7 @@ def _name(names: bytes, start: int) -> str:
 def _symbols(file: ImageFile, headers: ElfHeaders, sections: NDArray[Any]) -> tuple[NDArray[Any], bytes]:
     """The symbols of .symtab, or of .dynsym in a stripped file, and the string table that names them.
 
-    Tables past the bounds give none: of a part of them, what has no size would reach to the wrong next one.
+    A table over the bounds gives none: in a part of a table, symbols without a size would reach to a wrong next symbol.
     """
     kinds = {s["sh_type"]: s for s in reversed(headers.sections)}
     table = kinds.get("SHT_SYMTAB") or kinds.get("SHT_DYNSYM")
@@ -139,20 +139,20 @@ def _symbols(file: ImageFile, headers: ElfHeaders, sections: NDArray[Any]) -> tu
 def symbol_table(raw: NDArray[Any], strings: bytes, sections: NDArray[Any], in_code: NDArray[np.bool_]) -> NDArray[Any]:
     """SYMBOL rows of functions and objects, and of labels in code.
 
-    Of several names for one address the one is kept that people know: a function before an object before a label,
-    global before weak before local, without leading underscores before with.
+    Of several names for one address the best known is kept: function before object before label, global before weak
+    before local, without leading underscores before with.
 
     Args:
         raw: SYM64 or SYM32 rows, in the file's byte order, of symbols that have a place in memory.
         strings: the string table.
         sections: SECTION rows.
-        in_code: whether each row lies in a section of code, shape (n,).
+        in_code: whether each row lies in a code section, shape (n,).
     """
     text = np.frombuffer(strings or b"\0", "u1")
     kind = raw["info"] & 15
     function, thing = np.isin(kind, (STT_FUNC, STT_GNU_IFUNC)), kind == STT_OBJECT
     first = np.where(raw["name"] < len(text), text[np.minimum(raw["name"], len(text) - 1)], 0)
-    # $x, $d: what arm64's assembler notes for itself
+    # $x, $d: mapping symbols that the arm64 assembler adds
     label = (kind == STT_NOTYPE) & in_code & (first != ord("$"))
     wanted = (function | thing | label) & (first != 0)
     raw, function, thing, first = raw[wanted], function[wanted], thing[wanted], first[wanted]
@@ -171,7 +171,7 @@ def symbol_table(raw: NDArray[Any], strings: bytes, sections: NDArray[Any], in_c
 
 
 def _unsized_end(start: NDArray[Any], sections: NDArray[Any]) -> NDArray[Any]:
-    """A symbol without a size (hand-written assembly) reaches to the next one, at most to its section's end."""
+    """A symbol without a size (hand-written assembly) ends at the next symbol, at most at its section's end."""
     following = np.append(start[1:], np.uint64(0xFFFF_FFFF_FFFF_FFFF))[: len(start)]
     if not len(sections):
         return start
@@ -181,7 +181,7 @@ def _unsized_end(start: NDArray[Any], sections: NDArray[Any]) -> NDArray[Any]:
 
 
 def _build_id(file: ImageFile, headers: ElfHeaders) -> str:
-    """The descriptor of the first NT_GNU_BUILD_ID note, hex; "" where the bounds hold none.
+    """The descriptor of the first NT_GNU_BUILD_ID note, hex; "" when there is none within the bounds.
 
     Source: elf(5), "Notes (Nhdr)": name size, descriptor size and type of 4 bytes each, then both, padded to 4 bytes.
     """

@@ -1,15 +1,15 @@
-"""Image: what is known of an image file, as sorted arrays. `elf` and `pe` make it, `ImageResolver` asks it.
+"""Image: the layout of an image file as sorted arrays. `elf` and `pe` build it, `ImageResolver` queries it.
 
 A format is a module with one function,
 
-    read_image(file: ImageFile) -> Image          # raises ImageError when it does not believe the file
+        read_image(file: ImageFile) -> Image          # raises ImageError when the file cannot be trusted
 
-and its magic in `resolver.FORMATS`. All addresses are the file's own (link-time) ones, as addr2line takes them: p_vaddr
-of an ELF file; ImageBase + RVA of a PE file. An *offset* is what a mapping's `offset` column counts: bytes into the
-file for ELF. A PE image is mapped by RVA, so there it is the RVA, and its segments say `offset = RVA`,
-`address = ImageBase + RVA`.
+and its magic in `resolver.FORMATS`. All addresses are the file's own (link-time) ones, as addr2line takes them:
+p_vaddr in an ELF file, ImageBase + RVA in a PE file. An *offset* is what a mapping's `offset` column counts: for
+ELF, bytes into the file. A PE image is mapped by RVA, so there an offset is an RVA, and its segments have `offset =
+RVA` and `address = ImageBase + RVA`.
 
-A file is hostile input: read through `ImageFile.read`, which is bounded, and check every count before using it.
+A file is hostile input: read it through `ImageFile.read`, which is bounded, and check every count before using it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.interfaces import Place
 
-#: which offsets lie at which addresses: file_size bytes of the file, memory_size bytes in memory (the rest is zero)
+#: which offset is at which address: file_size bytes come from the file, the rest of memory_size bytes is zero
 SEGMENT = np.dtype([("offset", "<u8"), ("file_size", "<u8"), ("address", "<u8"), ("memory_size", "<u8")])
 #: sorted by start; number is 1-based, as readelf and the PE section table count
 SECTION = np.dtype([("start", "<u8"), ("end", "<u8"), ("number", "<u4")])
-#: sorted by start, one row an address; name is an offset into Image.names
+#: sorted by start, one row per address; name is an offset into Image.names
 SYMBOL = np.dtype([("start", "<u8"), ("end", "<u8"), ("name", "<u4")])
 
 MAX_NAME = 4096
@@ -39,11 +39,11 @@ UNKNOWN = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
 class ImageError(Exception):
-    """The file is no image, is cut off, or says what cannot be."""
+    """The file is no image, is cut off, or contradicts itself."""
 
 
 class Readable(Protocol):
-    """What an image is read from: a file, or the headers in a process."""
+    """What an image is read from: a file, or the headers in a process's memory."""
 
     @property
     def path(self) -> str: ...  # noqa: D102
@@ -53,15 +53,15 @@ class Readable(Protocol):
     def identity(self) -> tuple[int, int, int, int]: ...  # noqa: D102
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly size bytes from offset on; raises ImageError when it has not got them."""
+        """Exactly size bytes from offset on; raises ImageError when there are fewer."""
 
 
 class ImageFile:
-    """A regular file, opened without waiting (a path may name a fifo), read in bounded pieces.
+    """A regular file, opened without blocking (the path may be a fifo) and read in bounded pieces.
 
     Args:
-        path: as whoever has the root calls it.
-        root: the folder that is `/` in the path; "" = ours.
+        path: the path as seen from root.
+        root: the folder that is `/` for the path; "" = ours.
 
     Raises:
         OSError: it cannot be opened.
@@ -87,11 +87,11 @@ class ImageFile:
             raise ImageError(f"{path} is no regular file")
         self.path = path
         self.size = status.st_size
-        #: tells one content from another: device, inode, size, time of the last change in ns
+        #: distinguishes one content from another: device, inode, size, time of the last change in ns
         self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly size bytes from offset on; ImageError when the file has not got them or they are too many."""
+        """Exactly size bytes from offset on; raises ImageError when the file has fewer or size is too large."""
         if offset < 0 or size < 0 or size > self.MAX_READ or offset + size > self.size:
             raise ImageError(f"{self.path}: {size} bytes at {offset} are not in a file of {self.size}")
         parts: list[bytes] = []
@@ -105,7 +105,7 @@ class ImageFile:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Gives up the file."""
+        """Closes the file."""
         self.stream.close()
 
     def __enter__(self) -> ImageFile:
@@ -121,13 +121,13 @@ class Image:
 
     Args:
         segments: SEGMENT rows, shape (n,), in the file's order.
-        sections: SECTION rows sorted by start; section_names stands beside them.
-        symbols: SYMBOL rows sorted by start, no two with one start.
-        names: NUL-terminated names, what SYMBOL.name points into; read-only bytes of the file's string tables.
+        sections: SECTION rows sorted by start; section_names are their names, in the same order.
+        symbols: SYMBOL rows sorted by start, with distinct starts.
+        names: the NUL-terminated names that SYMBOL.name points into; read-only bytes of the file's string tables.
         build_id: hex, "" when the file has none.
-        demangle: a raw name -> what people read.
-        complete: False when the file keeps only the names that others link to (a stripped one).
-        ask: addresses -> the (name, displacement) of those that somebody else knows a better function of than symbols.
+        demangle: a raw name -> a readable one.
+        complete: False when the file is stripped and keeps only the names that others link to.
+        ask: addresses -> (name, displacement) of those for which another source knows a better function than symbols.
     """
 
     segments: NDArray[Any]
@@ -142,14 +142,14 @@ class Image:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds: what the cache counts."""
+        """The bytes that it holds, for the cache's bound."""
         return self.segments.nbytes + self.sections.nbytes + self.symbols.nbytes + len(self.names)
 
     def addresses(self, offsets: NDArray[Any]) -> NDArray[Any]:
-        """The link-time address of each offset, u64, shape (n,); UNKNOWN where no segment has it.
+        """The link-time address of each offset, u64, shape (n,); UNKNOWN where no segment contains it.
 
-        A page that two segments share belongs to the one whose bytes lie there. What lies past a segment's bytes in
-        its last page (.bss) goes to that segment only if no other has it.
+        A page that two segments share belongs to the one whose bytes are there. What follows a segment's bytes in its
+        last page (.bss) belongs to that segment only if no other segment contains it.
         """
         found = np.full(len(offsets), UNKNOWN, "<u8")
         for size in ("file_size", "memory_size"):
@@ -160,7 +160,7 @@ class Image:
         return found
 
     def places(self, module: str, offsets: NDArray[Any]) -> list[Place]:
-        """A Place for each offset (u64, shape (n,)) of the file whose base name is module."""
+        """A Place for each offset (u64, shape (n,)) in the file; module is the file's base name."""
         addresses = self.addresses(offsets)
         section = covering(self.sections, addresses)
         symbol = covering(self.symbols, addresses)
@@ -181,7 +181,7 @@ class Image:
         return places
 
     def symbol_name(self, row: int) -> str:
-        """The demangled name of a row of symbols."""
+        """The demangled name of a symbol row."""
         start = int(self.symbols["name"][row])
         end = self.names.find(b"\0", start, start + MAX_NAME)
         raw = self.names[start : end if end >= 0 else start + MAX_NAME]
@@ -189,13 +189,13 @@ class Image:
 
 
 def covering(rows: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
-    """The index of the row [start, end) that covers each address, -1 for none; rows sorted by start."""
+    """The index of the row [start, end) that covers each address, -1 where none does; rows are sorted by start."""
     if not len(rows):
         return np.full(len(addresses), -1)
     found = np.searchsorted(rows["start"], addresses, side="right") - 1
     outside = addresses >= rows["end"][found]
     if outside.any():
-        # a symbol may lie inside a longer one: then the longest that began before covers what follows
+        # a symbol may lie inside a longer one; behind it, the longer one covers the addresses again
         longest = np.maximum.accumulate(rows["end"])
         longest = np.maximum.accumulate(np.where(rows["end"] == longest, np.arange(len(rows)), 0))
         found[outside] = longest[found[outside]]

@@ -1,6 +1,6 @@
 """PE files as an Image: EXE, DLL, SYS; 32 or 64 bits.
 
-The offsets that a mapping of a PE image counts are RVAs: Windows maps an image as a whole. Everything in the file is
+A mapping of a PE image counts RVAs as offsets, because Windows maps an image as a whole. Everything in the file is
 hostile input: each read is bounded and checked, each count is limited before it is used.
 """
 
@@ -26,7 +26,7 @@ def read_image(file: Readable) -> Image:
     """The Image of a PE file: EXE, DLL, SYS; 32 or 64 bits.
 
     Raises:
-        ImageError: it is cut off, or its headers say what cannot be.
+        ImageError: it is cut off, or its headers contradict themselves.
     """
     headers = read_headers(file)
     strings = string_table(file, headers)
@@ -35,7 +35,7 @@ def read_image(file: Readable) -> Image:
     exported, export_names = exports(file, headers)
     own, own_names = coff_symbols(file, headers, strings)
     own["name"] += len(export_names)
-    found = np.concatenate((own, exported))  # of two names for one address, the first
+    found = np.concatenate((own, exported))  # of two names for one address the first is kept
     symbols = with_ends(found, rows, headers, function_table(file, headers))
     build_id = _build_id(file, headers)
     complete = len(own) > 0
@@ -44,13 +44,13 @@ def read_image(file: Readable) -> Image:
 
 
 def _ask(path: str, identity: Hashable, code: NDArray[Any], addresses: NDArray[Any]) -> dict[int, tuple[str, int]]:
-    """What dbghelp knows of those of the addresses that lie in code."""
+    """What dbghelp knows about those of the addresses that lie in code."""
     inside = addresses[covering(code, addresses) >= 0]
     return dbghelp.functions(path, identity, inside.tolist())
 
 
 def _build_id(file: Readable, headers: PeHeaders) -> str:
-    """What names this very build; what a damaged debug directory hides is told by time stamp and size."""
+    """The id of this very build; a file with a damaged debug directory is identified by time stamp and size."""
     try:
         return image_id.of_file(file.read)
     except (ImageError, ValueError):

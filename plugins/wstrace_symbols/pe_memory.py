@@ -1,7 +1,7 @@
-"""The sections of an image by its headers in the process that has loaded it, where its file cannot be read.
+"""The sections of an image, from its headers in the process that has loaded it, where the file cannot be read.
 
-A file that was deleted or replaced, in a folder or on a server that refuses us: the article's program always reads the
-headers from the process. One page is read, which the process's loader has read before; it names no functions.
+The file may be deleted or replaced, or in a folder or on a server to which we have no access; the article's program
+always reads the headers from the process. It takes one page, which the loader has touched before, and has no functions.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _MAX_ALLOCATIONS = 1 << 16
 
 
 class LoadedHeaders:
-    """The first page of an image in a process, read as the first page of a file is (see ImageFile)."""
+    """The first page of an image in a process, with the interface of a file (see ImageFile)."""
 
     def __init__(self, path: str, content: bytes) -> None:
         self.path, self.size, self._content = path, len(content), content
         self.identity = (0, 0, 0, 0)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly size bytes from offset on; ImageError beyond the page."""
+        """Exactly size bytes from offset on; raises ImageError beyond the page."""
         if offset < 0 or size < 0 or offset + size > self.size:
             raise ImageError(f"{self.path}: {size} bytes at {offset} are not in the page of its headers")
         return self._content[offset : offset + size]
 
 
 def loaded_image(path: str, pid: int, api: WindowsApi = winapi) -> Image | None:
-    """What a living process has loaded from a path, with sections only; None where that is not to be had."""
+    """What a live process has loaded from a path, with sections only; None where it cannot be read."""
     try:
         with processes.opened(api, pid, winapi.QUERY_RIGHTS) as handle:
             base = _base(Memory(api, handle), path)

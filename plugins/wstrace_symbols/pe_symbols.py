@@ -1,4 +1,4 @@
-"""The functions of a PE file: exports, the COFF symbols that mingw leaves in, and where they end by the function table.
+"""The functions of a PE file: exports, COFF symbols (which mingw keeps), and function ends from the function table.
 
 Source: Microsoft Learn, "PE Format", "x64 exception handling" (RUNTIME_FUNCTION, UNWIND_INFO); winnt.h:
 IMAGE_EXPORT_DIRECTORY, IMAGE_SYMBOL.
@@ -40,9 +40,9 @@ _FUNCTION, _EXTERNAL, _STATIC = 0x20, 2, 3
 
 
 def exports(file: Readable, headers: PeHeaders) -> tuple[NDArray[Any], bytes]:
-    """What is exported, without forwarders; empty when there is nothing or it cannot be believed.
+    """The exports without forwarders; empty when there are none or the directory cannot be trusted.
 
-    What has no name but its ordinal is called `#7`: left out, the name before it would cover it.
+    An export without a name is called by its ordinal, `#7`: without it the name before it would cover its addresses.
     """
     nothing = np.zeros(0, SYMBOL), b""
     if len(headers.directories) <= EXPORT_DIRECTORY or not headers.directories[EXPORT_DIRECTORY][0]:
@@ -65,7 +65,8 @@ def exports(file: Readable, headers: PeHeaders) -> tuple[NDArray[Any], bytes]:
     starts = np.cumsum([len(text), *map(len, labels)])[:-1]
     target = np.concatenate((addresses[ordinals[keep]], addresses[nameless]))
     name = np.concatenate(((names[keep] - np.uint32(first)).astype("<u4"), starts.astype("<u4")))
-    code = (target != 0) & ((target < rva) | (target >= rva + size))  # inside the directory: a forwarder's name
+    # a target inside the directory is a forwarder's name
+    code = (target != 0) & ((target < rva) | (target >= rva + size))
     rows = np.zeros(int(code.sum()), SYMBOL)
     rows["start"] = target[code].astype("<u8") + np.uint64(headers.base)
     rows["name"] = name[code]
@@ -85,9 +86,9 @@ def _array(file: Readable, headers: PeHeaders, rva: int, count: int, kind: str) 
 
 
 def function_table(file: Readable, headers: PeHeaders) -> NDArray[Any]:
-    """Begin and end RVA of each function that the function table knows, sorted, shape (n, 2); an end of 0: not told.
+    """Start and end RVA of each function in the function table, sorted, shape (n, 2); end 0 = unknown.
 
-    A function's chained parts are one with it. A function that calls nothing and moves no stack has no entry.
+    A function and its chained parts are one row. A leaf function that moves no stack pointer has no entry.
     """
     nothing = np.zeros((0, 2), "<u4")
     width = {AMD64: 3, ARM64: 2}.get(headers.machine)
@@ -101,7 +102,7 @@ def function_table(file: Readable, headers: PeHeaders) -> NDArray[Any]:
             return nothing
         table = np.frombuffer(file.read(place, 4 * width * count), "<u4").reshape(-1, width)
         table = table[np.argsort(table[:, 0], kind="stable")]
-        if width == 2:  # its length is elsewhere, in three forms: the next entry is its border
+        if width == 2:  # its length is stored elsewhere, in three forms: the next entry is used as the end
             return np.stack((table[:, 0], np.zeros(len(table), "<u4")), axis=1)
         return _joined(table[:, :2], _chained(file, headers, table[:, 2]))
     except ImageError:
@@ -109,7 +110,7 @@ def function_table(file: Readable, headers: PeHeaders) -> NDArray[Any]:
 
 
 def _chained(file: Readable, headers: PeHeaders, unwind: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mask of the entries whose UNWIND_INFO says that they go on with the function before them."""
+    """Mask of the entries whose UNWIND_INFO says that they continue the function before them."""
     if not len(unwind):
         return np.zeros(0, bool)
     first = int(unwind.min())
@@ -122,7 +123,7 @@ def _chained(file: Readable, headers: PeHeaders, unwind: NDArray[Any]) -> NDArra
 
 
 def _joined(parts: NDArray[Any], chained: NDArray[np.bool_]) -> NDArray[Any]:
-    """Parts that go on where the one before ends become one function."""
+    """Joins parts that continue where the part before them ends."""
     if not len(parts):
         return parts
     goes_on = np.zeros(len(parts), bool)
@@ -133,7 +134,7 @@ def _joined(parts: NDArray[Any], chained: NDArray[np.bool_]) -> NDArray[Any]:
 
 
 def string_table(file: Readable, headers: PeHeaders) -> bytes:
-    """The COFF string table, its 4 bytes of size included, so that offsets are as they stand in the file."""
+    """The COFF string table with its 4-byte size, so that offsets are those in the file."""
     if not headers.symbols or headers.symbol_count > MAX_COFF_SYMBOLS:
         return b""
     at = headers.symbols + headers.symbol_count * COFF_SYMBOL.itemsize
@@ -145,7 +146,7 @@ def string_table(file: Readable, headers: PeHeaders) -> bytes:
 
 
 def coff_symbols(file: Readable, headers: PeHeaders, strings: bytes) -> tuple[NDArray[Any], bytes]:
-    """The functions of the COFF symbol table, where the linker left one (mingw without -s)."""
+    """The functions of the COFF symbol table, if the linker kept one (mingw without -s)."""
     nothing = np.zeros(0, SYMBOL), b""
     if not headers.symbols or not 0 < headers.symbol_count <= MAX_COFF_SYMBOLS:
         return nothing
@@ -158,7 +159,7 @@ def coff_symbols(file: Readable, headers: PeHeaders, strings: bytes) -> tuple[ND
     keep = (table["Type"] == _FUNCTION) & (number > 0) & (number <= len(headers.sections))
     keep &= np.isin(table["StorageClass"], (_EXTERNAL, _STATIC)) & ~_auxiliary(table)
     chosen = table[keep]
-    # a name of up to 8 bytes stands in the record, a longer one in the string table
+    # a name of up to 8 bytes is in the record, a longer one in the string table
     short = np.zeros((len(chosen), 9), "u1")
     records = np.frombuffer(raw, "u1").reshape(-1, COFF_SYMBOL.itemsize)
     short[:, :8] = records[keep][:, :8]
@@ -172,7 +173,7 @@ def coff_symbols(file: Readable, headers: PeHeaders, strings: bytes) -> tuple[ND
 
 
 def _auxiliary(table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mask of the records that belong to the one before them (they hold sizes, file names ...)."""
+    """Mask of the auxiliary records, which belong to the record before them (sizes, file names ...)."""
     found = np.zeros(len(table), bool)
     for row in np.flatnonzero(table["NumberOfAuxSymbols"]).tolist():
         if not found[row]:
@@ -181,10 +182,10 @@ def _auxiliary(table: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def with_ends(symbols: NDArray[Any], rows: NDArray[Any], headers: PeHeaders, functions: NDArray[Any]) -> NDArray[Any]:
-    """The functions, sorted, one an address.
+    """The functions, sorted, one per address.
 
-    A symbol has no size. It ends where the function table says, where the next symbol or function begins, or where its
-    section ends; beyond that there is no name. Exported data is left out: nobody knows where it ends.
+    A symbol has no size. It ends at its end in the function table, at the next symbol or function, or at the end of its
+    section, whichever comes first; behind that there is no name. Exported data is left out: its end is not known.
     """
     _, first = np.unique(symbols["start"], return_index=True)
     found: NDArray[Any] = symbols[first]
@@ -201,7 +202,7 @@ def with_ends(symbols: NDArray[Any], rows: NDArray[Any], headers: PeHeaders, fun
 
 
 def _function_ends(starts: NDArray[Any], headers: PeHeaders, functions: NDArray[Any]) -> NDArray[Any]:
-    """Where the function at each address ends by the function table, or the next one there begins."""
+    """The end of the function at each address from the function table, or the start of the next one there."""
     if not len(functions):
         return np.full(len(starts), _NOWHERE, "<u8")
     begin = functions[:, 0].astype("<u8") + np.uint64(headers.base)

@@ -22,22 +22,22 @@ from wstrace_symbols.image import Image, ImageError, ImageFile
 #: first bytes of a file -> the module whose read_image() reads it
 FORMATS = {b"\x7fELF": "wstrace_symbols.elf", b"MZ": "wstrace_symbols.pe"}
 
-#: where distributions put the symbols that they strip off: what gdb reads (its "Separate Debug Files")
+#: where distributions install the symbols that they strip off; gdb reads them too ("Separate Debug Files")
 DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
 
 
-#: images of which only the headers in a process are known, that are kept
+#: limit on images of which only the headers in a process are known
 MAX_LOADED = 1024
 
 
 class ImageResolver(Resolver):
     """Image section and function of file offsets, for ELF and PE files.
 
-    A file that is deleted, unreadable, cut off or no image gives Places with the module's name and the offset only, and
-    is counted.
+    A file that is deleted, unreadable, cut off or no image is counted; its Places have only the module's name and the
+    offset.
 
-    Images are kept by build-id, else by device, inode, size and time of change; the least recently asked one goes
-    first when they hold more than max_bytes.
+    Images are cached by build-id, else by device, inode, size and time of change. When they hold more than max_bytes,
+    the least recently used one is dropped first.
 
     Args:
         max_bytes: memory for symbol tables.
@@ -49,12 +49,12 @@ class ImageResolver(Resolver):
         self._images = ImageCache(max_bytes)
         self._loaded: dict[tuple[int, str], Image | None] = {}
         self._counts: Counter[str] = Counter()
-        self._lock = threading.Lock()  # a report and several exporters' threads may ask one resolver
+        self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
 
     def resolve(
         self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "", dev: int = 0, ino: int = 0
     ) -> Sequence[Place]:
-        """A Place for each offset; where the file tells nothing, with the module's name and the offset as address."""
+        """A Place for each offset; of an unreadable file, with the module's name and the offset as the address."""
         offsets = np.ascontiguousarray(offsets, "<u8")
         module = module_name(file)
         with self._lock:
@@ -68,14 +68,14 @@ class ImageResolver(Resolver):
         return places
 
     def statistics(self) -> Mapping[str, int | float]:
-        """Offsets asked, with a section and with a function; images held and their bytes; files that failed, by why."""
+        """Offsets queried, with section, with function; images held and their bytes; files that failed, by reason."""
         from wstrace_symbols.demangle import cxx_names
 
         counts = {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
         return {**counts, "names_that_hang": cxx_names.lost} if cxx_names.lost else counts
 
     def _image(self, file: str, pid: int, build_id: str, inode: tuple[int, int]) -> Image | None:
-        """The image to believe for a file, None when there is none. Counts why not."""
+        """The image that may be trusted for a file, None when there is none. Counts the reason."""
         known = self._images.build(build_id) if build_id else None
         path = path_of(file)
         if known is not None:
@@ -84,7 +84,7 @@ class ImageResolver(Resolver):
             return self._loaded_image(file, pid)
         root = root_of(file, pid)
         if pid and not root and file.startswith("/") and not build_id and not inode[1]:
-            self._counts["other_file"] += 1  # its process has ended: what has this name here may be anything
+            self._counts["other_file"] += 1  # its process has ended: any file may have this name here by now
             return None
         try:
             with ImageFile(path, root) as opened:
@@ -104,7 +104,7 @@ class ImageResolver(Resolver):
         return image
 
     def _loaded_image(self, file: str, pid: int) -> Image | None:
-        """The sections of what a living process on Windows has loaded from there, by the headers in its memory."""
+        """The sections of what a live process on Windows has loaded from there, from the headers in its memory."""
         if not pid or not (file[1:3] == ":\\" or file.startswith("\\")):
             return None
         if (pid, file) not in self._loaded:
@@ -128,7 +128,7 @@ class ImageResolver(Resolver):
         return image
 
     def _with_debug_symbols(self, image: Image, root: str) -> Image:
-        """The image with the symbols that its distribution keeps in a file of their own, where that is installed."""
+        """The image with the symbols that its distribution ships in a separate file, if that is installed."""
         if image.complete or not image.build_id:
             return image
         try:
@@ -153,26 +153,26 @@ def read_image(file: ImageFile) -> Image:
 
 
 def module_name(file: str) -> str:
-    """The base name of a path as its target names it, `/` or Windows' own; without the kernel's ` (deleted)`."""
+    """The base name of a path as its target names it, with `/` or `\\`; without the kernel's ` (deleted)`."""
     file = file.removesuffix(" (deleted)")
     return file.rpartition("/" if "/" in file else "\\")[2] or file
 
 
 def path_of(file: str) -> str:
-    """Where to open a file that was mapped under that name, "" = nowhere."""
-    if file.startswith("[") or is_remote(file):  # whoever has made the trace may wait there for our credentials
+    """The path at which to open a file that was mapped under that name, "" = do not open it."""
+    if file.startswith("[") or is_remote(file):  # the trace's author may wait there for our credentials
         return ""
     return file if file.startswith("/") else openable(file)
 
 
 def root_of(file: str, pid: int) -> str:
-    """The root in which process pid names its files, while it lives; else "": ours."""
+    """The root folder in which process pid names its files, while it is alive; else "": ours."""
     root = f"/proc/{pid}/root"
     return root if pid and file.startswith("/") and Path(root).is_dir() else ""
 
 
 def is_inode(file: ImageFile, inode: tuple[int, int]) -> bool:
-    """Whether this is the file of that device and inode, as mappings tell them; of (0, 0) nobody knows: True."""
+    """Whether this is the file with that device and inode, as mappings report them; (0, 0) is unknown: True."""
     if not inode[1] or inode == file.identity[:2]:
         return True
     from wstrace_os.linux.in_root import identity_in_maps

@@ -1,7 +1,7 @@
-"""Rust's v0 mangling: what its standard library is compiled with (1.95), and all code on request.
+"""Rust's v0 mangling: used by Rust's own standard library (1.95), and by any code on request.
 
-Source: RFC 2603, "Rust Symbol Mangling (v0)"; https://doc.rust-lang.org/rustc/symbol-mangling/v0.html. Printed as
-binutils prints it: without the crates' hashes and the types of constants.
+Source: RFC 2603, "Rust Symbol Mangling (v0)"; https://doc.rust-lang.org/rustc/symbol-mangling/v0.html. The output is
+binutils': without the crates' hashes and without the types of constants.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _BASE_62 = {c: i for i, c in enumerate("0123456789abcdefghijklmnopqrstuvwxyzABCD
 
 
 class MangledError(ValueError):
-    """No v0 name, one of a later version, or one that would not end."""
+    """This is no v0 name, a name of a later version, or one whose expansion would not end."""
 
 
 def rust_v0(name: str) -> str:
-    """The path that a name `_R...` stands for. Raises MangledError."""
-    mangled, _, _ = name.partition(".")  # .cold, .llvm.123: what LLVM adds
+    """The path that a name `_R...` encodes. Raises MangledError."""
+    mangled, _, _ = name.partition(".")  # .cold, .llvm.123: suffixes that LLVM adds
     return _Printer(mangled.removeprefix("_R")).path(in_value=True)
 
 
 class _Printer:
-    """Reads a name from left to right; each method gives the text of what it has read."""
+    """Reads a name from left to right; each method returns the text of the part that it has read."""
 
-    #: a name may repeat its own parts without end (backref), so what it may cost is bounded
+    #: a name may repeat its own parts without end (backref), so the work per name is bounded
     MAX_STEPS, MAX_DEPTH, MAX_LENGTH = 5_000, 200, 16_384
 
     def __init__(self, text: str) -> None:
