@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from wstrace.analysis.symbols import Symbolizer
@@ -16,9 +16,16 @@ from wstrace.schema import (
     FAULT_OBSERVER,
     FAULT_PC_KERNEL,
     FAULT_WRITE,
+    ID_SPACES,
     KINDS,
+    Column,
 )
 from wstrace.text import printable, well_formed
+
+#: keys of a JSON line that are put together of several columns, or of bits
+_MADE = frozenset(("major", "kernel", "access", "observer", "owner", "via"))
+#: columns that stand at a place of their own in a JSON line, or behind the keys above: `owner` and `via` tell mappings
+_PLACED = frozenset(("time_ns", "pid", "tid", "va", "pc", "flags", "kind", "mapping", "pc_mapping"))
 
 #: rows that are turned into text at once: bounds the memory of a large batch
 ROWS = 8192
@@ -37,19 +44,20 @@ def text_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
 
 def json_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
     """Blocks of JSON lines; the keys are documented in docs/console.md."""
+    others = [c for c in batch.schema.columns if c.name in batch and c.name not in _PLACED | _MADE]
     for part in _parts(batch):
         columns = {name: part[name].tolist() for name in part}
         owners = symbolizer.of(part, "va", "mapping", "file")
         modules = symbolizer.of(part, "pc", "pc_mapping", "pc_file")
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
         yield "".join(
-            json.dumps(_fault(row, part), separators=(",", ":"))[:-1]
+            json.dumps(_fault(row, part, others), separators=(",", ":"))[:-1]
             + f',"owner":{_json(owner)},"via":{_json(module)}}}\n'
             for row, owner, module in zip(rows, owners, modules, strict=True)
         )
 
 
-def _fault(row: dict[str, Any], batch: Batch) -> dict[str, Any]:
+def _fault(row: dict[str, Any], batch: Batch, others: Iterable[Column]) -> dict[str, Any]:
     flags = row["flags"]
     fault: dict[str, Any] = {key: row[key] for key in ("time_ns", "pid", "tid") if key in row}
     fault |= {"va": f"{row['va']:#x}", "pc": f"{row['pc']:#x}", "major": bool(flags & FAULT_MAJOR)}
@@ -60,10 +68,20 @@ def _fault(row: dict[str, Any], batch: Batch) -> dict[str, Any]:
         fault["observer"] = True
     if "kind" in row:
         fault["kind"] = KINDS[row["kind"]] if row["kind"] < len(KINDS) else KINDS[0]
-    for key in ("file", "pc_file"):
-        if row.get(key):
-            fault[key] = well_formed(batch.strings[row[key]]) if row[key] < len(batch.strings) else ""
+    for column in others:
+        number = row[column.name]
+        if number or column.semantic not in ID_SPACES:  # 0 = unknown in every id space
+            fault[column.name] = _value(column, number, batch)
     return fault
+
+
+def _value(column: Column, number: int, batch: Batch) -> int | str:
+    """A column's number as a JSON line has it, by what the column means."""
+    if column.semantic == "addr":
+        return f"{number:#x}"
+    if column.semantic == "str":
+        return well_formed(batch.strings[number]) if number < len(batch.strings) else ""
+    return number
 
 
 def text_of(place: Place | str) -> str:

@@ -42,6 +42,7 @@ CPU_MODE = "cpu.mode"
 ADDRESS = "wstrace.fault.address"
 INSTRUCTION = "wstrace.fault.instruction"
 INSTRUCTION_FILE = "wstrace.fault.instruction.file"
+FAULT_COLUMN = "wstrace.fault."  # and the name of a column that has no name of its own here
 ACCESS = "wstrace.fault.access"
 THREAD = "wstrace.thread.id"  # the system's id; `thread.id` means Python's own identifier
 WEIGHT = "wstrace.sample.weight"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.interfaces import Context, Enricher
 from wstrace.schema import ADDRESS_SPACE, DTYPES, MAPPING, PAGE_FAULT, PROCESS
+from wstrace_mapped_files.epoch import MappingRow
 from wstrace_mapped_files.listings import Listings
 from wstrace_mapped_files.lookup import Found, Rows, by_pid, look_up
 from wstrace_mapped_files.spaces import AddressSpaces
@@ -21,7 +22,6 @@ _MOST_PENDING = 65_536
 
 _SPACE_COLUMNS = ("time_ns", "event", "pid", "start", "end", "offset", "file", "dev", "ino", "flags")
 _PROCESS_COLUMNS = ("time_ns", "event", "pid", "ppid")
-_ROW_COLUMNS = tuple(column for column in MAPPING.columns if column.name != "build_id")
 
 
 class MappedFiles(Enricher):
@@ -169,8 +169,9 @@ class MappedFiles(Enricher):
     def _mappings(self, batch: Batch | None) -> Iterator[Batch]:
         rows = self._spaces.taken()
         if rows:
-            columns = zip(*rows, strict=True)
-            arrays = {c.name: np.array(v, DTYPES[c.type]) for c, v in zip(_ROW_COLUMNS, columns, strict=True)}
+            types = {column.name: DTYPES[column.type] for column in MAPPING.columns}
+            columns = zip(MappingRow._fields, zip(*rows, strict=True), strict=True)
+            arrays = {name: np.array(values, types[name]) for name, values in columns}
             if self._alive:
                 arrays["build_id"] = np.array(self._listings.build_ids(rows), "<u4")
             window = (int(arrays["time_ns"].min()), int(arrays["time_ns"].max()))

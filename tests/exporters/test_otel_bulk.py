@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from otel_scripted import faulted, otel, run, started
 from receiver import Receiver, logs, plain
 
-from wstrace.schema import PAGE_FAULT
+from wstrace.schema import PAGE_FAULT, Column
 from wstrace.testing import batch_of
 
 
@@ -38,6 +39,34 @@ def test_bulk_sends_every_record_with_the_content_of_an_event(monkeypatch: pytes
     assert sorted(v[0]["wstrace.fault.address"] for v in bulk.values()) == [
         f"{va:#018x}" for va in batch["va"].tolist()
     ]
+
+
+def test_a_column_that_the_schema_gains_is_an_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = (Column("cpu", "u16", "id"), Column("around", "u64", "addr"), Column("drift", "i64", "count"))
+    schema = replace(PAGE_FAULT, columns=(*PAGE_FAULT.columns, *new, Column("lock", "u32", "str")))
+    batch = batch_of(schema, time_ns=[5, 6], pid=7, tid=7, pc=1, va=2, flags=0, file="/f", kind=1, mapping=1,
+                     cpu=[0, 65535], around=[0, 2**64 - 1], drift=[-1, 300], lock=["", "mmap_lock"])  # fmt: skip
+    expected = [
+        {"wstrace.fault.cpu": 0, "wstrace.fault.around": f"{0:#018x}", "wstrace.fault.drift": -1},
+        {"wstrace.fault.cpu": 65535, "wstrace.fault.around": f"{2**64 - 1:#018x}", "wstrace.fault.drift": 300},
+    ]
+    shown = {"wstrace.fault.lock": "mmap_lock"}
+    known = {"wstrace.fault.address", "wstrace.fault.instruction"}
+    for options, names in (({"mode": "bulk"}, {}), ({"events": 1e9}, shown)):
+        with Receiver() as receiver:
+            run(otel(receiver, **options), [started(), batch])
+            records = sorted(
+                (r.time_unix_nano, plain(r.attributes))
+                for _, r in logs(receiver)
+                if r.event_name == "wstrace.page_fault"
+            )
+        found = [
+            {name: value for name, value in attributes.items() if name.startswith("wstrace.fault.")}
+            for _, attributes in records
+        ]
+        assert [set(row) - {*expected[0], *shown} for row in found] == [known, known]
+        others = [{name: value for name, value in row.items() if name not in known} for row in found]
+        assert others == [expected[0], {**expected[1], **names}]
 
 
 def test_bulk_bodies_stay_below_the_limit_and_lose_nothing() -> None:

@@ -29,9 +29,9 @@ class DrivenEnricher:
 
     def give(self, batch: Batch) -> list[Batch]:
         out = list(self.enricher.enrich(batch))
-        for mapping in (b for b in out if b.schema is MAPPING):
+        for mapping in (b for b in out if b.schema.name == MAPPING.name):
             self.mappings += [{n: int(mapping[n][row]) for n in mapping} for row in range(len(mapping))]
-        return [b for b in out if b.schema is not MAPPING]
+        return [b for b in out if b.schema.name != MAPPING.name]
 
     def space(self, event: int, time: int, *rows: tuple[int, int, str], pid: int = 7, flags: int = FILE) -> None:
         start, end, files = zip(*rows, strict=True)

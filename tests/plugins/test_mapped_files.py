@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from wstrace.schema import (
     KIND_FILE,
     KIND_KERNEL,
     KIND_SHIFT,
+    MAPPING,
     PAGE_FAULT,
     PROCESS,
     PROCESS_EXEC,
@@ -25,9 +27,12 @@ from wstrace.schema import (
     RESIDENT_PAGES,
     SPACE_MAP,
     SPACE_UNMAP,
+    Column,
 )
 from wstrace.testing import EnricherContract, batch_of
+from wstrace_mapped_files import enricher
 from wstrace_mapped_files.enricher import MappedFiles
+from wstrace_mapped_files.epoch import MappingRow
 
 FILE, ANON = KIND_FILE << KIND_SHIFT, KIND_ANON << KIND_SHIFT
 SECOND = 1_000_000_000
@@ -51,6 +56,20 @@ def test_what_is_told_again_keeps_its_id_and_a_fork_adds_none(drive: Callable[..
     assert told.fault((30, 0x1000), (30, 0x5FFF), (30, 0x8000), pid=8) == ["/a", "/b", "/c"]
     assert told.ids == [1, 2, 3, 4]  # the kernel's, and three
     assert [row["pid"] for row in told.mappings] == [0, 7, 7, 7]
+
+
+def test_a_column_that_mapping_gains_is_absent_until_somebody_fills_it(
+    drive: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inode_age = Column("inode_age", "u64", "ns")
+    gained = replace(MAPPING, columns=(*MAPPING.columns[:4], inode_age, *MAPPING.columns[4:]))
+    monkeypatch.setattr(enricher, "MAPPING", gained)
+    told = drive()
+    told.space(SPACE_MAP, 10, (0x1000, 0x3000, "/a"))
+    assert told.fault((20, 0x1000)) == ["/a"]
+    [_, row] = told.mappings
+    assert set(row) == set(MappingRow._fields)
+    assert (row["start"], row["end"], row["flags"]) == (0x1000, 0x3000, FILE)
 
 
 def test_memory_without_a_file_is_the_same_whatever_offset_it_is_told_with(drive: Callable[..., Any]) -> None:

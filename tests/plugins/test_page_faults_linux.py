@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
-from wstrace.schema import KINDS, PROCESS_EXEC
+from wstrace.schema import DTYPES, KINDS, PAGE_FAULT, PROCESS_EXEC
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
 from wstrace_page_faults.linux.events import Settings
@@ -111,8 +111,8 @@ def test_rows_become_columns() -> None:
     minor, major = RingSamples(major=False), RingSamples(major=True)
     take(minor, sample(10, va=1 << 63, pid=2**32 - 1, tid=3), sample(30, misc=1))
     take(major, sample(20, va=5, pc=(1 << 64) - 1))
-    columns = merge([(minor.give(99), False), (major.give(99), True)])
-    assert {name: column.tolist() for name, column in columns.items()} == {
+    columns = merge([minor, major], 99)
+    expected = {
         "time_ns": [10, 20, 30],
         "pid": [2**32 - 1, 7, 7],
         "tid": [3, 8, 8],
@@ -120,13 +120,15 @@ def test_rows_become_columns() -> None:
         "va": [1 << 63, 5, 0x7000],
         "flags": [0, 1, 2],
     }
-    assert [column.dtype.str for column in columns.values()] == ["<u8", "<u4", "<u4", "<u8", "<u8", "|u1"]
+    assert {name: columns[name].tolist() for name in expected} == expected
+    types = {column.name: DTYPES[column.type] for column in PAGE_FAULT.columns}
+    assert {name: column.dtype.str for name, column in columns.items()} == {name: types[name] for name in columns}
 
 
 def test_nothing_gives_nothing() -> None:
     samples = RingSamples(major=False)
     take(samples)
-    assert all(len(column) == 0 for column in merge([(samples.give(9), False)]).values())
+    assert all(len(column) == 0 for column in merge([samples], 9).values())
 
 
 def test_loss_is_counted_and_taken_out() -> None:
@@ -147,7 +149,7 @@ def test_longer_rows_are_those_of_ours_with_more_behind() -> None:
 
     longer = more(20, b"\xff" * 24), more(30, sample(1) + sample(2)), more(50, sample(3)[:16])
     take(samples, sample(10), longer[0], longer[1], lost(5, 35), sample(40, misc=1), longer[2], sample(60))
-    columns = merge([(samples.give(99), False)])
+    columns = merge([samples], 99)
     assert columns["time_ns"].tolist() == [10, 20, 30, 40, 50, 60]
     assert columns["va"].tolist() == [0x7000, 20 * 4096, 30 * 4096, 0x7000, 50 * 4096, 0x7000]
     assert columns["flags"].tolist() == [0, 0, 0, 2, 0, 0]
@@ -205,7 +207,7 @@ def test_merging_up_to_watermarks_keeps_all_in_order(rings: list[list[int]], mar
         take(samples, *(sample(t, tid=number, va=i) for i, t in enumerate(times)))
     got: list[tuple[int, ...]] = []
     for mark in [*marks, 1 << 63]:
-        columns = merge([(samples.give(mark), samples.major) for samples in all_samples])
+        columns = merge(all_samples, mark)
         assert all(t <= mark for t in columns["time_ns"].tolist())
         got += zip(*(columns[name].tolist() for name in ("time_ns", "tid", "va", "flags")), strict=True)
     every = [(t, n, i, n % 2) for n, times in enumerate(rings) for i, t in enumerate(times)]

@@ -21,7 +21,7 @@ from wstrace.batch import Batch
 from wstrace.schema import FAULT_ACCESS_KNOWN, FAULT_EXECUTE, FAULT_MAJOR, FAULT_WRITE
 from wstrace_otel import names
 from wstrace_otel.correlation import span_intervals
-from wstrace_otel.export.events import access
+from wstrace_otel.export.events import access, other_columns
 from wstrace_otel.export.processes import file_name, kind_name
 from wstrace_otel.export.resource import message
 from wstrace_otel.transport.batch_sender import BatchLimits
@@ -196,7 +196,7 @@ class Encoder:
         shape |= (keys & np.uint64(FAULT_MAJOR)).astype(np.int64) << 1
         shape |= (keys >> np.uint64(9) & np.uint64(1)).astype(np.int64)
         ids = b"".join(w.trace_id.to_bytes(16, "big") + w.span_id.to_bytes(8, "big") for w in spans)
-        columns = self._columns(batch)
+        columns, others = self._columns(batch), _others(batch)
         places = np.frombuffer(ids, np.uint8).reshape(-1, 24)
         row_shape = shape[text_of]
         order = np.argsort(row_shape, kind="stable")
@@ -205,6 +205,8 @@ class Encoder:
             table = np.frombuffer(b"".join([texts[i] for i in same.tolist()]), np.uint8).reshape(len(same), -1)
             template = Template()
             self._fixed(template, rows, columns, major=bool(batch["flags"][rows[0]] & FAULT_MAJOR))
+            for constant, column in others:
+                template.add(constant, column[rows])
             template.add(b"", table[np.searchsorted(same, text_of[rows])])
             if index[rows[0]] >= 0:
                 place = places[index[rows]]
@@ -275,6 +277,18 @@ def _texts(batch: Batch, row: int) -> bytes:
         found += text_attribute(names.KIND, kind_name(int(batch["kind"][row])))
     if known := access(int(batch["flags"][row])):
         found += text_attribute(names.ACCESS, known)
+    return found
+
+
+def _others(batch: Batch) -> list[tuple[bytes, NDArray[np.uint8]]]:
+    """(bytes alike in every row, bytes of each row) of the numbers among events.other_columns; not of names."""
+    found = []
+    for column in other_columns(batch):
+        name, values = names.FAULT_COLUMN + column.name, batch[column.name]
+        if column.type == "u64" and column.semantic != "str":
+            found.append((_open_attribute(name, b"\x0a\x120x", 16), hex64(values)))
+        elif column.semantic != "str":
+            found.append((_open_attribute(name, b"\x18", 10), padded_varint(values.astype(np.int64), 10)))
     return found
 
 

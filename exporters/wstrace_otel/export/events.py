@@ -15,6 +15,8 @@ from wstrace.schema import (
     FAULT_EXECUTE,
     FAULT_MAJOR,
     FAULT_WRITE,
+    ID_SPACES,
+    Column,
 )
 from wstrace.text import base_name
 from wstrace_otel import names
@@ -27,11 +29,21 @@ if TYPE_CHECKING:
     from opentelemetry._logs import Logger
 
 
+#: columns that the attributes of an event are made of, under names of their own, or that its record tells
+_TOLD = frozenset(("time_ns", "pid", "tid", "pc", "va", "flags", "file", "pc_file", "kind"))
+
+
 def access(flags: int) -> str:
     """read, write or execute; "" when the system does not tell."""
     if not flags & FAULT_ACCESS_KNOWN:
         return ""
     return "write" if flags & FAULT_WRITE else "execute" if flags & FAULT_EXECUTE else "read"
+
+
+def other_columns(batch: Batch) -> list[Column]:
+    """The columns of page faults that have no attribute above: numbers and names; ids mean nothing elsewhere."""
+    columns = (column for column in batch.schema.columns if column.name in batch and column.name not in _TOLD)
+    return [column for column in columns if column.semantic == "str" or column.semantic not in ID_SPACES]
 
 
 def fault_attributes(batch: Batch, row: int, weight: int) -> dict[str, Any]:
@@ -53,6 +65,13 @@ def fault_attributes(batch: Batch, row: int, weight: int) -> dict[str, Any]:
         found[names.KIND] = kind_name(int(batch["kind"][row]))
     if known := access(flags):
         found[names.ACCESS] = known
+    for column in other_columns(batch):
+        number = int(batch[column.name][row])
+        if column.semantic != "str":
+            # OTLP's integers have 63 bits and a sign
+            found[names.FAULT_COLUMN + column.name] = f"{number:#018x}" if column.type == "u64" else number
+        elif number:
+            found[names.FAULT_COLUMN + column.name] = file_name(batch.strings, number)
     return found
 
 

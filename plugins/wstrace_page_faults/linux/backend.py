@@ -28,7 +28,7 @@ from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.levels import allowed, not_ours
 from wstrace_page_faults.linux.remaps import Remaps
-from wstrace_page_faults.linux.rings import MAJOR, SIDE, Rings
+from wstrace_page_faults.linux.rings import SIDE, Rings
 from wstrace_page_faults.linux.samples import RingSamples, merge
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
@@ -158,7 +158,7 @@ class PageFaults(Source):
             self._rings = Rings(cpus, self._ring_bytes)
         except OSError as error:
             raise perf.refusal(error) from None
-        self._samples = [RingSamples(ring.kind == MAJOR) for ring in self._rings if ring.kind != SIDE]
+        self._samples = [RingSamples.of(ring) for ring in self._rings if ring.kind != SIDE]
         self._poll = select.poll()  # type: ignore[attr-defined, unused-ignore]
         for ring in self._rings:
             self._poll.register(ring.fd, 1)  # POLLIN
@@ -273,7 +273,7 @@ class PageFaults(Source):
         self._account.so_far(self._late)
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
-        columns = merge([(samples.give(until), samples.major) for samples in self._samples])
+        columns = merge(self._samples, until)
         times = columns["time_ns"]
         if len(times):
             self._meet(columns["pid"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
+from wstrace_page_faults.linux.rings import MAJOR, Ring
 
 #: a record's header as one u64: type, misc, size
 _USER, _KERNEL = (
@@ -26,6 +27,9 @@ class RingSamples:
     """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
     A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40).
+
+    Args:
+        major: whether they are major faults.
     """
 
     def __init__(self, major: bool) -> None:
@@ -34,6 +38,11 @@ class RingSamples:
         self.last_seen = 0
         self.recorded = self.lost = self.duplicates = self.foreign = self.malformed = 0
         self._last = _NO_ROWS
+
+    @classmethod
+    def of(cls, ring: Ring) -> RingSamples:
+        """Those of a ring, with what it alone knows of its rows."""
+        return cls(ring.kind == MAJOR)
 
     def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
         """Adds what was read from the ring.
@@ -95,13 +104,10 @@ class RingSamples:
         return released
 
 
-def merge(parts: Sequence[tuple[NDArray[Any], bool]]) -> dict[str, NDArray[Any]]:
-    """The PAGE_FAULT columns of rows in order of time.
-
-    Args:
-        parts: (rows as u64, shape (n, 5), each part in order of time; whether they are major faults).
-    """
-    parts = [part for part in parts if len(part[0])]
+def merge(all_samples: Iterable[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
+    """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark."""
+    released = [(samples.give(watermark), samples.major) for samples in all_samples]
+    parts = [part for part in released if len(part[0])]
     flags = [
         ((rows[:, _HEADER] == _KERNEL).view(np.uint8) * np.uint8(FAULT_PC_KERNEL)) | np.uint8(FAULT_MAJOR * major)
         for rows, major in parts

@@ -12,7 +12,7 @@ import pytest
 
 from wstrace.analysis.symbols import MappingTable
 from wstrace.batch import Batch, SnapshotPart
-from wstrace.schema import RESIDENT_PAGES
+from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES, Column
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
@@ -87,6 +87,31 @@ def test_jsonl_has_the_documented_keys(kit: Any) -> None:
     documented = (Path(__file__).parents[3] / "docs" / "console.md").read_text(encoding="utf-8")
     for key in {key for row in rows for key in (*row, *row["owner"])}:
         assert f"`{key}`" in documented, key
+
+
+def test_a_column_that_the_schema_gains_is_in_json_lines_by_what_it_means(kit: Any) -> None:
+    trace = kit.Trace()
+    new = (
+        Column("cpu", "u16", "id"),
+        Column("around", "u64", "addr"),
+        Column("lock", "u32", "str"),
+        Column("owner", "u32", "id"),
+    )
+    schema = replace(PAGE_FAULT, columns=(*PAGE_FAULT.columns[:6], *new, *PAGE_FAULT.columns[6:]))
+    old = trace.faults([(2, LIBC, PYTHON)])
+    columns = {
+        **old.columns,
+        "cpu": np.array([0, 3], "u2"),
+        "around": np.array([0, 0x7F0000], "u8"),
+        "lock": np.array([0, trace.code("mmap_lock")], "u4"),
+        "owner": np.array([1, 1], "u4"),
+    }
+    batch = Batch(schema, columns, strings=trace.context.strings, window=old.window)
+    before = kit.printed(trace, [old], format="jsonl").splitlines()
+    rows = [json.loads(line) for line in kit.printed(trace, [batch], format="jsonl").splitlines()]
+    assert rows[0] == {**json.loads(before[0]), "cpu": 0, "around": "0x0"}
+    assert rows[1] == {**json.loads(before[1]), "cpu": 3, "around": "0x7f0000", "lock": "mmap_lock"}
+    assert kit.printed(trace, [batch], format="lines") == kit.printed(trace, [old], format="lines")
 
 
 def test_filter_holds_for_lines_too(kit: Any) -> None:
