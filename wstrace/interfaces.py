@@ -32,7 +32,8 @@ class Place:
 
     module is the file's base name; section and number (1-based) the image section, "" and 0 outside of all; function
     the demangled symbol, with displacement bytes into it; address the image's own (link-time) address, as addr2line
-    takes it.
+    takes it. why tells, in words that follow the file's name, what keeps a section or a readable function from it:
+    "cannot be read"; "" where nothing does.
     """
 
     module: str
@@ -41,6 +42,7 @@ class Place:
     function: str = ""
     displacement: int = 0
     address: int = 0
+    why: str = ""
 
     def __str__(self) -> str:
         """`module!section(n)` as in Microsoft's article; `module+0xaddress` outside of any section.

@@ -180,6 +180,7 @@ class Console(Exporter):
             found = tables(self.summary, info, by=self._by, top=self._top, places=self._counts, pids=self._filter.pids)
             parts += [part for table in found if table.rows for part in ("", table)]
         told = headline.losses(ledger)
+        told += [(line, False) for line in headline.unnamed(self._counts)] if self._counts is not None else []
         parts += [""] * bool(told) + [Styled(line, "bold red" if lost else "dim") for line, lost in told]
         if self._context.targets:
             parts += ["", headline.next_step(self.summary, info)]
@@ -200,6 +201,9 @@ class Console(Exporter):
             summary["top"] = {self._by: top[self._by]} if isinstance(top, dict) else top
         if self._counts is not None:
             summary["top"] = {self._by: self._counts.top(self._top)}
+            summary["unnamed"] = [
+                {"module": module, "why": why, "faults": n} for (module, why), n in self._counts.unnamed.items()
+            ]
         report = {
             "answer": headline.answer(self.summary, info, self._filter, self._seen),
             "completeness": headline.completeness(self.summary, info, ledger, self._seen),

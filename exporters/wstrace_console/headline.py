@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wstrace.analysis.filter import Filter
+from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.snapshots import MAX_PROCESSES
 from wstrace.analysis.summary import Summary
 from wstrace.analysis.symbols import UNKNOWN
@@ -14,6 +15,8 @@ from wstrace.trace_info import TraceInfo
 #: ledger rows that the second line already tells
 _TOLD = {"counted", "recorded", "sampled", "unaccounted"}
 NAME_LIMIT = 60
+#: files whose missing names are told one by one
+_MOST_REASONS = 3
 
 
 def name(text: str) -> str:
@@ -182,6 +185,19 @@ def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]
             of = f" ({printable(who, NAME_LIMIT)})" if who else ""
             found.append((f"{'lost' if lost else 'note':4}  {number(n):>11}  {words}{of}", lost))
     return sorted(found, key=lambda row: not row[1])
+
+
+def unnamed(places: PlaceCounts) -> list[str]:
+    """A line of how many faults have no name in a table by section or function, and why: the most first."""
+    found = sorted(places.unnamed.items(), key=lambda item: (-item[1], item[0]))
+    if not found:
+        return []
+    told = [f"{name(module)} {printable(why, NAME_LIMIT)}" for (module, why), _ in found[:_MOST_REASONS]]
+    if len(found) > 1:
+        told = [f"{text} ({number(n)})" for text, (_, n) in zip(told, found, strict=False)]
+    more = len(found) - len(told)
+    told += [f"and {plural(more, 'more file')}"] * bool(more)
+    return [f"note  {number(sum(places.unnamed.values())):>11}  faults without a {places.by}: {', '.join(told)}"]
 
 
 def next_step(summary: Summary, info: TraceInfo) -> str:

@@ -55,10 +55,10 @@ def read_image(file: ImageFile) -> Image:
     try:
         headers = _headers(file)
         sections, names = _sections(file, headers)
-        symbols, strings = _symbols(file, headers, sections)
+        symbols, strings, why = _symbols(file, headers, sections)
         complete = any(s["sh_type"] == "SHT_SYMTAB" for s in headers.sections)
         segments, build_id = _segments(file, headers), _build_id(file, headers)
-        return Image(segments, sections, names, symbols, strings, build_id, _readable, complete)
+        return Image(segments, sections, names, symbols, strings, build_id, _readable, complete, why=why)
     except ImageError:
         raise
     except Exception as error:  # the parser was not written for hostile input: whatever it raises means "not trusted"
@@ -113,27 +113,27 @@ def _name(names: bytes, start: int) -> str:
     return names[start : start + 256].split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
 
-def _symbols(file: ImageFile, headers: ElfHeaders, sections: NDArray[Any]) -> tuple[NDArray[Any], bytes]:
-    """The symbols of .symtab, or of .dynsym in a stripped file, and the string table that names them.
+def _symbols(file: ImageFile, headers: ElfHeaders, sections: NDArray[Any]) -> tuple[NDArray[Any], bytes, str]:
+    """The symbols of .symtab, or of .dynsym in a stripped file, the string table that names them; why there are none.
 
     A table over the bounds gives none: in a part of a table, symbols without a size would reach to a wrong next symbol.
     """
     kinds = {s["sh_type"]: s for s in reversed(headers.sections)}
     table = kinds.get("SHT_SYMTAB") or kinds.get("SHT_DYNSYM")
     if table is None or table["sh_link"] >= len(headers.sections):
-        return np.empty(0, SYMBOL), b""
+        return np.empty(0, SYMBOL), b"", ""
     link = headers.sections[table["sh_link"]]
     row = SYM64 if headers.elf.elfclass == 64 else SYM32
     count = table["sh_size"] // row.itemsize
     if count > MAX_SYMBOLS or link["sh_size"] > MAX_STRINGS:
-        return np.empty(0, SYMBOL), b""
+        return np.empty(0, SYMBOL), b"", "has more symbols than are read"
     strings = file.read(link["sh_offset"], link["sh_size"])
     order = row if headers.elf.little_endian else row.newbyteorder(">")
     raw = np.frombuffer(file.read(table["sh_offset"], count * row.itemsize), order)
     allocated = [n for n, s in enumerate(headers.sections) if n and s["sh_flags"] & SHF_ALLOC]
     executable = [n for n in allocated if headers.sections[n]["sh_flags"] & SHF_EXECINSTR]
     raw = raw[np.isin(raw["section"], allocated)]
-    return symbol_table(raw, strings, sections, np.isin(raw["section"], executable)), strings
+    return symbol_table(raw, strings, sections, np.isin(raw["section"], executable)), strings, ""
 
 
 def symbol_table(raw: NDArray[Any], strings: bytes, sections: NDArray[Any], in_code: NDArray[np.bool_]) -> NDArray[Any]:

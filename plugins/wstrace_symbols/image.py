@@ -128,6 +128,7 @@ class Image:
         demangle: a raw name -> a readable one.
         complete: False when the file is stripped and keeps only the names that others link to.
         ask: addresses -> (name, displacement) of those for which another source knows a better function than symbols.
+        why: what keeps functions from it, as Place.why tells it; "" = nothing does.
     """
 
     segments: NDArray[Any]
@@ -139,6 +140,7 @@ class Image:
     demangle: Callable[[str], str] = str
     complete: bool = True
     ask: Callable[[NDArray[Any]], Mapping[int, tuple[str, int]]] | None = None
+    why: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -177,7 +179,7 @@ class Image:
             name, number = (self.section_names[where], int(numbers[where])) if where >= 0 else ("", 0)
             function, displacement = (functions[who], address - int(starts[who])) if who >= 0 else ("", 0)
             function, displacement = asked.get(address, (function, displacement))
-            places.append(Place(module, name, number, function, displacement, address))
+            places.append(Place(module, name, number, function, displacement, address, "" if function else self.why))
         return places
 
     def symbol_name(self, row: int) -> str:

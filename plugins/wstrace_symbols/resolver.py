@@ -26,6 +26,10 @@ FORMATS = {b"\x7fELF": "wstrace_symbols.elf", b"MZ": "wstrace_symbols.pe"}
 DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
 
 
+#: why a Place has no section or function, as Place.why tells it
+OTHER_FILE, UNREADABLE = "is not the file that was traced", "cannot be read"
+NO_IMAGE, MANGLED = "is no ELF or PE file that can be believed", "has C++ names that could not be demangled"
+
 #: limit on images of which only the headers in a process are known
 MAX_LOADED = 1024
 
@@ -60,9 +64,9 @@ class ImageResolver(Resolver):
         with self._lock:
             self._counts["asked"] += len(offsets)
             image = self._image(file, pid, build_id, (dev, ino))
-            if image is None:
-                return [Place(module, address=offset) for offset in offsets.tolist()]
-            places = image.places(module, offsets)
+            if isinstance(image, str):
+                return [Place(module, address=offset, why=image) for offset in offsets.tolist()]
+            places = _explained(image.places(module, offsets))
             self._counts["with_section"] += sum(place.number > 0 for place in places)
             self._counts["with_function"] += sum(bool(place.function) for place in places)
         return places
@@ -74,34 +78,34 @@ class ImageResolver(Resolver):
         counts = {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
         return {**counts, "names_that_hang": cxx_names.lost} if cxx_names.lost else counts
 
-    def _image(self, file: str, pid: int, build_id: str, inode: tuple[int, int]) -> Image | None:
-        """The image that may be trusted for a file, None when there is none. Counts the reason."""
+    def _image(self, file: str, pid: int, build_id: str, inode: tuple[int, int]) -> Image | str:
+        """The image that may be trusted for a file, or why there is none. Counts the reason."""
         known = self._images.build(build_id) if build_id else None
         path = path_of(file)
         if known is not None:
             return known
         if not path:
-            return self._loaded_image(file, pid)
+            return self._loaded_image(file, pid) or UNREADABLE
         root = root_of(file, pid)
         if pid and not root and file.startswith("/") and not build_id and not inode[1]:
             self._counts["other_file"] += 1  # its process has ended: any file may have this name here by now
-            return None
+            return OTHER_FILE
         try:
             with ImageFile(path, root) as opened:
                 if not build_id and not is_inode(opened, inode):
                     self._counts["other_file"] += 1
-                    return None
+                    return OTHER_FILE
                 image = self._read(opened, root)
         except ImageError:
             image = None
             self._counts["not_an_image"] += 1
         except (OSError, ValueError):  # ValueError: a NUL in the name
             self._counts["unreadable"] += 1
-            return self._loaded_image(file, pid)
+            return self._loaded_image(file, pid) or UNREADABLE
         if image is not None and build_id and image.build_id != build_id:
             self._counts["other_build"] += 1
-            return None
-        return image
+            return OTHER_FILE
+        return image or NO_IMAGE
 
     def _loaded_image(self, file: str, pid: int) -> Image | None:
         """The sections of what a live process on Windows has loaded from there, from the headers in its memory."""
@@ -139,7 +143,16 @@ class ImageResolver(Resolver):
         if not debug.complete or debug.build_id != image.build_id:
             return image
         self._counts["debug_files"] += 1
-        return replace(image, symbols=debug.symbols, names=debug.names, complete=True)
+        return replace(image, symbols=debug.symbols, names=debug.names, complete=True, why=debug.why)
+
+
+def _explained(places: list[Place]) -> list[Place]:
+    """The places, with the reason where a function has a name of C++, and names were lost with the demangler."""
+    from wstrace_symbols.demangle import cxx_names
+
+    if not cxx_names.lost:
+        return places
+    return [replace(one, why=MANGLED) if one.function.startswith(("_Z", "___Z")) else one for one in places]
 
 
 def read_image(file: ImageFile) -> Image:

@@ -110,6 +110,7 @@ def test_a_symbol_of_a_file_that_hangs_is_shown_mangled_and_counted(tmp_path, mo
     resolver = ImageResolver()
     (place,) = resolver.resolve(str(write(tmp_path / "image", size, parts)), np.array([0x1100], "u8"))
     assert place.function == HANGING[0]
+    assert place.why == "has C++ names that could not be demangled"
     assert resolver.statistics()["names_that_hang"] == 1
     names.close()
     demangle.cache_clear()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wstrace_symbols import elf
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver, module_name, read_image
 
@@ -289,9 +290,21 @@ def test_another_file_of_the_same_name_is_not_believed(built: Path, tmp_path: Pa
     shutil.copy(built / "pie", tmp_path / "new")
     (tmp_path / "new").rename(lib)
     (place,) = resolver.resolve(str(lib), offset, **mapped)
-    assert (place.number, place.function) == (0, "")
+    assert (place.number, place.function, place.why) == (0, "", "is not the file that was traced")
+    (other_build,) = resolver.resolve(str(lib), offset, build_id="00" * 20)
+    assert other_build.why == "is not the file that was traced"
+    assert resolver.resolve(str(tmp_path / "gone"), offset)[0].why == "cannot be read"
+    for _ in range(2):
+        assert resolver.resolve(__file__, offset)[0].why == "is no ELF or PE file that can be believed"
     assert not resolver.resolve(str(lib), offset, dev=mapped["dev"] + 1, ino=inode_of(lib)["ino"])[0].number
     assert resolver.statistics()["other_file"] == 2
+
+
+def test_a_file_with_more_symbols_than_are_read_says_so(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elf, "MAX_SYMBOLS", 3)
+    places = ImageResolver().resolve(str(built / "pie"), np.arange(0x1000, 0x1100, 16, "u8"))
+    assert {place.why for place in places if not place.function} == {"has more symbols than are read"}
+    assert all(place.number for place in places)
 
 
 def test_a_build_id_tells_more_than_an_inode(built: Path, tmp_path: Path) -> None:

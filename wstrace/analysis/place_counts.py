@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import PlaceBy, Symbolizer, label_of
 from wstrace.batch import Batch
+from wstrace.interfaces import Place
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES
 
 #: pages of one batch that are looked at one by one; of a larger one each run counts where it starts
@@ -29,6 +31,7 @@ class PlaceCounts:
 
     Attributes:
         page_size: bytes; what the pages of a run are apart.
+        unnamed: (module, why) -> faults whose section or readable function something keeps from being known.
     """
 
     def __init__(self, symbolizer: Symbolizer, by: PlaceBy, limit: int = 65_536) -> None:
@@ -36,6 +39,7 @@ class PlaceCounts:
         self.by = by
         self._symbolizer, self._limit = symbolizer, limit
         self._faults: dict[str, list[int]] = {}
+        self.unnamed: dict[tuple[str, str], int] = {}
         self._snapshots: LastSnapshots[dict[str, int]] = LastSnapshots(dict, self._resident)
 
     def add(self, batch: Batch) -> None:
@@ -43,7 +47,7 @@ class PlaceCounts:
         if batch.schema.name == PAGE_FAULT.name and len(batch):
             major = (batch["flags"] & FAULT_MAJOR).astype(np.intp)
             address = "va" if self.by == "section" else "pc"
-            for label, (minor, hard) in self._sums(batch, address, np.stack([1 - major, major], axis=1)):
+            for label, (minor, hard) in self._sums(batch, address, np.stack([1 - major, major], axis=1), explain=True):
                 counts = self._faults.setdefault(self._bounded(label, self._faults), [0, 0])
                 counts[0] += minor
                 counts[1] += hard
@@ -87,10 +91,14 @@ class PlaceCounts:
             label = self._bounded(label, held)
             held[label] = held.get(label, 0) + n
 
-    def _sums(self, batch: Batch, address: str, values: NDArray[Any]) -> list[tuple[str, list[int]]]:
-        """Each distinct label with the sums of its rows of values."""
+    def _sums(
+        self, batch: Batch, address: str, values: NDArray[Any], *, explain: bool = False
+    ) -> list[tuple[str, list[int]]]:
+        """Each distinct label with the sums of its rows of values; explain: counts the rows whose name is missing."""
         names = ("pc_mapping", "pc_file") if address == "pc" else ("mapping", "file")
         index, places = self._symbolizer.coded(batch, address, *names)
+        if explain:
+            self._explain(index, places)
         codes: dict[str, int] = {}
         label = np.fromiter(
             (codes.setdefault(label_of(place, self.by), len(codes)) for place in places), np.intp, len(places)
@@ -98,6 +106,17 @@ class PlaceCounts:
         rows = label[index]
         sums = np.stack([np.bincount(rows, column, len(codes)) for column in values.T], axis=1).astype(np.int64)
         return list(zip(codes, sums.tolist(), strict=True))
+
+    def _explain(self, index: NDArray[np.intp], places: Sequence[Place | str]) -> None:
+        rows: NDArray[np.intp] | None = None
+        for number, place in enumerate(places):
+            if isinstance(place, str) or not place.why or (self.by == "section" and place.number):
+                continue
+            rows = np.bincount(index, minlength=len(places)) if rows is None else rows
+            key = place.module, place.why
+            if key not in self.unnamed and len(self.unnamed) >= self._limit:
+                key = OTHER, place.why
+            self.unnamed[key] = self.unnamed.get(key, 0) + int(rows[number])
 
     def _bounded(self, label: str, labels: dict[str, Any]) -> str:
         return label if label in labels or len(labels) < self._limit else OTHER

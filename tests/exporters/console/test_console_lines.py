@@ -167,6 +167,25 @@ def test_by_function_counts_faults_by_that_of_the_instruction(kit: Any) -> None:
     assert "still resident" not in kit.printed(trace, batches, by="function")
 
 
+def test_names_that_are_missing_are_a_number_with_the_reason(kit: Any) -> None:
+    class Sections(kit.KnownSections):
+        def resolve(self, file: str, offsets: Any, **given: Any) -> list[Any]:
+            places = super().resolve(file, offsets, **given)
+            why = "is not the file that was traced" if "python" in file else "cannot\x1b be read"
+            return [replace(place, section="", number=0, function="", why=why) for place in places]
+
+    trace = kit.Trace(live=False)
+    trace.context = replace(trace.context, resolvers={"sections": Sections()})
+    told = "note            4  faults without a function: python3.11 is not the file that was traced"
+    assert told in kit.printed(trace, kit.lines_of(trace), by="function").splitlines()
+    told = "note            3  faults without a section: libc.so.6 cannot\\x1b be read"
+    assert told in kit.printed(trace, kit.lines_of(trace), by="section").splitlines()
+    assert "without a" not in kit.printed(trace, kit.lines_of(trace), by="file")
+    report = json.loads(kit.printed(trace, kit.lines_of(trace), by="function", json=True))
+    assert report["summary"]["unnamed"] == [
+        {"module": "python3.11", "why": "is not the file that was traced", "faults": 4}]  # fmt: skip
+
+
 def test_mapping_table_is_bounded_and_forgets_ended_processes_first(kit: Any) -> None:
     trace, table = kit.Trace(), MappingTable(limit=100)
     table.add(trace.mappings([(i, i * 4096, i * 4096 + 4096, 0, LIBC) for i in range(1, 51)], pid=1))
