@@ -2,7 +2,7 @@
 
 A format is a module with one function,
 
-        read_image(file: ImageFile) -> Image          # raises ImageError when the file cannot be trusted
+    read_image(file: ImageFile) -> Image          # raises ImageError when the file cannot be trusted
 
 and its magic in `resolver.FORMATS`. All addresses are the file's own (link-time) ones, as addr2line takes them:
 p_vaddr in an ELF file, ImageBase + RVA in a PE file. An *offset* is what a mapping's `offset` column counts: for

@@ -1,6 +1,6 @@
 """What is in memory and whose it is: sources (working_set, final_snapshot), commands (ps, snapshot ... diff) and API.
 
-What it asks of the system stands in `backend.py`.
+`backend.py` describes what it needs from the system.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def wstrace_sources() -> Sequence[type[Source]]:
 
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
-    """The words of the 1996 article's program, better."""
+    """The commands of the 1996 article's program, improved."""
     words = {
         "ps": "Show the processes with their working sets.",
         "snapshot": "Show what is in a process's memory, and whose it is.",

@@ -1,4 +1,4 @@
-"""What working sets owe to the system: the Protocols that `linux/backend.py` and `windows/backend.py` keep."""
+"""What working sets need from the system: the Protocols that `linux/backend.py` and `windows/backend.py` implement."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ Columns = dict[str, NDArray[Any]]
 class Space(Protocol):
     """An opened process.
 
-    Making one raises TargetExited when the process is gone, Unavailable when it is refused or has no address space.
+    The constructor raises TargetExited when the process has ended, Unavailable when it is refused or has no address
+    space.
     """
 
     pid: int
 
     @property
     def name(self) -> str:
-        """Of the process."""
+        """The process's name."""
 
     @property
     def page_size(self) -> int:
@@ -40,15 +41,15 @@ class Space(Protocol):
         """
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
-        """Runs of adjacent pages with equal attributes that never cross a mapping's border, sorted by start.
+        """Runs of adjacent pages with equal attributes, sorted by start, which never cross a mapping's border.
 
-        PAGE_WRITE says that the mapping may be written, PAGE_COPY_ON_WRITE that the next write makes a copy (both may
-        stand), PAGE_SHARED that another process has the page now (so that its sum is the total Shared), PAGE_EXCLUSIVE
-        that none has. A page that the system does not count as resident (schema.NOT_RESIDENT: zero page, swapped,
-        guard, large) has its flag; what no count of the system holds (vvar) has no run.
+        PAGE_WRITE means that the mapping may be written, PAGE_COPY_ON_WRITE that the next write makes a copy (both may
+        be set), PAGE_SHARED that another process has the page now (so their sum is the total Shared), PAGE_EXCLUSIVE
+        that no other has. A page that the system does not count as resident (schema.NOT_RESIDENT: zero page, swapped,
+        guard, large) has its flag. Pages that are in no count of the system (vvar) have no run.
 
         Args:
-            shares: exact share counts too.
+            shares: also determine exact share counts.
 
         Returns:
             The columns start u64, pages u32, flags u16, shares u8 (absent where not known) and row u32 (index into
@@ -60,23 +61,23 @@ class Space(Protocol):
         """
 
     def totals(self) -> Totals:
-        """What the system itself counts, None where it does not."""
+        """The system's own counts, None where it has none."""
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
-        """Asks the system to take every page out, and nothing that could change the target's data.
+        """Asks the system to take every page out of memory, by a way that cannot change the target's data.
 
         Raises:
             Unavailable: it refuses.
         """
 
     def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[Any], tuple[str, ...]]:
-        """A reason for each run that is still there: codes u8, shape (n,), and their texts."""
+        """The reason why each run is still in memory: codes u8, shape (n,), and their texts."""
 
     def owned(self) -> bool:
-        """It belongs to the calling user."""
+        """True when the process belongs to the calling user."""
 
     def close(self) -> None:
-        """Gives it up."""
+        """Closes the handles."""
 
     def __enter__(self) -> Self: ...
 
@@ -86,50 +87,50 @@ class Space(Protocol):
 
 
 class HeldSpace(Space, Protocol):
-    """An address space that outlives its process, as long as its keeper keeps it."""
+    """An address space that outlives its process for as long as its keeper keeps it."""
 
     def look(self) -> bool:
-        """Whether it is still the process's: False after an execve. Raises TargetExited."""
+        """True while it is the process's address space, False after an execve. Raises TargetExited."""
 
 
 class Keeper(Protocol):
-    """What keeps the address space of one process over its end."""
+    """Keeps the address space of one process beyond its end."""
 
     def hold(self, pid: int) -> HeldSpace:
-        """The address space that the process has now; the one held before is let go.
+        """Holds the process's current address space, and releases the one held before.
 
         Raises:
-            TargetExited: the process is gone.
-            Unavailable: it belongs to someone else.
+            TargetExited: the process has ended.
+            Unavailable: it belongs to another user.
         """
 
     def close(self) -> None:
-        """Lets it go; again is no error."""
+        """Releases it; may be called again."""
 
 
 class Backend(Protocol):
-    """The module that talks to the system."""
+    """The module that talks to the operating system."""
 
     def probe(self) -> Level:
         """The level that this machine gives, tried on the calling process."""
 
     def probe_keeper(self) -> Level:
-        """full, or none with the reason: tried on the calling process."""
+        """full, or none with the reason; tried on the calling process."""
 
     def Space(self, pid: int) -> Space_:  # noqa: N802 - a class of the module
-        """An opened process. Raises TargetExited, Unavailable."""
+        """Opens a process. Raises TargetExited, Unavailable."""
 
     def make_keeper(self) -> Keeper:
-        """A keeper. Raises Unavailable where the system has no such thing, and says what lifts it."""
+        """A keeper. Raises Unavailable where the system has none; the message says what lifts it."""
 
     def descendants(self, pid: int) -> list[int]:
-        """Its children, and theirs, now."""
+        """Its current children, and theirs."""
 
     def listed(self) -> Iterator[tuple[int, str, str, int]]:
-        """(pid, name, user, resident bytes) of every process; user is "" where it may not be told."""
+        """(pid, name, user, resident bytes) of every process; user is "" where it is not readable."""
 
     def private_and_large(self, pid: int) -> tuple[int | None, int | None]:
-        """Bytes that no other process has, and bytes of large pages; None where the system does not tell or refuses."""
+        """Bytes that no other process has, and bytes of large pages; None where the system does not report them."""
 
     def faults(self) -> tuple[int, int | None]:
         """(minor, major) faults of the calling process so far, by its own accounting."""
@@ -139,7 +140,7 @@ Space_ = Space
 
 
 def backend() -> Backend:
-    """The running system's. Raises Unavailable where there is none."""
+    """The running system's backend. Raises Unavailable where there is none."""
     import wstrace_os
 
     return cast(Backend, wstrace_os.backend("wstrace_working_set"))

@@ -27,7 +27,7 @@ DeltaBy = Literal["module", "kind", "section"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of one owner, in bytes: newly in memory, no longer in memory, written (None = not watched)."""
+    """The change of one owner, in bytes: newly in memory, no longer in memory, written (None = not watched)."""
 
     name: str
     kind: str
@@ -37,14 +37,14 @@ class Change:
 
 
 class Delta:
-    """What happened between two snapshots. Figures stand after finish() or the end of the with block.
+    """What happened between two snapshots. The figures are available after finish() or the end of the with block.
 
-    before, after: the two snapshots. minor_faults, major_faults: by the system's own accounting (getrusage), None where
-    it does not tell; they hold at most watch_faults that write watch itself caused (the first write to a page that was
-    in memory before). new_bytes, gone_bytes: pages in memory after but not before, and the other way. written_bytes:
-    of the pages written, None when they were not watched: not_written says why. seconds: of the block.
-    What the tool itself takes and writes (some 100 KiB, and 1 MiB of pages that Python's own objects lie in) is in the
-    figures of pages, not in those of faults.
+    before, after: the two snapshots. minor_faults, major_faults: from the system's own accounting (getrusage), None
+    where it has none; they include at most watch_faults that write watch itself caused (the first write to a page that
+    was already in memory). new_bytes, gone_bytes: pages in memory after but not before, and the reverse. written_bytes:
+    bytes of the written pages, None when they were not watched: not_written says why. seconds: length of the block.
+    What the tool itself touches and writes (some 100 KiB, and 1 MiB of pages that hold Python's own objects) is
+    included in the figures of pages, not in those of faults.
     """
 
     def __init__(self, pid: int | None = None, *, written: bool = True) -> None:
@@ -56,7 +56,7 @@ class Delta:
         self.written_bytes: int | None = None
         self.not_written = "" if written else "it was not asked for"
         self._watch: Any = None
-        if pid is None:  # once for nothing: what the tool itself touches is then in memory before
+        if pid is None:  # warm up: run once so that our own pages are resident before the first snapshot
             self._backend().faults()
             working_set()
         self.before: WorkingSet = working_set(pid)
@@ -72,13 +72,13 @@ class Delta:
         try:
             self._watch = wstrace.MemoryWatch() if wanted else None
             if self._watch is not None:
-                self._watch.written()  # once for nothing, as above
+                self._watch.written()  # warm up, as above
                 self._watch.reset()
         except Unavailable as refused:
             self.not_written = str(refused)
 
     def finish(self) -> Self:
-        """Takes the second snapshot and works the figures out. Raises TargetExited."""
+        """Takes the second snapshot and computes the figures. Raises TargetExited."""
         self.seconds = time.perf_counter() - self._started
         if self.pid is None:
             self._count_faults()
@@ -116,11 +116,12 @@ class Delta:
             self.watch_faults = int(overlap(*self._written, *old).sum()) // self.after.page_size
 
     def by(self, what: DeltaBy = "module") -> list[Change]:
-        """Who it was, most new bytes first.
+        """The changes by owner, most new bytes first.
 
         Args:
-            what: module = the file or `[heap]`, `[anon]` ...; kind; section = `file!.text(14)` for what lies in an
-                image, where the plugin wstrace_symbols is there.
+            what: module = the file or `[heap]`, `[anon]` ...; kind; section = `file!.text(14)` for addresses in an
+            image,
+                where the plugin wstrace_symbols is available.
         """
         rows: dict[tuple[str, str], list[int]] = {}
         written = None if self._written is None else _Pages.written(self.after, *self._written)
@@ -143,14 +144,14 @@ class Delta:
 
 
 def delta(*, written: bool = True) -> Delta:
-    """A context manager that tells what its block brought into memory and wrote in the calling process.
+    """A context manager that reports what its block brought into memory and wrote in the calling process.
 
     Args:
-        written: also tell the pages written. Linux: all writable memory is write-protected for the block, which costs
-            about 1 us a page written and splits the transparent huge pages that are written.
+        written: also report the written pages. Linux: all writable memory is write-protected for the block, which costs
+            about 1 us per page written and splits the transparent huge pages that are written.
 
     Returns:
-        A Delta; its figures stand after the block.
+        A Delta; its figures are available after the block.
     """
     return Delta(written=written)
 
@@ -163,7 +164,7 @@ def _resident(taken: WorkingSet) -> Runs:
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """Ranges of pages of a snapshot, none of them over two mappings; row is an index into the mappings."""
+    """Ranges of pages of a snapshot, each within one mapping; row is an index into the mappings."""
 
     taken: WorkingSet
     start: NDArray[Any]
@@ -172,12 +173,12 @@ class _Pages:
 
     @classmethod
     def of(cls, taken: WorkingSet, start: NDArray[Any], end: NDArray[Any], run: NDArray[np.int64]) -> _Pages:
-        """Parts of the resident runs."""
+        """Ranges within the resident runs."""
         return cls(taken, start, end, taken.runs["row"][taken.resident][run])
 
     @classmethod
     def written(cls, taken: WorkingSet, start: NDArray[Any], end: NDArray[Any]) -> _Pages:
-        """Any ranges, cut at the mappings' borders; what lies outside of all mappings is left out."""
+        """Any ranges, cut at the mappings' borders; what is outside of all mappings is left out."""
         starts, ends = taken.mappings["start"], taken.mappings["end"]
         low, high, _ = cut(start, end, np.union1d(starts, ends))
         row = np.maximum(np.searchsorted(starts, low, "right") - 1, 0)
@@ -207,7 +208,7 @@ class _Pages:
         return _Pages(self.taken, self.start[mask], self.end[mask], self.row[mask])
 
     def _sections(self) -> list[tuple[str, str, int]]:
-        """The image section that each page begins in; its module where no plugin tells sections."""
+        """The image section in which each page begins; the module where no plugin knows sections."""
         page = self.taken.page_size
         pages = ((self.end - self.start) // np.uint64(page)).astype(np.int64)
         nth = np.arange(pages.sum()) - np.repeat(np.cumsum(pages) - pages, pages)

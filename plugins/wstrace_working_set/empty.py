@@ -1,4 +1,4 @@
-"""wstrace.empty_working_set(): takes a process's pages out of memory, and tells what stayed and why."""
+"""wstrace.empty_working_set(): takes a process's pages out of memory, and reports what stayed and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wstrace.schema import NOT_RESIDENT, PAGE_SWAPPED
 class Emptied:
     """What empty_working_set() did, in bytes.
 
-    before, after: resident set. stayed: reason -> bytes. swap_out: bytes that went to swap space meanwhile.
+    before, after: resident set. stayed: reason -> bytes. swap_out: bytes that were swapped out meanwhile.
     left and after need not add up to before: a running process brings pages in again.
     """
 
@@ -30,23 +30,23 @@ class Emptied:
 
     @property
     def left(self) -> int:
-        """Bytes less in memory than before."""
+        """Bytes by which the resident set shrank."""
         return self.before - self.after
 
 
 def empty_working_set(pid: int | None = None, *, others: bool = False) -> Emptied:
-    """Asks the system to take every page of a process out of memory; no data is touched, only time is lost.
+    """Asks the system to take every page of a process out of memory; no data is changed, only time is lost.
 
-    Linux: process_madvise(MADV_PAGEOUT), which takes out what is mapped once and clean or swappable, and reports
-    success whatever it did: the pages are read again to tell. Windows: EmptyWorkingSet.
+    Linux: process_madvise(MADV_PAGEOUT), which takes out pages that are mapped once and clean or swappable. It reports
+    success whatever it did, so the pages are read again. Windows: EmptyWorkingSet.
 
     Args:
-        pid: whose; None = the calling process.
+        pid: the process; None = the calling process.
         others: also when the process belongs to another user.
 
     Raises:
-        TargetExited: the process is gone.
-        Unavailable: the system refuses, or it is another user's and others is False.
+        TargetExited: the process has ended.
+        Unavailable: the system refuses, or the process is another user's and others is False.
     """
     from wstrace_working_set.backend import backend
 

@@ -16,20 +16,21 @@ from wstrace_working_set.working_set import read
 if TYPE_CHECKING:
     from wstrace_working_set.backend import HeldSpace, Keeper
 
-_FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.5  # between two looks whether the target executes another program, doubled
+# between two checks whether the target executes another program; doubled each time
+_FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.5
 
 
 class FinalSnapshotSource(Source):
-    """Runs of resident pages of the launched target at its exit, or at the end of the trace when it still runs.
+    """Runs of resident pages of the launched target at its exit, or at the end of the trace if it still runs.
 
-    Part of every trace of a launched command where the system lets its memory be kept over its end (Linux: root, or
-    vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd); gives nothing elsewhere, and nothing of a process
-    that was attached. Costs one snapshot, 10 ms for each GiB in memory, and a process that waits. Children are not
-    held: `working_set` sees them.
+    Part of every trace of a launched command where the system lets its memory outlive it (Linux: root, or
+    vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd). Elsewhere, and for an attached process, it emits
+    nothing. It costs one snapshot, 10 ms per GiB in memory, and a process that waits. Children are not held;
+    `working_set` sees them.
 
     Args:
-        longest: seconds that a target is held at most; it has no snapshot after them. The process that keeps its memory
-            cannot be frozen meanwhile: a machine does not suspend, a container does not pause.
+        longest: seconds for which a target is held at most; after that it has no snapshot. Meanwhile the process that
+            keeps its memory cannot be frozen: a machine does not suspend, a container does not pause.
     """
 
     name: ClassVar[str] = "final_snapshot"
@@ -39,19 +40,19 @@ class FinalSnapshotSource(Source):
     def __init__(self, *, longest: float = 600.0) -> None:
         self._longest = longest
         self._keepers: dict[Target, Keeper] = {}
-        self._spaces: dict[Target, HeldSpace] = {}  # what is held of each
+        self._spaces: dict[Target, HeldSpace] = {}  # the held address space of each target
         self._pause, self._until = _FIRST_SECONDS, 0.0
         self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
 
     @classmethod
     def probe(cls) -> Level:
-        """full, or none with what lifts it: tried on the calling process."""
+        """full, or none with what would lift it; tried on the calling process."""
         from wstrace_working_set.backend import backend
 
         return backend().probe_keeper()
 
     def start(self, context: Context) -> None:
-        """Makes a keeper for each launched target: they have executed their command when drain() is called."""
+        """Starts a keeper for each launched target; they have executed their command when drain() is called."""
         from wstrace_working_set.backend import backend
 
         self._context = context
@@ -62,7 +63,7 @@ class FinalSnapshotSource(Source):
         self._until = time.monotonic() + self._longest
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """The snapshot of a target that has ended; waits for that at most timeout seconds."""
+        """The snapshot of a target that has ended; waits at most timeout seconds for that."""
         until = time.monotonic() + min(timeout, self._pause)
         self._pause = min(self._pause * 2, _MOST_SECONDS)
         for target in list(self._keepers):
@@ -74,7 +75,7 @@ class FinalSnapshotSource(Source):
                 yield from self._taken(target)
 
     def stop(self) -> Iterable[Batch]:
-        """The snapshots of what still runs."""
+        """The snapshots of the targets that still run."""
         for target in list(self._keepers):
             self._hold(target)
             yield from self._taken(target)
@@ -85,22 +86,22 @@ class FinalSnapshotSource(Source):
         return not self._keepers
 
     def statistics(self) -> Mapping[str, int | float]:
-        """snapshots, missed (the program that ran last was not held at its end), pages, CPU seconds."""
+        """snapshots, missed (the last program was not held at its end), pages, CPU seconds."""
         return dict(self._counts)
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: the keeper is the parent's."""
+        """In a forked child: drops the keeper, which belongs to the parent."""
         self._keepers.clear()
 
     def _hold(self, target: Target) -> None:
-        """Holds the program that the target executes now; of one that cannot be held the keeper is given up."""
+        """Holds the program that the target executes now. If it cannot be held, gives up the target's keeper."""
         space = self._spaces.get(target)
         try:
             if space is not None and space.look():
                 return
             self._spaces[target] = self._keepers[target].hold(target.pid)
             self._pause = _FIRST_SECONDS  # a shell or `env` executes the next program soon
-        except TargetExited:  # or it executes another program at this moment: the next look tells
+        except TargetExited:  # ended, or calling execve() right now: the next check shows which
             self._spaces.pop(target, None)
         except Unavailable:
             self._give_up(target)
@@ -122,7 +123,7 @@ class FinalSnapshotSource(Source):
         space = self._spaces.get(target)
         try:
             taken = read(space, self._context.strings) if space is not None and space.look() else None
-        except Unavailable:  # the trace is whole without it
+        except Unavailable:  # the trace is complete without it
             taken = None
         if taken is None:
             self._give_up(target)

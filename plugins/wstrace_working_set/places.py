@@ -1,4 +1,4 @@
-"""Names what lies at addresses of a process by snapshots of it: `module!section(n)`, `module+0x...`, `[heap]`."""
+"""Names for addresses of a process, from snapshots of it: `module!section(n)`, `module+0x...`, `[heap]`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from wstrace.plugins import default_plugins
 from wstrace.schema import PAGE_FAULT
 from wstrace_working_set.working_set import WorkingSet
 
-KERNEL = 1 << 63  # both systems' 64-bit kernels live in the upper half
+KERNEL = 1 << 63  # the 64-bit kernels of both systems use the upper half
 
 
 def places(addresses: NDArray[Any], snapshots: Sequence[WorkingSet]) -> list[Place | str]:
-    """What lies at each address, by the first snapshot in which it is mapped.
+    """What lies at each address, from the first snapshot in which it is mapped.
 
     Args:
         addresses: u64, shape (n,).
-        snapshots: of one living process, with one Dictionary, the most trusted first.
+        snapshots: of one live process, with one shared Dictionary, the most trusted one first.
     """
     strings = snapshots[0].strings
     resolvers = {name: cls() for name, cls in default_plugins().resolvers.items()}

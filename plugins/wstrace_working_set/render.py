@@ -1,4 +1,4 @@
-"""A working set in the cells of a table: strips of residency, protections, and a line for each run of pages."""
+"""A working set as the cells of a table: strips of residency, protections, and one line per run of pages."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from wstrace_os.intervals import overlap
 from wstrace_working_set.working_set import WorkingSet
 
 STRIP = 24
-#: the colour of a kind of memory
+#: the colour of each kind of memory
 STYLES = {"file": "blue", "anon": "yellow", "heap": "red", "stack": "magenta", "shared memory": "cyan"}
 
 
 def strips(taken: WorkingSet, *, unicode: bool) -> list[str]:
-    """A strip for each mapping: its addresses from left to right, dark where pages are resident."""
+    """One strip per mapping: its addresses from left to right, dark where pages are resident."""
     start, end = taken.mappings["start"], taken.mappings["end"]
     low = taken.runs["start"][taken.resident]
     high = low + taken.runs["pages"][taken.resident].astype("<u8") * np.uint64(taken.page_size)
@@ -45,7 +45,7 @@ def strips(taken: WorkingSet, *, unicode: bool) -> list[str]:
 
 
 def protections(flags: NDArray[Any]) -> list[str]:
-    """RO, RW or CW (copy on write) of each run; -- for what may neither be read nor written."""
+    """RO, RW or CW (copy on write) for each run; -- for pages that may be neither read nor written."""
     cow, write, read = (flags & PAGE_COPY_ON_WRITE) != 0, (flags & PAGE_WRITE) != 0, (flags & PAGE_READ) != 0
     names: list[str] = np.select([cow, write, read], ["CW", "RW", "RO"], "--").tolist()
     return names

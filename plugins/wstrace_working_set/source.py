@@ -15,22 +15,22 @@ from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
 from wstrace_working_set.working_set import WorkingSet, working_set
 
-_FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between the snapshots of a launched process, doubled each time
+_FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between snapshots of a launched process; doubled each time
 
 
 class WorkingSetSource(Source):
     """Runs of resident pages with their attributes, of the targets and their children.
 
-    A snapshot costs about 10 ms for each GiB in memory. A process that has ended cannot be read any more: its last
-    snapshot is the last one that the interval took; how long before the end stands in the fact `snapshot_age_ms`. The
-    launched target itself is read at its exit by `final_snapshot`, where that can be.
+    A snapshot costs about 10 ms per GiB in memory. A process that has ended cannot be read any more: its last snapshot
+    is the last one that the interval took; the fact `snapshot_age_ms` says how long before the end that was. The
+    launched target itself is read at its exit by `final_snapshot`, where possible.
 
     Args:
-        interval: seconds between two snapshots, 0 = one snapshot; unless given, an attached process is read at the
-            start and at the end, a launched one after 50 ms, 100 ms, 200 ms ... and then every second.
-        keep: all snapshots, or only the last one of each process, given out when the session stops.
-        shares: also how many mappings each page has (Linux: /proc/kpagecount, root only).
-        max_cpu: at most this part of one CPU; the interval is stretched to hold it.
+        interval: seconds between two snapshots, 0 = one snapshot; by default an attached process is read at the start
+            and at the end, a launched one after 50 ms, 100 ms, 200 ms ... and then every second.
+        keep: all snapshots, or only the last one of each process, emitted when the session stops.
+        shares: also count the mappings of each page (Linux: /proc/kpagecount, root only).
+        max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
     """
 
     name: ClassVar[str] = "working_set"
@@ -81,7 +81,7 @@ class WorkingSetSource(Source):
         self._due = time.monotonic() + (min(self._pause, _FIRST_SECONDS) if launched else 0)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """The snapshots that are due; waits for them at most timeout seconds."""
+        """The snapshots that are due; waits at most timeout seconds for them."""
         wait = self._due - time.monotonic()
         if self._finished or wait > timeout:
             time.sleep(timeout)
@@ -104,15 +104,15 @@ class WorkingSetSource(Source):
 
     @property
     def finished(self) -> bool:
-        """True after the one snapshot, when no interval was asked for."""
+        """True after the single snapshot, when no interval was set."""
         return self._finished
 
     def statistics(self) -> Mapping[str, int | float]:
-        """snapshots, processes missed (they had ended), pages, CPU seconds."""
+        """snapshots, missed processes (they had ended), pages, CPU seconds."""
         return dict(self._counts)
 
     def _sample(self) -> Iterator[Batch]:
-        """A snapshot of every process; then the next one's time, by what this one cost."""
+        """Takes a snapshot of every process, then sets the time of the next one from what this one cost."""
         cost = 0.0
         for pid in self._pids():
             try:

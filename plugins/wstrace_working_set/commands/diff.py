@@ -1,4 +1,4 @@
-"""`wstrace diff A.wst B.wst`: what the second trace's last snapshot has more or less than the first's."""
+"""`wstrace diff A.wst B.wst`: what the second trace's last snapshot has more or less than that of the first."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
 
 
 def _ask(pid: int) -> None:
-    """Asks on the terminal. Raises UsageError where nobody can answer."""
+    """Asks for confirmation on the terminal. Raises UsageError without a terminal."""
     import sys
 
     from wstrace_working_set.backend import backend

@@ -57,7 +57,7 @@ def _size(n_bytes: int | None) -> str:
 
 
 def _processes() -> Iterator[ProcessRow]:
-    """Every process with an address space; one that ends meanwhile is left out, one that refuses is not."""
+    """Every process with an address space, including those that refuse; one that ends meanwhile is left out."""
     from wstrace_working_set.backend import backend
 
     system = backend()

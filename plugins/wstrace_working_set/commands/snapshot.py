@@ -57,7 +57,7 @@ def snapshot(
 
 
 def _runs(taken: WorkingSet, pages: bool, top: int | None) -> TextTable:
-    """A line for each run of pages, or each page."""
+    """One line per run of pages, or per page."""
     from wstrace_working_set.render import details
 
     shares = [Column("maps", "text")] if "shares" in taken.runs else []
@@ -68,7 +68,7 @@ def _runs(taken: WorkingSet, pages: bool, top: int | None) -> TextTable:
 
 
 def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None, *, unicode: bool) -> TextTable:
-    """Resident, private, shared and mapped bytes of each owner; of mappings with their strips of residency."""
+    """Resident, private, shared and mapped bytes of each owner; for mappings, with their strips of residency."""
     from wstrace_working_set.render import STYLES, strips
 
     owners = [owner for owner in _by(taken, by) if owner.resident or by == "mapping"]
@@ -97,7 +97,7 @@ def _by(taken: WorkingSet, by: SnapshotBy) -> list[Owner]:
 
 
 def _totals(taken: WorkingSet) -> str:
-    """Total / Private / Shared / Page tables, and what no total counts."""
+    """Total / Private / Shared / Page tables, and what is in no total."""
     parts = [("Total", taken.total_bytes), ("Private", taken.private_bytes), ("Shared", taken.shared_bytes),
              ("Page tables", taken.page_table_bytes), ("Swapped", taken.swapped_bytes or None),
              ("Large pages", taken.large_bytes or None)]  # fmt: skip
@@ -106,7 +106,7 @@ def _totals(taken: WorkingSet) -> str:
 
 
 def _facts(taken: WorkingSet, by: SnapshotBy | None) -> dict[str, Any]:
-    """The snapshot as JSON takes it; sizes in bytes."""
+    """The snapshot as values for JSON; sizes in bytes."""
     from wstrace_working_set.render import protections
 
     facts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Working sets on Linux: the half that opens processes, tells what works here, and keeps an address space."""
+"""Working sets on Linux: the backend, which opens processes, says what works here, and keeps an address space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ descendants = procfs.descendants
 
 
 def probe() -> Level:
-    """full with PAGEMAP_SCAN, `pagemap` before Linux 6.7 (huge and zero pages are then not told)."""
+    """full with PAGEMAP_SCAN; `pagemap` before Linux 6.7, where huge and zero pages cannot be distinguished."""
     with Space(os.getpid()) as space:
         space.runs(space.mappings(Dictionary()))
         if space.scans:
@@ -27,7 +27,7 @@ def probe() -> Level:
 
 
 def probe_keeper() -> Level:
-    """full, or none with the reason: tried on the calling process."""
+    """full, or none with the reason; tried on the calling process."""
     try:
         keeper = make_keeper()
         try:
@@ -40,12 +40,12 @@ def probe_keeper() -> Level:
 
 
 def make_keeper() -> Keeper:
-    """What keeps a process's address space over its end. Raises Unavailable."""
+    """Makes a keeper for a process's address space. Raises Unavailable."""
     return Keeper()
 
 
 def listed() -> Iterator[tuple[int, str, str, int]]:
-    """(pid, name, user, resident bytes) of every process with an address space; user is "" where it is not told."""
+    """(pid, name, user, resident bytes) of every process with an address space; user is "" where not readable."""
     import psutil
 
     for process in psutil.process_iter():
@@ -57,12 +57,12 @@ def listed() -> Iterator[tuple[int, str, str, int]]:
             user = process.username()
         except (psutil.Error, OSError, KeyError):
             user = ""
-        if resident:  # else a kernel thread or a zombie
+        if resident:  # otherwise it is a kernel thread or a zombie
             yield process.pid, name, user, resident
 
 
 def private_and_large(pid: int) -> tuple[int | None, int | None]:
-    """Bytes of a process that no other process has, and of large pages (hugetlb), which no resident set counts."""
+    """Bytes of a process that no other process has, and of large pages (hugetlb), which no resident set includes."""
     try:
         sums = smaps.rollup(pid)
     except Unavailable:

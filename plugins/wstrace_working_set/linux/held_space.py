@@ -1,7 +1,8 @@
-"""An address space that stays after its process has ended, on Linux: what was resident at the exit can still be read.
+"""An address space that outlives its process on Linux: what was resident at the exit can still be read.
 
-The target notices nothing: no signal, no stop, no ptrace; only its memory is freed when we let go, or die (keeper.py
-tells how). Its files in /proc, opened before, answer for a zombie too: a launched target is one until the trace closes.
+The target does not notice: there is no signal, no stop and no ptrace; its memory is freed only when we release it or
+end (keeper.py explains how). Its files in /proc, opened before, also work for a zombie, which a launched target is
+until the trace closes.
 
 Source: userfaultfd(2); fs/proc/task_mmu.c.
 """
@@ -23,18 +24,18 @@ from wstrace_working_set.working_set import Totals
 _os: Any = os  # their POSIX half is not typed where mypy checks for Windows
 _signal: Any = signal
 _socket: Any = socket
-_SECONDS = 5.0  # for the keeper to answer: it needs 25 ms to start
+_SECONDS = 5.0  # for the keeper's answer: it needs 25 ms to start
 
 
 class Keeper:
     """The process that keeps the address space of one process at a time; see keeper.py.
 
     Raises:
-        Unavailable: the kernel may not be made to wait; says what lifts it.
+        Unavailable: the kernel may not be made to wait; the message says what lifts it.
     """
 
     def __init__(self) -> None:
-        os.close(userfaultfd.create())  # tried here, where a refusal can be told
+        os.close(userfaultfd.create())  # tried here, where a refusal can be reported
         self._socket, theirs = _socket.socketpair()
         self._socket.settimeout(_SECONDS)
         words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(userfaultfd.system_call())]
@@ -46,17 +47,17 @@ class Keeper:
                 self._socket.close()
                 raise Unavailable(f"cannot start {sys.executable}: {error.strerror}") from None
         try:
-            self._answer()  # it is ready: else a command of 20 ms would end before it is held
+            self._answer()  # wait until it is ready: otherwise a command of 20 ms would end before it is held
         except BaseException:
             self.close()
             raise
 
     def hold(self, pid: int) -> HeldSpace:
-        """The address space that the process has now; the one held before is let go.
+        """Holds the process's current address space, and releases the one held before.
 
         Raises:
-            TargetExited: the process is gone.
-            Unavailable: it belongs to someone else.
+            TargetExited: the process has ended.
+            Unavailable: it belongs to another user.
         """
         return HeldSpace(pid, self)
 
@@ -64,8 +65,8 @@ class Keeper:
         """Keeps the address space of that open pagemap.
 
         Raises:
-            ProcessLookupError: it is gone.
-            Unavailable: the keeper is.
+            ProcessLookupError: the address space has ended.
+            Unavailable: the keeper has ended.
         """
         try:
             _socket.send_fds(self._socket, [b"k"], [pagemap])
@@ -84,7 +85,7 @@ class Keeper:
         return answer
 
     def close(self) -> None:
-        """Lets the address space go; again is no error."""
+        """Releases the address space; may be called again."""
         if self._pid:
             self._socket.close()
             os.kill(self._pid, _signal.SIGKILL)
@@ -97,7 +98,7 @@ def _silent(why: str) -> Unavailable:
 
 
 class HeldSpace(Space):
-    """A Space that outlives its process, as long as its keeper keeps it."""
+    """A Space that outlives its process for as long as its keeper keeps it."""
 
     def __init__(self, pid: int, keeper: Keeper) -> None:
         self._seen, self._last_status = procfs.stat(pid), procfs.status(pid)
@@ -106,7 +107,7 @@ class HeldSpace(Space):
         try:
             keeper.keep(self._pagemap.fd)
             self._files = {name: _os.open(f"/proc/{pid}/{name}", _os.O_CLOEXEC) for name in ("maps", "smaps")}
-            same = self.look()  # then all that was opened belongs to one program
+            same = self.look()  # if so, everything that was opened belongs to one program
         except BaseException as error:
             self.close()
             if isinstance(error, FileNotFoundError | ProcessLookupError):
@@ -117,9 +118,9 @@ class HeldSpace(Space):
             raise TargetExited(f"process {pid} executed another program while it was opened")
 
     def look(self) -> bool:
-        """Whether this is still the process's address space, or was its last one: False after another execve().
+        """True while this is the process's address space, or was its last one; False after another execve().
 
-        Of a process that has ended only its name is left to tell.
+        Of a process that has ended only the name can still be compared.
 
         Raises:
             TargetExited: it has been reaped.
@@ -133,11 +134,11 @@ class HeldSpace(Space):
         return True
 
     def totals(self) -> Totals:
-        """Nothing: the counters that the system keeps end with the process."""
+        """No totals: the system's counters end with the process."""
         return Totals()
 
     def close(self) -> None:
-        """Closes its files; the keeper lets the memory go. Again is no error."""
+        """Closes its files; the keeper then frees the memory. May be called again."""
         for fd in self._files.values():
             os.close(fd)
         self._files = {}
@@ -147,7 +148,7 @@ class HeldSpace(Space):
         return procfs.parse_maps(self._read("maps"))
 
     def _status(self) -> dict[str, str]:
-        return self._last_status  # of a zombie it has no fields of memory
+        return self._last_status  # a zombie's status has no memory fields
 
     def _smaps(self) -> bytes:
         return self._read("smaps")

@@ -1,14 +1,14 @@
-"""A process of its own that keeps an address space alive: `python -I -S keeper.py N`, N the number of userfaultfd(2).
+"""A helper process that keeps an address space alive: `python -I -S keeper.py N`, N the number of userfaultfd(2).
 
-On its standard input, a Unix socket, it says `+` when it is ready, and to each opened /proc/PID/pagemap that it is
-handed `+` when that address space is kept, `-` when it is gone. It keeps the last one, until it is handed another, or
-the socket or it itself ends.
+Its standard input is a Unix socket. It writes `+` there when it is ready. For each opened /proc/PID/pagemap that it
+receives it answers `+` when that address space is kept, `-` when it has ended. It keeps the last one, until it receives
+another, or the socket closes, or it ends itself.
 
-A read of a pagemap keeps the address space (mmget_not_zero() in fs/proc/task_mmu.c) until its answer is copied out;
-this one is copied to a page that a userfaultfd leaves absent. Whoever waits there cannot be stopped: a signal, be it of
-Ctrl-Z or of a debugger, makes handle_userfault() (fs/userfaultfd.c) go round until the page comes, because only a fatal
-one ends a fault of kernel code. Hence a process that shares no terminal and no debugger with anyone. It imports nothing
-of ours: that makes it 20 ms, not 70.
+A read of a pagemap keeps the address space (mmget_not_zero() in fs/proc/task_mmu.c) until its answer has been copied
+out, and here it is copied to a page that a userfaultfd leaves absent. A thread that waits there cannot be stopped: on a
+signal, from Ctrl-Z or a debugger, handle_userfault() (fs/userfaultfd.c) retries until the page comes, because only a
+fatal signal ends a fault of kernel code. Hence a process that shares no terminal and no debugger with any other. It
+imports nothing of wstrace, so it starts in 20 ms, not 70.
 """
 
 # mypy: disable-error-code="attr-defined,call-arg"
@@ -34,7 +34,7 @@ _MISSING = 1  # UFFDIO_REGISTER_MODE_MISSING
 
 
 def create(number: int) -> int:
-    """A userfaultfd at which the kernel itself waits."""
+    """A userfaultfd that can make the kernel itself wait."""
     flags = os.O_CLOEXEC | os.O_NONBLOCK
     fd = ctypes.CDLL(None).syscall(number, flags)
     if fd < 0:
@@ -59,13 +59,13 @@ class Kept:
         poll.register(uffd, select.POLLIN)
         self.stays = True
         while not poll.poll(10):
-            if not self._thread.is_alive():  # there is no address space any more
+            if not self._thread.is_alive():  # the address space has ended
                 self.stays = False
                 return
-        os.read(uffd, 32)  # the message that it waits
+        os.read(uffd, 32)  # the message that the read waits
 
     def end(self) -> None:
-        """Gives the read its page."""
+        """Gives the waiting read its page."""
         if self.stays:
             fcntl.ioctl(self._uffd, _ZEROPAGE, struct.pack("QQQq", self._at, _PAGE, 0, 0))
         self._thread.join()
@@ -77,7 +77,7 @@ class Kept:
 
 
 def main() -> None:
-    """Keeps what it is handed until there is nobody to hand it anything."""
+    """Keeps what it receives until the sender has gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     uffd, kept = create(int(sys.argv[1])), None
     with socket.socket(fileno=0) as asked:
@@ -85,7 +85,7 @@ def main() -> None:
         while True:
             word, fds, _, _ = socket.recv_fds(asked, 1, 1)
             if not word:
-                os._exit(0)  # a thread that waits is ended with the process
+                os._exit(0)  # a waiting thread ends with the process
             before, kept = kept, Kept(uffd, fds[0])
             asked.sendall(b"+" if kept.stays else b"-")
             if before is not None:

@@ -1,4 +1,4 @@
-"""How many mappings each page has: /proc/kpagecount, root only. For pages that are not exclusively mapped.
+"""How many mappings each page has, from /proc/kpagecount (root only), for pages that are not exclusively mapped.
 
 Source: Linux Documentation/admin-guide/mm/pagemap.rst.
 """
@@ -15,7 +15,7 @@ from wstrace.errors import Unavailable
 from wstrace_os.linux.pagemap import EXCLUSIVE_BIT, PFN_MASK, PRESENT_BIT
 
 UNKNOWN = 255
-_GAP = 512  # pages read through rather than asked apart: a call costs as much
+_GAP = 512  # pages that are read rather than skipped: a call costs as much
 _CHUNK = 1 << 20
 
 
@@ -30,7 +30,7 @@ class MapCounts:
             raise Unavailable(f"share counts need /proc/kpagecount: {error.strerror}", remedy) from None
 
     def counts(self, entries: NDArray[Any], top: NDArray[Any]) -> NDArray[Any]:
-        """Mappings of each page as u8, 254 = as many or more, 255 = unknown.
+        """The number of mappings of each page as u8; 254 = as many or more, 255 = unknown.
 
         Args:
             entries: pagemap entries u64, shape (n,); top: their masked top bytes.
@@ -44,7 +44,7 @@ class MapCounts:
 
     def _of_frames(self, frames: NDArray[Any]) -> NDArray[Any]:
         found = np.full(len(frames), UNKNOWN, "u1")
-        first = 1 if frames[0] == 0 else 0  # frame 0 = the kernel hides the number
+        first = 1 if frames[0] == 0 else 0  # frame 0 means that the kernel hides the number
         cuts = np.flatnonzero(np.diff(frames[first:]) > _GAP) + 1 + first
         for low, high in zip([first, *cuts], [*cuts, len(frames)], strict=True):
             for at in range(low, high, _CHUNK):

@@ -1,4 +1,4 @@
-"""pagemap entries -> runs of pages with equal attributes. Columns only: a page costs no Python object.
+"""pagemap entries -> runs of pages with equal attributes, in columns only: no Python object per page.
 
 Source: Linux Documentation/admin-guide/mm/pagemap.rst.
 """
@@ -47,17 +47,17 @@ from wstrace_working_set.linux.kpagecount import MapCounts
 Columns = dict[str, NDArray[Any]]
 Entries = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # as Pagemap.entries
 _TOP = PRESENT_BIT | SWAPPED_BIT | FILE_BIT | EXCLUSIVE_BIT
-_GAP = 256 * PAGE  # absent pages read through rather than asked around: 8 ns each, a call costs 2 us
-CHUNK = 1 << 16  # pages read at a time: 512 KiB, which stays in the cache and hardly shows in an own snapshot
+_GAP = 256 * PAGE  # absent pages that are read rather than skipped: 8 ns each, while a call costs 2 us
+CHUNK = 1 << 16  # pages per read: 512 KiB, which stays in the cache and is hardly visible in a snapshot of ourselves
 
 
 class Spans:
-    """Where pagemap is to be read: start, end and row (index into the mappings) of each span, sorted.
+    """The parts of pagemap to read: start, end and row (index into the mappings) of each span, sorted.
 
     Args:
         mappings: columns start and end, sorted.
         wanted: mask of the mappings to read.
-        windows: REGION rows outside of which nothing is present; None = read the mappings as a whole.
+        windows: REGION rows outside of which nothing is present; None = read whole mappings.
     """
 
     def __init__(self, mappings: Columns, wanted: NDArray[Any], windows: NDArray[Any] | None) -> None:
@@ -74,7 +74,7 @@ class Spans:
 def _clip(
     start: NDArray[Any], end: NDArray[Any], rows: NDArray[Any], windows: NDArray[Any]
 ) -> tuple[NDArray[Any], ...]:
-    """The windows, near ones joined, cut at the mappings' borders."""
+    """The windows, joined where they are close, and cut at the mappings' borders."""
     if not len(windows) or not len(rows):
         return start[:0], end[:0], rows[:0]
     apart = np.flatnonzero(windows["start"][1:] > windows["end"][:-1] + np.uint64(_GAP))
@@ -102,8 +102,8 @@ def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDA
 def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: MapCounts | None) -> Columns:
     """Runs of present, swapped or guard pages: start, pages, row, top and, with a counter, shares.
 
-    top is the top byte of the entries, masked. A guard page has GUARD_BIT alone, a swapped one SWAPPED_BIT, and
-    PROTECTED_BIT beside it where it is open whether anything is swapped out there: see settle().
+    top is the masked top byte of the entries. A guard page has only GUARD_BIT, a swapped one SWAPPED_BIT, plus
+    PROTECTED_BIT where it is uncertain whether anything is swapped out there: see settle().
 
     Args:
         entries: Pagemap.entries.
@@ -111,7 +111,7 @@ def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: 
         counter: counts the sharers.
 
     Raises:
-        EOFError: pagemap ended early: the address space is gone.
+        EOFError: pagemap ended early: the address space has ended.
     """
     borders = np.empty(0, "<u8") if special is None else np.concatenate([special["start"], special["end"]])
     borders.sort()
@@ -133,7 +133,7 @@ def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: 
 
 
 def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDArray[Any], pages: int) -> NDArray[Any]:
-    """The entries of the spans, one behind the other; adjacent spans are read with one call."""
+    """The entries of all spans, concatenated; adjacent spans are read with one call."""
     first = np.flatnonzero(np.r_[True, start[1:] != end[:-1]])
     held = entries(start[first], np.diff(offsets[first], append=pages))
     if len(held) != pages:
@@ -143,7 +143,7 @@ def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDA
 
 def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row: NDArray[Any], borders: NDArray[Any],
           counter: MapCounts | None) -> Columns:  # fmt: skip
-    """The runs of the spans whose entries stand at these offsets."""
+    """The runs of the spans whose entries start at these offsets."""
     top = _tops(entries)
     edge = np.empty(len(top), bool)
     edge[1:] = top[1:] != top[:-1]
@@ -171,7 +171,7 @@ def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row
 
 
 def _tops(entries: NDArray[Any]) -> NDArray[Any]:
-    """The masked top byte of each entry, and of what only looks swapped what it is: see read()."""
+    """The masked top byte of each entry, corrected for entries that only look swapped: see read()."""
     whole = entries.view("u1")[7::8]
     top: NDArray[Any] = whole & np.uint8(_TOP)
     rows = np.flatnonzero(top & SWAPPED_BIT)
@@ -187,16 +187,16 @@ def _tops(entries: NDArray[Any]) -> NDArray[Any]:
 
 
 def settle(found: Columns, mappings: Columns, swapped: Callable[[], Mapping[int, int]]) -> Columns:
-    """The runs without those of which an unprivileged reader cannot see that nothing is swapped out there.
+    """The runs without those that look swapped out to an unprivileged reader and are not.
 
-    A userfaultfd's write protection of a page that was never there looks to him like that of a page that is swapped
-    out. What is swapped out in the whole mapping tells which it is, unless both stand in one mapping: then all of them
-    count as swapped.
+    To him a page that was never there, under a userfaultfd's write protection, looks like a swapped-out page. The
+    number of bytes swapped out in the whole mapping decides, unless a mapping has both kinds: then all of them count as
+    swapped.
 
     Args:
-        found: what read() gave.
+        found: the result of read().
         mappings: column start.
-        swapped: gives the bytes swapped out of the mapping that begins at an address; only asked where it is open.
+        swapped: returns the bytes swapped out per mapping, by its start; only called where it is uncertain.
     """
     top, row, pages = found["top"], found["row"], found["pages"].astype(np.float64)
     open_ = (top & PROTECTED_BIT) != 0
@@ -212,19 +212,19 @@ def settle(found: Columns, mappings: Columns, swapped: Callable[[], Mapping[int,
 def attributes(
     found: Columns, mappings: Columns, special: NDArray[Any] | None, locked: NDArray[Any], large: NDArray[Any]
 ) -> Columns:
-    """The runs with their flags; what is no memory of the process (vvar, device memory) left out.
+    """The runs with their flags, without what is no memory of the process (vvar, device memory).
 
     Args:
-        found: what read() gave.
+        found: the result of read().
         mappings: column flags.
-        special: REGION rows of huge and zero pages; None = the kernel does not tell.
-        locked: mask of the mappings that are locked; large: of those of hugetlb.
+        special: REGION rows of huge and zero pages; None = the kernel does not report them.
+        locked: mask of the locked mappings; large: mask of the hugetlb mappings.
     """
     top, row = found["top"], found["row"]
     mapping = mappings["flags"][row]
     present, file = (top & PRESENT_BIT) != 0, (top & FILE_BIT) != 0
     exclusive, private = (top & EXCLUSIVE_BIT) != 0, (mapping & MAP_SHARED) == 0
-    # pages without a struct page: no mm counter holds them, and no page of a shared mapping is anonymous
+    # pages without a struct page: they are in no mm counter, and no page of a shared mapping is anonymous
     no_page = present & ~file & ~exclusive & (~private | ((mapping >> KIND_SHIFT) & 15 == KIND_VDSO))
     huge, zero = _special(found["start"], special)
     cow = present & private & ((mapping & MAP_WRITE) != 0) & (file | ~exclusive | zero)
@@ -244,7 +244,7 @@ def attributes(
 
 
 def _special(start: NDArray[Any], special: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Masks: these runs are huge; these are the zero page."""
+    """Masks of the runs that are huge, and of those that are the zero page."""
     if special is None or not len(special):
         none = np.zeros(len(start), bool)
         return none, none
@@ -255,7 +255,7 @@ def _special(start: NDArray[Any], special: NDArray[Any] | None) -> tuple[NDArray
 
 
 def _join(columns: Columns) -> Columns:
-    """Adjacent runs that are alike made one: where a chunk of reading had cut them."""
+    """Joins adjacent equal runs, which the chunks of reading had cut."""
     start, pages = columns["start"], columns["pages"]
     if len(start) < 2:
         return columns

@@ -1,7 +1,7 @@
-"""Taking pages out on Linux: process_madvise(MADV_PAGEOUT), which never touches data; and why a page stayed.
+"""Takes pages out of memory on Linux by process_madvise(MADV_PAGEOUT), which never touches data; why a page stayed.
 
-MADV_PAGEOUT reports full success also for what it left in memory, so only a rescan tells. MADV_DONTNEED is not used: on
-a private copy (RELRO, anonymous memory) it throws data away and crashes the process.
+MADV_PAGEOUT reports full success also for pages that it left in memory, so only a rescan shows the result.
+MADV_DONTNEED is not used: on a private copy (RELRO, anonymous memory) it discards data and crashes the process.
 
 Source: process_madvise(2), madvise(2); mm/madvise.c can_madv_lru_vma(), madvise_cold_or_pageout_pte_range().
 """
@@ -61,18 +61,18 @@ def page_out(pid: int, runs: dict[str, NDArray[Any]]) -> None:
             done = _syscall(_SYS_PROCESS_MADVISE, pidfd, some.ctypes.data, len(some), _MADV_PAGEOUT, 0)
             if done < 0:
                 _check(pid, libc.last_error())
-                at += 1  # a mapping that cannot be paged out (device memory): the rescan tells
-            else:  # it stops at the first range that it refuses; the error comes when that one is first
+                at += 1  # a mapping that cannot be paged out (device memory): the rescan will show it
+            else:  # the call stops at the first range that it refuses; it fails only when that range is the first one
                 at += max(int(np.searchsorted(np.cumsum(some["len"]), done, "right")), 1)
     finally:
         os.close(pidfd)
 
 
 def _ranges(runs: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """Adjacent runs joined, as iovecs; what cannot be paged out is left out."""
+    """Joins adjacent runs into iovecs, without pages that cannot be paged out."""
     kept = (runs["flags"] & (PAGE_LOCKED | NOT_RESIDENT)) == 0
     start, length = runs["start"][kept], runs["pages"][kept].astype("<u8") * np.uint64(PAGE)
-    row = runs["row"][kept]  # a range over two mappings would stop at the border of one that is refused
+    row = runs["row"][kept]  # a range over two mappings would stop at the border if the second one is refused
     first = np.flatnonzero(np.r_[True, (start[1:] != start[:-1] + length[:-1]) | (row[1:] != row[:-1])][: len(start)])
     vectors = np.empty(len(first), IOVEC)
     vectors["base"] = start[first]

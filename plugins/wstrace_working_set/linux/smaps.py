@@ -1,4 +1,4 @@
-"""What /proc/PID/smaps tells of a mapping and maps does not: VmFlags, Swap. Asked rarely: the kernel walks all pages.
+"""What /proc/PID/smaps has and maps lacks: VmFlags, Swap. Read rarely, because the kernel walks all pages for it.
 
 Source: Linux Documentation/filesystems/proc.rst, "VmFlags"; fs/proc/task_mmu.c show_smap().
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import procfs
 
-#: how a mapping's first line begins; what follows is the name of a file, which may hold anything but a newline
+#: the beginning of a mapping's first line; after it comes a file name, which may hold anything but a newline
 _MAPPING = re.compile(rb"([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] ")
 
 

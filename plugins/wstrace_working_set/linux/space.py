@@ -1,7 +1,7 @@
-"""An opened process on Linux: /proc/PID/pagemap for what pages are, PAGEMAP_SCAN (6.7) for where, huge and zero ones.
+"""An opened process on Linux: pagemap says what pages are, PAGEMAP_SCAN (6.7) where they are, huge and zero ones too.
 
-pagemap costs 34 ns a present and 8 ns an absent page, PAGEMAP_SCAN without PAGE_IS_FILE 12 ns a present one and nothing
-for an absent table: so where memory is sparse PAGEMAP_SCAN finds the windows that pagemap is then read in.
+pagemap costs 34 ns per present and 8 ns per absent page. PAGEMAP_SCAN without PAGE_IS_FILE costs 12 ns per present page
+and nothing for an absent table. So where memory is sparse, PAGEMAP_SCAN finds the windows in which pagemap is read.
 
 Source: Linux Documentation/admin-guide/mm/pagemap.rst, Documentation/filesystems/proc.rst.
 """
@@ -76,7 +76,7 @@ class Space:
         pageout.page_out(self.pid, runs)
 
     def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[Any], tuple[str, ...]]:
-        """A reason for each run that is still there."""
+        """The reason why each run is still in memory."""
         return pageout.why_stayed(mappings, runs)
 
     def owned(self) -> bool:
@@ -104,7 +104,7 @@ class Space:
         return smaps.read(self.pid)
 
     def _gone(self) -> TargetExited:
-        """The address space that was opened holds nothing any more: the process ended or executed another program."""
+        """The error for an opened address space that holds nothing any more: the process ended or called execve()."""
         try:
             ended = procfs.stat(self.pid).gone
         except TargetExited:
@@ -113,11 +113,11 @@ class Space:
         return TargetExited(f"process {self.pid} ({self.name}) {now} while it was read")
 
     def _sparse(self, mappings: Columns, status: dict[str, str]) -> bool:
-        """True when more than half of what is mapped is absent."""
+        """True when more than half of the mapped memory is absent."""
         return 2 * (_kilobytes(status, "VmRSS") or 0) < int((mappings["end"] - mappings["start"]).sum())
 
     def _special(self, mappings: Columns, status: dict[str, str]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Masks of the mappings that are locked and of those of hugetlb; smaps is read only when there is one."""
+        """Masks of the locked and of the hugetlb mappings; smaps is read only if there is one."""
         none = np.zeros(len(mappings["start"]), bool)
         if not (_kilobytes(status, "VmLck") or _kilobytes(status, "HugetlbPages")):
             return none, none
