@@ -173,9 +173,10 @@ class Batch:
         source: the name of the source.
         strings: the Dictionary that `str` columns point into; the batch may read its first `names` codes.
         snapshot: which part of which snapshot it is, of a stream of snapshots.
+        rows: how many it has: a batch without columns cannot tell it by them. None = what the columns say.
 
     Raises:
-        ValueError: columns of unequal length or more than one dimension.
+        ValueError: columns of unequal length, of another one than `rows`, or of more than one dimension.
     """
 
     __slots__ = ("_columns", "_n", "lost", "names", "schema", "snapshot", "source", "strings", "window")
@@ -191,8 +192,11 @@ class Batch:
         strings: Dictionary | None = None,
         names: int | None = None,
         snapshot: SnapshotPart | None = None,
+        rows: int | None = None,
     ) -> None:
         sizes = {array.shape for array in columns.values()}
+        if rows is not None:
+            sizes.add((rows,))
         if len(sizes) > 1 or any(len(shape) != 1 for shape in sizes):
             raise ValueError(f"{schema.name}: columns of unequal shape: {sorted(sizes)}")
         self.schema = schema
@@ -232,15 +236,18 @@ class Batch:
 
     def take(self, rows: NDArray[Any] | slice) -> Batch:
         """Those rows (a mask, indices or a slice): the only subsetting. Loss stays with the original."""
-        return self._like({name: array[rows] for name, array in self._columns.items()}, lost=0)
+        taken = {name: array[rows] for name, array in self._columns.items()}
+        return self._like(taken, lost=0, rows=None if taken else _count(rows, self._n))
 
     def only(self, names: Iterable[str]) -> Batch:
         """The same batch with these of its columns; one that it lacks is left out."""
-        return self._like({name: self._columns[name] for name in names if name in self._columns}, lost=self.lost)
+        return self._like(
+            {name: self._columns[name] for name in names if name in self._columns}, lost=self.lost, rows=self._n
+        )
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> Batch:
         """The same batch with further columns; one that stands already is left as it is (a replay knows better)."""
-        return self._like({**columns, **self._columns}, lost=self.lost)
+        return self._like({**columns, **self._columns}, lost=self.lost, rows=self._n)
 
     def recode(self, strings: Dictionary | None = None, **spaces: Recoding) -> Batch:
         """The same rows with their ids in other id spaces.
@@ -255,9 +262,11 @@ class Batch:
         if not spaces:
             return self
         columns = recoded(self.schema, self._columns, spaces)
-        return self._like(columns, lost=self.lost, strings=strings)
+        return self._like(columns, lost=self.lost, rows=self._n, strings=strings)
 
-    def _like(self, columns: Mapping[str, NDArray[Any]], *, lost: int, strings: Dictionary | None = None) -> Batch:
+    def _like(
+        self, columns: Mapping[str, NDArray[Any]], *, lost: int, rows: int | None, strings: Dictionary | None = None
+    ) -> Batch:
         # names is read anew: an enricher may have coined names since, and the dictionary only grows
         return Batch(
             self.schema,
@@ -267,7 +276,15 @@ class Batch:
             source=self.source,
             strings=self.strings if strings is None else strings,
             snapshot=self.snapshot,
+            rows=rows,
         )
+
+
+def _count(rows: NDArray[Any] | slice, n: int) -> int:
+    """How many of n rows a mask, indices or a slice takes."""
+    if isinstance(rows, slice):
+        return len(range(n)[rows])
+    return int(rows.sum()) if rows.dtype == bool else len(rows)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,15 +78,15 @@ class Decoder:
             return None
         self._part.unreadable.update(rows.unreadable)
         schema = self._schema_of(rows.stream, rows.columns)
-        keep = self._kept(rows.columns, rows.header)
+        keep, n = self._kept(rows), rows.n
         if keep is not None:
-            rows.columns = {name: array[keep] for name, array in rows.columns.items()}
+            rows.columns, n = {name: array[keep] for name, array in rows.columns.items()}, int(keep.sum())
         columns = self._translated(rows.columns, schema)
         if self.selection.columns is not None:
             columns = {name: columns[name] for name in self.selection.columns if name in columns}
         window = rows.window if rows.window[0] <= rows.window[1] else (rows.window[1], rows.window[0])
         return Batch(schema, columns, window=window, lost=rows.lost, source="replay",
-                     strings=self._strings,
+                     strings=self._strings, rows=n,
                      snapshot=SnapshotPart.from_dict(rows.header) if frame.kind == SNAPSHOT else None)  # fmt: skip
 
     def _rows(self, frame: Frame) -> frames.Rows:
@@ -122,12 +122,12 @@ class Decoder:
             derived = self._lookups.derived(found)
         return {**recoded(schema, found, self._lookups.spaces), **derived}
 
-    def _kept(self, columns: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> NDArray[Any] | None:
+    def _kept(self, rows: frames.Rows) -> NDArray[Any] | None:
         """Which rows are of the selection's time and processes, as a mask; None = all of them.
 
         Rows of a frame that tells no process, in no column and not in its header, are of none that was asked for.
         """
-        selection, keep = self.selection, None
+        selection, columns, keep = self.selection, rows.columns, None
         times = columns.get("time_ns")
         if times is not None and selection.start is not None:
             keep = times >= time64(selection.start)
@@ -135,8 +135,7 @@ class Decoder:
             before = times < time64(selection.end)
             keep = before if keep is None else keep & before
         if selection.pids is not None:
-            n = len(next(iter(columns.values()), ()))
-            wanted = np.full(n, header.get("pid") in selection.pids)
+            wanted = np.full(rows.n, rows.header.get("pid") in selection.pids)
             if "pid" in columns:
                 wanted = np.isin(columns["pid"], selection.pids)
             keep = wanted if keep is None else keep & wanted

@@ -132,7 +132,9 @@ class Moved:
         part = batch.snapshot
         if part is not None:
             part = replace(part, time_ns=self._time(part.time_ns), host=part.host + (self._host or 0))
-        return Batch(schema, columns, window=window, lost=batch.lost, strings=self._strings, snapshot=part)
+        return Batch(
+            schema, columns, window=window, lost=batch.lost, strings=self._strings, snapshot=part, rows=len(batch)
+        )
 
     def mark(self, mark: Mapping[str, Any]) -> dict[str, Any]:
         """A mark with its times moved."""
