@@ -74,17 +74,19 @@ class Trace(abc.ABC):
         """stream -> its schema, of those that have rows."""
         return {name: self.schema(name) for name in self.rows}
 
+    def present(self, stream: str) -> dict[str, str]:
+        """column -> its type, of all that a batch of the stream has."""
+        return types_of(self.read(Selection(stream)))
+
     def columns_of(self, stream: str, wanted: Sequence[str] | None = None) -> list[Column]:
         """The columns that a stream's batches have here, stored and derived; those wanted only, in that order.
 
-        The first batch of the stream tells; of a stream without batches, its schema.
+        They are those that any batch has; of a stream without batches, those of its schema.
         """
-        schema = self.schema(stream)
-        first = next(iter(self.batches(stream)), None)
-        found = {c.name: c for c in schema.columns if first is None or c.name in first}
-        for name in first or ():
-            if name not in found and first is not None:
-                found[name] = Column(name, _type(first[name]), "count")
+        schema, present = self.schema(stream), self.present(stream)
+        found = {c.name: c for c in schema.columns if not present or c.name in present}
+        for name, kind in present.items():
+            found.setdefault(name, Column(name, kind, "count"))
         if wanted is None:
             return list(found.values())
         return [found.get(name) or schema.column(name) or Column(name, "u32", "count") for name in wanted]
@@ -166,6 +168,11 @@ class Trace(abc.ABC):
         rows = ", ".join(f"{n:,} {stream}" for stream, n in sorted(self.rows.items())) or "no rows"
         lost = sum(n for _, _, n in self.ledger.losses())
         return f"<{type(self).__name__} {self.name}: {self.state}; {rows}; {lost:,} lost>"
+
+
+def types_of(batches: Iterable[Batch]) -> dict[str, str]:
+    """column -> its type, of all that one of the batches has."""
+    return {name: _type(array) for batch in batches for name, array in batch.columns.items()}
 
 
 def _type(array: NDArray[Any]) -> str:

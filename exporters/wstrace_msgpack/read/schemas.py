@@ -18,12 +18,14 @@ class Schemas:
     Attributes:
         unknown: semantic that this version does not know -> the columns (stream.column) that have it; they are given
             as the numbers that stand in the file.
+        present: stream -> columns that its rows have, as far as the marks say; those of older writers do not.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._streams: dict[str, Schema] = dict(STREAMS)
         self.unknown: dict[str, list[str]] = {}
+        self.present: dict[str, set[str]] = {}
 
     def __call__(self, name: str) -> Schema:
         """The schema of a stream; one without columns when nothing is known of it."""
@@ -54,7 +56,12 @@ class Schemas:
     def add_mark(self, mark: dict[str, Any]) -> None:
         """Takes a mark, when it is one that announces schemas."""
         if mark.get("m") == "schema":
-            self.add(announced_rows(mark.get("schema")), mark.get("snapshot"), mark.get("essential"))
+            announced, present = announced_rows(mark.get("schema")), mark.get("present")
+            self.add(announced, mark.get("snapshot"), mark.get("essential"))
+            words = {word for word in present if isinstance(word, str)} if isinstance(present, list) else set()
+            for name in announced.keys() & self._streams.keys():
+                known = {column.name for column in self(name).columns}
+                self.present.setdefault(name, set()).update(words & known)
 
 
 def _has(value: Any, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from wstrace.errors import TraceFileError
 from wstrace.ledger import Ledger
 from wstrace.schema import MAPPING, PROCESS, Schema
 from wstrace.table import Selection
-from wstrace.trace import Trace
+from wstrace.trace import Trace, types_of
 from wstrace.trace_info import TraceInfo
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import END, EVENTS, LIMITS, SNAPSHOT, VERSION, Limits
@@ -21,6 +22,7 @@ from wstrace_msgpack.read.description import combined, is_writers_loss, lacking,
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.schemas import Schemas
+from wstrace_msgpack.read.selection import DERIVED_FROM
 from wstrace_msgpack.read.standard_input import StandardInput
 
 
@@ -231,6 +233,24 @@ class TraceFile(Trace):
         """When it began, on the records' clock: the first clock mark, else the first row."""
         return self.parts[0].begin_ns
 
+    def present(self, stream: str) -> dict[str, str]:
+        """column -> its type: those that the file says its rows have, and those of each part's first batch."""
+        found = types_of(self._first_batches(stream))
+        told = self.schemas.present.get(stream, set())
+        for column in self.schema(stream).columns:
+            if told.issuperset(DERIVED_FROM.get(column.name, (column.name,))):
+                found.setdefault(column.name, column.type)
+        return found
+
+    def _first_batches(self, stream: str) -> Iterator[Batch]:
+        """The first batch of each part: files of older writers do not say which columns their rows have."""
+        if stream == MAPPING.name:
+            yield self.mappings
+            return
+        for part, decoder in self.decoders(Selection(stream)):
+            batches = map(decoder.batch, part.read(decoder.kinds, decoder.selection))
+            yield from itertools.islice((batch for batch in batches if batch is not None and len(batch)), 1)
+
     def schema(self, name: str) -> Schema:
         """The schema of a stream: the known one with what the file announces beside it, or all that it announces."""
         return self.schemas(name)
@@ -277,7 +297,7 @@ class TraceFile(Trace):
                 whole = whole.take(np.isin(whole["pid"], pids))
             if len(whole):
                 chosen = {name: whole[name] for name in (whole if columns is None else columns) if name in whole}
-                yield Batch(MAPPING, chosen, strings=self.strings, source="replay")
+                yield Batch(MAPPING, chosen, strings=self.strings, source="replay", rows=len(whole))
             if selection.stream == "mapping":
                 return
         for part, decoder in self.decoders(selection):

@@ -85,7 +85,7 @@ class TraceWriter:
         self._gathering: dict[str, Gathering] = {}
         self._mappings = Mappings()
         self._snapshots: dict[tuple[str, int, int, int], int] = {}
-        self._announced: dict[str, set[str]] = {}  # stream -> columns, in this part
+        self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had, in this part
         self.rows: Counter[str] = Counter()  # taken, by stream
         self.left_out: Counter[str] = Counter()  # columns of a type that the format has not
         self._clocked = time.monotonic()
@@ -269,20 +269,24 @@ class TraceWriter:
         return kept
 
     def _announce(self, schema: Schema, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Says what a stream's columns mean, before its first rows in a part; and those that enrichers added."""
-        if schema.name not in self._announced:
-            self._announced[schema.name] = set()
-            self._announce_rows(schema, frames.schema_rows(schema))
-        told = self._announced[schema.name]
-        if new := [name for name in columns if name not in told]:
-            self._announce_rows(
-                schema, [[name, TYPES[columns[name].dtype.newbyteorder("<").str], "count"] for name in new]
-            )
+        """Says what a stream's columns mean, before its first rows in a part; and which of them rows have from here on.
 
-    def _announce_rows(self, schema: Schema, rows: list[list[str]]) -> None:
-        self._announced[schema.name].update(name for name, _, _ in rows)
+        A batch may have columns that those before it lacked: known ones, and ones that enrichers added.
+        """
+        name = schema.name
+        if name not in self._announced:
+            self._announced[name] = set()
+            known = [column for column in columns if schema.column(column) is not None]
+            self._announce_rows(schema, frames.schema_rows(schema), known)
+        if new := [column for column in columns if column not in self._announced[name]]:
+            added = [column for column in new if schema.column(column) is None]
+            types = [TYPES[columns[column].dtype.newbyteorder("<").str] for column in added]
+            self._announce_rows(schema, [[*row, "count"] for row in zip(added, types, strict=True)], new)
+
+    def _announce_rows(self, schema: Schema, rows: list[list[str]], present: list[str]) -> None:
+        self._announced[schema.name].update(present)
         kinds = {word: [schema.name] for word in ("snapshot", "essential") if getattr(schema, word)}
-        self.mark("schema", schema={schema.name: rows}, **kinds)
+        self.mark("schema", schema={schema.name: rows}, present=present, **kinds)
 
     def _tables(self) -> None:
         """Brings new mappings and names into the file, names first."""

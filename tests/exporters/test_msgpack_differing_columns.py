@@ -1,0 +1,91 @@
+"""Batches of one stream with differing columns: every row counts and every column is known, in a file and in memory."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgpack_scripted import started
+
+from wstrace.batch import Batch
+from wstrace.schema import RESIDENT_PAGES
+from wstrace.table import Selection
+from wstrace.testing import batch_of
+from wstrace_msgpack.interchange.sql import connect
+from wstrace_msgpack.read.prefetch import Prefetched
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write.copy import copy
+
+
+def residents(with_shares: int, without: int) -> tuple[Batch, Batch]:
+    first = batch_of(RESIDENT_PAGES, start=list(range(with_shares)), pages=1, shares=2)
+    return first, batch_of(RESIDENT_PAGES, start=list(range(without)), pages=1)
+
+
+@pytest.fixture(params=["the first lacks it", "the last lacks it"])
+def path(request, tmp_path):
+    exporter, _ = started(tmp_path / "x.wst")
+    batches = residents(860, 80)
+    for batch in reversed(batches) if request.param == "the first lacks it" else batches:
+        exporter.export(batch)
+    exporter.close()
+    return str(tmp_path / "x.wst")
+
+
+def rows_of(batches) -> int:
+    return sum(map(len, batches))
+
+
+def test_rows_without_the_column_that_is_asked_for_are_rows(path):
+    with open_trace(path) as trace:
+        assert rows_of(trace.batches("resident", ["shares"])) == 940
+        assert rows_of(Prefetched(trace.batches("resident", ["shares"]))) == 940
+        assert rows_of(trace.batches("resident", ["shares"], pids=[0])) == 940
+        assert len(trace.table("resident", ["shares"])) == 940
+        assert len(trace.table("resident", ["shares"]).to_numpy()) == 940
+
+
+def test_sql_counts_them_and_has_nothing_for_what_they_lack(path):
+    pytest.importorskip("duckdb")
+    sql = "select count(*), count(shares), count(*) filter (where shares is null) from resident"
+    with connect(path, sql) as answer:
+        assert answer.rows == [(940, 860, 80)]
+
+
+def test_the_columns_are_those_of_all_batches_not_of_the_first(path):
+    with open_trace(path) as trace:
+        assert [column.name for column in trace.columns_of("resident")] == ["start", "pages", "shares"]
+
+
+def test_the_columns_of_several_parts_and_of_their_copy_are_those_of_all(tmp_path):
+    paths = [str(tmp_path / name) for name in ("a.wst", "b.wst")]
+    for path, batch in zip(paths, reversed(residents(3, 2)), strict=True):
+        exporter, _ = started(path)
+        exporter.export(batch)
+        exporter.close()
+    copied = str(tmp_path / "both.wst")
+    with open_trace(paths) as trace:
+        assert "shares" in [column.name for column in trace.columns_of("resident")]
+        copy([trace], copied)
+    with open_trace(copied) as trace:
+        assert "shares" in [column.name for column in trace.columns_of("resident")]
+        assert len(trace.table("resident", ["shares"])) == 5
+
+
+def test_a_cut_file_tells_its_columns_too(path):
+    with Path(path).open("r+b") as file:
+        file.seek(-30, 2)
+        file.truncate()
+    with open_trace(path) as trace:
+        assert trace.state == "cut"
+        assert "shares" in [column.name for column in trace.columns_of("resident")]
+
+
+def test_in_memory_a_batch_without_the_column_keeps_its_rows():
+    _, without = residents(0, 80)
+    found = Selection("resident", ("shares",)).of(without)
+    assert found is not None
+    assert (len(found), list(found)) == (80, [])
+    mask = np.arange(80) % 4 == 0
+    assert [len(found.take(rows)) for rows in (mask, np.arange(7), slice(70, 200))] == [20, 7, 10]
+    with pytest.raises(ValueError, match="unequal"):
+        found.with_columns({"shares": np.zeros(3, "|u1")})
