@@ -1,6 +1,6 @@
-"""What was written since the last look: the source `write_watch`, wstrace.WriteWatch and wstrace.agent.
+"""What was written since the last read: the source `write_watch`, wstrace.WriteWatch and wstrace.agent.
 
-What it asks of the system stands in `backend.py`.
+`backend.py` describes what it needs from the system.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What write watch owes to the system: the Protocols that `linux/backend.py` and `windows/backend.py` keep."""
+"""What write watch needs from the system: the Protocols that `linux/backend.py` and `windows/backend.py` implement."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from wstrace_write_watch.agent import Agent
 
 
 class Watch(Protocol):
-    """A watch without any memory yet, of the calling process or of another one.
+    """A watch of the calling process or of another one, which covers no memory at first.
 
-    It has proved itself when it is made (a page written is seen, its neighbour is not), or raises Unavailable.
+    The constructor proves that it works (a written page is seen, its neighbour is not), or raises Unavailable.
     """
 
     @property
@@ -22,30 +22,30 @@ class Watch(Protocol):
         """The granularity in bytes."""
 
     def add(self, start: int, end: int) -> None:
-        """Watches these whole pages, with nothing written yet.
+        """Starts to watch these whole pages, with nothing written yet.
 
         Raises:
             Unavailable: they are watched already, are not mapped, or cannot be watched on this system.
         """
 
     def add_writable(self) -> int:
-        """Watches all writable memory, now and as it is mapped later; gives the bytes watched now.
+        """Watches all writable memory, present and future; returns the number of bytes watched now.
 
         Raises:
-            Unavailable: the system watches own regions only.
+            Unavailable: the system can watch only regions that were allocated for it.
         """
 
     def remove(self, start: int, end: int) -> None:
-        """Ends the watch of these pages."""
+        """Stops watching these pages."""
 
     def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Runs of written pages of everything watched: addresses u64 and numbers of pages u32, sorted, shape (n,) each.
+        """Runs of written pages in everything watched: addresses u64 and page counts u32, sorted, shape (n,) each.
 
-        reset: they count as not written from now on, without losing a write in between.
+        reset: the pages count as not written from now on; no write in between is lost.
 
         Raises:
             TargetExited: the process ended or executed another program.
-            Unavailable: in a forked child, or when the memory is gone.
+            Unavailable: this is a forked child, or the memory was unmapped.
         """
 
     def close(self) -> None:
@@ -59,39 +59,39 @@ class OwnWatch(Watch, Protocol):
     """A watch of the calling process."""
 
     def reset(self) -> None:
-        """Nothing counts as written; only asked for where add_writable() works."""
+        """Marks everything as not written; only called where add_writable() works."""
 
 
 class Backend(Protocol):
-    """The module that talks to the system."""
+    """The module that talks to the operating system."""
 
     def probe(self) -> Level:
-        """The level that this machine gives, tried on a page of its own."""
+        """The level that this machine gives; tried on a page of its own."""
 
     def allocate(self, nbytes: int) -> Any:
-        """Fresh zeroed private memory, page-aligned, that a Watch can take.
+        """Fresh zeroed private memory, page-aligned, that a Watch can cover.
 
-        An object with a writable buffer of at least nbytes, which frees the memory when its last reference goes.
+        Returns an object with a writable buffer of at least nbytes, which frees the memory with its last reference.
         """
 
     def Watcher(self) -> OwnWatch:  # noqa: N802 - a class of the module
         """A watch of the calling process. Raises Unavailable."""
 
     def open_watcher(self, pid: int, agent: str = "") -> Watch:
-        """A watch of the calling process or of another one, by whatever way this system has.
+        """A watch of the calling process or of another one, by whatever method this system has.
 
-        agent: the socket that the other process's agent listens at, "" = the usual one.
+        agent: the socket on which the other process's agent listens, "" = the default one.
         """
 
     def mappings(self, pid: int, strings: Dictionary) -> dict[str, NDArray[Any]]:
         """The columns start, end, offset, file, dev, ino, flags of schema.ADDRESS_SPACE, sorted by start."""
 
     def start_agent(self, path: str | None) -> Agent:
-        """Lets a tracer outside of this process watch it. Raises Unavailable where the system has no way."""
+        """Lets a tracer outside of this process watch it. Raises Unavailable where the system has no method for it."""
 
 
 def backend() -> Backend:
-    """The running system's. Raises Unavailable where there is none."""
+    """The running system's backend. Raises Unavailable where there is none."""
     import wstrace_os
 
     return cast(Backend, wstrace_os.backend("wstrace_write_watch"))

@@ -1,4 +1,4 @@
-"""The source `write_watch`: the pages that a process wrote between two looks."""
+"""The source `write_watch`: the pages that a process wrote between two reads."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class WriteWatchSource(Source):
-    """Runs of pages written since the last look, of the calling process or of one that lets itself be watched.
+    """Runs of pages written since the last read, of the calling process or of one that allows it.
 
     Another process is watched through its agent (wstrace.agent() in it), or by soft-dirty bits where the kernel has
-    them. Its children are not watched: the system does not hand the watch on over a fork.
+    them. Its children are not watched: the system does not pass the watch on in a fork.
 
     Args:
-        interval: seconds between two looks.
+        interval: seconds between two reads.
         regions: START-END in hex, to watch these addresses only; none = all writable memory.
-        agent: socket of the target's agent; "" = the usual one.
-        max_cpu: at most this part of one CPU; the interval is stretched to hold it.
+        agent: socket of the target's agent; "" = the default one.
+        max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
     """
 
     name: ClassVar[str] = "write_watch"
@@ -58,7 +58,7 @@ class WriteWatchSource(Source):
         return backend().probe()
 
     def start(self, context: Context) -> None:
-        """Proves that writes are seen, and arms."""
+        """Proves that writes are seen, and starts the watch."""
         from wstrace_write_watch.backend import backend
 
         self._context, self._backend = context, backend()
@@ -87,14 +87,14 @@ class WriteWatchSource(Source):
             watcher.add(start // page * page, -(-end // page) * page)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """What was written, when a look is due; waits at most timeout seconds."""
+        """What was written, when a read is due; waits at most timeout seconds."""
         wait = self._due - time.monotonic()
         time.sleep(max(min(wait, timeout), 0))
         if wait <= timeout:
             yield from self._look()
 
     def stop(self) -> Iterable[Batch]:
-        """A last look, and the end of the watch."""
+        """Reads a last time, and ends the watch."""
         if self._watcher is None:
             return
         yield from self._look()
@@ -112,7 +112,7 @@ class WriteWatchSource(Source):
         return self._ended
 
     def statistics(self) -> Mapping[str, int | float]:
-        """looks taken, pages found written."""
+        """looks (reads made), pages found written."""
         return {"looks": self._snap, "pages": self._pages}
 
     def _look(self) -> Iterator[Batch]:
@@ -123,14 +123,16 @@ class WriteWatchSource(Source):
         try:
             start, pages = watcher.written()
             time_ns = now_ns()
-            mappings = self._backend.mappings(self.pid, self._context.strings)  # after it: what was found is listed
+            # after the read, so that every mapping with a written page is listed
+            mappings = self._backend.mappings(self.pid, self._context.strings)
         except TargetExited as error:
             self._ended = True
-            if any(target.wait(0) is None for target in self._context.targets):  # it lives on as another program
+            # the process goes on with another program
+            if any(target.wait(0) is None for target in self._context.targets):
                 self._context.info.note(f"what it writes since: {error.why}")
             return
         yield address_space(self.pid, time_ns, mappings, self._context.strings, self.name)
-        # one scan joins what is adjacent, but a run belongs to one mapping
+        # one scan joins adjacent pages, but a run must lie in one mapping
         borders = np.union1d(mappings["start"], mappings["end"])
         low, high, _ = cut(start, start + pages.astype("<u8") * np.uint64(watcher.page_size), borders)
         runs = {"start": low, "pages": ((high - low) // np.uint64(watcher.page_size)).astype("<u4")}

@@ -1,4 +1,4 @@
-"""wstrace.WriteWatch: memory that tells which of its pages were written; wstrace.MemoryWatch: the same of all of it."""
+"""wstrace.WriteWatch: memory that reports its written pages; wstrace.MemoryWatch: the same for all memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class WriteWatch:
-    """A writable buffer that tells which of its pages were written since the last look.
+    """A writable buffer that reports which of its pages were written since the last read.
 
     It offers the buffer protocol: `numpy.frombuffer(watch, "f4")`, `memoryview(watch)`, `file.readinto(watch)`. Writes
-    that the kernel makes count too (on Windows when it locks the buffer: let I/O into it end before the look that is to
-    see it). Nothing has been written when it is made. The memory lives as long as anything refers to it, also after
-    close(). Linux: the first write to a page after a reset costs about 1 us, and splits a
-    transparent huge page for good; a forked child is not watched, and MADV_DONTNEED counts as written.
+    by the kernel count too (on Windows when it locks the buffer: let I/O into it end before the read that is to see
+    it). A new buffer counts as not written. The memory lives as long as anything refers to it, also after close().
+    Linux: the first write to a page after a reset costs about 1 us, and splits a transparent huge page permanently; a
+    forked child is not watched, and MADV_DONTNEED counts as written.
 
     Args:
         nbytes: bytes of new zeroed memory.
@@ -45,17 +45,17 @@ class WriteWatch:
         return cls._over(backend().allocate(nbytes), nbytes)
 
     def __init__(self, nbytes: int) -> None:
-        """Nothing: a ctypes array's own would store its arguments in the memory."""
+        """Does nothing: ctypes' own __init__ would store its arguments in the memory."""
 
     @classmethod
     def watch(cls, existing_buffer: ReadableBuffer) -> Self:
-        """The same over memory that is there already (an array, a bytearray, an mmap), which must not move.
+        """A watch over existing memory (an array, a bytearray, an mmap), which must not move.
 
-        Where it does not begin or end at a page's border, writes beside it in the same page show too.
+        If it does not begin or end on a page border, writes next to it in the same page are reported too.
 
         Raises:
             UsageError: it is empty, read-only or not contiguous.
-            Unavailable: it is watched already, or this system watches only memory that WriteWatch made.
+            Unavailable: it is watched already, or this system watches only memory that WriteWatch allocated.
         """
         try:
             view = memoryview(existing_buffer)
@@ -67,7 +67,7 @@ class WriteWatch:
 
     @classmethod
     def _over(cls, memory: Any, nbytes: int) -> Self:
-        # a ctypes array is the one way of Python 3.11 to offer a buffer over memory that another object owns
+        # in Python 3.11 only a ctypes array can offer a buffer over memory that another object owns
         array = ctypes.c_ubyte * nbytes
         metaclass: Any = type(array)
         kind = metaclass(cls.__name__, (cls, array), {"__doc__": cls.__doc__, "__module__": cls.__module__})
@@ -101,7 +101,7 @@ class WriteWatch:
         start, pages = self._watcher.written(reset=reset)
         offsets: NDArray[np.int64] = start.astype(np.int64) - self._start
         upto = np.cumsum(pages, dtype=np.int64)
-        if len(pages) and (total := int(upto[-1])) != len(pages):  # else each run is a page
+        if len(pages) and (total := int(upto[-1])) != len(pages):  # otherwise each run is one page
             offsets -= (upto - pages) * self.page_size
             offsets = np.repeat(offsets, pages)
             offsets += np.arange(0, total * self.page_size, self.page_size)
@@ -117,7 +117,7 @@ class WriteWatch:
         return clipped
 
     def reset(self) -> None:
-        """Everything counts as not written from now on."""
+        """Marks everything as not written."""
         self._watcher.written(reset=True)
 
     def close(self) -> None:
@@ -139,13 +139,13 @@ class WriteWatch:
 
 
 class MemoryWatch:
-    """A watch of all writable memory of the calling process; memory that is mapped later is taken in at each look.
+    """A watch of all writable memory of the calling process; each read includes memory that was mapped meanwhile.
 
-    What another watch has already is left to it. Arming costs about 10 ms for each GiB in memory. MADV_DONTNEED counts
-    as written, as it does in a WriteWatch; which pages are there is kept for that, 16 bytes a run of them.
+    Memory that another watch covers is left to that one. Arming costs about 10 ms per GiB in memory. MADV_DONTNEED
+    counts as written, as in a WriteWatch; for that the present pages are remembered, 16 bytes per run of them.
 
     Raises:
-        Unavailable: this system has no write watch of memory that was there before.
+        Unavailable: this system has no write watch for existing memory.
     """
 
     def __init__(self) -> None:
@@ -158,11 +158,11 @@ class MemoryWatch:
             raise
 
     def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Runs of pages written since the last look: addresses u64, numbers of pages u32, sorted; shape (n,) each."""
+        """Runs of pages written since the last read: addresses u64, page counts u32, sorted; shape (n,) each."""
         return self._watcher.written(reset=reset)
 
     def reset(self) -> None:
-        """Nothing of what is watched so far counts as written; unlike written() it hardly writes memory itself."""
+        """Marks everything watched as not written; unlike written() it writes hardly any memory itself."""
         self._watcher.reset()
 
     def close(self) -> None:

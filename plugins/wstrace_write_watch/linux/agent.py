@@ -1,9 +1,9 @@
-"""The agent's socket on Linux: the target makes the userfaultfd, for only it can, and passes it to a tracer outside.
+"""The agent's socket on Linux: only the target can make the userfaultfd, so it makes it and passes it to a tracer.
 
-A unix socket, mode 0600 in a folder of mode 0700. The kernel tells each side who the other is (SO_PEERCRED): the target
-answers its own user and root only, the tracer believes the target's process only, and of what it hands over only what
-the kernel calls a userfaultfd. That acts on the memory of who made it, wherever it is used; when the tracer closes it
-the watch is over. The pagemap is one that the tracer opened itself, before it asked, where it may.
+It is a Unix socket of mode 0600 in a folder of mode 0700. The kernel tells each side who the other is (SO_PEERCRED).
+The target answers only its own user and root. The tracer trusts only the target's process, and of what that passes only
+what the kernel calls a userfaultfd. Such a descriptor acts on the memory of the process that made it, wherever it is
+used; the watch ends when the tracer closes it. The tracer opens the pagemap itself, before it connects, where it may.
 
 Source: unix(7) SO_PEERCRED and SCM_RIGHTS, userfaultfd(2).
 """
@@ -28,7 +28,7 @@ from wstrace_os.linux.userfaultfd import Userfaultfd
 _socket: Any = socket  # its POSIX half is not typed where mypy checks for Windows
 _ASK = b"wstrace write_watch 1\n"
 _SECONDS = 5.0
-_PAUSE_SECONDS = 0.1  # between two tries to accept a connection
+_PAUSE_SECONDS = 0.1  # between two attempts to accept a connection
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
@@ -45,7 +45,7 @@ class Agent:
         os.register_at_fork(after_in_child=self._forget)  # type: ignore[attr-defined, unused-ignore]
 
     def close(self) -> None:
-        """Ends it and takes its socket away; again is no error."""
+        """Stops the agent and removes its socket; may be called again."""
         if self._socket.fileno() < 0 or os.getpid() != self._maker:
             return
         self._closing.set()
@@ -60,10 +60,10 @@ class Agent:
         while not self._closing.is_set():
             try:
                 peer, _ = self._socket.accept()
-            except OSError:  # no descriptor is free (EMFILE), the peer has gone: the next one may be served
+            except OSError:  # no free descriptor (EMFILE), or the peer has gone: the next one may be served
                 self._closing.wait(_PAUSE_SECONDS)
                 continue
-            with peer, contextlib.suppress(OSError):  # whatever a peer does costs that peer only
+            with peer, contextlib.suppress(OSError):  # an error with one peer affects that peer only
                 peer.settimeout(_SECONDS)
                 self._answer(peer)
 
@@ -71,7 +71,7 @@ class Agent:
         _, uid, _ = credentials(peer)
         if uid not in (0, _uid()) or peer.recv(64) != _ASK:
             return
-        with contextlib.ExitStack() as opened:  # the tracer's copies are the watch
+        with contextlib.ExitStack() as opened:  # the tracer's copies keep the watch
             try:
                 uffd = Userfaultfd()
                 opened.callback(uffd.close)
@@ -87,14 +87,14 @@ class Agent:
 
 
 def connect(pid: int, path: str = "") -> tuple[int, int]:
-    """(userfaultfd, pagemap) of a process that runs an agent, at that socket or at the default one; not inheritable.
+    """(userfaultfd, pagemap) of a process that runs an agent, on that socket or on the default one; not inheritable.
 
     Raises:
         TargetExited: there is no such process.
         Unavailable: it runs no agent for us, or the agent refused.
     """
     uid = int(procfs.status(pid)["Uid"].split()[1])
-    own = _own_pagemap(pid)  # before it is asked: then it is of the program that answers
+    own = _own_pagemap(pid)  # before connecting, so that it belongs to the program that answers
     unused = [] if own is None else [own]
     try:
         answer, handed = _asked(pid, uid, path or default_path(pid, uid))
@@ -117,7 +117,7 @@ def _own_pagemap(pid: int) -> int | None:
 
 
 def _asked(pid: int, uid: int, path: str) -> tuple[bytes, list[int]]:
-    """What the agent at that socket answers, and the descriptors that it hands over."""
+    """The answer of the agent on that socket, and the descriptors that it passes."""
     remedy = "call wstrace.agent() in that process"
     with _socket.socket(_socket.AF_UNIX) as peer:
         peer.settimeout(_SECONDS)
@@ -135,9 +135,9 @@ def _asked(pid: int, uid: int, path: str) -> tuple[bytes, list[int]]:
 
 
 def _received(peer: Any) -> tuple[bytes, list[int]]:
-    """A message and at most two descriptors, which nothing that we start inherits.
+    """A message and at most two descriptors, which our child processes do not inherit.
 
-    socket.recv_fds() takes a flag for that, and forgets it.
+    socket.recv_fds() has a flag for that, but ignores it.
     """
     descriptor = struct.Struct("=i")
     answer, sent, _, _ = peer.recvmsg(1024, _socket.CMSG_LEN(2 * descriptor.size), _socket.MSG_CMSG_CLOEXEC)
@@ -147,7 +147,7 @@ def _received(peer: Any) -> tuple[bytes, list[int]]:
 
 
 def _believed(pid: int, answer: bytes, handed: list[int], own: int | None) -> tuple[int, int]:
-    """(userfaultfd, pagemap), where the agent gave them."""
+    """(userfaultfd, pagemap), if the agent passed them."""
     if answer != b"ok":
         said = answer.removeprefix(b"no ").decode(errors="replace") or "it refused"
         raise Unavailable(f"process {pid}'s agent: {said}")
@@ -169,10 +169,10 @@ def _file_of(fd: int) -> str:
 
 
 def default_path(pid: int, uid: int, *, make: bool = False) -> str:
-    """Where that user's process has its socket: in /run/user/UID/wstrace, or in wstrace-UID among the temporary files.
+    """The default socket of that user's process: in /run/user/UID/wstrace, or in wstrace-UID in the temporary folder.
 
     Raises:
-        Unavailable: (make) the folder is not the user's alone.
+        Unavailable: (make) the folder does not belong to the user alone.
     """
     runtime = Path(f"/run/user/{uid}")
     folder = runtime / "wstrace" if runtime.is_dir() else Path(tempfile.gettempdir()) / f"wstrace-{uid}"
@@ -186,7 +186,7 @@ def default_path(pid: int, uid: int, *, make: bool = False) -> str:
 
 
 def credentials(peer: socket.socket) -> tuple[int, int, int]:
-    """(pid, uid, gid) of the other side, as the kernel tells them."""
+    """(pid, uid, gid) of the other side, as reported by the kernel."""
     raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)  # type: ignore[attr-defined, unused-ignore]
     pid, uid, gid = _UCRED.unpack(raw)
     return pid, uid, gid
@@ -195,11 +195,11 @@ def credentials(peer: socket.socket) -> tuple[int, int, int]:
 def _listen(path: str) -> socket.socket:
     listener: socket.socket = _socket.socket(_socket.AF_UNIX)
     try:
-        # bind() takes the mode over: no moment with another one
+        # bind() applies the mode, so the socket never has another one
         os.fchmod(listener.fileno(), 0o600)  # type: ignore[attr-defined, unused-ignore]
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISSOCK(os.lstat(path).st_mode) and not _alive(path):
-                Path(path).unlink()  # of a process that ended without closing
+                Path(path).unlink()  # left by a process that ended without closing it
         listener.bind(path)
         listener.listen(4)
     except OSError as error:

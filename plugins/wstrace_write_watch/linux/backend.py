@@ -1,7 +1,7 @@
-"""Write watch on Linux: userfaultfd WP_ASYNC protects, PAGEMAP_SCAN tells and protects again in one step (both 6.7).
+"""Write watch on Linux: userfaultfd WP_ASYNC protects, PAGEMAP_SCAN reads and re-protects in one step (both 6.7).
 
-A written page of a transparent huge page splits it for good; one of hugetlb is told as a whole. MADV_DONTNEED counts as
-written. Pages that a fork shares are watched in the parent only.
+A write to a transparent huge page splits it permanently; a hugetlb page is reported as a whole. MADV_DONTNEED counts as
+written. Pages that are shared after a fork are watched in the parent only.
 
 Source: Linux Documentation/admin-guide/mm/pagemap.rst and userfaultfd.rst; both were added for what GetWriteWatch does.
 """
@@ -37,7 +37,7 @@ _msync = declare(None, "msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, 
 
 
 def probe() -> Level:
-    """full, or none with the reason: tried on pages of its own."""
+    """full, or none with the reason; tried on pages of its own."""
     try:
         Watcher().close()
     except Unavailable as refused:
@@ -52,13 +52,13 @@ def allocate(nbytes: int) -> mmap.mmap:
 
 
 def start_agent(path: str | None) -> Agent:
-    """Lets a tracer outside of this process watch it; refuses when this process cannot be watched."""
+    """Lets a tracer outside of this process watch it. Raises Unavailable when this process cannot be watched."""
     Watcher().close()
     return Agent(path)
 
 
 def open_watcher(pid: int, agent: str = "") -> Watcher | SoftDirtyWatcher:
-    """A watcher of that process: through its agent, else by soft-dirty where the kernel really has it."""
+    """A watcher of that process: through its agent, else by soft-dirty bits where the kernel really has them."""
     if pid == os.getpid():
         return Watcher()
     procfs.stat_with_memory(pid)
@@ -83,17 +83,17 @@ class Watcher:
     def __init__(self, pid: int | None = None, agent: str = "") -> None:
         self.pid = os.getpid() if pid is None else pid
         self._maker = os.getpid()
-        self._ranges: list[tuple[int, int]] = []  # regions of their own
+        self._ranges: list[tuple[int, int]] = []  # regions that were added one by one
         self._all: AllMemory | None = None
         if self.pid == self._maker:
             self._uffd, self._pagemap = Userfaultfd(), pm.Pagemap()
             self._prove()
-        else:  # the agent has proved itself before it hands its files over
+        else:  # the agent has proved that it works before it passes its descriptors on
             uffd, pagemap = connect(self.pid, agent)
             self._uffd, self._pagemap = Userfaultfd(uffd), pm.Pagemap(fd=pagemap)
 
     def add(self, start: int, end: int) -> None:
-        """Watches these pages, nothing of them written yet."""
+        """Watches these pages; none of them is written yet."""
         self._check_maker()
         try:
             self._uffd.register(start, end)
@@ -104,13 +104,13 @@ class Watcher:
         self._ranges.append((start, end))
 
     def add_writable(self) -> int:
-        """Watches all writable memory, now and as it comes; gives the bytes watched."""
+        """Watches all writable memory, present and future; returns the number of bytes watched."""
         self._check_maker()
         self._all = AllMemory(self.pid, self._uffd, self._pagemap, self._check_there)
         return self._all.nbytes
 
     def remove(self, start: int, end: int) -> None:
-        """Ends the watch of these pages."""
+        """Stops watching these pages."""
         self._ranges = [r for r in self._ranges if r[1] <= start or r[0] >= end]
         try:
             self._uffd.unregister(start, end)
@@ -119,7 +119,7 @@ class Watcher:
             raise _refused(start, end, error) from None
 
     def written(self, *, reset: bool = True) -> Runs:
-        """Runs of written pages: addresses and numbers of pages."""
+        """Runs of written pages: addresses and page counts."""
         self._check_maker()
         found = [self._scan(start, end, reset) for start, end in self._ranges]
         self._check_there()
@@ -129,7 +129,7 @@ class Watcher:
         return start, ((end - start) // np.uint64(pm.PAGE)).astype("<u4")
 
     def reset(self) -> None:
-        """Nothing of what is watched so far counts as written; unlike written() it hardly writes memory itself."""
+        """Marks everything watched as not written; unlike written() it writes hardly any memory itself."""
         self._check_maker()
         if self._all is not None:
             self._all.reset()
@@ -156,14 +156,14 @@ class Watcher:
         raise Unavailable(f"{what} was unmapped or mapped anew while it was watched", "make a new watch")
 
     def _mapped(self, start: int, end: int) -> bool:
-        """Whether there is no hole in it: a scan does not tell."""
+        """True when the range has no hole, which a scan does not report."""
         if self.pid == self._maker:
             return bool(_msync(start, end - start, _MS_ASYNC) == 0)
         now, region = mappings(self.pid, Dictionary()), np.array([start, end], "<u8")
         return int(overlap(region[:1], region[1:], now["start"], now["end"])[0]) == end - start
 
     def _prove(self) -> None:
-        """Writes the second of three fresh pages and expects to see it alone: what is absent can look like silence."""
+        """Writes to the second of three fresh pages and expects only that one: a missing feature shows no write."""
         memory = allocate(3 * pm.PAGE)
         start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
         why, remedy = "write watch did not see a write of its own", "Linux 6.7 or newer"
@@ -180,7 +180,7 @@ class Watcher:
         raise Unavailable(why, remedy)
 
     def _check_there(self) -> None:
-        """After scans: in an address space that is gone they just find nothing."""
+        """Called after scans: in an address space that has ended they find nothing and raise nothing."""
         if self.pid != self._maker and self._pagemap.gone:
             raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
 
@@ -190,7 +190,7 @@ class Watcher:
 
 
 def _joined(found: list[Ranges]) -> Ranges:
-    """What several looks found as one, sorted, what touches or overlaps joined."""
+    """The ranges of several reads as one list, sorted, with touching and overlapping ones joined."""
     start, end = (np.concatenate(column) for column in zip((_NONE, _NONE), *found, strict=True))
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate(end[order])

@@ -1,7 +1,7 @@
-"""Write watch of another process by soft-dirty, where the kernel really has it: pagemap's bit 55, clear_refs.
+"""Write watch of another process by soft-dirty bits, where the kernel really has them: pagemap bit 55, clear_refs.
 
-Telling and clearing are two steps: a write in between is lost, unlike with userfaultfd. Kernels built without
-CONFIG_MEM_SOFT_DIRTY accept the clearing in silence and show no page ever: a fresh page proves the bit first.
+Reading and clearing are two steps: unlike with userfaultfd, a write in between is lost. Kernels built without
+CONFIG_MEM_SOFT_DIRTY accept the clearing silently and never report a page, so a fresh page proves the bit first.
 
 Source: Linux Documentation/admin-guide/mm/soft-dirty.rst.
 """
@@ -35,19 +35,19 @@ class SoftDirtyWatcher:
         self._pagemap = pm.Pagemap(pid)
 
     def add(self, start: int, end: int) -> None:
-        """Not by this way: it knows the process as a whole."""
+        """Not possible by this method, which watches the process as a whole."""
         raise Unavailable("soft-dirty watches a process as a whole", "call wstrace.agent() in the process")
 
     def add_writable(self) -> int:
-        """Starts the watch over: nothing written yet."""
+        """Starts the watch again, with nothing written yet."""
         self._clear()
         return 0
 
     def remove(self, start: int, end: int) -> None:
-        """Nothing is held for a range."""
+        """Does nothing: no state is held per range."""
 
     def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Runs of written pages: addresses and numbers of pages."""
+        """Runs of written pages: addresses and page counts."""
         if self._pagemap.gone:
             raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
         columns = procfs.read_maps(self.pid).columns
@@ -79,7 +79,7 @@ class SoftDirtyWatcher:
 
 
 def has_soft_dirty() -> bool:
-    """True when a page just written shows the bit: every kernel that has it sets it on new memory."""
+    """True when a page just written shows the bit; every kernel that has the bit sets it on new memory."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # type: ignore[attr-defined, unused-ignore]
     memory = mmap.mmap(-1, pm.PAGE, flags=flags)  # type: ignore[call-arg, unused-ignore]
     memory[0] = 1
