@@ -96,3 +96,5 @@ def test_an_outsiders_format_is_written(environment, tmp_path):
     assert table[0] == "| faults | from disk | file |"
     assert len(table) > 3
     assert done.stderr == f"x.md: {len(table) - 2} rows\n"
+    done = wstrace("convert", "-f", "x.wst", "-o", "x.md", "--option", "top=1", environment=environment, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "x.md: 1 rows\n")

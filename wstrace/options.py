@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -85,14 +85,47 @@ class Option:
 def options_of(cls: type) -> dict[str, Option]:
     """The options of a source, enricher or exporter class, read off its `__init__`."""
     init = cls.__dict__.get("__init__") or cls.__init__  # type: ignore[misc]
-    if init is object.__init__:
-        return {}
-    hints = typing.get_type_hints(init)
+    return {} if init is object.__init__ else keyword_options(init)
+
+
+def keyword_options(function: Callable[..., object]) -> dict[str, Option]:
+    """The options of a function: its keyword-only arguments."""
+    hints = typing.get_type_hints(function)
     return {
         p.name: Option(p.name, hints.get(p.name, str), p.default)
-        for p in inspect.signature(init).parameters.values()
+        for p in inspect.signature(function).parameters.values()
         if p.kind is p.KEYWORD_ONLY
     }
+
+
+def converted(given: Mapping[str, Any], known: Mapping[str, Option], name: str) -> dict[str, Any]:
+    """The values of options as users gave them.
+
+    Raises:
+        UsageError: an unknown option (the nearest is named), a value of the wrong type.
+    """
+    values = {}
+    for key, value in given.items():
+        if key not in known:
+            raise UsageError(f"{name} has no option {key!r}", nearest(key, known))
+        try:
+            values[key] = known[key].convert(value)
+        except ValueError as wrong:
+            raise UsageError(f"{name}:{key}: {wrong}") from None
+    return values
+
+
+def _without_swallowed_option(key: str, value: Any, known: Mapping[str, Option], name: str) -> None:
+    """Raises UsageError for `path=x.wst,force`: without `=` the word belongs to the value, and would be forgotten."""
+    annotation = known[key].annotation
+    if not isinstance(value, str) or str not in (annotation, *_members(annotation)):
+        return
+    *before, last = value.split(",")
+    if before and last in known:
+        example = "yes" if known[last].annotation is bool else "VALUE"
+        raise UsageError(
+            f"{name}:{key}={value} ends in the option {last!r}, without a value", f"write {last}={example}"
+        )
 
 
 def build(cls: type, given: Mapping[str, Any], name: str) -> Any:
@@ -102,24 +135,25 @@ def build(cls: type, given: Mapping[str, Any], name: str) -> Any:
         UsageError: an unknown option (the nearest is named), a value of the wrong type, a required one missing.
     """
     known = options_of(cls)
-    values = {}
-    for key, value in given.items():
-        if key not in known:
-            raise UsageError(f"{name} has no option {key!r}", nearest(key, known))
-        try:
-            values[key] = known[key].convert(value)
-        except ValueError as wrong:
-            raise UsageError(f"{name}:{key}: {wrong}") from None
+    for key in given.keys() & known.keys():
+        _without_swallowed_option(key, given[key], known, name)
+    values = converted(given, known, name)
     missing = [o.name for o in known.values() if o.default is inspect.Parameter.empty and o.name not in values]
     if missing:
         raise UsageError(f"{name} needs {missing[0]}", f"write {name}:{missing[0]}=VALUE")
     return cls(**values)
 
 
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union; () of any other annotation."""
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if union else ()
+
+
 def _convert(value: Any, annotation: Any, name: str) -> Any:
     origin = typing.get_origin(annotation)
-    if origin in (typing.Union, types.UnionType):
-        kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+    if members := _members(annotation):
+        kinds = [kind for kind in members if kind is not type(None)]
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             return None
         return _convert(value, kinds[0], name)

@@ -77,6 +77,56 @@ def test_a_third_partys_format_is_found_by_its_suffix_alone(trace, theirs, tmp_p
     assert not list(tmp_path.glob("z*"))
 
 
+def test_a_formats_own_options_are_given_on_the_command_line(trace, theirs, tmp_path, plugins_with, capsys):
+    def write(trace, file, *, title: str = "faults", hard: bool = False, wait_ms: int = 0) -> int:
+        file.write(f"{title} {hard} {wait_ms}".encode())
+        return 1
+
+    theirs.write = write
+    plugins_with(Format("theirs", (".one", ".uno"), "a test of ours", "theirs:write"))
+    out = tmp_path / "x.one"
+
+    def convert(*options: str) -> tuple[int, str]:
+        given = [word for option in options for word in ("--option", option)]
+        code = cli.main(["convert", trace.name, "-f", "-o", str(out), *given])
+        return code, capsys.readouterr().err
+
+    assert convert("hard=yes", "title=a=b,c", "wait_ms=2s")[0] == 0
+    assert out.read_text() == "a=b,c True 2000"
+    assert trace.save(str(out), force=True, hard=True) == 1
+    assert out.read_text() == "faults True 0"
+    for option, told in (
+        ("hart=yes", "the format 'theirs' has no option 'hart'; did you mean 'hard'?"),
+        ("hard=maybe", "the format 'theirs':hard: 'maybe' is neither true nor false"),
+        ("hard", "--option hard: it has no value; write hard=VALUE"),
+        ("stream=process", "the format 'theirs' has no option 'stream'"),
+    ):
+        code, err = convert(option)
+        assert (code, told in err) == (125, True), err
+    assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.csv"), "--option", "stream=process"]) == 125
+    assert "the format 'csv' has no option 'stream'" in capsys.readouterr().err
+    assert cli.main(["convert", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ".one, .uno a test of ours; --option title=faults, hard=False, wait_ms=0" in shown
+    assert ".csv rows as comma-separated values .jsonl" in shown
+    assert cli.main(["plugins"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "their_plugin" in line]
+    assert ".one .uno" in line
+
+
+def test_a_format_whose_options_cannot_be_read_is_told(trace, theirs, tmp_path, plugins_with, capsys):
+    def write(trace, file, *, hard: "Nowhere" = None) -> int:  # noqa: F821, UP037
+        return 0
+
+    theirs.write = write
+    plugins_with(Format("theirs", (".one",), "a test", "theirs:write"))
+    assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.one"), "--option", "hard=yes"]) == 125
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "the options of the format 'theirs' of the plugin 'their_plugin' cannot be read: NameError" in told
+    assert cli.main(["convert", "--help"]) == 0
+
+
 def quits(trace, file):
     raise SystemExit(0)
 
@@ -160,7 +210,8 @@ def test_a_format_that_cannot_be_used_leaves_its_plugin_out_and_is_told(
     trace, tmp_path, plugins_with, capsys, formats, why
 ):
     found = plugins_with(*formats)
-    assert set(found.formats) == {".csv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather"}
+    assert {".csv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather"} <= set(found.formats)
+    assert "their_plugin" not in {plugin for plugin, _ in found.formats.values()}
     (broken,) = [plugin for plugin in found.found if plugin.state == "failed"]
     assert (broken.name, why in broken.error) == ("their_plugin", True)
     assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.csv")]) == 0

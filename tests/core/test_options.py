@@ -52,6 +52,28 @@ def test_an_option_without_a_value_is_refused():
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "thing:path=x.wst,kernel",
+            "thing:path=x.wst,kernel ends in the option 'kernel', without a value; write kernel=yes",
+        ),
+        ("thing:path=x.wst,kernel,keep=2", "write kernel=yes"),
+        ("thing:path=x.wst,keep", "write keep=VALUE"),
+    ],
+)
+def test_an_option_without_a_value_is_not_taken_for_a_part_of_the_one_before_it(text, told):
+    spec = parse_spec(text)
+    with pytest.raises(UsageError, match=told):
+        build(Thing, spec.options, spec.name)
+
+
+def test_a_value_with_commas_is_kept():
+    for text in ("thing:path=a,b.wst", "thing:path=kernel", "thing:path=x.wst,kernel=no", "thing:names=path,keep"):
+        build(Thing, parse_spec(text).options, "thing")
+
+
+@pytest.mark.parametrize(
     ("key", "text", "value"),
     [
         ("ring_bytes", "4MiB", 4 << 20),

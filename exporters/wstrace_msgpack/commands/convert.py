@@ -2,22 +2,75 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from wstrace.cli.common import Duration
 from wstrace.cli.tracing import warn
-from wstrace.formats import format_of, save
-from wstrace.plugins import default_plugins
+from wstrace.errors import UsageError
+from wstrace.formats import ROWS, format_of, save
+from wstrace.guard import FAILURES, why
+from wstrace.interfaces import Format
+from wstrace.options import Option, converted, keyword_options
+from wstrace.plugins import default_plugins, load
 from wstrace.terminal.progress import progress_bar
+from wstrace.text import printable
 from wstrace_msgpack.read.trace import open_trace
 
 
-@click.command()
+class _WithFormats(click.Command):
+    """A command whose help ends in the formats that plugins brought, with their own options."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A line for each format."""
+        formats = {chosen.name: chosen for _, chosen in default_plugins().formats.values()}
+        with formatter.section("Formats"):
+            formatter.write_dl([(", ".join(chosen.suffixes), _about(chosen)) for chosen in formats.values()])
+
+
+def _about(chosen: Format) -> str:
+    """A format's one line of help, and its own options with their defaults."""
+    own: dict[str, Option] = {}
+    with contextlib.suppress(*FAILURES):  # what is wrong with it is told when it is used
+        own = own_options(chosen)
+    told = ", ".join(f"{name}={option.default}" for name, option in own.items())
+    return printable(chosen.help + (f"; --option {told}" if told else ""))
+
+
+def own_options(chosen: Format) -> dict[str, Option]:
+    """The options of a format for which `convert` has no switch."""
+    known = keyword_options(load(chosen.write))
+    return {name: option for name, option in known.items() if chosen.takes == "trace" or name not in ROWS}
+
+
+def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str, Any]:
+    """The values of `--option NAME=VALUE`, by the format's annotations.
+
+    Raises:
+        UsageError: no `=`, no such option, or a value of another type; or a format whose options cannot be read.
+    """
+    if not texts:
+        return {}
+    whose = f"the format {chosen.name!r}"
+    for text in texts:
+        if "=" not in text:
+            raise UsageError(f"--option {text}: it has no value", f"write {text}=VALUE")
+    try:
+        known = own_options(chosen)
+    except FAILURES as broken:
+        raise UsageError(f"the options of {whose} of the plugin {plugin!r} cannot be read: {why(broken)}") from None
+    return converted(dict(text.split("=", 1) for text in texts), known, whose)
+
+
+@click.command(cls=_WithFormats)
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="OUT", required=True, help="out.parquet, .csv, .jsonl, .arrow ...")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@click.option("--option", "own", metavar="NAME=VALUE", multiple=True, help="An option of the format; may be repeated.")
 @click.option("--stream", help="Which stream.  [default: page_fault]")
 @click.option("--columns", metavar="A,B,...", help="Only these columns, in this order.")
 @click.option("--start", type=Duration(), metavar="30s", help="From this time after the trace's beginning.")
@@ -26,6 +79,7 @@ def convert(
     paths: tuple[str, ...],
     output: str,
     force: bool,
+    own: tuple[str, ...],
     stream: str | None,
     columns: str | None,
     start: float | None,
@@ -36,7 +90,7 @@ def convert(
     .parquet and .arrow need wstrace[convert].
     """
     plugins = default_plugins()
-    format_of(output, plugins)
+    options: dict[str, Any] = given_options(*format_of(output, plugins), own)
     for failure in plugins.failures("wstrace_formats"):
         warn(failure)
     with open_trace(paths) as trace:
@@ -45,7 +99,7 @@ def convert(
         names = None if columns is None else [name.strip() for name in columns.split(",")]
         with progress_bar("convert", trace.rows.get(stream or "page_fault", 0), shown=sys.stderr.isatty()) as advance:
             trace.observer = advance
-            options = {"stream": stream, "columns": names, "start": first, "end": last}
+            options |= {"stream": stream, "columns": names, "start": first, "end": last}
             rows = save(trace, output, options, force=force, plugins=plugins, waiting=warn)
         damaged = "" if trace.state == "clean" else f" (the trace is {trace.state}: `wstrace info` tells what is lost)"
     click.echo(f"{output}: {rows:,} rows{damaged}", err=True)
