@@ -28,7 +28,7 @@ class UsageError(WstraceError):
 
 
 class LossError(WstraceError):
-    """`--fail-on-loss` was asked for and the ledger is not clean."""
+    """`--fail-on-loss` was asked for and the ledger is not clean, though every output has what was taken over."""
 
     exit_code = 121
 
@@ -44,7 +44,7 @@ class TargetExited(Unavailable):
 
 
 class OutputError(WstraceError):
-    """An output could not be created or written."""
+    """An output could not be created or written, or lacks records that were taken for it."""
 
     exit_code = 123
 

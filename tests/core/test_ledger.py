@@ -47,17 +47,34 @@ def test_a_stage_is_loss_unless_someone_says_otherwise():
     assert ledger.words("recorded") == STAGES["recorded"][1], "no plugin redefines the core's"
 
 
-def test_the_words_of_a_plugin_s_stages_are_printed(tmp_path):
-    (tmp_path / "leaky.py").write_text(LEAKY)
-    about = tmp_path / "leaky-1.0.dist-info"
-    about.mkdir()
+def traced(folder, *words, source=LEAKY):
+    """`run` of a trace of the plugin's."""
+    (folder / "leaky.py").write_text(source)
+    about = folder / "leaky-1.0.dist-info"
+    about.mkdir(exist_ok=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: leaky\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[wstrace]\nleaky = leaky\n")
-    words = ["run", "-s", "leaky", "--fail-on-loss", "--", sys.executable, "-c", "pass"]
-    done = subprocess.run(
-        [sys.executable, "-m", "wstrace", *words],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    return subprocess.run(
+        [sys.executable, "-m", "wstrace", "run", "-s", "leaky", *words, "--", sys.executable, "-c", "pass"],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(folder)},
     )  # fmt: skip
+
+
+def test_a_file_that_lacks_records_is_123_and_any_other_loss_121_where_that_is_asked_for(tmp_path):
+    dropping = LEAKY.replace('"spilt"', '"dropped_bus"')
+    assert dropping != LEAKY
+    file = tmp_path / "x.wst"
+    for words, code in (((), 0), (("--fail-on-loss",), 121), (("-f", "-o", file), 123),
+                        (("-f", "-o", file, "--fail-on-loss"), 123)):  # fmt: skip
+        done = traced(tmp_path, *map(str, words), source=dropping)
+        assert done.returncode == code, (words, done.stderr)
+    assert f"{file} lacks 5 records: " in done.stderr.splitlines()[-1]
+    for words, code in (((), 0), (("-f", "-o", file), 0), (("-f", "-o", file, "--fail-on-loss"), 121)):
+        assert traced(tmp_path, *map(str, words)).returncode == code, words
+
+
+def test_the_words_of_a_plugin_s_stages_are_printed(tmp_path):
+    done = traced(tmp_path, "--fail-on-loss")
     assert done.returncode == 121, done.stderr
     assert "lost            5  drops that ran past the cup (leaky)\n" in done.stderr
     assert "note            2  drops that were counted twice (leaky)\n" in done.stderr

@@ -63,7 +63,12 @@ _OPTIONS = [
     click.option("-q", "--quiet", is_flag=True, default=None, help="Print only errors and what was lost."),
     click.option("-v", "--verbose", is_flag=True, default=None, help="All figures of completeness."),
     click.option("--live/--no-live", default=None, help="Show a live line of faults, resident memory and loss."),
-    click.option("--fail-on-loss", is_flag=True, default=None, help="Exit with 121 when anything was lost."),
+    click.option(
+        "--fail-on-loss",
+        is_flag=True,
+        default=None,
+        help="Exit with 121 when anything was lost (123: a file lacks records).",
+    ),
     click.option("--require", type=click.Choice(["full"]), help="Do not fall back to a lesser level: exit with 122."),
     click.option("--config", metavar="FILE", help="Read options from a TOML file."),
     debug_privilege,
