@@ -13,17 +13,13 @@ import pytest
 if sys.platform != "win32":
     pytest.skip("only on Windows: assumptions of the kernel's own behaviour", allow_module_level=True)
 
-from wstrace_os.windows import process as processes
-from wstrace_os.windows.backend import platform
-
-if processes.wine_version():
-    pytest.skip("only on Windows itself: Wine shares the assumptions or has no such thing", allow_module_level=True)
-
 import wstrace
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_mapped_files.windows.backend import build_ids
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
 from wstrace_os.windows import token
+from wstrace_os.windows.backend import platform
 from wstrace_os.windows.listing import listed, user_name
 from wstrace_page_faults.windows.backend import PageFaults
 from wstrace_page_faults.windows.levels import FIRST_FILTERED_BUILD
@@ -32,6 +28,8 @@ from wstrace_symbols.resolver import ImageResolver
 from wstrace_working_set.windows.backend import Space
 
 PAGE = 4096
+#: Wine runs the others, so that the tests themselves have no mistake when they meet a Windows
+real = pytest.mark.skipif(bool(processes.wine_version()), reason="only on Windows itself: Wine has no such thing")
 LINES = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin:\n    exec(line)\n    print(flush=True)\n"
 
 
@@ -60,6 +58,7 @@ def in_a_process(script):
     return done.stdout.split()
 
 
+@real
 def test_a_fault_that_reads_from_disk_is_told_as_hard(child, tmp_path):
     path = tmp_path / "cold"
     path.write_bytes(os.urandom(16 << 20))
@@ -94,6 +93,7 @@ def test_kernel_faults_need_the_privilege_from_24h2_on():
         assert on == ["full"], "assumption: SeDebugPrivilege brings kernel addresses back"
 
 
+@real
 def test_the_trial_of_a_kernel_fault_shows_one_where_nothing_is_left_out():
     if PageFaults.probe().name != "full":
         pytest.skip("kernel addresses are left out here")
@@ -120,6 +120,7 @@ def test_cb_of_the_query_agrees_with_the_terminator(child):
     assert told in (len(found), len(watch._buffer) - 1), "assumption: cb comes back as the bytes that were written"
 
 
+@real
 def test_the_total_of_a_snapshot_is_the_working_set_size(child):
     with Space(child.pid) as space:
         mappings = space.mappings(wstrace.Dictionary())
@@ -132,6 +133,7 @@ def test_the_total_of_a_snapshot_is_the_working_set_size(child):
     )
 
 
+@real
 def test_pages_of_each_numa_node_are_neither_locked_nor_large(child):
     highest = ctypes.c_uint32()
     ctypes.windll.kernel32.GetNumaHighestNodeNumber(ctypes.byref(highest))
@@ -144,6 +146,7 @@ def test_pages_of_each_numa_node_are_neither_locked_nor_large(child):
     assert nodes <= set(range(highest.value + 1)), "assumption: the node of a page is one of the machine's"
 
 
+@real
 def test_processes_that_may_not_be_opened_are_listed():
     found = {process.pid: process for process in listed(winapi)}
     assert 4 in found, "assumption: NtQuerySystemInformation lists the System process with a working set"
@@ -167,6 +170,7 @@ def test_a_tracer_that_is_killed_leaves_no_suspended_target(tmp_path):
         assert processes.exited(winapi, handle, 10_000), "assumption: KILL_ON_JOB_CLOSE ends a suspended process"
 
 
+@real
 def test_grandchildren_of_a_child_that_ended_at_once_are_traced(tmp_path):
     last = "b = bytearray(64 << 20); import time; time.sleep(1)"
     start = f"['cmd', '/c', 'start', '/b', sys.executable, '-c', {last!r}]"
@@ -199,6 +203,7 @@ def test_a_build_id_of_a_loaded_module_is_that_of_its_file():
         assert build_ids([row], strings) == [read_image(file).build_id], "assumption: headers in memory keep the stamp"
 
 
+@real
 def test_microsofts_cpp_names_are_undecorated():
     path = os.path.join(os.environ["SYSTEMROOT"], "System32", "msvcp_win.dll")
     if not Path(path).exists():
@@ -254,6 +259,19 @@ def test_the_program_is_the_one_that_path_finds(tmp_path, monkeypatch):
     assert Path(image).samefile(tmp_path / "python.exe"), "assumption: lpApplicationName decides what starts"
 
 
+@real
+def test_a_pipe_whose_name_is_taken_is_refused():
+    from wstrace_write_watch.windows import pipe
+
+    name = f"{pipe.PREFIX}wstrace-test-{os.getpid()}"
+    first = pipe.Server(name)
+    try:
+        with pytest.raises(OSError, match="CreateNamedPipeW"):  # "assumption: FILE_FLAG_FIRST_PIPE_INSTANCE"
+            pipe.Server(name)
+    finally:
+        first.close()
+
+
 STORM = """
 import threading, time
 def work():
@@ -266,6 +284,7 @@ threads = [threading.Thread(target=work) for _ in range(8)]
 """
 
 
+@real
 def test_a_fault_storm_of_eight_threads_loses_less_than_a_tenth(tmp_path):
     """1,024 records fill in 1 to 2 ms: reported, and bounded loosely; the machine's load decides the rest."""
     path = tmp_path / "x.wst"

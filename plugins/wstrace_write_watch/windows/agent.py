@@ -1,16 +1,16 @@
 r"""The agent on Windows: the process answers at a named pipe what was written in memory that WriteWatch made in it.
 
-`\\.\pipe\wstrace-PID`. The pipe's default rights let its owner, administrators and the system write to it, so nobody
-else can ask; each side also looks up which process the other one is (GetNamedPipeServerProcessId and
-GetNamedPipeClientProcessId) and believes its own user only.
+`\\.\pipe\wstrace-PID`. The pipe's rights let its owner's user open it and nobody else; each side also looks up which
+process the other one is: the agent answers its own user only, the tracer believes the process that it asks for only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import os
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,25 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_os.foreign import declare
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import token
+from wstrace_write_watch.windows import pipe
 
-_GetNamedPipeServerProcessId = declare(
-    "kernel32.dll", "GetNamedPipeServerProcessId", ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
-)
-_GetNamedPipeClientProcessId = declare(
-    "kernel32.dll", "GetNamedPipeClientProcessId", ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
-)
 #: a question: operation, two addresses. An answer: number of runs or bytes, then starts (u64) and pages (u32)
 _QUESTION = struct.Struct("<cQQ")
 _ADD, _ADD_ALL, _REMOVE, _WRITTEN, _PEEK = b"a", b"A", b"r", b"w", b"p"
 _MAX_ANSWER = 256 << 20
+_PAUSE_SECONDS = 0.1  # between two tries to take a tracer in
 
 
 def default_path(pid: int) -> str:
     """The name of a process's pipe."""
-    return f"\\\\.\\pipe\\wstrace-{pid}"
+    return f"{pipe.PREFIX}wstrace-{pid}"
 
 
 class Agent:
@@ -51,14 +46,11 @@ class Agent:
     """
 
     def __init__(self, path: str | None, watcher: Callable[[], Any]) -> None:
-        import os
-        from multiprocessing.connection import Listener
-
         self.path = path or default_path(os.getpid())
         self._watcher = watcher
         try:
-            self._listener = Listener(self.path, "AF_PIPE")
-        except (OSError, ValueError) as error:
+            self._server = pipe.Server(self.path)
+        except OSError as error:
             raise Unavailable(f"the agent cannot listen at {self.path}: {error}", "give another name") from None
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="wstrace-agent", daemon=True)
@@ -66,37 +58,35 @@ class Agent:
 
     def close(self) -> None:
         """Ends it and takes its pipe away; a tracer that is connected goes on."""
-        from multiprocessing.connection import Client
-
         if not self._closed:
             self._closed = True
             with contextlib.suppress(OSError):  # wakes the thread that waits for a tracer
-                Client(self.path, "AF_PIPE").close()
+                pipe.connect(self.path).close()
             self._thread.join(5)
 
     def _serve(self) -> None:
         while not self._closed:
             try:
-                peer: Any = self._listener.accept()
-            except OSError:  # the tracer went away between opening and accepting
+                peer = self._server.accept()
+            except OSError:  # the tracer went away between opening and accepting, or there are as many as may be
+                time.sleep(_PAUSE_SECONDS)
                 continue
             threading.Thread(target=self._answer, args=(peer,), name="wstrace-agent", daemon=True).start()
-        self._listener.close()
+        self._server.close()
 
-    def _answer(self, peer: Any) -> None:
+    def _answer(self, peer: pipe.Pipe) -> None:
         """Questions of one tracer until it goes. Whatever a question raises is its answer."""
-        with peer:
-            if self._closed or not _same_user(peer.fileno(), _GetNamedPipeClientProcessId):
+        with contextlib.closing(peer), contextlib.suppress(OSError):
+            if self._closed or not _same_user(peer.client()):
                 return
-            watcher = self._watcher()
-            with contextlib.suppress(EOFError, OSError):
+            with contextlib.closing(self._watcher()) as watcher:
                 while True:
-                    question = peer.recv_bytes(_QUESTION.size)
+                    question = peer.receive(_QUESTION.size)
                     try:
-                        peer.send_bytes(b"+" + _reply(watcher, *_QUESTION.unpack(question)))
+                        answer = b"+" + _reply(watcher, *_QUESTION.unpack(question))
                     except (Unavailable, struct.error) as refused:
-                        peer.send_bytes(b"-" + str(refused).encode("utf-8", "replace"))
-            watcher.close()
+                        answer = b"-" + str(refused).encode("utf-8", "replace")
+                    peer.send(answer)
 
 
 def _reply(watcher: Any, operation: bytes, start: int, end: int) -> bytes:
@@ -119,7 +109,7 @@ class RemoteWatcher:
 
     page_size = 4096
 
-    def __init__(self, peer: Any, pid: int) -> None:
+    def __init__(self, peer: pipe.Pipe, pid: int) -> None:
         self._peer, self._pid = peer, pid
 
     def add(self, start: int, end: int) -> None:
@@ -150,9 +140,13 @@ class RemoteWatcher:
 
     def _ask(self, operation: bytes, start: int = 0, end: int = 0) -> bytes:
         try:
-            self._peer.send_bytes(_QUESTION.pack(operation, start, end))
-            answer: bytes = self._peer.recv_bytes(_MAX_ANSWER)
-        except (EOFError, OSError):
+            self._peer.send(_QUESTION.pack(operation, start, end))
+            answer = self._peer.receive(_MAX_ANSWER, pipe.SECONDS)
+        except TimeoutError as error:
+            self._peer.close()  # a late answer would be taken for the next question's
+            why = f"process {self._pid}'s agent gives {error}"
+            raise Unavailable(why, "look whether it is suspended or stands in a debugger") from None
+        except OSError:
             raise TargetExited(f"process {self._pid} has ended, or its agent was closed") from None
         if answer[:1] != b"+":
             raise Unavailable(f"process {self._pid}'s agent: {answer[1:].decode('utf-8', 'replace')}")
@@ -166,13 +160,11 @@ def connect(pid: int, path: str = "") -> RemoteWatcher:
         TargetExited: there is no such process.
         Unavailable: it runs no agent, or the pipe is another process's.
     """
-    from multiprocessing.connection import Client
-
     winapi.CloseHandle(winapi.open_process(winapi, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION))
     path = path or default_path(pid)
     try:
-        peer: Any = Client(path, "AF_PIPE")
-    except (OSError, ValueError) as error:
+        peer = pipe.connect(path)
+    except OSError as error:
         if getattr(error, "winerror", None) == winapi.ERROR_ACCESS_DENIED:  # there is one, with more rights than ours
             raise Unavailable(
                 f"process {pid}'s agent refuses us: it runs elevated, or as another user",
@@ -180,21 +172,17 @@ def connect(pid: int, path: str = "") -> RemoteWatcher:
             ) from None
         why = f"process {pid} cannot be watched from outside: it runs no agent ({error})"
         raise Unavailable(why, "call wstrace.agent() in that process") from None
-    server = np.zeros(1, "<u4")
-    _GetNamedPipeServerProcessId(peer.fileno(), server.ctypes.data)
-    if int(server[0]) != pid:
+    server = peer.server()
+    if server != pid:
         peer.close()
-        raise Unavailable(f"{path} is process {int(server[0])}'s, not process {pid}'s")
+        raise Unavailable(f"{path} is process {server}'s, not process {pid}'s")
     return RemoteWatcher(peer, pid)
 
 
-def _same_user(pipe: int, question: Any) -> bool:
-    """True when the process at the other end runs as our user."""
-    other = np.zeros(1, "<u4")
-    if not question(pipe, other.ctypes.data):
-        return False
+def _same_user(pid: int) -> bool:
+    """True when that process runs as our user; False for 0, which is nobody's number."""
     try:
-        handle = winapi.open_process(winapi, int(other[0]), winapi.PROCESS_QUERY_LIMITED_INFORMATION)
+        handle = winapi.open_process(winapi, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION)
     except Unavailable:
         return False
     try:

@@ -1,0 +1,158 @@
+"""The agent's named pipe: whose it is, whom it lets in, what a client gives away of itself."""
+
+import ctypes
+import os
+import threading
+from contextlib import closing, suppress
+
+import pytest
+
+import wstrace
+from wstrace.errors import Unavailable
+from wstrace_os.windows import api as winapi
+from wstrace_os.windows import token
+from wstrace_write_watch.windows import agent, pipe
+
+PATH = f"{pipe.PREFIX}wstrace-test-{os.getpid()}"
+
+
+@pytest.fixture
+def echo():
+    """A server that sends back what each client sends, up to 1 MiB, until it sends nothing."""
+    server, threads = pipe.Server(PATH), []
+    going = True
+
+    def answer(peer):
+        with closing(peer), suppress(OSError):
+            while message := peer.receive(1 << 20):
+                peer.send(message)
+
+    def serve():
+        while going:
+            peer = server.accept()
+            threads.append(threading.Thread(target=answer, args=(peer,)))
+            threads[-1].start()
+
+    main = threading.Thread(target=serve)
+    main.start()
+    yield
+    going = False
+    with closing(pipe.connect(PATH)) as last:
+        last.send(b"")
+    main.join()
+    for thread in threads:
+        thread.join()
+    server.close()
+
+
+def rights(handle):
+    """The discretionary rights of an object, as a string."""
+    advapi32, descriptor, text = ctypes.WinDLL("advapi32"), ctypes.c_void_p(), ctypes.c_wchar_p()
+    assert not advapi32.GetSecurityInfo(ctypes.c_void_p(handle), 6, 4, None, None, None, None, ctypes.byref(descriptor))
+    assert advapi32.ConvertSecurityDescriptorToStringSecurityDescriptorW(descriptor, 1, 4, ctypes.byref(text), None)
+    return text.value
+
+
+def test_its_rights_name_our_user_and_nobody_else():
+    server = pipe.Server(PATH)
+    shown = rights(server._waiting)
+    server.close()
+    ours = token.sid_text(token.user(winapi, winapi.GetCurrentProcess()))
+    assert shown.startswith("D:P(A;;")
+    assert shown.endswith(f";;;{ours})")
+    assert shown.count("(") == 1
+
+
+def test_other_machines_are_rejected_and_a_client_may_be_identified_only(monkeypatch):
+    asked = []
+
+    def watch(name, *which):
+        real = getattr(pipe, name)
+        monkeypatch.setattr(pipe, name, lambda *args: asked.append([args[n] for n in which]) or real(*args))
+
+    watch("_CreateNamedPipeW", 1, 2)
+    watch("_CreateFileW", 5)
+    server = pipe.Server(PATH)
+    pipe.connect(PATH).close()
+    server.close()
+    assert asked == [
+        [0x80003, 0x8],  # PIPE_ACCESS_DUPLEX | FILE_FLAG_FIRST_PIPE_INSTANCE, PIPE_REJECT_REMOTE_CLIENTS
+        [0x110000],  # SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION
+    ]
+
+
+@pytest.mark.parametrize("path", [r"\\server\pipe\x", r"C:\file", r"\\.\pipe\a\b", r"\\.\PhysicalDrive0", ""])
+def test_what_is_no_pipe_of_this_machine_is_never_opened(path, monkeypatch):
+    monkeypatch.setattr(pipe, "_CreateFileW", lambda *args: pytest.fail("opened"))
+    with pytest.raises(OSError, match="is no"):
+        pipe.connect(path)
+    with pytest.raises(OSError, match="is no"):
+        pipe.Server(path)
+
+
+def test_each_side_learns_which_process_the_other_one_is(echo):
+    with closing(pipe.connect(PATH)) as peer:
+        assert peer.server() == os.getpid()
+        peer.send(b"")
+
+
+@pytest.mark.parametrize("size", [1, 65_531, 65_532, 65_536, 300_001])
+def test_messages_of_every_size_come_whole(echo, size):
+    message = os.urandom(size)
+    with closing(pipe.connect(PATH)) as peer:
+        for _ in range(3):
+            peer.send(message)
+            assert peer.receive(size, 5.0) == message
+        peer.send(b"")
+
+
+def test_a_message_that_is_too_long_and_one_that_does_not_come(echo):
+    with closing(pipe.connect(PATH)) as peer:
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
+            peer.receive(10, 0.1)
+        peer.send(b"x" * 11)
+        with pytest.raises(OSError, match="a message of 11 bytes where 10 may come"):
+            peer.receive(10)
+
+
+def test_an_agent_that_is_closed_leaves_its_name_and_no_thread():
+    before = threading.active_count()
+    for _ in range(3):
+        agent = wstrace.agent()
+        agent.close()
+        assert threading.active_count() == before
+        with pytest.raises(FileNotFoundError):
+            pipe.connect(agent.path, 0)
+
+
+def test_as_many_tracers_as_there_are_places(echo):
+    peers = [pipe.connect(PATH) for _ in range(pipe._MAX_INSTANCES - 1)]
+    for peer in peers:
+        peer.send(b"x")
+        assert peer.receive(1) == b"x"
+    for peer in peers:
+        peer.send(b"")
+        peer.close()
+
+
+def test_a_pipe_of_another_process_is_not_believed(target):
+    process = target("fault_on_request.py")
+    process.stdout.readline()
+    ours = wstrace.agent()
+    with pytest.raises(Unavailable, match=f"is process {os.getpid()}'s, not process {process.pid}'s"):
+        agent.connect(process.pid, ours.path)
+    ours.close()
+
+
+def test_an_agent_that_does_not_answer_is_told(monkeypatch, target):
+    monkeypatch.setattr(pipe, "SECONDS", 0.2)
+    server = pipe.Server(agent.default_path(os.getpid()))
+    thread = threading.Thread(target=lambda: held.append(server.accept()))
+    held = []
+    thread.start()
+    watcher = agent.connect(os.getpid())
+    thread.join()
+    with pytest.raises(Unavailable, match=r"agent gives no answer within 0\.2 s"):
+        watcher.written()
+    held[0].close()
+    server.close()
