@@ -24,15 +24,15 @@ log = logging.getLogger("wstrace")
 QUEUE_BYTES = 48 << 20
 #: essential batches (mappings, processes) have this much more room than the others
 ESSENTIAL_ROOM = 4
-#: exports that may fail in a row before the exporter is detached
+#: consecutive exports that may fail before the exporter is detached
 ERROR_BUDGET = 3
 #: seconds that a hanging exporter or enricher may cost stop()
 STOP_SECONDS = 5.0
-#: seconds for work that nobody measures by the clock: it may be as slow as it is
+#: seconds for work without a time limit: it may be as slow as it is
 UNLIMITED = threading.TIMEOUT_MAX / 4
-#: bytes that a queue may hold before a source whose records can wait is asked for more
+#: bytes that a queue may hold before a patient source (one whose records can wait) is read again
 PATIENT_BYTES = 4 << 20
-_DRAIN_SHARE = 0.8  # of it: the rest of the queue may be exported; then flush and close
+_DRAIN_SHARE = 0.8  # of the stop time is for exporting what is queued, the rest for flush and close
 
 
 def _begin(enricher: Enricher, context: Context) -> Sequence[Batch]:
@@ -51,7 +51,7 @@ class Queue:
         self.bytes = self.peak_bytes = 0
 
     def put(self, batch: Batch) -> bool:
-        """Takes the batch, or False when it is full or closed."""
+        """Adds the batch; returns False when the queue is full or closed."""
         size = batch.nbytes
         limit = self._limit * ESSENTIAL_ROOM if batch.schema.essential else self._limit
         with self._ready:
@@ -75,18 +75,18 @@ class Queue:
             return batch
 
     def close(self) -> None:
-        """No more is taken; what is there can still be got."""
+        """Takes no more batches; those in the queue can still be taken out."""
         with self._ready:
             self._closed = True
             self._ready.notify_all()
 
     @property
     def drained(self) -> bool:
-        """Closed and empty."""
+        """True when it is closed and empty."""
         return self._closed and not self._items
 
     def clear(self) -> int:
-        """Drops all that waits; gives the number of rows."""
+        """Drops all waiting batches; returns their number of rows."""
         with self._ready:
             rows = sum(len(batch) for batch in self._items)
             self._items.clear()
@@ -108,7 +108,7 @@ class Worker(abc.ABC):
             batch = self.queue.get(timeout=1.0)
             if batch is not None:
                 self.take(batch)
-                batch = None  # it may be large, and the next one may be long in coming
+                batch = None  # release it: it may be large, and the next one may be long in coming
             if time.monotonic() - ticked >= 1.0:
                 ticked = time.monotonic()
                 self.tick()
@@ -121,15 +121,15 @@ class Worker(abc.ABC):
 
     @abc.abstractmethod
     def take(self, batch: Batch) -> None:
-        """One batch."""
+        """Handles one batch."""
 
     @abc.abstractmethod
     def tick(self) -> None:
-        """About once a second."""
+        """Called about once a second."""
 
     @abc.abstractmethod
     def end(self) -> None:
-        """After the last batch."""
+        """Called after the last batch."""
 
 
 class ExporterQueue(Worker):
@@ -141,14 +141,14 @@ class ExporterQueue(Worker):
         self.name = exporter.name
         self.exported = 0
         self.cancelled = False  # the session could not start
-        self.detached = ""  # why
+        self.detached = ""  # the reason
         self.error = ""  # the last one
         self._ledger = ledger
         self._failures = 0
         self._in_flight = 0
 
     def offer(self, batch: Batch) -> None:
-        """Queues a batch of a stream that the exporter wants; counts it when it cannot."""
+        """Queues a batch if the exporter wants its stream; counts the batch as dropped when there is no room."""
         if self.exporter.streams is not None and batch.schema.name not in self.exporter.streams:
             return
         if self.detached or not self.queue.put(batch):
@@ -167,21 +167,21 @@ class ExporterQueue(Worker):
         self._in_flight = 0
 
     def tick(self) -> None:
-        """Passes the second on to the exporter."""
+        """Calls the exporter's tick()."""
         if not self.detached:
             self._guard(self.exporter.tick)
 
     def end(self) -> None:
-        """Counts what the deadline left, then flushes and closes."""
+        """Counts what is left at the deadline as dropped, then flushes and closes."""
         self._ledger.add("dropped_lane", self.queue.clear(), self.name)
         if not self.detached and not self.cancelled:
             self._guard(lambda: self.exporter.flush(max(0.1, self.deadline - time.monotonic())))
         self._guard(self.exporter.cancel if self.cancelled else self.exporter.close)
 
     def join(self, until: float, seconds: float) -> None:
-        """Waits for its end until then, so many seconds in all.
+        """Waits until that time for its end; `seconds` is the whole waiting time, for the message.
 
-        Past it, what it held is counted and the thread left behind (it is a daemon).
+        After that, what it held is counted and the thread is left behind (it is a daemon).
         """
         began = time.monotonic()
         self.thread.join(max(0.0, until - began))
@@ -190,7 +190,7 @@ class ExporterQueue(Worker):
             self._ledger.add("dropped_lane", self.queue.clear() + self._in_flight, self.name)
 
     def _guard(self, call: Callable[[], None]) -> bool:
-        """False when the call raised; too many in a row and the exporter is detached."""
+        """Returns False when the call raised; after ERROR_BUDGET raises in a row the exporter is detached."""
         try:
             call()
         except FAILURES as error:
@@ -204,7 +204,7 @@ class ExporterQueue(Worker):
         return True
 
     def statistics(self) -> dict[str, int | float | str]:
-        """exported rows, bytes waiting and at most, why it was detached, and the exporter's own counts."""
+        """exported rows, bytes waiting now and at most, why it was detached, and the exporter's own counts."""
         return {
             "exported": self.exported,
             "queued_bytes": self.queue.bytes,
@@ -231,9 +231,9 @@ class Bus(Worker):
         self.detached: dict[str, str] = {}
         self.exporter_queues = list(exporter_queues)
         self._ledger = ledger
-        self._patience = patience  # seconds that a worker which does not move on may hold up a patient source
+        self._patience = patience  # seconds for which a worker that makes no progress may hold up a patient source
         self.published = 0
-        self.hanging = ""  # who did not finish at the end
+        self.hanging = ""  # the worker that did not finish at the end
         self._at_work = ""
         self._in_flight = 0
 
@@ -246,7 +246,7 @@ class Bus(Worker):
             self._ledger.add("dropped_bus", len(batch), batch.schema.name)
 
     def wait_for_room(self, stopping: threading.Event) -> None:
-        """Waits until every queue is nearly empty, no longer than one that hangs may cost: for a patient source."""
+        """Waits until every queue is nearly empty, at most as long as a hang may cost. For patient sources."""
         held, since = -1, time.monotonic()
         while not stopping.is_set():
             waiting = max(worker.queue.bytes for worker in (self, *self.exporter_queues))
@@ -265,22 +265,22 @@ class Bus(Worker):
             worker.thread.start()
 
     def take(self, batch: Batch) -> None:
-        """One batch through the enrichers to the exporters' queues."""
+        """Passes one batch through the enrichers to the exporters' queues."""
         self._in_flight = len(batch)
         self._pass_on([batch], self.enrichers)
         self._in_flight = 0
 
     def tick(self) -> None:
-        """Enrichers are asked with a batch only: nothing is due by time."""
+        """Enrichers have no tick: they are called with a batch only."""
 
     def end(self) -> None:
-        """What the queue still held at the deadline is counted; the enrichers give what they held back."""
+        """Counts what the queue still held at the deadline; the enrichers emit what they held back."""
         self._ledger.add("dropped_bus", self.queue.clear())
         for position, enricher in enumerate(list(self.enrichers)):
             self._pass_on(self._guard(enricher, enricher.close), self.enrichers[position + 1 :])
 
     def finish(self, seconds: float = STOP_SECONDS) -> None:
-        """Drains the queue, then every exporter's queue, in at most so many seconds each; counts the rest."""
+        """Drains the queue, then every exporter's queue, each in at most that many seconds; counts the rest."""
         now = time.monotonic()
         self.stop(now + seconds * _DRAIN_SHARE)
         self.thread.join(seconds)
@@ -309,7 +309,7 @@ class Bus(Worker):
     def _guard(
         self, enricher: Enricher, call: Callable[[], Iterable[Batch]], otherwise: Sequence[Batch] = ()
     ) -> list[Batch]:
-        """What the call gives; an enricher that raises is detached, and the batch goes on without its column."""
+        """The result of the call. An enricher that raises is detached; the batch goes on without its column."""
         if enricher.name in self.detached:
             return list(otherwise)
         self._at_work = enricher.name

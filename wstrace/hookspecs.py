@@ -1,8 +1,8 @@
 """The hooks that a plugin may implement.
 
-A plugin is a module (or object) behind an entry point of the group `wstrace`, built-ins and third parties alike. Its
-module must import nothing heavy: import what a hook returns inside the hook. Hooks only *find* classes; no record ever
-passes through pluggy.
+A plugin is a module (or object) behind an entry point of the group `wstrace`, for built-ins and third parties alike.
+Its module must import nothing heavy: import what a hook returns inside the hook. Hooks only *find* classes; no record
+ever passes through pluggy.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ hookimpl = pluggy.HookimplMarker("wstrace")
 
 @hookspec
 def wstrace_sources() -> Sequence[type[Source]]:  # type: ignore[empty-body]
-    """When a session is built, and by `doctor`. By: who can take records from a system.
+    """When a session is built, and by `doctor`. By: plugins that take records from a system.
 
-    Returns Source classes; each is known to users by its `name` (`-s NAME:opt=val`). Classes only: the session makes
-    the objects. On a system that it does not serve a source is still returned; its start() raises Unavailable.
+    Returns Source classes, known to users by their `name` (`-s NAME:opt=val`); the session makes the objects. A source
+    is returned also on a system that it does not support, where its start() raises Unavailable.
     """
 
 
 @hookspec
 def wstrace_enrichers() -> Sequence[type[Enricher]]:  # type: ignore[empty-body]
-    """When a session is built. By: who adds columns to the records of others.
+    """When a session is built. By: plugins that add columns to the records of others.
 
     Returns Enricher classes. They run in the order of their plugins' names; one that raises is detached.
     """
@@ -36,15 +36,15 @@ def wstrace_enrichers() -> Sequence[type[Enricher]]:  # type: ignore[empty-body]
 
 @hookspec
 def wstrace_resolvers() -> Sequence[type[Resolver]]:  # type: ignore[empty-body]
-    """When a session or a report is built. By: who can name what lies at an offset of a file.
+    """When a session or a report is built. By: plugins that can name what lies at an offset of a file.
 
-    Returns Resolver classes, made without arguments and handed to exporters in `Context.resolvers` by `name`.
+    Returns Resolver classes, made without arguments; exporters find them in `Context.resolvers` by `name`.
     """
 
 
 @hookspec
 def wstrace_exporters() -> Sequence[type[Exporter]]:  # type: ignore[empty-body]
-    """When a session is built. By: who takes batches to an output.
+    """When a session is built. By: plugins that write batches to an output.
 
     Returns Exporter classes, known to users by their `name` (`-e NAME:opt=val`).
     """
@@ -52,7 +52,7 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:  # type: ignore[empty-body]
 
 @hookspec
 def wstrace_commands() -> Sequence[Command]:  # type: ignore[empty-body]
-    """When the command line starts, `--help` included. By: who adds a word to it.
+    """When the command line starts, `--help` included. By: plugins that add a word to it.
 
     Returns Commands: word, one-line help and "module:attribute" of a click command, imported only when it is used.
     """
@@ -60,25 +60,25 @@ def wstrace_commands() -> Sequence[Command]:  # type: ignore[empty-body]
 
 @hookspec
 def wstrace_formats() -> Sequence[Format]:  # type: ignore[empty-body]
-    """When a trace is written by `convert` or `Trace.save`, or read by `query`. By: who writes traces in a file format.
+    """When a trace is written by `convert` or `Trace.save`, or read by `query`. By: plugins with a file format.
 
-    Returns Formats; each is known to users by the suffixes of its file names. A suffix that another plugin has is left
-    to that one, wstrace's own first, and the plugin is told to have failed.
+    Returns Formats, known to users by the suffixes of their file names. The first plugin with a suffix keeps it,
+    wstrace's own first; another plugin with that suffix is reported as failed.
     """
 
 
 @hookspec
 def wstrace_stages() -> Mapping[str, tuple[bool, str]]:  # type: ignore[empty-body]
-    """When a session or a report is built. By: who adds to the ledger at stages that `wstrace.ledger.STAGES` lacks.
+    """When a session or a report is built. By: plugins whose ledger stages are not in `wstrace.ledger.STAGES`.
 
-    Returns stage -> (is it loss?, what it counts, in words). Asked of every plugin, for a trace file may tell of
-    stages of a plugin that has no part in its report.
+    Returns stage -> (is it loss?, what it counts, in words). Every plugin is queried, because a trace file may contain
+    stages of a plugin that takes no part in its report.
     """
 
 
 @hookspec
 def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:  # type: ignore[empty-body]
-    """When a command is about to be launched. By: who wants the target to know something (a trace to continue).
+    """When a command is about to be launched. By: plugins that pass something to the target (a trace to continue).
 
     Args:
         exporters: names of the exporters that the trace will have.

@@ -1,8 +1,8 @@
-"""What a plugin implements: Source, Enricher, Resolver, Exporter, Target, Platform; and the Context they are given.
+"""What a plugin implements: Source, Enricher, Resolver, Exporter, Target, Platform; and the Context that they get.
 
 Options of a Source, Enricher or Exporter are the keyword-only, annotated arguments of its `__init__`
-(`def __init__(self, *, ring_bytes: int = 0)`): the command line, the configuration and `doctor` read them off the
-signature, and the class docstring's `Args:` tells what they mean.
+(`def __init__(self, *, ring_bytes: int = 0)`). The command line, the configuration and `doctor` read them from the
+signature; the `Args:` of the class docstring describes them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:  # numpy is not imported for `--help`
 class Place:
     """Where an address lies in an image.
 
-    module is the file's base name; section and number (1-based) the image section, "" and 0 outside of all; function
-    the demangled symbol, with displacement bytes into it; address the image's own (link-time) address, as addr2line
-    takes it. why tells, in words that follow the file's name, what keeps a section or a readable function from it:
-    "cannot be read"; "" where nothing does.
+    module is the file's base name. section and number (1-based) are the image section, "" and 0 outside of all
+    sections. function is the demangled symbol, with displacement bytes into it. address is the image's own (link-time)
+    address, as addr2line takes it. why says, in words that follow the file's name, why there is no section or readable
+    function: "cannot be read"; "" if there is.
     """
 
     module: str
@@ -55,12 +55,12 @@ class Place:
 
     @property
     def symbol(self) -> str:
-        """`module!function+0x1a`, or what str() gives where no symbol covers it."""
+        """`module!function+0x1a`, or the same as str() where no symbol covers the address."""
         return f"{self.module}!{self.function}+{self.displacement:#x}" if self.function else str(self)
 
 
 class Target(abc.ABC):
-    """A traced process. A platform makes it: launched (and still stopped before its first instruction) or attached."""
+    """A traced process, made by a platform: launched (and still stopped before its first instruction) or attached."""
 
     pid: int
     name: str
@@ -74,29 +74,29 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, timeout: float) -> int | None:
-        """Its exit code (128 + N for a signal; 0 when an attached one is gone), or None after timeout seconds."""
+        """Its exit code (128 + N for signal N; 0 when an attached one has ended), or None after timeout seconds."""
 
     @abc.abstractmethod
     def usage(self) -> Usage:
-        """What the system accounts to it: exact after wait() returned for a launched one."""
+        """What the system accounts to it; exact for a launched target after wait() has returned its exit code."""
 
     @abc.abstractmethod
     def signal(self, number: int) -> None:
-        """Sends it a signal; nothing happens when it is gone."""
+        """Sends it a signal; does nothing when it has ended."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Gives up the handle. A launched target that never ran is ended; any other goes on."""
+        """Closes the handle. A launched target that never ran is ended; any other continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the session gives everyone. One for the whole session; none of its fields is ever replaced.
+    """What the session shares with all parts. There is one per session; none of its fields is ever replaced.
 
     info: what is known of the trace beside its records; plugins fill in what they find out.
-    children: processes that the targets start are traced too.
-    require: "full" = a source must not fall back to a lesser level.
-    wait_children: the trace goes on until no traced process is left, not until the target itself ends.
+    children: also trace processes that the targets start.
+    require: "full" = a source must not fall back to a lower level.
+    wait_children: the trace goes on until no traced process is left, not only until the target itself ends.
     """
 
     targets: tuple[Target, ...] = ()
@@ -110,61 +110,62 @@ class Context:
     _own_threads: set[int] = field(default_factory=set, repr=False)
 
     def register_own_thread(self, native_id: int | None) -> None:
-        """Tells of a thread of wstrace's own, by the system's id, before the sources arm: it is not traced."""
+        """Registers a thread of wstrace itself by its system id, before the sources arm, so that it is not traced."""
         if native_id is not None:
             self._own_threads.add(native_id)
 
     def own_threads(self) -> frozenset[int]:
-        """The system's ids of wstrace's own threads, which are not to be armed."""
+        """The system ids of wstrace's own threads, which are not traced."""
         return frozenset(self._own_threads)
 
 
 class Source(abc.ABC):
-    """Takes records from the system. One thread of the session calls it; it has no thread of its own."""
+    """Takes records from the system. One thread of the session calls all its methods; it has no thread of its own."""
 
     name: ClassVar[str]
     streams: ClassVar[tuple[Schema, ...]]
     #: part of every session that names no sources
     default: ClassVar[bool] = False
-    #: its records can wait (a file's): it is read no faster than the exporters take, so none is dropped
+    #: its records can wait (those of a file): it is read no faster than the exporters export, so none is dropped
     patient: ClassVar[bool] = False
-    #: it has nothing to trace in a session without a target: such a session is refused
+    #: without a target it has nothing to trace: a session without targets is refused
     needs_target: ClassVar[bool] = False
 
     @classmethod
     def probe(cls) -> Level:
-        """The level that this machine and privilege give, by trying it on the calling process."""
+        """The level that this machine and privilege permit, found by trying it on the calling process."""
         return Level("full")
 
     def open(self, context: Context) -> None:
-        """Before the exporters start: opens what it reads, and says in `context.info` what that is of.
+        """Called before the exporters start: opens its input, and describes it in `context.info`.
 
-        Only a source of recorded traces needs it: the exporters must know whose records they are about to get.
+        Only a source of recorded traces needs this, because the exporters must know whose records they are about to
+        get.
         """
 
     @abc.abstractmethod
     def start(self, context: Context) -> None:
-        """Arms, after the exporters. A launched target has not run yet.
+        """Starts recording, after the exporters have started. A launched target has not run yet.
 
         Raises:
-            Unavailable: it cannot work here; says why and what lifts it.
+            Unavailable: it cannot work here; the message says why and what lifts it.
         """
 
     @abc.abstractmethod
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """Waits at most timeout seconds for records, then gives what may be given out now, in time order."""
+        """Waits at most timeout seconds for records, then yields what is complete by now, in order of time."""
 
     @abc.abstractmethod
     def stop(self) -> Iterable[Batch]:
-        """Disarms, gives the rest, states its loss in the ledger and closes its handles. Called once."""
+        """Stops recording, yields the rest, enters its loss into the ledger and closes its handles. Called once."""
 
     @property
     def finished(self) -> bool:
-        """True when it will give nothing more by itself: a replay at its end, a capture with no traced process left."""
+        """True when no more records will come: a replay at its end, a capture with no traced process left."""
         return False
 
     def cancel(self) -> None:
-        """Instead of start() and stop(), when the session could not start: gives up what open() took."""
+        """Called instead of start() and stop() when the session could not start: closes what open() opened."""
 
     def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied handles and takes no lock. Nothing is emitted."""
@@ -175,19 +176,19 @@ class Source(abc.ABC):
 
 
 class Enricher(abc.ABC):
-    """Adds columns to batches, on the bus's thread, in order. It may give out further batches before the one given."""
+    """Adds columns to batches, on the bus's thread, in order. It may emit further batches before the one it got."""
 
     name: ClassVar[str]
 
     def start(self, context: Context) -> None:
-        """Before the first batch."""
+        """Called before the first batch."""
 
     @abc.abstractmethod
     def enrich(self, batch: Batch) -> Iterable[Batch]:
-        """Gives the batch on, mostly `yield batch.with_columns(...)`; a batch that is not its business unchanged."""
+        """Yields the batch, usually as `batch.with_columns(...)`; a batch of another stream is yielded unchanged."""
 
     def close(self) -> Iterable[Batch]:
-        """After the last batch: what is still held back."""
+        """Called after the last batch: yields what is still held back."""
         return ()
 
     def statistics(self) -> Mapping[str, int | float]:
@@ -196,7 +197,7 @@ class Enricher(abc.ABC):
 
 
 class Resolver(abc.ABC):
-    """Answers slow questions (sections, symbols). Exporters and reports ask it; it is never on the way of a batch."""
+    """Answers slow queries (sections, symbols) of exporters and reports; batches never pass through it."""
 
     name: ClassVar[str]
 
@@ -208,11 +209,11 @@ class Resolver(abc.ABC):
 
         Args:
             file: the path of the mapped file, as the target names it.
-            offsets: byte offsets into that file, u64, shape (n,); unique ones, each is resolved once.
-            pid: whose name space the path is read in (/proc/PID/root), 0 = ours.
-            build_id: hex; a file on disk with another one is not believed. "" = not known.
+            offsets: distinct byte offsets into that file, u64, shape (n,).
+            pid: the process whose root the path refers to (/proc/PID/root), 0 = ours.
+            build_id: hex; a file on disk with another build-id is not used. "" = not known.
             dev, ino: of the file that was mapped; where the build-id is not known, another file that has its name by
-                now is not believed. 0 = not known.
+                now is not used. 0 = not known.
         """
 
     def statistics(self) -> Mapping[str, int | float]:
@@ -221,7 +222,7 @@ class Resolver(abc.ABC):
 
 
 class Exporter(abc.ABC):
-    """Takes batches to the world, on a thread of its own behind a bounded queue: it may be slow, raise or hang."""
+    """Writes batches to an output, on its own thread behind a bounded queue: it may be slow, raise or hang."""
 
     name: ClassVar[str]
     #: names of the streams it wants; None = all
@@ -230,30 +231,30 @@ class Exporter(abc.ABC):
     default: ClassVar[bool] = False
     #: takes the command line's `-o FILE` as its option `path`, and `-f` as `force`
     takes_output: ClassVar[bool] = False
-    #: ended after the others, because it tells what became of them
+    #: closed after the others, because it reports what became of them
     ends_last: ClassVar[bool] = False
 
     def start(self, context: Context) -> None:
-        """Opens the output; raises OutputError when it cannot, which ends the session before the target runs.
+        """Opens the output. Raises OutputError when it cannot; the session then ends before the target runs.
 
-        `context.info` says whose records will come: the sources are open, and arm after this.
+        `context.info` says whose records will come: the sources are open, and start recording after this.
         """
 
     @abc.abstractmethod
     def export(self, batch: Batch) -> None:
-        """Takes one batch. A raise counts the batch as failed; too many in a row and the exporter is detached."""
+        """Takes one batch. A raise counts the batch as failed; after several in a row the exporter is detached."""
 
     def tick(self) -> None:
-        """About once a second between batches, busy or idle: for what is due by time."""
+        """Called about once a second between batches, busy or idle, for work that is due by time."""
 
     def flush(self, timeout: float) -> None:
-        """Brings what it holds to its output, within timeout seconds."""
+        """Writes out what it holds, within timeout seconds."""
 
     def close(self) -> None:
-        """After the last batch; ledger and info are complete now. The summary is printed, the file ended, here."""
+        """Called after the last batch; ledger and info are complete. Prints the summary, ends the file."""
 
     def cancel(self) -> None:
-        """Instead of close() when the session could not start: prints nothing, leaves no file behind."""
+        """Called instead of close() when the session could not start: prints nothing, leaves no file behind."""
 
     def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied descriptors, writes nothing and takes no lock."""
@@ -267,7 +268,7 @@ class Platform(abc.ABC):
     """Launches and attaches processes on one operating system."""
 
     name: ClassVar[str]
-    #: bytes of a page of the processes that it launches and attaches
+    #: bytes per page in the processes that it launches and attaches
     page_size: ClassVar[int]
 
     @abc.abstractmethod
@@ -283,11 +284,11 @@ class Platform(abc.ABC):
         """What `doctor` shows of this machine: system, kernel, machine, privilege; name -> text."""
 
     def remedies(self) -> Mapping[str, str]:
-        """Ready lines that lift the privilege here, for `doctor`: where they belong (Docker, systemd ...) -> line."""
+        """Ready lines that lift missing privilege, for `doctor`: where they belong (Docker, systemd ...) -> line."""
         return {}
 
     def debug_privilege(self) -> None:
-        """Asks for the right to open other users' processes; raises Unavailable where it is not to be had this way."""
+        """Requests the right to open other users' processes. Raises Unavailable where this cannot give it."""
         raise Unavailable(f"{self.name} has no such privilege to switch on", "run wstrace as root instead")
 
     def is_administrator(self) -> bool:
@@ -295,21 +296,21 @@ class Platform(abc.ABC):
         return bool(getattr(os, "geteuid", lambda: -1)() == 0)
 
     def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
-        """While entered, ask() is called, on any thread, when the console closes; its exit lets the process end.
+        """While entered, ask() is called, on any thread, when the console closes; leaving it lets the process end.
 
-        Nothing where a signal tells of it (SIGHUP).
+        Does nothing on a system that reports it by a signal (SIGHUP).
         """
         return nullcontext()
 
     @abc.abstractmethod
     def output_owner(self) -> tuple[int, int] | None:
-        """(uid, gid) of the user for whom we run with more rights than his own (who called sudo), else None."""
+        """(uid, gid) of the user on whose behalf we run with more rights than his own (sudo's caller), else None."""
 
     def as_output_owner(self) -> AbstractContextManager[None]:
-        """While entered, this thread, and no other one, opens and removes files with the output owner's rights.
+        """While entered, this thread, and only this one, opens and removes files with the output owner's rights.
 
         Raises (when entered):
-            OutputError: these rights cannot be taken on.
+            OutputError: these rights cannot be assumed.
         """
         return nullcontext()
 
@@ -318,8 +319,8 @@ class Platform(abc.ABC):
 class Command:
     """A word of the command line.
 
-    help is a sentence that begins with a verb; target is where its click command stands ("module:attribute"); section
-    is the part of `--help` that shows it: "Record", "Inspect", "Files", "Set-up" or one of your own.
+    help is a sentence that begins with a verb; target is the path of its click command ("module:attribute"); section is
+    the part of `--help` that lists it: "Record", "Inspect", "Files", "Set-up" or one of your own.
     """
 
     word: str
@@ -330,17 +331,17 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A file format that a trace is written in: by `convert -o FILE` and `Trace.save(path)`.
+    """A file format in which traces are written by `convert -o FILE` and `Trace.save(path)`.
 
     name: as users know it ("csv").
-    suffixes: the ends of file names that mean it, with the dot, in lower case; the first is the usual one.
+    suffixes: the file name endings that select it, with the dot, in lower case; the first one is the usual one.
     help: one line.
-    write: "module:function", imported when it is used. It is called as write(trace, file, **options) with a Trace and a
-        binary file that is open, and returns the number of rows that it wrote. Its options are its keyword-only,
-        annotated arguments. It opens no file itself: one that raises leaves nothing behind.
+    write: "module:function", imported when it is used. It is called as write(trace, file, **options) with a Trace and
+        an open binary file, and returns the number of rows written. Its options are its keyword-only, annotated
+        arguments. It opens no file itself, so that one that raises leaves nothing behind.
     takes: "trace" = all of it; "rows" = the rows of one stream: then its first options are stream (str), columns (their
         names, or None for all), start and end (ns on the records' clock, or None).
-    sql: the table function of DuckDB that reads such a file, so that `query` can; "" = none does.
+    sql: the table function of DuckDB that reads such a file, for `query`; "" = there is none.
     """
 
     name: str

@@ -61,7 +61,7 @@ class Plugins:
         disabled: names of plugins, sources, enrichers or exporters that are switched off.
         allowed: if given, only these plugins are loaded.
         third_party: False loads built-ins only.
-        trace: every hook call is told on stderr.
+        trace: report every hook call on stderr.
     """
 
     def __init__(
@@ -334,7 +334,7 @@ def load(target: str) -> Any:
 
 @functools.cache
 def default_plugins() -> Plugins:
-    """The plugins that embedding uses: found once a process, as the environment says."""
+    """The plugins that embedding uses: found once per process, as the environment says."""
     return Plugins.from_environment()
 
 

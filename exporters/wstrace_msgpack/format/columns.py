@@ -16,7 +16,7 @@ from wstrace_msgpack.format.values import Body
 
 #: numpy dtype string -> column type
 TYPES = {dtype: name for name, dtype in DTYPES.items()}
-#: columns whose neighbours differ by little: 5 instead of 7 bytes a record on real captures
+#: columns whose neighbours differ by little: 5 instead of 7 bytes per record on real captures
 DELTA = frozenset({"time_ns", "va", "start", "end", "id"})
 #: filter `shuffle`: behind delta, the high bytes of times are zeros. On a real capture it makes a record 8 % smaller at
 #: no cost of time, neither to write nor to read; addresses became 0.4 % smaller and took longer to read

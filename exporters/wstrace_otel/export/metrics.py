@@ -1,6 +1,6 @@
 """The instruments: observable counters over the tables of processes.py, read when a backend wants them.
 
-They are registered on a meter of a provider of our own (one a process) or of the application's. Nothing is called for
+They are registered on a meter of a provider of our own (one per process) or of the application's. Nothing is called for
 a record, and a process that forks has tables of its own from then on.
 """
 

@@ -18,10 +18,10 @@ from wstrace.schema import FAULT_MAJOR
 
 
 class TokenBucket:
-    """At most `rate` tokens a second on average and `rate` at once.
+    """At most `rate` tokens per second on average and `rate` at once.
 
     Args:
-        rate: tokens a second.
+        rate: tokens per second.
         clock: seconds; another one for tests.
     """
 
