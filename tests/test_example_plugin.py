@@ -50,6 +50,12 @@ def test_it_is_listed(environment, tmp_path):
     }
 
 
+def test_its_entry_point_imports_nothing_heavy(environment, tmp_path):
+    code = "import sys, wstrace_example_source; print({'numpy', 'psutil', 'click'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
 def test_its_rows_are_in_the_file(environment, tmp_path):
     code = "import time\nx = []\nfor i in range(20):\n    x.append(bytearray(1 << 20)); time.sleep(0.01)"
     done = wstrace(

@@ -30,7 +30,7 @@ def wstrace_sources() -> Sequence[type[Source]]:  # type: ignore[empty-body]
 def wstrace_enrichers() -> Sequence[type[Enricher]]:  # type: ignore[empty-body]
     """When a session is built. By: plugins that add columns to the records of others.
 
-    Returns Enricher classes. They run in the order of their plugins' names; one that raises is detached.
+    Returns Enricher classes. They run in the alphabetical order of their own names; one that raises is detached.
     """
 
 

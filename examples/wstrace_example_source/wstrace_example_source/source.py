@@ -1,14 +1,14 @@
-"""An outsider's source: samples the resident bytes of the target, a row a sample."""
+"""ResidentSize: samples the resident bytes of the target."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import psutil
 
-from wstrace import Batch, Context, Source, hookimpl
+from wstrace import Batch, Context, Source
 from wstrace.clock import now_ns
 from wstrace.schema import Column, Schema
 
@@ -70,9 +70,3 @@ class ResidentSize(Source):
     def statistics(self) -> dict[str, int]:
         """samples taken."""
         return {"samples": self._samples}
-
-
-@hookimpl
-def wstrace_sources() -> Sequence[type[Source]]:
-    """The source's class."""
-    return [ResidentSize]
