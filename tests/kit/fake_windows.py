@@ -62,6 +62,7 @@ class FakeProcess:
     denied: bool | str = False  # True, or "limited": only the limited right is given
     token_denied: bool = False
     elevated: bool = False
+    integrity: int = 0x2000
     machine: int = 0
     kind: int = 0x8664
     user: str = "me"
@@ -218,6 +219,8 @@ class FakeWindows(FakeSystem):
             return 0
         if required is not None and size % layout.itemsize:
             return self._fail(winapi.ERROR_BAD_LENGTH)
+        if 1 in self.processes and self.processes[1].integrity < 0x2000:  # ExIsRestrictedCaller
+            return self._fail(winapi.ERROR_ACCESS_DENIED)
         if not process.watched:
             return self._fail(winapi.ERROR_GEN_FAILURE)
         if process.busy or not (process.records or process.lost):

@@ -55,6 +55,7 @@ class FakeSystem:
         self.protection: dict[int, int] = {}
         self.native = 0x8664
         self.priorities: list[int] = []
+        self.periods: list[int] = []  # of the timer, in ms
         self.handlers: list[int] = []
         self._snapshots: dict[int, list[Any]] = {}
         self._tokens: dict[int, int] = {}
@@ -128,10 +129,14 @@ class FakeSystem:
         return 1
 
     def timeBeginPeriod(self, milliseconds: int) -> int:
-        """TIMERR_NOERROR."""
+        """TIMERR_NOERROR; each is to be ended."""
+        self.periods.append(milliseconds)
         return 0
 
-    timeEndPeriod = timeBeginPeriod
+    def timeEndPeriod(self, milliseconds: int) -> int:
+        """TIMERR_NOERROR."""
+        self.periods.remove(milliseconds)
+        return 0
 
     def SetConsoleCtrlHandler(self, handler: int, add: int) -> int:
         """Keeps the handlers, the latest last."""
@@ -304,8 +309,13 @@ class FakeSystem:
         return 1
 
     def GetTokenInformation(self, token: int, what: int, buffer: int, size: int, returned: int) -> int:
-        """TokenUser (1): its user as a SID; TokenElevation (20)."""
+        """TokenUser (1): its user as a SID; TokenElevation (20); TokenIntegrityLevel (25): S-1-16-LEVEL."""
         process = self.processes[self._tokens[token]]
+        if what == 25:
+            label = bytes((1, 1, 0, 0, 0, 0, 0, 16)) + process.integrity.to_bytes(4, "little")
+            ctypes.memmove(buffer + 2 * self.POINTER, label, len(label))
+            at(returned, "<u4", 1)[0] = 2 * self.POINTER + len(label)
+            return 1
         if what == 20:
             at(buffer, "<u4", 1)[0], at(returned, "<u4", 1)[0] = process.elevated, 4
             return 1

@@ -8,7 +8,7 @@ from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import paths
 from wstrace_os.windows.memory import Memory
-from wstrace_os.windows.paths import drive_path, openable
+from wstrace_os.windows.paths import drive_path, is_remote, openable
 
 VOLUME = "\\Device\\HarddiskVolume9"
 
@@ -79,3 +79,12 @@ def test_only_an_image_has_a_known_offset():
     assert allocation(type=winapi.MEM_MAPPED, file=dll).offset == OFFSET_UNKNOWN
     assert allocation(type=winapi.MEM_MAPPED).offset == 0
     assert str(Place("a.dll", address=OFFSET_UNKNOWN + 0x1234)) == "a.dll"
+
+
+@pytest.mark.parametrize(("path", "remote"), [
+    (r"C:\Windows\x.dll", False), (r"\Device\HarddiskVolume9\x.dll", False), ("/x.so", False), ("x.dll", False),
+    ("", False), (r"\\server\share\x.dll", True), ("//server/share/x.dll", True), (r"\/server\x.dll", True),
+    (r"\Device\Mup\server\share\x.dll", True), (r"\Device\mup\;Z:0\server\x.dll", True),
+])  # fmt: skip
+def test_another_machine_is_asked_for_what_lies_on_one(path, remote):
+    assert is_remote(path) is remote

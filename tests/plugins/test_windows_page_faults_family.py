@@ -217,3 +217,31 @@ def test_a_child_that_is_refused_during_a_listing_stays_refused(monkeypatch):
     monkeypatch.setattr(processes, "parents", lambda api: before)
     family.listed()
     assert family.refused == {}
+
+
+def test_children_that_are_met_late_are_told_with_the_faults_of_their_starts():
+    """`py`, `uv run`: the interpreter is a child of another image, which has loaded by the time that it is met."""
+    windows, source, context = in_job()
+    windows.born(8, 7, created=200, page_faults=3000)
+    windows.born(9, 7, created=210, page_faults=1500)
+    windows.born(10, 7, created=220, page_faults=3)
+    list(source.drain(0.0))
+    list(source.stop())
+    assert context.ledger.get("before_watch") == 4503
+    (told,) = [note for note in context.info.notes if "met late" in note]
+    assert told.startswith("2 children ")
+    assert "4500 faults of their starts are in no record" in told
+
+
+def test_a_target_is_in_no_job_that_does_not_end_it_with_us(monkeypatch):
+    """A tracer may be killed between any two calls: the limits stand before the process is put in."""
+    windows = machine()
+    limits = []
+    put = windows.AssignProcessToJobObject
+    monkeypatch.setattr(
+        windows,
+        "AssignProcessToJobObject",
+        lambda job, process: limits.append(windows.jobs[job].limits) or put(job, process),
+    )
+    Job(windows, 7).close()
+    assert limits == [0x2800]  # JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE | JOB_OBJECT_LIMIT_BREAKAWAY_OK

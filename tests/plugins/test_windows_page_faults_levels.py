@@ -265,3 +265,14 @@ def test_windows_of_a_batch_cover_its_look():
     assert batch.window[0] <= start <= batch.window[1]
     assert np.all(batch["pid"] == 7)
     list(source.stop())
+
+
+@pytest.mark.parametrize(("build", "periods"), [(14393, [1]), (17133, [1]), (17134, []), (26100, []), (0, [])])
+def test_a_windows_whose_sleep_is_coarse_gets_a_finer_timer_while_it_traces(build, periods):
+    windows = machine()
+    windows.process(1)
+    windows.build = build
+    source, _ = traced(windows)
+    assert windows.periods == periods
+    list(source.stop())
+    assert windows.periods == []

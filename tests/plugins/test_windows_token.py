@@ -6,6 +6,7 @@ from fake_windows import FakeWindows
 from wstrace.errors import Unavailable
 from wstrace_os.windows import process as processes
 from wstrace_os.windows import token
+from wstrace_page_faults.windows.watch import Watch
 
 
 @pytest.fixture
@@ -55,3 +56,23 @@ def test_what_a_library_switches_on_is_as_it_was(windows, before):
 def test_translated_code_is_told(windows, native, machine, kind, code):
     windows.native, windows.processes[1].machine, windows.processes[1].kind = native, machine, kind
     assert processes.emulated(windows, windows.GetCurrentProcess()) == code
+
+
+def test_a_sid_as_text():
+    sid = bytes.fromhex("010500000000000515000000") + b"".join(
+        n.to_bytes(4, "little") for n in (7, 8, 0xFFFFFFFF, 1001)
+    )
+    assert token.sid_text(sid) == "S-1-5-21-7-8-4294967295-1001"
+    assert token.sid_text(sid + b"\0\0\0\0") == "S-1-5-21-7-8-4294967295-1001"
+
+
+def test_low_integrity_is_the_reason_that_is_given(windows):
+    assert not token.low_integrity(windows)
+    windows.processes[1].integrity = 0x1000
+    assert token.low_integrity(windows)
+    windows.process(7)
+    with pytest.raises(Unavailable, match="low integrity") as refused:
+        Watch(windows, 7)
+    assert "elevated" not in refused.value.remedy
+    assert not windows.handles
+    assert not windows._tokens

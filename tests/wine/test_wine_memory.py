@@ -1,5 +1,6 @@
 """Real VirtualQueryEx, GetMappedFileName, QueryWorkingSetEx, GetWriteWatch and PE files of Wine's own DLLs."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -374,3 +375,10 @@ def test_private_bytes_in_the_list_of_processes_are_those_of_a_snapshot():
     assert private >= held.nbytes
     assert abs(private - snapshot) <= 8 << 20  # between the two looks
     assert private_and_large(4_000_000) == (None, None)
+
+
+def test_a_refused_resume_names_its_reason_as_other_refusals_do(monkeypatch):
+    with contextlib.closing(platform().launch([sys.executable, "-c", "pass"])) as launched:
+        monkeypatch.setattr(winapi, "NtResumeProcess", lambda handle: 0xC0000022 - (1 << 32))  # STATUS_ACCESS_DENIED
+        with pytest.raises(Unavailable, match=r"NtResumeProcess of pid \d+ failed with 5 \(ERROR_ACCESS_DENIED\)"):
+            launched.resume()

@@ -19,7 +19,7 @@ from wstrace_os.windows import image_id
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory, columns
-from wstrace_os.windows.paths import openable
+from wstrace_os.windows.paths import is_remote, openable
 
 #: a listing asks once for each allocation of the process: some hundred calls of 1 to 2 us
 LISTING_NS = 50_000_000
@@ -56,7 +56,7 @@ def _build_id(row: Row, path: str, api: WindowsApi) -> str:
             loaded = image_id.stamp_and_size(partial(_read_memory, api, handle, row.start))
     except (Unavailable, ValueError):
         return ""
-    if path.startswith("\\\\"):  # a server may let us wait
+    if is_remote(path):  # a server may let us wait, and learns who we are
         return image_id.by_stamp(*loaded)
     try:
         with Path(openable(path)).open("rb") as file:

@@ -49,12 +49,12 @@ class Job:
                 "CreateIoCompletionPort", api.CreateIoCompletionPort(winapi.INVALID_HANDLE_VALUE, None, 0, 1)
             )
             self._set(_ASSOCIATE_COMPLETION_PORT, np.array([1, self._port], f"<u{api.POINTER}"))
+            self._limit(_BREAKAWAY_OK | _KILL_ON_JOB_CLOSE)
             process = winapi.open_process(api, pid, _RIGHTS)
             try:
                 self._made("AssignProcessToJobObject", api.AssignProcessToJobObject(self._job, process), keep=False)
             finally:
                 api.CloseHandle(process)
-            self._limit(_BREAKAWAY_OK | _KILL_ON_JOB_CLOSE)
         except BaseException:
             self.close()
             raise

@@ -13,7 +13,8 @@ from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import LUID_AND_ATTRIBUTES, PRIVILEGE_SET
 
 _TOKEN_QUERY, _TOKEN_ADJUST_PRIVILEGES = 0x08, 0x20
-_TOKEN_USER, _TOKEN_ELEVATION = 1, 20  # TOKEN_INFORMATION_CLASS
+_TOKEN_USER, _TOKEN_ELEVATION, _TOKEN_INTEGRITY_LEVEL = 1, 20, 25  # TOKEN_INFORMATION_CLASS
+_MEDIUM = 0x2000  # SECURITY_MANDATORY_MEDIUM_RID
 _SE_PRIVILEGE_ENABLED = 2
 _ERROR_NOT_ALL_ASSIGNED = 1300
 
@@ -31,10 +32,23 @@ def _token(api: WindowsApi, process: int, rights: int = _TOKEN_QUERY) -> Iterato
 
 def user(api: WindowsApi, process: int) -> bytes:
     """The SID of the user whom a process runs as. Raises Unavailable when the system does not tell."""
+    return _sid(api, process, _TOKEN_USER)
+
+
+def low_integrity(api: WindowsApi) -> bool:
+    """True when this process runs below medium integrity (a sandbox, AppContainer); False where it is not told."""
+    try:
+        label = _sid(api, api.GetCurrentProcess(), _TOKEN_INTEGRITY_LEVEL)
+    except Unavailable:
+        return False
+    return len(label) >= 12 and int.from_bytes(label[8:12], "little") < _MEDIUM  # S-1-16-LEVEL
+
+
+def _sid(api: WindowsApi, process: int, what: int) -> bytes:
     information, size = np.zeros(256, "<u1"), np.zeros(1, "<u4")  # SID_AND_ATTRIBUTES, then the SID (68 bytes at most)
     with _token(api, process) as token:
         at = information.ctypes.data
-        if not api.GetTokenInformation(token, _TOKEN_USER, at, len(information), size.ctypes.data):
+        if not api.GetTokenInformation(token, what, at, len(information), size.ctypes.data):
             raise winapi.failed("GetTokenInformation", api.GetLastError())
     return information[2 * api.POINTER : int(size[0])].tobytes()
 

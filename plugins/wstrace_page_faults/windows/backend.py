@@ -66,6 +66,7 @@ class PageFaults(Source):
         self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
         self._kernel, self._children = kernel, children
         self._drains = self._hidden = 0
+        self._late: list[int] = []  # faults of children before they could be watched, where they are many
         self._started = self._stopped = False
 
     @classmethod
@@ -128,6 +129,8 @@ class PageFaults(Source):
             self._family.add(pid, process.created)
         if parent != 0:  # a child
             self._context.ledger.add("before_watch", process.watch.before, "page_fault")
+            if process.watch.before >= KERNEL_RECORDS:
+                self._late.append(process.watch.before)
         elif not launched:
             self._context.ledger.add("before_start", process.watch.discard(), "page_fault")
         if process.watch.shared:
@@ -268,6 +271,11 @@ class PageFaults(Source):
             self._timing.stop()
         if self._hidden:
             self._note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
+        if self._late:
+            self._note(
+                f"{len(self._late)} children (of a launcher such as py or uv run, or just quick) were met late: "
+                f"{sum(self._late)} faults of their starts are in no record"
+            )
         if unseen := self._births.unseen:
             self._note(f"{unseen} children ended before they could be opened: their faults are in no count")
         return batches

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from wstrace.errors import Unavailable
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
+from wstrace_os.windows import token
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import (
     PSAPI_WS_WATCH_INFORMATION,
@@ -102,6 +103,11 @@ class Watch:
         if code == 0:
             earlier = self._take()
             self._earlier = len(earlier) + earlier.lost
+        if code == winapi.ERROR_ACCESS_DENIED and token.low_integrity(self._api):
+            raise Unavailable(
+                "this process runs with low integrity (a sandbox, AppContainer): Windows tells it no page faults",
+                "run wstrace from an ordinary terminal",
+            )
         if code in (winapi.ERROR_ACCESS_DENIED, winapi.ERROR_INVALID_HANDLE):
             raise winapi.failed("GetWsChanges", code, f"of pid {self.pid}")
 
