@@ -1,0 +1,71 @@
+"""CSV by arrays is, byte by byte, what one cell after the other gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import KINDS, PROCESS, Column, Schema
+from wstrace.text import spreadsheet_text, well_formed
+from wstrace_csv import writer
+
+NAMES = ["", "/usr/lib/libc.so.6", '=1+"1"', "\0", "é\n,", "\udcff", "ÿ" * 300, "-x"]
+LEAST, MOST = -(1 << 63), (1 << 64) - 1
+SIGNED = st.sampled_from([0, -1, 1, 9_999, 10_000, -10_000, 10**18, LEAST, -LEAST - 1]) | st.integers(LEAST, -LEAST - 1)
+UNSIGNED = st.sampled_from([0, 1, 9, 10, 9_999, 10_000, 10_001, 10**19, MOST]) | st.integers(0, MOST)
+ROWS = st.lists(st.tuples(UNSIGNED, SIGNED, st.integers(0, len(NAMES) + 1), st.integers(0, 255)), max_size=12)
+TABLE = Schema("table", (Column("time_ns", "u64", "ns"), Column("code", "i64", "count"), Column("name", "u32", "str"),
+                         Column("kind", "u8", "id"), Column("pid", "u32", "id")))  # fmt: skip
+
+
+def batch_of(rows: list[tuple[int, ...]]) -> Batch:
+    strings = Dictionary()
+    for name in NAMES:
+        strings.code(name)
+    types = {"time_ns": "u8", "code": "i8", "name": "u4", "kind": "u1"}
+    columns: dict[str, Any] = {
+        name: np.array([row[at] for row in rows], dtype) for at, (name, dtype) in enumerate(types.items())
+    }
+    return Batch(TABLE, columns, strings=strings)
+
+
+def by_hand(batch: Batch) -> bytes:
+    """One cell after the other; the column pid is not known."""
+    known = [*KINDS, *(f"kind {number}" for number in range(len(KINDS), 256))]
+
+    def quoted(text: str) -> str:
+        return '"' + spreadsheet_text(well_formed(text)).replace('"', '""') + '"'
+
+    text = ""
+    for time, code, name, kind in zip(*(batch[column].tolist() for column in batch), strict=True):
+        shown = quoted(batch.strings[name]) if name < len(batch.strings) else ""
+        text += f"{time},{code},{shown},{quoted(known[kind])},\n"
+    return text.encode()
+
+
+@given(ROWS)
+def test_it_is_what_one_cell_after_the_other_gives(rows: list[tuple[int, ...]]) -> None:
+    batch = batch_of(rows)
+    assert b"".join(writer.lines(batch, TABLE.columns, batch.strings)) == by_hand(batch)
+
+
+@pytest.mark.parametrize("room", [1, 1000])
+def test_rows_of_wide_cells_are_taken_in_smaller_parts(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    monkeypatch.setattr(writer, "_BYTES", room)
+    monkeypatch.setattr(writer, "_ROWS", 7)
+    batch = batch_of([(n * 10**15, -n, n % 9, n % 256) for n in range(40)])
+    parts = list(writer.lines(batch, TABLE.columns, batch.strings))
+    assert b"".join(parts) == by_hand(batch)
+    assert len(parts) > 6
+    if room == 1:
+        assert len(parts) == 40
+
+
+def test_a_stream_without_rows_is_no_text() -> None:
+    batch = Batch(PROCESS, {"pid": np.empty(0, "u4")})
+    assert list(writer.lines(batch, PROCESS.columns, batch.strings)) == []
