@@ -19,7 +19,7 @@ from wstrace_otel.extra import need_sdk
 from wstrace_otel.transport.batch_sender import LOST
 from wstrace_otel.usage import thread_faults
 
-if TYPE_CHECKING:  # the SDK is imported when the exporter starts: every command line asks for this class
+if TYPE_CHECKING:  # the SDK is imported when the exporter starts, because every command line loads this class
     from wstrace_otel.experimental import Experiment
     from wstrace_otel.transport.own_providers import OwnProviders
 

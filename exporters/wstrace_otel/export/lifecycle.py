@@ -1,4 +1,4 @@
-"""The life of traced processes: a resource, a start event and metrics at first; an exit event and a span at its end."""
+"""The life of traced processes: resource, start event and metrics at the start; exit event and span at the end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from wstrace_otel.export.processes import Process, Processes
 from wstrace_otel.export.spans import ProcessSpans
 from wstrace_otel.transport.providers import Providers
 
-#: seconds after which all faults of a process that ended have come
+#: seconds after which all faults of an ended process have arrived
 SETTLE_SECONDS = 1.0
-#: the exit code of a process event that knows none
+#: the exit code in a process event that has none
 UNKNOWN_CODE = -1
 
 
@@ -31,11 +31,11 @@ class Lifecycle:
         context: the session's.
         processes: their table.
         clock: wall time of a record.
-        providers: give loggers and tracers.
-        own: whether the providers are ours, so that spans can have the ids that a target was told.
-        events, spans: whether they are wanted.
-        meter: registers the metrics of a process; also told how many have theirs.
-        arguments: whether resources tell the command's arguments.
+        providers: create loggers and tracers.
+        own: whether the providers are ours, so that spans can have the ids that were passed to a target.
+        events, spans: whether to send them.
+        meter: registers the metrics of a process; also gets the number of processes that have theirs.
+        arguments: whether resources contain the command's arguments.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Lifecycle:
         self.latest_ns = 0  # of the records so far
 
     def root(self, pid: int) -> None:
-        """A process that the trace began with."""
+        """Adds a process with which the trace began."""
         info = self._context.info
         names = {target.pid: target.name for target in self._context.targets}
         process = self._processes.get(pid)
@@ -72,19 +72,19 @@ class Lifecycle:
         self._begin(process)
 
     def now_ns(self) -> int:
-        """The present on the records' clock: of a recorded trace, its end or the newest time that was read."""
+        """The current time on the records' clock; for a recorded trace its end, or the newest time that was read."""
         info = self._context.info
         return max(info.ended_ns, self.latest_ns) if info.recorded else now_ns()
 
     def take(self, batch: Batch) -> None:
-        """Process events, row by row: they are few."""
+        """Reads process events row by row, because they are few."""
         columns = [batch.columns.get(c) for c in ("ppid", "name", "code")]
         tids = batch["tid"] if "tid" in batch else batch["pid"]
         for row in range(len(batch)):
             pid, event, now = (int(batch[c][row]) for c in ("pid", "event", "time_ns"))
             parent, name, code = (int(c[row]) if c is not None else 0 for c in columns)
             process = self._processes.get(pid)
-            if process.pid and int(tids[row]) in (0, pid):  # others speak of a thread
+            if process.pid and int(tids[row]) in (0, pid):  # other rows are about a thread
                 self._apply(process, event, now, parent, batch.strings[name], code)
 
     def _apply(self, process: Process, event: int, now: int, parent: int, name: str, code: int) -> None:
@@ -96,7 +96,7 @@ class Lifecycle:
         if event == PROCESS_EXIT:
             process.ended_ns, process.code = now, None if code == UNKNOWN_CODE else code
             # a root process ends with the trace, when its exit code is known; others after the faults of this drain,
-            # which are still to come
+            # which arrive later
             if process.pid not in self._processes.roots:
                 self._ending.append((time.monotonic(), process))
 
@@ -107,7 +107,7 @@ class Lifecycle:
             self.spans.begin(process, root=process.pid in self._processes.roots)
 
     def admit(self) -> None:
-        """Start events and metrics of processes seen since: by now an exec has named them."""
+        """Sends start events and metrics of processes seen since: by now their exec has named them."""
         pending, self._pending = self._pending, []
         for process in pending if self._with_events else ():
             self.events.started(process)
@@ -118,13 +118,13 @@ class Lifecycle:
                     self._metered.add(process.pid)
 
     def settle(self) -> None:
-        """The same, and the ends of processes whose last faults have come."""
+        """Does the same as admit(), and ends the processes whose last faults have arrived."""
         self.admit()
         while self._ending and time.monotonic() - self._ending[0][0] > SETTLE_SECONDS:
             self._end(self._ending.pop(0)[1], 0)
 
     def end_all(self) -> None:
-        """At the end of the trace: every process that is left gets its span, those that ended their exit event."""
+        """At the end of the trace: makes the span of every remaining process, and exit events of those that ended."""
         now, code = self.now_ns(), self._context.info.exit_code
         for process in self._processes:
             if process.pid in self._processes.roots and code is not None:
@@ -142,7 +142,7 @@ class Lifecycle:
             self.spans.end(process, now)
 
     def resource_of(self, pid: int) -> Any:
-        """The resource of a process, made once."""
+        """The resource of a process, created once."""
         process = self._processes.get(pid)
         found = self._made.get(("resource", process.pid))
         if found is None:

@@ -1,7 +1,7 @@
-"""The instruments: observable counters over the tables of processes.py, read when a backend wants them.
+"""The instruments: observable counters over the tables in processes.py, read when a backend collects.
 
-They are registered on a meter of a provider of our own (one per process) or of the application's. Nothing is called for
-a record, and a process that forks has tables of its own from then on.
+They are registered on a meter of a provider of our own (one per process) or of the application's. Nothing is called per
+record, and a forked child has its own tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Values = Iterator[tuple[dict[str, Any], float]]
 
-#: stages of the ledger that are no count of records that only grows
+#: stages of the ledger that are not ever-growing counts of records
 _NOT_COUNTED = frozenset({"sampled", "unaccounted"})
 
 
@@ -28,10 +28,10 @@ class ProcessInstruments:
 
     Args:
         meter: where they are registered.
-        processes: gives those that belong to the meter's resource.
-        kernel: brings the counters of Process.kernel up to date.
-        memory_of: gives (resident, virtual) bytes of a living process, None for one that is not on this machine.
-        label: attributes that tell processes of one resource apart; none where each has its own resource.
+        processes: returns the processes that belong to the meter's resource.
+        kernel: updates the counters of Process.kernel.
+        memory_of: returns (resident, virtual) bytes of a live process, None for one that is not on this machine.
+        label: attributes that distinguish processes of one resource; none where each has its own resource.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class ProcessInstruments:
 
 
 class TracerInstruments:
-    """The metrics of the tracer itself: what was recorded and lost at which stage; with own_usage its CPU and memory.
+    """The metrics of the tracer itself: what was recorded, and lost at which stage; with own_usage its CPU and memory.
 
     Args:
         meter: where they are registered.
-        rows: gives (stage, who, count) of the loss ledger.
-        own_usage: False in an application: there the process is the application's, and so are its CPU and memory.
+        rows: returns (stage, who, count) of the loss ledger.
+        own_usage: False inside an application, whose process, CPU and memory these would be.
     """
 
     def __init__(self, meter: Meter, rows: Callable[[], list[tuple[str, str, int]]], *, own_usage: bool) -> None:
@@ -127,7 +127,7 @@ class TracerInstruments:
 
 
 def observations(values: Iterable[tuple[dict[str, Any], float]]) -> list[Observation]:
-    """Observations with unlike attributes; those that are alike are added up, as a backend would keep but one."""
+    """Observations with distinct attributes: those with equal ones are added up, as a backend would keep only one."""
     from opentelemetry.metrics import Observation
 
     sums: dict[tuple[tuple[str, Any], ...], float] = {}
@@ -138,19 +138,19 @@ def observations(values: Iterable[tuple[dict[str, Any], float]]) -> list[Observa
 
 
 class KernelCounts:
-    """What the system's own counters say of all targets together; asks at most four times a second."""
+    """The system's own counters of all targets together; reads them at most four times a second."""
 
     def __init__(self, read: Callable[[], tuple[int, int]], share: Callable[[int, int], None]) -> None:
         self._read, self._share, self._asked = read, share, -1.0
 
     def __call__(self) -> None:
-        """Brings the table up to date."""
+        """Updates the table."""
         now = time.monotonic()
         if now - self._asked >= 0.25:
             self._asked = now
             self._share(*self._read())
 
     def now(self) -> None:
-        """The same without sparing: at the end, when the counts are complete."""
+        """Updates it without the limit on rate: at the end, when the counts are complete."""
         self._asked = -1.0
         self()

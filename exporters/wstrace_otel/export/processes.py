@@ -1,6 +1,6 @@
-"""What is known of every traced process: its counts by file, kind and type, its pages, its life. Bounded.
+"""What is known of every traced process, in bounded memory: fault counts by file, kind and type, pages, and lifetime.
 
-Batches are counted by columns here; the instruments of metrics.py and the spans read it when they are asked.
+Batches are counted by columns here; the instruments in metrics.py and the spans read the counts when they need them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.schema import FAULT_MAJOR, KINDS, PAGE_SHARED
 from wstrace_otel import names
 
-#: (file code, kind, major): the place of a count
+#: (file code, kind, major): the key of a count
 Place = tuple[int, int, int]
-#: the file code that stands for all modules past the bounds; no Dictionary gives out that many
+#: the file code for all modules past the bounds; no Dictionary issues that many codes
 OTHER_FILE = 0xFFFF_FFFF
-#: places counted one by one in a process; faults at further ones count as OTHER_FILE
+#: limit on keys that are counted separately per process; faults at further ones count as OTHER_FILE
 MAX_PLACES = 8192
 
 
 class Process:
-    """A traced process, or `other`: those past the bound, together.
+    """A traced process, or `other`: all processes past the bound, together.
 
     Attributes:
         faults: place -> faults recorded.
-        written: kind -> pages written, all intervals together.
-        kernel: (minor, major) as the system counts them; never goes back.
+        written: kind -> pages written, in all intervals together.
+        kernel: (minor, major) as the system counts them; never decreases.
     """
 
     def __init__(self, pid: int, strings: Dictionary, *, modules: int) -> None:
@@ -45,15 +45,15 @@ class Process:
         self.written: dict[int, int] = {}
         self.kernel = [0, 0]
         self._modules = modules
-        self._slots: dict[int, dict[Place, int]] = {}  # file -> what its places counted when it got its own series
+        self._slots: dict[int, dict[Place, int]] = {}  # file -> the counts of its places when it got its own series
         self._snapshots: LastSnapshots[dict[tuple[int, int], int]] = LastSnapshots(dict, _count_pages)
 
     def recorded(self, major: int) -> int:
-        """Page faults recorded of that type."""
+        """Recorded page faults of that type."""
         return sum(count for (_, _, m), count in list(self.faults.items()) if m == major)
 
     def count(self, files: NDArray[Any], kinds: NDArray[Any], majors: NDArray[Any], counts: NDArray[Any]) -> None:
-        """Adds counts at places, arrays of shape (k,)."""
+        """Adds counts at places; arrays of shape (k,)."""
         faults = self.faults
         for place in zip(files.tolist(), kinds.tolist(), majors.tolist(), counts.tolist(), strict=True):
             key = place[:3]
@@ -62,10 +62,10 @@ class Process:
             faults[key] = faults.get(key, 0) + place[3]
 
     def series(self) -> dict[Place, int]:
-        """Counts by place for a backend: the modules with the most faults, the rest under OTHER_FILE.
+        """Counts by place for an OpenTelemetry backend: the modules with the most faults; the rest under OTHER_FILE.
 
-        A module keeps its series once it has one, and starts it with what it counts from then on: so every series,
-        `other` too, only grows, and together they are all that was recorded.
+        A module that has a series keeps it, and the series starts with what is counted from then on. So every series
+        only grows, `other` too, and together they are everything that was recorded.
         """
         faults = dict(self.faults)
         by_file: dict[int, int] = {}
@@ -88,7 +88,7 @@ class Process:
         return found
 
     def named_series(self) -> dict[tuple[str, str, int], int]:
-        """The same by (path, kind in words, major)."""
+        """The same, keyed by (path, kind in words, major)."""
         found: dict[tuple[str, str, int], int] = {}
         for (file, kind, major), count in self.series().items():
             key = (file_name(self.strings, file), kind_name(kind), major)
@@ -97,7 +97,7 @@ class Process:
 
     @property
     def resident(self) -> dict[tuple[int, int], int]:
-        """(kind, shared) -> pages of its last whole snapshot; of `other` those of each process in it, added up."""
+        """(kind, shared) -> pages of the last whole snapshot; for `other` the sum over its processes."""
         pages: dict[tuple[int, int], int] = {}
         for _, counted in self._snapshots:
             for key, n in counted.items():
@@ -105,7 +105,7 @@ class Process:
         return pages
 
     def add_resident(self, batch: Batch) -> None:
-        """A part of a snapshot of its pages; the parts count when the last one has come."""
+        """Adds a part of a snapshot; the parts count once the last one has arrived."""
         self._snapshots.add(batch)
 
     def add_written(self, batch: Batch) -> None:
@@ -118,7 +118,7 @@ class Process:
 
 
 def _count_pages(pages: dict[tuple[int, int], int], batch: Batch) -> None:
-    """Adds the pages of resident runs by (kind, shared)."""
+    """Adds the pages of resident runs, by (kind, shared)."""
     kinds = batch["kind"] if "kind" in batch else np.zeros(len(batch), np.uint8)
     shared = (batch["flags"] & PAGE_SHARED) != 0 if "flags" in batch else np.zeros(len(batch), np.bool_)
     (kind, share), counts = group(kinds, shared, weights=batch["pages"])
@@ -127,12 +127,12 @@ def _count_pages(pages: dict[tuple[int, int], int], batch: Batch) -> None:
 
 
 class Processes:
-    """All traced processes; at most `limit` of their own, the rest is `other` (pid 0).
+    """All traced processes; at most `limit` have a row of their own, the rest is `other` (pid 0).
 
     Args:
         strings: the session's names.
-        limit: processes with a row of their own; 0 = all are one, as a service's own telemetry wants it.
-        modules: files that get a series of their own, in each process.
+        limit: processes with a row of their own; 0 = all in one row, as a service's own telemetry needs it.
+        modules: files with a series of their own, per process.
     """
 
     def __init__(self, strings: Dictionary, *, limit: int, modules: int) -> None:
@@ -148,7 +148,7 @@ class Processes:
         return len(self._rows)
 
     def get(self, pid: int) -> Process:
-        """The row of a process, made when it is seen first; `other` past the bound."""
+        """The row of a process, created at first sight; `other` past the bound."""
         row = self._rows.get(pid)
         if row is not None:
             return row
@@ -160,7 +160,7 @@ class Processes:
             return self._rows[pid]
 
     def add_faults(self, batch: Batch) -> None:
-        """Counts a batch of page faults: a few array operations for all of it, and one step a distinct place."""
+        """Counts a batch of page faults: a few array operations per batch, and one step per distinct place."""
         n = len(batch)
         if not n:
             return
@@ -173,14 +173,14 @@ class Processes:
             self.get(int(pids[low])).count(files[low:high], kinds[low:high], majors[low:high], counts[low:high])
 
     def recorded(self, major: int) -> int:
-        """Page faults recorded of that type, all processes together."""
+        """Recorded page faults of that type, of all processes together."""
         return sum(process.recorded(major) for process in self)
 
     def take_kernel(self, minor: int, major: int) -> None:
-        """Shares out what the system's own counters say in all.
+        """Distributes the totals of the system's own counters among the processes.
 
-        They count a tree of processes. Every process but the first root has at least what was recorded of it; what the
-        kernel counted and no record speaks of is the root's, where its children were waited for.
+        They count a tree of processes. Every process but the first root gets at least what was recorded of it. What the
+        kernel counted and no record names belongs to the root, which has waited for its children.
         """
         rows = list(self)
         root = next((row for row in rows if row.pid in self.roots), rows[0] if rows else None)
@@ -194,13 +194,13 @@ class Processes:
                 root.kernel[kind] = max(root.kernel[kind], root.recorded(kind), counted - others)
 
     def forget(self) -> None:
-        """In a forked child: nothing was counted here, and no lock that another thread held is waited for."""
+        """In a forked child: resets the counts, and waits for no lock that another thread held."""
         self._lock = threading.Lock()
         self._rows = {}
 
 
 def file_name(strings: Dictionary, code: int) -> str:
-    """What a backend shows of a file code: its path, `other` or `unknown`, in bounded length and printable."""
+    """The name of a file code for a backend: its path, `other` or `unknown`, of bounded length and printable."""
     from wstrace.text import printable, well_formed
 
     if code == OTHER_FILE:
@@ -216,7 +216,7 @@ def kind_name(kind: int) -> str:
 
 
 def memory(pid: int) -> tuple[int, int] | None:
-    """(resident, virtual) bytes of a living process, None when it is gone or cannot be read."""
+    """(resident, virtual) bytes of a live process, None when it has ended or cannot be read."""
     import psutil
 
     try:

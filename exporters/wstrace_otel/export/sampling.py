@@ -1,7 +1,7 @@
-"""Which page faults become log events: all majors, and of the minors as many as a token bucket allows.
+"""Which page faults become log events: all major ones, and as many minor ones as a token bucket permits.
 
-An event's weight is the number of faults it stands for. For every process and type the weights add up to what was
-recorded: what finds no token is owed by the next event, and the last one of all takes the rest.
+An event's weight is the number of faults that it represents. For every process and type the weights add up to what was
+recorded: a fault without a token adds to the weight of the next event, and the last event takes the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TokenBucket:
 
     Args:
         rate: tokens per second.
-        clock: seconds; another one for tests.
+        clock: returns seconds; replaced in tests.
     """
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,7 +30,7 @@ class TokenBucket:
         self._tokens, self._at = rate, clock()
 
     def take(self, wanted: int) -> int:
-        """As many tokens as there are, at most `wanted`."""
+        """Takes as many tokens as there are, at most `wanted`; returns their number."""
         now = self._clock()
         self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
         self._at = now
@@ -40,15 +40,16 @@ class TokenBucket:
 
 
 class Sampler:
-    """Chooses rows of page_fault batches and gives each its weight. Bounded by the number of processes.
+    """Selects rows of page_fault batches and gives each its weight. Bounded by the number of processes.
 
     Args:
-        bucket: what minor faults may become events.
+        bucket: limits the minor faults that become events.
     """
 
     def __init__(self, bucket: TokenBucket) -> None:
         self._bucket = bucket
-        self._owed: dict[int, tuple[int, Batch]] = {}  # pid -> minors without an event yet, and one of them
+        # pid -> number of minor faults without an event yet, and one of them
+        self._owed: dict[int, tuple[int, Batch]] = {}
 
     def choose(self, batch: Batch) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
         """(rows, weights shape (n,)) that become events."""
@@ -63,7 +64,7 @@ class Sampler:
         (pids,), counts = group(batch["pid"][minors])
         tokens = self._bucket.take(len(minors))
         for pid, count in zip(pids.tolist(), counts.tolist(), strict=True):
-            # in proportion, and each process at least one while there are any
+            # in proportion, and at least one per process while there are tokens
             share = min(tokens, count, max(1, tokens * count // len(minors))) if tokens else 0
             tokens -= share
             rows = minors if count == len(minors) else minors[batch["pid"][minors] == pid]
@@ -77,12 +78,12 @@ class Sampler:
                 self._owed[pid] = (owed + count, _copy(batch, int(rows[-1])))
 
     def rest(self) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
-        """An event for every process that owes one: at the end."""
+        """At the end: an event for every process with faults that have no event yet."""
         for owed, row in self._owed.values():
             yield row, np.array([owed])
         self._owed = {}
 
 
 def _copy(batch: Batch, row: int) -> Batch:
-    """One row that does not keep the whole batch alive."""
+    """One row, copied so that it does not keep the whole batch alive."""
     return batch.take(np.array([row]))

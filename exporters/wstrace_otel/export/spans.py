@@ -1,4 +1,4 @@
-"""One span for every traced process, made when it has ended."""
+"""One span per traced process, created when the process has ended."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class ProcessSpans:
-    """A span for each traced process, made when it has ended. Its ids are fixed when the process is seen first.
+    """A span per traced process, created when it has ended. Its ids are fixed when the process is first seen.
 
     Args:
-        tracer: gives the tracer of a process.
+        tracer: returns the tracer of a process.
         clock: wall time of a record.
-        own_ids: whether the tracers are ours, so that spans can get the ids that children were told of.
+        own_ids: whether the tracers are ours, so that spans can have the ids that were passed to children.
     """
 
     def __init__(self, tracer: Callable[[Process], Tracer], clock: ClockAnchor, *, own_ids: bool) -> None:
         self._tracer, self._clock, self._own_ids = tracer, clock, own_ids
-        self._places: dict[int, TraceParent] = {}  # pid -> where its span stands
+        self._places: dict[int, TraceParent] = {}  # pid -> the span's place in its trace
         self._above: dict[int, TraceParent | None] = {}
         self.ended = 0
 
     def begin(self, process: Process, *, root: bool) -> None:
-        """Fixes the ids of a process's span: those given to a launched target, below TRACEPARENT; else below its
+        """Fixes the ids of a process's span: those passed to a launched target, below TRACEPARENT; otherwise below its
         parent process."""
         if process.pid in self._places:
             return
@@ -45,7 +45,7 @@ class ProcessSpans:
         self._places[process.pid], self._above[process.pid] = own, above
 
     def end(self, process: Process, now_ns: int) -> None:
-        """Makes the span of a process that ended, or that goes on when the trace ends."""
+        """Creates the span of a process that has ended, or that continues when the trace ends."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         own = self._places.pop(process.pid, None)
