@@ -165,9 +165,13 @@ class Trace(abc.ABC):
         self.close()
 
     def __repr__(self) -> str:
+        state = self.state  # before the rows: a file finds out here that it lacks some
         rows = ", ".join(f"{n:,} {stream}" for stream, n in sorted(self.rows.items())) or "no rows"
-        lost = sum(n for _, _, n in self.ledger.losses())
-        return f"<{type(self).__name__} {self.name}: {self.state}; {rows}; {lost:,} lost>"
+        return f"<{type(self).__name__} {self.name}: {state}; {rows}; {self._lost()}>"
+
+    def _lost(self) -> str:
+        """How many records were lost, in words."""
+        return f"{sum(n for _, _, n in self.ledger.losses()):,} lost"
 
 
 def types_of(batches: Iterable[Batch]) -> dict[str, str]:

@@ -96,7 +96,7 @@ def test_prefetched_survives_a_frame_that_is_not_where_the_index_says(path, writ
     broken = tmp_path / "x.wst"
     broken.write_bytes(bytes(data))
     with open_trace(str(broken)) as trace:
-        assert trace.state == "clean"  # nothing has looked at it yet
+        assert trace.clean  # nothing has looked at it yet
         assert sum(map(len, Prefetched(trace.batches("page_fault", ["va"])))) == N - 1000
         assert trace.state == "damaged"
         assert trace.damage()["lost_frames"] == 1

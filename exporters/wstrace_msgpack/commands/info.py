@@ -19,6 +19,7 @@ from wstrace_msgpack.read.trace import TraceFile, open_trace
 def info(paths: tuple[str, ...], as_json: bool, quick: bool) -> None:
     """Show header, streams, rows, span, processes, ledger; clean, cut or damaged, and what is lost."""
     with open_trace(paths, scan=not quick) as trace:
+        trace.trusting = quick
         facts = describe(trace)
     if as_json:
         print_json(facts)

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from wstrace.cli.tracing import warn
+from wstrace.text import printable
 from wstrace_msgpack.interchange.sql import connect
 
 
@@ -26,6 +28,8 @@ def query(path: str, sql: str, shape: str, limit: int) -> None:
     """
     with connect(path, sql) as answer:
         names, rows = answer.names, answer.rows
+        if answer.incomplete:
+            warn(printable(f"{path}: {answer.incomplete}"))
         if shape == "json":
             _json(names, rows)
         elif shape == "csv":

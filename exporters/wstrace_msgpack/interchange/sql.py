@@ -20,10 +20,11 @@ ALWAYS = ("page_fault", "process", "mapping")
 
 
 class Answer(NamedTuple):
-    """Column names and rows of a query."""
+    """Column names and rows of a query; incomplete: what the trace file lacks, in words, "" for nothing."""
 
     names: list[str]
     rows: list[tuple[Any, ...]]
+    incomplete: str = ""
 
 
 def duckdb() -> Any:
@@ -62,7 +63,7 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
                 connection.register(stream, Streamed(trace, stream, named_columns(trace, stream, sql)))
             if "resident" in trace.streams:
                 connection.register("still_resident", StillResident(trace, "resident", _names(trace, "resident")))
-            yield _answer(module, connection, sql)
+            yield _answer(module, connection, sql)._replace(incomplete=trace.info.incomplete)
     finally:
         connection.close()
 

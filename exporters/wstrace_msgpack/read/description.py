@@ -63,23 +63,40 @@ def is_writers_loss(mark: Mapping[str, Any]) -> bool:
     return mark.get("m") == "lost" and mark.get("by") == "writer"
 
 
-def lacking(state: str, missing: int, marks: Iterable[Mapping[str, Any]]) -> str:
+def lacking(
+    state: str,
+    unread: Mapping[str, int] | None,
+    missing: tuple[int, int],
+    marks: Iterable[Mapping[str, Any]],
+    *,
+    of_cut: bool,
+) -> str:
     """What a file lacks of its trace, in words; "" when it is whole.
 
     Args:
         state: see TraceFile.state.
-        missing: records that were taken for it and are not in it.
+        unread: stream -> records that were written to it and cannot be read; None = not known.
+        missing: records that it never got, and how many of them could not be read in the file that it was made of.
         marks: all of its marks, of which the writer's give the reason.
+        of_cut: it was made of a file whose end was missing.
     """
     parts = []
-    if missing:
+    lacked, unreadable = missing
+    if lacked:
         reasons = [mark["why"] for mark in marks if is_writers_loss(mark) and isinstance(mark.get("why"), str)]
-        why = next((reason for reason in reasons if reason), "")
-        parts.append(f"the file lacks {missing:,} records" + (f": {why}" if why else ""))
-    if state == "cut":
-        parts.append("the file is cut: its end is missing, and what else is not known")
-    elif state == "damaged":
-        parts.append("the file is damaged: wstrace info shows where")
+        why = [next(reason for reason in reasons if reason)] if any(reasons) else []
+        if unreadable:
+            some = "they" if unreadable == lacked else f"{unreadable:,} of them"
+            why.append(f"{some} could not be read in the file that it was made of")
+        parts.append(": ".join([f"the file lacks {lacked:,} records", *([", ".join(why)] if why else [])]))
+    if of_cut:
+        parts.append("it was made of a file that was cut: how many records it lacks is not known")
+    if state == "damaged":
+        lost = ", ".join(f"{n:,} {stream}" for stream, n in (unread or {}).items())
+        of_them = f"{lost} records of it cannot be read" if lost else "wstrace info shows where"
+        parts.append(f"the file is damaged: {of_them}")
+    if unread is None:
+        parts.append("the file is cut: its end is missing, how many records with it is not known")
     return "; ".join(parts)
 
 

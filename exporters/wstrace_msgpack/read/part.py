@@ -67,7 +67,7 @@ class Part:
         self.unreadable: set[str] = set()
         self.end: frames.End | None = None
         self.file_id: bytes | None = None
-        self.scanned = False
+        self.scanned = self._checked = False
         self.streams = [""]  # by their number in `entries`; 0 = not told
         self.checked_bytes = self.bad_heads = 0  # by the scan
         self._tables: Tables | None = None
@@ -269,6 +269,20 @@ class Part:
                 self.damage.bad_frames += 1
 
     # -- sums --------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Checks every byte that no scan has, once; where one is wrong, the file is scanned."""
+        if not (self.scanned or self._checked):
+            for _ in self.read():
+                pass
+            self._checked = True
+
+    def lost_rows(self) -> dict[str, int] | None:
+        """stream -> rows that were written, as END says, and cannot be read; None without END: it is not known."""
+        if self.end is None:
+            return None
+        found = self.frame_rows() if self.damage.any else self.end.rows
+        return {name: n - found.get(name, 0) for name, n in self.end.rows.items() if name and n > found.get(name, 0)}
 
     @property
     def clean(self) -> bool:

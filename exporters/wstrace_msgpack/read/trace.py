@@ -72,6 +72,8 @@ class TraceFile(Trace):
 
     #: of a trace that came by standard input: its file, which is removed with it
     copy: StandardInput | None = None
+    #: the index of a file that has its end is believed, and not every byte is checked before it is called whole
+    trusting: bool = False
 
     def __init__(
         self,
@@ -114,18 +116,31 @@ class TraceFile(Trace):
 
     @property
     def state(self) -> str:
-        """`clean`, `incomplete` (records did not reach it), `cut` (its end is missing) or `damaged`."""
+        """`clean`, `incomplete` (it never got all records), `cut` (its end is missing) or `damaged`.
+
+        The first time that it is asked for, every byte is checked, unless `trusting`: 1.5 GB a second.
+        """
+        self._check()
         if any(part.damage.any for part in self.parts):
             return "damaged"
         if not self.clean:
             return "cut"
-        return "incomplete" if self.missing else "clean"
+        return "incomplete" if self.missing or self._told().get("file_cut") else "clean"
+
+    def _check(self) -> None:
+        if not self.trusting:
+            for part in self.parts:
+                part.check()
 
     @property
     def missing(self) -> int:
-        """Records that were taken for this file and are not in it: what its ledger and its writer's marks say."""
-        told = [frames.counts(mark.get("lost")) for mark in self.marks if is_writers_loss(mark)]
-        return max(self.ledger.missing_from("msgpack"), sum(sum(lost.values()) for lost in told))
+        """Records that it never got: what its ledger and its writer's marks say.
+
+        They were taken for it and did not reach it, or could not be read in the file that it was made of.
+        """
+        told, ledger = [frames.counts(mark.get("lost")) for mark in self.marks if is_writers_loss(mark)], self._told()
+        unwritten = max(ledger.missing_from("msgpack"), sum(sum(lost.values()) for lost in told))
+        return unwritten + ledger.get("file_lost_records")
 
     def damage(self) -> dict[str, int]:
         """What was found wrong so far, by name, in all parts: see scan.Damage."""
@@ -190,12 +205,32 @@ class TraceFile(Trace):
     def info(self) -> TraceInfo:
         """What was traced, how, where and when: what its header, clock marks and facts say."""
         info = trace_info(self.header, self.facts, self.marks, self.begin_ns)
-        info.incomplete = lacking(self.state, self.missing, self.marks) or info.incomplete
+        state, ledger = self.state, self._told()
+        unread = (
+            None if any(part.end is None for part in self.parts) else self._sum(lambda part: part.lost_rows() or {})
+        )
+        missing, cut = (self.missing, ledger.get("file_lost_records")), bool(ledger.get("file_cut"))
+        info.incomplete = lacking(state, unread, missing, self.marks, of_cut=cut) or info.incomplete
         return info
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger at its end; of a cut trace what its frames tell: recorded rows and what the kernel dropped."""
+        """The ledger at its end; of a cut trace what its frames tell: recorded rows and what the kernel dropped.
+
+        `file_lost_records` adds what cannot be read, by stream; `file_cut` its files of which that is not known. As
+        for `state`, every byte is checked.
+        """
+        self._check()
+        ledger = self._told()
+        for part in self.parts:
+            lost = part.lost_rows()
+            ledger.add("file_cut", lost is None)
+            for stream, n in (lost or {}).items():
+                ledger.add("file_lost_records", n, stream)
+        return ledger
+
+    def _told(self) -> Ledger:
+        """The ledger as the file has it, without what is found wrong with the file itself."""
         told = [part.end.ledger for part in self.parts if part.end is not None and part.end.ledger]
         told += [frames.counts(mark.get("ledger")) for mark in self.marks if mark.get("m") == "ledger"]
         ledger = Ledger()
@@ -286,6 +321,14 @@ class TraceFile(Trace):
             "columns": sorted({name for part in self.parts for name in part.unreadable}),
         }
         return {name: value for name, value in found.items() if value}
+
+    def _lost(self) -> str:
+        ledger = self.ledger
+        of_file = ("file_cut", "file_lost_bytes", "file_lost_frames", "file_bad_frames")
+        records = sum(n for stage, _, n in ledger.losses() if stage not in of_file)
+        if ledger.get("file_cut"):
+            return f"{records:,} known to be lost, how many more is not known"
+        return f"{records:,} lost"
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
