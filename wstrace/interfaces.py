@@ -80,6 +80,10 @@ class Target(abc.ABC):
     def usage(self) -> Usage:
         """What the system accounts to it; exact for a launched target after wait() has returned its exit code."""
 
+    def own_usage(self) -> Usage:
+        """The same without its children, for a trace that leaves them out; usage() where the system tells no more."""
+        return self.usage()
+
     @abc.abstractmethod
     def signal(self, number: int) -> None:
         """Sends it a signal; does nothing when it has ended."""

@@ -325,7 +325,7 @@ class Session:
                 self._fail(source, PluginError(f"source {source.name} did not finish in {2 * seconds:g} s"))
         context = self.context
         for target in context.targets:
-            context.info.usage += target.usage()
+            context.info.usage += target.usage() if context.children else target.own_usage()
         if not context.info.recorded:
             context.info.ended_ns = now_ns()
         if context.strings.overflowed:

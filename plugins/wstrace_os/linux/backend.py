@@ -48,8 +48,15 @@ class LinuxTarget(Target):
         self._launcher = launcher
         self._rusage: Any = None
         self._peak: int | None = None
+        self._sampled = False
         self._pidfd = _pidfd(pid)
+        self._earlier, self._alone = 0, (0, 0)  # attached: the peak, and its own faults, of before
         self._before = Usage() if launcher else self._proc()
+        if not launcher:
+            self._earlier, self._peak = self._peak or 0, None
+            with contextlib.suppress(Unavailable):
+                stat = procfs.stat(pid)
+                self._alone = (stat.minor, stat.major)
 
     def resume(self) -> None:
         """Lets a launched target execute its command; returns when the system has accepted or refused it.
@@ -120,6 +127,17 @@ class LinuxTarget(Target):
         return Usage(since(now.minor, before.minor), since(now.major, before.major), now.peak_resident_bytes,
                      since(now.cpu_seconds, before.cpu_seconds), now.peak_sampled, now.peak_pid)  # fmt: skip
 
+    def own_usage(self) -> Usage:
+        """The same of the process alone, without the children that it has waited for."""
+        try:
+            stat = procfs.stat(self.pid)
+        except Unavailable:
+            return Usage()
+        if self.exit_code is None:
+            self._proc()
+        minor, major = stat.minor - self._alone[0], stat.major - self._alone[1]
+        return Usage(minor, major, self._peak, stat.cpu_seconds, True, self.pid if self._peak else None)
+
     def _from_rusage(self) -> Usage:
         r = self._rusage
         peak = r.ru_maxrss * 1024
@@ -132,13 +150,15 @@ class LinuxTarget(Target):
     def _proc(self) -> Usage:
         try:
             stat = procfs.stat(self.pid)
-            peak = procfs.status(self.pid).get("VmHWM", "").removesuffix(" kB")
+            resident = procfs.resident(self.pid)
         except Unavailable:
-            return Usage(peak_resident_bytes=self._peak, peak_pid=self.pid)
-        if peak and (not self.launched or (self._launcher is not None and self._launcher.executed)):
-            self._peak = max(self._peak or 0, int(peak) * 1024)
+            return Usage(peak_resident_bytes=self._peak, peak_sampled=self._sampled, peak_pid=self.pid)
+        if resident.peak and (self._launcher is None or self._launcher.executed):
+            # what an attached process had before is no peak of the trace: below that, what is seen now and then counts
+            self._sampled = self._earlier >= resident.peak
+            self._peak = max(self._peak or 0, resident.now if self._sampled else resident.peak)
         return Usage(stat.minor + stat.minor_children, stat.major + stat.major_children, self._peak, stat.cpu_seconds,
-                     peak_pid=self.pid)  # fmt: skip
+                     self._sampled, self.pid)  # fmt: skip
 
     def signal(self, number: int) -> None:
         """Sends it a signal, through its pidfd where there is one: never to a successor of the same number."""

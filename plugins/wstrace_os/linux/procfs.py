@@ -233,6 +233,20 @@ def status(pid: int) -> dict[str, str]:
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
+class Resident(NamedTuple):
+    """A process's resident bytes: the most it ever had since its program began (VmHWM), and what it has now (VmRSS)."""
+
+    peak: int
+    now: int
+
+
+def resident(pid: int) -> Resident:
+    """Its peak and present resident bytes; 0 of a process that has no memory any more. Raises TargetExited."""
+    fields = status(pid)
+    peak, now = (fields.get(key, "0 kB").split()[0] for key in ("VmHWM", "VmRSS"))
+    return Resident(int(peak) * 1024, int(now) * 1024)
+
+
 def exists(pid: int) -> bool:
     """True when there is a process (a zombie counts) of that number."""
     return Path(f"/proc/{pid}/stat").exists()

@@ -98,7 +98,8 @@ class Account:
             self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
 
     def _usage(self) -> int:
-        return sum(target.usage().faults or 0 for target in self._context.targets)
+        context = self._context
+        return sum((t.usage() if context.children else t.own_usage()).faults or 0 for t in context.targets)
 
     def _explain(self, hidden: int) -> None:
         """Explains why the system's own account of the targets (rusage) is so much higher than the events' counts.

@@ -27,6 +27,7 @@ from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.levels import allowed, not_ours
+from wstrace_page_faults.linux.peaks import Peaks
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.rings import SIDE, Rings
 from wstrace_page_faults.linux.samples import RingSamples, merge
@@ -68,6 +69,7 @@ class PageFaults(Source):
         self._rings: Rings | None = None
         self._events: PerfEvents
         self._side: SideBand
+        self._peaks: Peaks
         self._samples: list[RingSamples] = []
         self._doubled = self._started = False
         self._since = self._watermark = self._late = self._lost_told = 0
@@ -145,6 +147,7 @@ class PageFaults(Source):
             calls, others = ids[: len(tracepoints.SYSCALLS)], ids[len(tracepoints.SYSCALLS) :]
             remaps = Remaps(calls, context.strings.code("[anon]"))
             new_task = others[0] if others else None
+        self._peaks = Peaks(context)
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
@@ -239,8 +242,14 @@ class PageFaults(Source):
             self._grown = False
             self._peak_pause = min(self._peak_pause * 2, _PEAK_SECONDS[1])
             self._peak_due = time.monotonic() + self._peak_pause
-            for target in self._context.targets:
-                target.usage()  # the peak of a process cannot be read after its end; the target remembers it
+            self._look_at_peaks()
+
+    def _look_at_peaks(self, *, final: bool = False) -> None:
+        """The peak of a process cannot be read after its end: targets remember theirs, Peaks those of descendants."""
+        for target in self._context.targets:
+            target.usage()
+        if self._settings.children:
+            self._peaks.look(self._side.live, final=final)
 
     def _quiet(self) -> bool:
         """True when no ring has data and nothing is held: this check is what an idle trace costs."""
@@ -328,6 +337,8 @@ class PageFaults(Source):
             failed = True
             try:
                 yield from self._collect(final=True)
+                self._look_at_peaks(final=True)
+                self._context.info.usage += self._peaks.usage(self._side.ended, orphaned=self._side.orphaned)
                 failed = False
             finally:
                 self._account.close(self._given, failed=failed)

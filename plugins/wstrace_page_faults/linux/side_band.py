@@ -98,6 +98,8 @@ class SideBand:
         self.live: dict[int, Live] = {}
         #: processes that ended recently: their last faults arrive with the record of the end or after it
         self.ended: set[int] = set()
+        #: a process went on after the one that started it: nobody of the family waits for it
+        self.orphaned = False
         self.lost = self.records = 0
         #: records were lost: the mappings of live processes must be read again
         self.stale = False
@@ -250,6 +252,7 @@ class SideBand:
             self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXIT, live.name, _UNKNOWN_CODE))
         if not live.threads:
             del self.live[pid]
+            self.orphaned = self.orphaned or any(child.ppid == pid for child in self.live.values())
             if len(self.ended) >= _KEPT:
                 self.ended.clear()
             self.ended.add(pid)

@@ -1,0 +1,67 @@
+"""The largest resident size of the targets' descendants, read while they live.
+
+rusage knows the peak of a process and of the children that it has waited for. It knows nothing of children that live
+on, of orphans, and of any child before the target itself has ended: of a preforking server it tells the master's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from itertools import islice
+
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace.trace_info import Usage
+from wstrace_os.linux import procfs
+
+#: processes that one look reads, 20 us each; with more of them the looks take turns
+_MOST_A_LOOK = 64
+
+
+class Peaks:
+    """The peaks of the processes that the targets started, or had when they were attached.
+
+    Args:
+        context: whose targets are left out: they answer for themselves.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._targets = context.targets
+        self._own = {target.pid for target in context.targets}
+        self._older: dict[int, int] = {}  # pid -> its peak in bytes when the trace began
+        self._largest = (0, 0)  # bytes, pid
+        self._known: set[int] = set()
+        self._sampled = self._looked = False
+        self._next = 0
+
+    def look(self, live: Collection[int], *, final: bool = False) -> None:
+        """Reads the peaks of live processes, some of them each time and all of them at the end."""
+        pids = [pid for pid in live if pid not in self._own]
+        self._known.update(pids)
+        if not self._looked:
+            self._looked = True
+            if not all(target.launched for target in self._targets):
+                self._older = {pid: peak for pid in pids if (peak := procfs.resident(pid).peak)}
+        if not final and len(pids) > _MOST_A_LOOK:
+            first, self._next = self._next % len(pids), self._next + _MOST_A_LOOK
+            pids = list(islice(pids + pids, first, first + _MOST_A_LOOK))
+        for pid in pids:
+            with contextlib.suppress(Unavailable):  # it has ended
+                now = procfs.resident(pid)
+                # what an older process had before the trace is no peak of the trace
+                raised = now.peak > self._older.get(pid, 0)
+                self._sampled |= not raised
+                self._largest = max(self._largest, (now.peak if raised else now.now, pid))
+
+    def usage(self, ended: Collection[int], *, orphaned: bool) -> Usage:
+        """The largest peak so far.
+
+        Args:
+            ended: processes of the trace that have ended.
+            orphaned: whether a process went on after its parent: nobody of the family waits for it.
+        """
+        waited_for = all(target.launched and target.exit_code is not None for target in self._targets)
+        unseen = orphaned if waited_for else bool(set(ended) - self._own)
+        peak, pid = self._largest
+        return Usage(peak_resident_bytes=peak or None, peak_pid=pid or None, peak_sampled=self._sampled or unseen)

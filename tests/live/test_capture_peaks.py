@@ -1,0 +1,68 @@
+"""The peak of line 1 is that of the largest process, whoever started it, waits for it, or not; never a smaller one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from wstrace import Session, open_trace
+from wstrace.trace_info import Usage
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="needs root on Linux")
+
+MIB = 1 << 20
+LARGE = "python3 -c 'import time; held = bytearray({0} << 20); held[::4096] = b\"x\" * ({0} << 8); time.sleep({1})'"
+
+
+def traced(tmp_path, *arguments: str) -> Usage:
+    """What a trace says of the memory of `wstrace run ARGUMENTS`."""
+    path = tmp_path / "x.wst"
+    command = [sys.executable, "-m", "wstrace", "run", "-q", "-o", str(path), *arguments]
+    subprocess.run(command, timeout=60, check=False, stdin=subprocess.DEVNULL, start_new_session=True)
+    with open_trace(str(path)) as trace:
+        return trace.info.usage
+
+
+@pytest.mark.parametrize(
+    ("options", "script"),
+    [
+        (("--duration", "2s"), f"{LARGE.format(80, 60)} & wait"),  # it lives on
+        (("--duration", "3s"), f"{LARGE.format(80, 1)}; sleep 60"),  # it has ended, and who waited for it has not
+        ((), f"( {LARGE.format(80, 1)} & ); sleep 2"),  # nobody of the family waits for it
+        (("--wait-children",), f"setsid {LARGE.format(80, 1)} &"),  # it outlives the command
+    ],
+)
+def test_a_descendant_that_nobody_has_waited_for_counts(tmp_path, options, script):
+    usage = traced(tmp_path, *options, "--", "timeout", "20", "bash", "-c", script)
+    assert usage.peak_resident_bytes is not None
+    assert 80 * MIB < usage.peak_resident_bytes < 110 * MIB
+    assert usage.peak_pid is not None
+
+
+def test_without_children_the_peak_and_the_faults_are_the_command_s_own(tmp_path):
+    usage = traced(tmp_path, "--no-children", "--", "bash", "-c", f"{LARGE.format(50, 0)}; true")
+    assert usage.peak_resident_bytes is not None
+    assert usage.peak_resident_bytes < 10 * MIB
+    assert usage.minor is not None
+    assert usage.minor < 3000
+
+
+def test_what_an_attached_process_had_before_is_no_peak_of_the_trace():
+    code = (
+        "import mmap, sys; m = mmap.mmap(-1, 200 << 20); m[::4096] = b'x' * (200 << 8); m.close(); print(1, flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", f"{code}; sys.stdin.read()"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as target:  # fmt: skip
+        assert target.stdout is not None
+        target.stdout.readline()
+        with Session(target.pid) as session:
+            time.sleep(0.5)
+        usage = session.info.usage
+        target.kill()
+    assert usage.peak_resident_bytes is not None
+    assert usage.peak_resident_bytes < 100 * MIB
+    assert usage.peak_sampled
