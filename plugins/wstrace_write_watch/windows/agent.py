@@ -71,13 +71,16 @@ class Agent:
             except OSError:  # the tracer went away between opening and accepting, or there are as many as may be
                 time.sleep(_PAUSE_SECONDS)
                 continue
-            threading.Thread(target=self._answer, args=(peer,), name="wstrace-agent", daemon=True).start()
+            if self._closed:
+                peer.close()
+            else:
+                threading.Thread(target=self._answer, args=(peer,), name="wstrace-agent", daemon=True).start()
         self._server.close()
 
     def _answer(self, peer: pipe.Pipe) -> None:
         """Questions of one tracer until it goes. Whatever a question raises is its answer."""
         with contextlib.closing(peer), contextlib.suppress(OSError):
-            if self._closed or not _same_user(peer.client()):
+            if not _same_user(peer.client()):
                 return
             with contextlib.closing(self._watcher()) as watcher:
                 while True:
