@@ -16,7 +16,7 @@ from screen import Screen
 
 from wstrace import cli
 from wstrace.interfaces import Context
-from wstrace.trace_info import Usage
+from wstrace.trace_info import Level, Usage
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.read.trace import open_trace
 from wstrace_msgpack.write.exporter import MsgpackExporter
@@ -141,6 +141,22 @@ def test_merge_of_parts_takes_each_once(tmp_path):
         assert new.rows == {**old.rows, "mapping": 40}
         assert new.ledger.as_dict() == old.ledger.as_dict()
         assert new.clean
+
+
+def test_merge_tells_what_its_traces_have_in_common_and_sums(tmp_path):
+    """TraceInfo.of_several(): sums, the largest peak, the least level; no exit code and no pid of the peak."""
+    infos = [{"usage": Usage(minor, 1, peak, peak_pid=pid), "exit_code": code, "targets": (pid,), "sampled": sampled,
+              "level": Level(level, why)}
+             for minor, peak, pid, code, sampled, level, why in (
+                 (900, 23 << 20, 7, 0, 1, "full", ""), (70, 140 << 20, 8, 3, 100, "user", "paranoid"))]  # fmt: skip
+    paths = [write(tmp_path / f"{number}.wst", 100, info=info) for number, info in enumerate(infos)]
+    assert wstrace("merge", *paths, "-o", tmp_path / "m.wst")[0] == 0
+    with open_trace(str(tmp_path / "m.wst")) as trace:
+        info = trace.info
+    assert (info.usage, info.exit_code, info.targets) == (Usage(970, 2, 140 << 20), None, (7, 8))
+    assert (info.command, info.sampled, info.level) == (["made-up", "--flag"], 100, Level("user", "paranoid"))
+    first = wstrace("report", tmp_path / "m.wst")[1].splitlines()[0]
+    assert first.startswith("peak 140.0 MiB resident; 200 faults")
 
 
 @pytest.mark.parametrize("hosts", ["one", "two"])
