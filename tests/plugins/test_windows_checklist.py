@@ -1,7 +1,11 @@
-"""The checklist of docs/compatibility.md names tests that exist."""
+"""The checklist of docs/compatibility.md names tests that exist; what Windows on ARM lacks is not required there."""
 
 import re
+from importlib.metadata import requires
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,3 +33,13 @@ def test_every_row_says_how_far_it_is_proven():
         assert ("golden bytes" in said) == ("records" in files), statement
         assert ("runner" in said) == bool(files & {"live", "assumptions"}), statement
         assert ("Wine" in said) == any(file.startswith("wine") for file in files), statement
+
+
+@pytest.mark.parametrize(("machine", "asked"), [("AMD64", {"pyarrow", "arro3-core"}), ("ARM64", {"arro3-core"})])
+def test_what_has_no_wheel_for_windows_on_arm_is_not_asked_for_there(machine, asked):
+    where = {"sys_platform": "win32", "os_name": "nt", "platform_system": "Windows", "platform_machine": machine}
+    needed = [Requirement(text) for text in requires("wstrace") or ()]
+    found = {need.name for need in needed if need.marker and need.marker.evaluate({**where, "extra": "convert"})}
+    assert (
+        found - {need.name for need in needed if need.marker and need.marker.evaluate({**where, "extra": ""})} == asked
+    )
