@@ -27,6 +27,8 @@ SEMANTICS = {
 #: Semantic -> the stream whose rows they name, and whose own id is the column of that semantic; "" = the Dictionary.
 #: Whoever moves records between two of those recodes by this table, so another id space is one more entry here.
 ID_SPACES = {"str": "", "map": "mapping"}
+#: Those of the streams that are such tables whose rows are given as those of any stream are: table -> semantic.
+TABLES = {table: space for space, table in ID_SPACES.items() if table not in ("", "mapping")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +220,8 @@ MARK = Schema(
 )
 
 STREAMS = {s.name: s for s in (PAGE_FAULT, PROCESS, ADDRESS_SPACE, MAPPING, RESIDENT_PAGES, WRITTEN_PAGES, MARK)}
+
+
+def own_id(table: str) -> str:
+    """The column of a table (TABLES) that is its rows' own id: the first of its semantic. Others name further rows."""
+    return next(column.name for column in STREAMS[table].columns if column.semantic == TABLES[table])

@@ -193,17 +193,17 @@ def of_a_later_version(path: Path) -> str:
             for name, values in two.items()}  # fmt: skip
     rows["flags"] = columns.encode(np.zeros(2, "|u1"))
     announced = {
-        "page_fault": [["stack", "u32", "stack"], ["tag", "u32", "str"]],
-        "stack": [["id", "u32", "stack"], ["frame", "u64", "addr"]],
+        "page_fault": [["region", "u32", "region"], ["tag", "u32", "str"]],
+        "region": [["id", "u32", "region"], ["frame", "u64", "addr"]],
     }
-    more = {"stack": columns.encode(np.array([1, 2], "<u4")), "tag": columns.encode(np.array([1, 1], "<u4")),
+    more = {"region": columns.encode(np.array([1, 2], "<u4")), "tag": columns.encode(np.array([1, 1], "<u4")),
             "packed": ["u32", [["simd", 4]], "none", 8, bytes(8)]}  # fmt: skip
     bodies = [
         (HEADER, {"v": [1, 9], "need": [], "id": b"12345678", "boot_id": path.name, "later": {"x": [1]}}),
         (STRINGS, {"base": 1, "s": ["tagged"]}),
         (MARK_FRAME, {"m": "schema", "t": 1, "schema": announced, "later": 5}),
         (MARK_FRAME, {"m": "weather", "t": 1, "sun": True}),
-        (EVENTS, {"s": "stack", "n": 2, "t": [1, 2], "c": {"id": more["stack"], "frame": rows["va"]}}),
+        (EVENTS, {"s": "region", "n": 2, "t": [1, 2], "c": {"id": more["region"], "frame": rows["va"]}}),
         (EVENTS, {"s": "page_fault", "n": 2, "t": [1, 2], "c": {**rows, **more}}),
         (EVENTS, {"s": "nobody", "n": 2, "t": [1, 2], "c": {"a": more["tag"]}}),
         (9, {"new": 1}),
@@ -216,7 +216,7 @@ def test_a_file_of_a_later_minor_version_is_read_as_far_as_it_is_known_and_the_r
     with open_trace(of_a_later_version(tmp_path / "x.wst")) as trace:
         (faults,) = trace.batches("page_fault")
         assert faults["va"].tolist() == [5, 6]
-        assert faults["stack"].tolist() == [1, 2], "ids of an unknown table are the numbers that stand there"
+        assert faults["region"].tolist() == [1, 2], "ids of an unknown table are the numbers that stand there"
         assert [trace.strings[code] for code in faults["tag"].tolist()] == ["tagged"] * 2
         assert "packed" not in faults
         assert next(iter(trace.batches("nobody")))["a"].tolist() == [1, 1]
@@ -224,7 +224,7 @@ def test_a_file_of_a_later_minor_version_is_read_as_far_as_it_is_known_and_the_r
             "version": "1.9",
             "frames": {"9": 1},
             "streams": ["nobody"],
-            "semantics": {"stack": ["page_fault.stack", "stack.id"]},
+            "semantics": {"region": ["page_fault.region", "region.id"]},
             "columns": ["packed"],
         }
 
@@ -244,14 +244,14 @@ def test_info_recover_and_merge_tell_what_they_do_not_know(tmp_path, capsys):
         said = "".join(capsys.readouterr())
         assert all(word in said for word in words), said
     with open_trace(str(tmp_path / "r.wst")) as trace:
-        assert next(iter(trace.batches("page_fault")))["stack"].tolist() == [1, 2]
-        assert trace.schema("page_fault").column("stack").semantic == "stack"
+        assert next(iter(trace.batches("page_fault")))["region"].tolist() == [1, 2]
+        assert trace.schema("page_fault").column("region").semantic == "region"
     with TraceFile([path]) as one, TraceFile([other]) as two:
         copy([one, two], str(tmp_path / "m.wst"))
     with open_trace(str(tmp_path / "m.wst")) as trace:
         merged = list(trace.batches("page_fault"))
         assert sum(map(len, merged)) == 4
-        assert all("stack" not in batch for batch in merged), "ids of two files in one column would mean two things"
+        assert all("region" not in batch for batch in merged), "ids of two files in one column would mean two things"
 
 
 def test_a_file_that_is_known_throughout_has_nothing_unknown(tmp_path):

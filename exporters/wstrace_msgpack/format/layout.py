@@ -50,6 +50,7 @@ class Limits:
     frame_decoded: int = 48 << 20
     zstd_window_log: int = 23
     mappings: int = 1 << 20
+    table_rows: int = 1 << 20  # ids of another table's rows of a part
     processes: int = 1 << 20  # rows of `process` of a part
     process_names: int = 1 << 16  # processes whose names are told one by one
     names_of_one: int = 64

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, SnapshotPart, recoded
-from wstrace.schema import DTYPES, MARK, PROCESS, STREAMS, Schema
+from wstrace.schema import DTYPES, MARK, PROCESS, STREAMS, Schema, own_id
 from wstrace.table import Selection
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import EVENTS, SNAPSHOT, FrameError, Limits
@@ -44,6 +44,8 @@ class Decoder:
         self._schema = schema
         self._strings = strings
         stored = stored_columns(selection)
+        if stored is not None:
+            stored |= {own_id(table) for table in lookups.given}
         self._processes = 0  # rows so far
         self._wanted = (lambda _: True) if stored is None else stored.__contains__
 
@@ -82,6 +84,10 @@ class Decoder:
         if keep is not None:
             rows.columns, n = {name: array[keep] for name, array in rows.columns.items()}, int(keep.sum())
         columns = self._translated(rows.columns, schema)
+        given = self._lookups.given.get(rows.stream)
+        if given is not None and (key := own_id(rows.stream)) in columns:  # a part repeats the rows that it needs
+            new = ~np.isin(columns[key], given)
+            columns, n = {name: array[new] for name, array in columns.items()}, int(new.sum())
         if self.selection.columns is not None:
             columns = {name: columns[name] for name in self.selection.columns if name in columns}
         window = rows.window if rows.window[0] <= rows.window[1] else (rows.window[1], rows.window[0])

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
+from wstrace.schema import TABLES
 from wstrace.table import Selection
 from wstrace_msgpack.format import frames, osfile
-from wstrace_msgpack.format.frames import unpack_header
-from wstrace_msgpack.format.layout import END, HEADER, LIMITS, MAPPINGS, MARK, STRINGS, FrameError, Limits
+from wstrace_msgpack.format.frames import Header, unpack_header
+from wstrace_msgpack.format.layout import END, EVENTS, HEADER, LIMITS, MAPPINGS, MARK, STRINGS, FrameError, Limits
 from wstrace_msgpack.format.part_names import is_trace, part_path
 from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.id_tables import PartLookups, Tables, Whole
 from wstrace_msgpack.read.part import first_header
+from wstrace_msgpack.read.row_ids import RowIds, ids_in, same_session, tables_of_part
 from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner
 from wstrace_msgpack.read.schemas import Schemas
 
@@ -45,6 +47,8 @@ class Follower:
         self._path, self._number = path, 0
         self._whole = Whole(strings)
         self._schemas = Schemas(limits)
+        self._row_ids = {table: RowIds(limits.table_rows) for table in TABLES}
+        self._before = Header()  # of the part before
         self._open(path)
 
     def _open(self, path: str) -> None:
@@ -73,6 +77,9 @@ class Follower:
                 raise TraceFileError(f"{self._input.path}: {why}", "read it with a newer wstrace")
             self._number = header.part
             self._schemas.add(header.schema)
+            for ids in self._row_ids.values():
+                ids.begin_part(same=same_session(header, self._before))
+            self._before = header
         elif frame.kind == STRINGS:
             self._tables.add_strings(*frames.unpack_strings(frame.body, self.limits))
             self._decoder = None
@@ -91,9 +98,12 @@ class Follower:
             self._schemas.add_mark(mark)
             if mark.get("m") == "facts" and isinstance(mark.get("facts"), dict):
                 self.facts = mark["facts"]
+        for table, ids in self._row_ids.items() if frame.kind == EVENTS else ():
+            if ids.add(ids_in(frame.body, table, self.limits)):
+                self._decoder = None
         if self._decoder is None:
             known = self._whole.n_rows
-            lookups = PartLookups(self._tables, self._whole)
+            lookups = PartLookups(self._tables, self._whole, tables_of_part(self._row_ids))
             self._decoder = Decoder(self, lookups, Selection(), self._schemas, self._whole.strings)
             if self._whole.n_rows > known:
                 yield self._whole.batch(known)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary, Recoding
-from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS, MAPPING
+from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS, MAPPING, TABLES
 from wstrace_msgpack.format.layout import LOST, FrameError, Limits
 
 _U32 = (1 << 32) - 1
@@ -105,38 +107,56 @@ class Lookup:
 
 
 class PartLookups:
-    """One part's ids -> the whole trace's: names to codes, mappings to ids, mappings to files and kinds."""
+    """One part's ids -> the whole trace's: names to codes, mappings to ids, mappings to files and kinds.
 
-    def __init__(self, tables: Tables, whole: Whole) -> None:
+    Args:
+        tables: the part's names and mappings.
+        whole: the whole trace's.
+        rows: table -> (what translates ids of its rows, those that an earlier part has given): see row_ids.RowIds.
+    """
+
+    def __init__(self, tables: Tables, whole: Whole, rows: Mapping[str, tuple[Lookup, NDArray[Any]]]) -> None:
         self._lost = lost = whole.strings.code(LOST)
-        self._missing: dict[str, set[int]] = {"name": set(), "mapping": set()}
+        self._missing: dict[str, set[int]] = {kind: set() for kind in ("name", "mapping", *rows)}
         ids = np.fromiter(tables.names, "<u4", len(tables.names))
         codes = np.fromiter((whole.strings.code(name) for name in tables.names.values()), "<u4", len(ids))
         self._name = Lookup(ids, codes, lost)
-        rows = tables.mappings()
+        mappings = tables.mappings()
         for column in ("file", "build_id"):
-            rows[column] = self.name(rows[column])
-        given = whole.add(rows)
+            mappings[column] = self.name(mappings[column])
+        given = whole.add(mappings)
         #: what translates the part's ids, by semantic
         self.spaces: dict[str, Recoding] = {"str": self.name}
-        if not np.array_equal(given, rows["id"]):
-            self.spaces["map"] = Lookup(rows["id"], given, 0)
-        kinds = (rows["flags"] >> KIND_SHIFT) & 15
-        labels = label_codes(rows["file"], kinds, whole.strings)
-        self._file = Lookup(rows["id"], labels, lost)
-        self.kind = Lookup(rows["id"], kinds, 0)
+        if not np.array_equal(given, mappings["id"]):
+            self.spaces["map"] = Lookup(mappings["id"], given, 0)
+        #: table -> the whole trace's ids of rows that need not be given again
+        self.given = {table: before for table, (_, before) in rows.items() if len(before)}
+        for table, (lookup, _) in rows.items():
+            self.spaces[TABLES[table]] = functools.partial(self._row, table, lookup)
+        kinds = (mappings["flags"] >> KIND_SHIFT) & 15
+        labels = label_codes(mappings["file"], kinds, whole.strings)
+        self._file = Lookup(mappings["id"], labels, lost)
+        self.kind = Lookup(mappings["id"], kinds, 0)
         self._kernel = whole.strings.code("[kernel]")
 
     @property
     def n_missing(self) -> int:
-        """Names and mappings that were asked for and stand in no table."""
+        """Names, mappings and rows of other tables that were asked for and stand in no table."""
         return sum(map(len, self._missing.values()))
 
     def _noted(self, kind: str, ids: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:
-        lost = codes == self._lost
-        if lost.any() and len(self._missing[kind]) < _MISSING_KEPT:
-            self._missing[kind].update(distinct(ids[lost])[:_MISSING_KEPT].tolist())
+        self._note(kind, ids[codes == self._lost])
         return codes
+
+    def _note(self, kind: str, lost: NDArray[Any]) -> None:
+        if len(lost) and len(self._missing[kind]) < _MISSING_KEPT:
+            self._missing[kind].update(distinct(lost)[:_MISSING_KEPT].tolist())
+
+    def _row(self, table: str, lookup: Lookup, ids: NDArray[Any]) -> NDArray[Any]:
+        """The whole trace's ids of a table's rows; 0, and noted, where it has none."""
+        found = lookup(ids)
+        self._note(table, ids[(found == 0) & (ids != 0)])
+        return found
 
     def name(self, ids: NDArray[Any]) -> NDArray[Any]:
         """The codes of the part's names."""

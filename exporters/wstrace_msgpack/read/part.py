@@ -32,6 +32,7 @@ from wstrace_msgpack.format.layout import (
     unpack_head,
 )
 from wstrace_msgpack.read.id_tables import Tables
+from wstrace_msgpack.read.row_ids import ids_in
 from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner, frame_at
 from wstrace_msgpack.read.selection import EVERYTHING, pids_wanted, time64
 
@@ -259,6 +260,17 @@ class Part:
                     self.damage.bad_frames += 1
             self._tables = tables
         return self._tables
+
+    def row_ids(self, table: str) -> NDArray[Any]:
+        """The ids that its rows of a table give, distinct, u32; those past the limit are left out."""
+        found = np.empty(0, "<u4")
+        for frame in self.read(frozenset((EVENTS,)), Selection(table)):
+            try:
+                ids = ids_in(frame.body, table, self.limits)
+            except FrameError:
+                continue  # it is counted when its rows are read
+            found = np.union1d(found, ids)[: self.limits.table_rows]
+        return found
 
     def marks(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """Its marks as they stand in the file; of one kind, those that the index tells to be of it or of none."""

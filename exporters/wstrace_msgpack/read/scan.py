@@ -52,7 +52,7 @@ class Damage:
 
     lost_bytes: bytes that belong to no good frame. lost_frames: missing by their seq. bad_frames: whole by their CRC,
     but with a body that is not what the format says. duplicates: dropped, seen before. reordered: taken, out of order.
-    tail_bytes: those of lost_bytes that lie behind the last good frame: what a cut leaves. lost_names: names and
+    tail_bytes: those of lost_bytes that lie behind the last good frame: what a cut leaves. lost_names: names, rows and
     mappings that were asked for and stand in no table: they read `[lost]`.
     """
 

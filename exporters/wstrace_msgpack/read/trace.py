@@ -11,7 +11,7 @@ import numpy as np
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.ledger import Ledger
-from wstrace.schema import MAPPING, PROCESS, Schema
+from wstrace.schema import MAPPING, PROCESS, TABLES, Schema
 from wstrace.table import Selection
 from wstrace.trace import Trace, types_of
 from wstrace.trace_info import TraceInfo
@@ -21,6 +21,7 @@ from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.description import combined, is_writers_loss, lacking, trace_info
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
+from wstrace_msgpack.read.row_ids import RowIds, same_session, tables_of_part
 from wstrace_msgpack.read.schemas import Schemas
 from wstrace_msgpack.read.selection import DERIVED_FROM
 from wstrace_msgpack.read.standard_input import StandardInput
@@ -94,10 +95,20 @@ class TraceFile(Trace):
             raise TraceFileError("no trace file was named")
         self._whole = Whole(strings)
         self.strings = self._whole.strings
-        self._lookups = [PartLookups(part.tables, self._whole) for part in self.parts]
+        self._lookups = list(self._part_lookups())
         self._processes: Batch | None = None
         self._marks: list[dict[str, Any]] | None = None
         self._schemas: Schemas | None = None
+
+    def _part_lookups(self) -> Iterator[PartLookups]:
+        rows = {table: RowIds(self.limits.table_rows) for table in TABLES}
+        before = frames.Header()
+        for part in self.parts:
+            for table, ids in rows.items():
+                ids.begin_part(same=same_session(part.header, before))
+                ids.add(part.row_ids(table))
+            yield PartLookups(part.tables, self._whole, tables_of_part(rows))
+            before = part.header
 
     @property
     def name(self) -> str:

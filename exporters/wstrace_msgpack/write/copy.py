@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary, Recoding, Translation, recoded
 from wstrace.ledger import Ledger
-from wstrace.schema import ID_SPACES, MAPPING, MARK, PROCESS, SEMANTICS, Column
+from wstrace.schema import ID_SPACES, MAPPING, MARK, PROCESS, SEMANTICS, TABLES, Column
 from wstrace.table import Selection
 from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.description import combined
@@ -65,6 +65,9 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
             kind = mark.get("m")
             if (not isinstance(kind, str) or kind not in _OWN_MARKS) and (kind != "clock" or trace is first):
                 writer.copy_mark(moved.mark(mark))
+        for table in TABLES:
+            for batch in trace.batches(table):
+                writer.write(moved.batch(batch))
         streams += [moved.batches(part, decoder) for part, decoder in trace.decoders(Selection())]
     if several:
         writer.copy_mark({"m": "hosts", "t": 0, "hosts": [name for names in hosts for name in names]})
@@ -108,10 +111,10 @@ class Moved:
         self._of_processes: dict[str, Recoding] = {**self._spaces, "str": Translation(trace.strings, strings, suffix)}
 
     def batches(self, part: Part, decoder: Decoder) -> Iterator[Batch]:
-        """The rows of a part."""
+        """The rows of a part, without those of tables, which the new file has first."""
         for frame in part.read(decoder.kinds):
             batch = decoder.batch(frame)
-            if batch is not None and (len(batch) or batch.lost):
+            if batch is not None and (len(batch) or batch.lost) and batch.schema.name not in TABLES:
                 yield self.batch(batch)
 
     def _later(self, times: NDArray[Any]) -> NDArray[Any]:

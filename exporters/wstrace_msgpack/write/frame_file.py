@@ -16,6 +16,7 @@ import numpy as np
 
 from wstrace.clock import now_ns
 from wstrace.errors import OutputError
+from wstrace.schema import PROCESS, TABLES
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.format.index import IndexPage, pack_index
 from wstrace_msgpack.format.layout import (
@@ -97,7 +98,8 @@ class Sink:
         """
         if self.dead:
             raise OutputError(self.dead)
-        room = QUEUE_BYTES if kind in (EVENTS, SNAPSHOT) and stream != "process" else QUEUE_BYTES * ESSENTIAL_ROOM
+        essential = kind not in (EVENTS, SNAPSHOT) or stream == PROCESS.name or stream in TABLES
+        room = QUEUE_BYTES * (ESSENTIAL_ROOM if essential else 1)
         if self._waiting and self.waiting_bytes + len(body) > room:
             self.drain()
             if self._waiting and self.waiting_bytes + len(body) > room:
@@ -113,10 +115,10 @@ class Sink:
         """Nothing more fits: encoding it is not worth the time."""
         return self.waiting_bytes > QUEUE_BYTES and time.monotonic() < self._retry_at
 
-    def drop(self, stream: str, n: int) -> None:
-        """Counts rows that do not reach the file."""
+    def drop(self, stream: str, n: int, why: str = "") -> None:
+        """Counts rows that do not reach the file; why: "" = what the output failed with last."""
         if n:
-            self.why_dropped = self.why_dropped or self.error
+            self.why_dropped = self.why_dropped or why or self.error
             self.dropped[stream] += n
             self._unmarked[stream] += n
 
@@ -126,7 +128,7 @@ class Sink:
             while self._waiting and self._write(self._waiting[0]):
                 self.waiting_bytes -= len(self._waiting.popleft().body)
             if not self._waiting and self._unmarked:
-                told, why = dict(self._unmarked), self.error
+                told, why = dict(self._unmarked), self.error or self.why_dropped
                 self._unmarked.clear()
                 self.mark("lost", by="writer", lost=told, why=why)
             if not self._waiting:

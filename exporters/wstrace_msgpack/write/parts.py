@@ -42,7 +42,8 @@ class Parts:
     ) -> None:
         self.path = path
         self.number = 0
-        self.next_string, self.mapping_base, self.table_rows = 1, 0, 0
+        self.next_string, self.table_rows = 1, 0
+        self.bases: dict[str, int] = {}  # semantic -> added to the session's ids: a resumed file has the low ones
         self.shuffle = True  # a file of version 1.0 that is gone on with has a header that does not need it
         self._command = list(command)
         self.like: frames.Header | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wstrace.schema import TABLES
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.format.index import unpack_index
 from wstrace_msgpack.format.layout import END, INDEX, FrameError
@@ -64,7 +65,8 @@ def _append(parts: Parts, last: Part, out: osfile.OutputFile) -> None:
     sink.restore([(*entry[:6], last.streams[entry[6]], entry[7]) for entry in loose.tolist()], pages, rows)
     tables = last.tables
     parts.next_string = max(tables.names, default=0) + 1
-    parts.mapping_base = int(tables.mappings()["id"].max(initial=0))
+    parts.bases = {space: int(last.row_ids(table).max(initial=0)) for table, space in TABLES.items()}
+    parts.bases["map"] = int(tables.mappings()["id"].max(initial=0))
     parts.table_rows = tables.n_mappings
     parts.shuffle = "shuffle" in last.header.need
     parts.go_on(sink)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, Recoding, SnapshotPart, recoded
-from wstrace.schema import MAPPING, PROCESS, Schema
+from wstrace.schema import MAPPING, PROCESS, TABLES, Schema
 from wstrace_msgpack.format import frames, osfile
 from wstrace_msgpack.format.columns import TYPES, Packing
 from wstrace_msgpack.format.frames import Header
@@ -34,6 +34,7 @@ from wstrace_msgpack.format.layout import (
     STRINGS,
 )
 from wstrace_msgpack.format.values import packb, text
+from wstrace_msgpack.write.gathering import Gathering, Held
 from wstrace_msgpack.write.live_mappings import Mappings, Names, concatenate, shifted
 from wstrace_msgpack.write.parts import Parts
 
@@ -41,29 +42,6 @@ from wstrace_msgpack.write.parts import Parts
 _STRINGS_CHARS = 128 << 10
 #: at this share of a reader's limit on a table the part ends
 _TABLE_SHARE = 0.75
-
-
-class Gathering:
-    """Batches of one stream that wait to become a frame."""
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.rows = 0
-        self.lost = 0
-        self.since = 0.0
-
-    def fits(self, batch: Batch) -> bool:
-        """Whether it has the columns of those that wait, with the same meaning."""
-        first = self.batches[0]
-        return set(first) == set(batch) and first.schema == batch.schema
-
-    def add(self, batch: Batch) -> None:
-        """One more."""
-        if not self.batches:
-            self.since = time.monotonic()
-        self.batches.append(batch)
-        self.rows += len(batch)
-        self.lost += batch.lost
 
 
 class TraceWriter:
@@ -84,6 +62,7 @@ class TraceWriter:
         self._packing = Packing(level, parts.shuffle)
         self._gathering: dict[str, Gathering] = {}
         self._mappings = Mappings()
+        self._held: dict[str, Held] = {}  # of each table
         self._snapshots: dict[tuple[str, int, int, int], int] = {}
         self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had, in this part
         self.rows: Counter[str] = Counter()  # taken, by stream
@@ -104,8 +83,9 @@ class TraceWriter:
         self._table_rows = self._parts.table_rows
         #: the session's ids -> the part's, by semantic
         self._spaces: dict[str, Recoding] = {
-            "str": self._names.ids, "map": functools.partial(shifted, base=self._parts.mapping_base)
-        }  # fmt: skip
+            "str": self._names.ids,
+            **{space: functools.partial(shifted, base=base) for space, base in self._parts.bases.items()},
+        }
         self._announced.clear()
         self._clock()
 
@@ -125,6 +105,9 @@ class TraceWriter:
             self._mappings.spaces.apply(batch)
         if batch.schema.snapshot:
             self._snapshot(batch)
+            return
+        if name in TABLES and not self._held.setdefault(name, Held()).add(batch):
+            self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
             return
         waiting = self._gathering.get(name)
         if waiting is not None and not waiting.fits(batch):
@@ -230,7 +213,8 @@ class TraceWriter:
         body = frames.pack_events(name, n, window, lost, part, self._packing)
         pids = pid_set(part["pid"]) if "pid" in part and part["pid"].dtype == "<u4" else 0
         self._sink.append(EVENTS, body, stream=name, n=n, t=window, pids=pids)
-        self._rotate_if_due()
+        if name not in TABLES:  # what uses its rows belongs into the same part
+            self._rotate_if_due()
 
     def _snapshot(self, batch: Batch) -> None:
         name, one = batch.schema.name, batch.snapshot or SnapshotPart(time_ns=batch.window[0])
@@ -289,7 +273,10 @@ class TraceWriter:
         self.mark("schema", schema={schema.name: rows}, present=present, **kinds)
 
     def _tables(self) -> None:
-        """Brings new mappings and names into the file, names first."""
+        """Brings new rows of tables, mappings and names into the file, names first."""
+        for table in TABLES.keys() & self._gathering.keys():
+            if table in self._gathering:  # not cut by another table that names its rows
+                self._cut(table)
         rows = self._mappings.take_new()
         columns = recoded(MAPPING, rows, self._spaces) if rows else {}
         if rows:
@@ -323,16 +310,24 @@ class TraceWriter:
             or self._sink.rows[PROCESS.name] > _TABLE_SHARE * LIMITS.processes
             or self._names.next > _TABLE_SHARE * LIMITS.strings
             or self._names.total > _TABLE_SHARE * LIMITS.strings_total
+            or any(self._sink.rows[table] > _TABLE_SHARE * LIMITS.table_rows for table in TABLES)
         )
-        if self._parts.due(full) and self._parts.next():
+        if not self._parts.due(full):
+            return
+        self._tables()
+        if self._parts.next():
             self._mappings.restart()
             self._begin_part()
+            for table, held in self._held.items():
+                self._gathering[table] = Gathering()
+                for batch in held.batches:
+                    self._gathering[table].add(batch)
 
     @property
     def dropped(self) -> int:
         """Rows that did not reach the disk, and never will."""
         if self._sink.dead:
-            return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name != "mapping")
+            return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name not in ("mapping", *TABLES))
         return sum(self._parts.dropped().values())
 
     @property

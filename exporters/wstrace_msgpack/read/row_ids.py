@@ -1,0 +1,78 @@
+"""Ids of streams whose rows other streams name (schema.TABLES): one part's to the whole trace's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.schema import own_id
+from wstrace_msgpack.format.frames import Header, unpack_rows
+from wstrace_msgpack.format.layout import Limits
+from wstrace_msgpack.read.id_tables import Lookup
+
+_NONE: NDArray[Any] = np.empty(0, "<u4")
+
+
+def same_session(header: Header, before: Header) -> bool:
+    """Whether a part goes on with the ids of the one before it: the session of another file, or boot, has its own."""
+    return header.part > 0 and header.prev == before.id and header.boot_id == before.boot_id
+
+
+def ids_in(body: Any, table: str, limits: Limits) -> NDArray[Any]:
+    """The own ids of the rows of a table in an EVENTS body, u32; none of another stream. Raises FrameError."""
+    key = own_id(table)
+    rows = unpack_rows(body, key.__eq__, limits)
+    ids = rows.columns.get(key, _NONE)
+    return ids.astype("<u4", copy=False) if rows.stream == table and np.can_cast(ids.dtype, "<u4") else _NONE
+
+
+class RowIds:
+    """The ids of one table's rows, for the parts of a trace in their order.
+
+    Parts of one session share their ids, and each of them begins with the rows that stand in the one before. Another
+    session's ids are kept where nobody has them yet; those that somebody has are replaced by unused ones.
+
+    Args:
+        most: so many ids that are new in a part are taken; rows past them are not known.
+
+    Attributes:
+        given: the whole trace's ids of rows that stood in an earlier part of this session, ascending.
+        lookup: the part's ids -> the whole trace's; 0 for an id without a row.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = self._room = most
+        self._taken = self._own = self._whole = self.given = _NONE
+        self.lookup = Lookup(_NONE, _NONE, 0)
+
+    def begin_part(self, *, same: bool) -> None:
+        """A further part, of the same session or of another."""
+        if not same:
+            self._own = self._whole = _NONE
+            self.lookup = Lookup(_NONE, _NONE, 0)
+        self.given, self._room = np.sort(self._whole), self._most
+
+    def add(self, ids: NDArray[Any]) -> bool:
+        """Takes note of rows of this part by the ids that stand in it; whether one is new."""
+        new = np.setdiff1d(ids[ids != 0], self._own)[: self._room]
+        self._room -= len(new)
+        if not len(new):
+            return False
+        whole = new.copy()
+        clash = np.isin(new, self._taken)
+        n = int(clash.sum())
+        if n:
+            used = np.union1d(self._taken, new)
+            whole[clash] = np.setdiff1d(np.arange(1, len(used) + n + 1, dtype="<u4"), used)[:n]
+        self._own, self._whole = np.concatenate((self._own, new)), np.concatenate((self._whole, whole))
+        self._taken = np.concatenate((self._taken, whole))
+        self.lookup = Lookup(self._own, self._whole, 0)
+        return True
+
+
+def tables_of_part(rows: Mapping[str, RowIds]) -> dict[str, tuple[Lookup, NDArray[Any]]]:
+    """table -> (lookup, given) as they are now."""
+    return {table: (ids.lookup, ids.given) for table, ids in rows.items()}

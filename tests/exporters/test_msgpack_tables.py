@@ -1,0 +1,237 @@
+"""A stream whose rows others name by id, as `stack` will be: every row's user finds it, through every way of a file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgpack_scripted import started
+
+from wstrace import schema
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import OutputError
+from wstrace.schema import Column, Schema
+from wstrace.table import Selection
+from wstrace.testing import batch_of
+from wstrace_msgpack.format.layout import LIMITS
+from wstrace_msgpack.read.follow import Follower
+from wstrace_msgpack.read.prefetch import Prefetched
+from wstrace_msgpack.read.trace import TraceFile, open_trace
+from wstrace_msgpack.write.copy import copy
+
+PLACE = Schema(
+    "place",
+    (Column("id", "u32", "place"), Column("within", "u32", "place"), Column("name", "u32", "str")),
+    essential=True,
+    always=frozenset(("id",)),
+)
+VISIT = Schema(
+    "visit", (Column("time_ns", "u64", "ns"), Column("at", "u32", "place"), Column("expected", "u32", "str"))
+)
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch):
+    """The semantic `place`, whose ids name rows of the stream `place`."""
+    monkeypatch.setitem(schema.SEMANTICS, "place", "the id of a row of `place`")
+    monkeypatch.setitem(schema.ID_SPACES, "place", "place")
+    monkeypatch.setitem(schema.TABLES, "place", "place")
+    monkeypatch.setitem(schema.STREAMS, "place", PLACE)
+
+
+class Session:
+    """One that writes: places 1, 2, ... of which each stands within the one before, and visits of each."""
+
+    def __init__(self, path, prefix: str, **options: object) -> None:
+        self.exporter, context = started(path, **options)
+        self.strings, self.prefix, self.known = context.strings, prefix, 0
+
+    def visit(self, *places: int) -> None:
+        """Visits of those places, whose rows come before where they are new."""
+        new = list(range(self.known + 1, max(places) + 1))
+        if new:
+            self.known = max(places)
+            self.exporter.export(batch_of(PLACE, self.strings, id=new, within=[n - 1 for n in new],
+                                          name=[f"{self.prefix}{n}" for n in new]))  # fmt: skip
+        self.exporter.export(batch_of(VISIT, self.strings, time_ns=[5] * len(places), at=list(places),
+                                      expected=[f"{self.prefix}{n}" for n in places]))  # fmt: skip
+
+    def close(self) -> None:
+        self.exporter.close()
+
+
+def written(path, prefix: str, *places: int, **options: object) -> str:
+    session = Session(path, prefix, **options)
+    session.visit(*places)
+    session.close()
+    return str(path)
+
+
+def checked(batches: list[Batch]) -> int:
+    """The visits, each of which was at the place that it expected; every place has one row, before its first visit."""
+    names: dict[int, str] = {}
+    visits = 0
+    for batch in batches:
+        if batch.schema.name == "place":
+            for own, within, code in zip(*(batch[name].tolist() for name in ("id", "within", "name")), strict=True):
+                assert own not in names, f"the row of {own} was given twice"
+                names[own] = name = batch.strings[code]
+                outer = f"{name[0]}{int(name[1:]) - 1}"
+                assert names[within] == outer if within else outer[1:] == "0", "it stands within another place"
+        elif batch.schema.name == "visit":
+            for at, code in zip(batch["at"].tolist(), batch["expected"].tolist(), strict=True):
+                assert names.get(at) == batch.strings[code]
+                visits += 1
+    return visits
+
+
+def visits_of(trace: TraceFile) -> int:
+    batches = [batch for part, decoder in trace.decoders(Selection()) for batch in decoded(part, decoder)]
+    assert trace.damage()["lost_names"] == 0
+    ids = [i for batch in trace.batches("place") for i in batch["id"].tolist()]
+    assert len(ids) == len(set(ids)) == sum(map(len, trace.batches("place", ["name"])))
+    assert len(ids) == sum(map(len, Prefetched(trace.batches("place", ["name"]))))
+    return checked(batches)
+
+
+def decoded(part, decoder) -> list[Batch]:
+    return [batch for frame in part.read(decoder.kinds) if (batch := decoder.batch(frame)) is not None]
+
+
+def test_one_file(tmp_path):
+    with open_trace(written(tmp_path / "x.wst", "a", 3, 1, 2)) as trace:
+        assert visits_of(trace) == 3
+
+
+def test_several_files_at_once_and_a_merge_of_them(tmp_path):
+    paths = [written(tmp_path / f"{prefix}.wst", prefix, 4, 2) for prefix in "abc"]
+    with open_trace(paths) as trace:
+        assert visits_of(trace) == 6
+    with open_trace(paths[0]) as a, open_trace(paths[1]) as b, open_trace(paths[2]) as c:
+        copy([a, b, c], str(tmp_path / "merged.wst"))
+    with open_trace(str(tmp_path / "merged.wst")) as trace:
+        assert visits_of(trace) == 6
+
+
+def test_a_merge_of_two_boots(tmp_path, monkeypatch):
+    paths = []
+    for prefix in "ab":
+        monkeypatch.setattr("wstrace_msgpack.format.osfile.boot_id", lambda boot=prefix: boot)
+        paths.append(written(tmp_path / f"{prefix}.wst", prefix, 3))
+    with open_trace(paths[0]) as a, open_trace(paths[1]) as b:
+        copy([a, b], str(tmp_path / "merged.wst"))
+    for path in (paths, str(tmp_path / "merged.wst")):
+        with open_trace(path) as trace:
+            assert visits_of(trace) == 2
+
+
+def test_a_file_that_is_gone_on_with(tmp_path):
+    path = written(tmp_path / "x.wst", "a", 5)
+    written(tmp_path / "x.wst", "b", 3, 1, resume=True)
+    with open_trace(path) as trace:
+        assert visits_of(trace) == 3
+
+
+def test_a_file_that_is_gone_on_with_after_another_boot(tmp_path, monkeypatch):
+    path = written(tmp_path / "x.wst", "a", 5)
+    monkeypatch.setattr("wstrace_msgpack.format.osfile.boot_id", lambda: "another")
+    written(tmp_path / "x.wst", "b", 3, 1, resume=True)
+    with open_trace(path) as trace:
+        assert len(trace.parts) == 2
+        assert visits_of(trace) == 3
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+def test_each_part_of_a_rotated_trace_stands_alone(tmp_path, keep):
+    session = Session(tmp_path / "x.wst", "a", rotate_bytes=1, keep=keep)
+    for n in range(1, 6):
+        session.visit(n, 1)
+        session.exporter.flush(1)
+    session.close()
+    parts = sorted(tmp_path.glob("x*.wst"))
+    assert len(parts) >= 2
+    alone = []
+    for path in parts:
+        with TraceFile([str(path)]) as trace:
+            alone.append(visits_of(trace))
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert visits_of(trace) == sum(alone)
+    assert keep or sum(alone) == 10
+
+
+def test_a_rotated_trace_that_is_gone_on_with_and_copied(tmp_path):
+    for prefix, options in (("a", {}), ("b", {"resume": True})):
+        session = Session(tmp_path / "x.wst", prefix, rotate_bytes=1, **options)
+        for n in range(1, 4):
+            session.visit(n, 1)
+            session.exporter.flush(1)
+        session.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert visits_of(trace) == 12
+        copy([trace], str(tmp_path / "copied.wst"))
+    with open_trace(str(tmp_path / "copied.wst")) as trace:
+        assert visits_of(trace) == 12
+
+
+def test_a_cut_file_and_what_is_recovered_of_it(tmp_path):
+    path = tmp_path / "x.wst"
+    session = Session(path, "a")
+    for n in (2, 3, 4):
+        session.visit(n, 1)
+        session.exporter.flush(1)
+    path.with_name("cut.wst").write_bytes(path.read_bytes()[:-7])
+    session.close()
+    with open_trace(str(tmp_path / "cut.wst")) as trace:
+        assert trace.state == "cut"
+        found = visits_of(trace)
+        assert found >= 4
+        copy([trace], str(tmp_path / "whole.wst"))
+    with open_trace(str(tmp_path / "whole.wst")) as trace:
+        assert (trace.clean, visits_of(trace)) == (True, found)
+
+
+def test_a_file_that_is_followed_while_it_grows_and_is_rotated(tmp_path):
+    session = Session(tmp_path / "x.wst", "a", rotate_bytes=1)
+    session.visit(1)
+    session.exporter.flush(1)
+    follower = Follower(str(tmp_path / "x.wst"), Dictionary())
+    found = list(follower.batches())
+    for n in range(2, 6):
+        session.visit(n, 1)
+        session.exporter.flush(1)
+        found += [batch for _ in range(3) for batch in follower.batches()]
+    session.close()
+    while not follower.finished:
+        found += follower.batches()
+    follower.close()
+    assert checked(found) == 9
+
+
+def test_an_id_without_a_row_reads_0_and_is_counted(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    exporter.export(batch_of(PLACE, context.strings, id=[1], within=0, name="a1"))
+    exporter.export(batch_of(VISIT, context.strings, time_ns=[1, 2, 3], at=[1, 7, 9], expected="a1"))
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        (visits,) = trace.batches("visit")
+        assert visits["at"].tolist() == [1, 0, 0]
+        assert trace.damage()["lost_names"] == 2
+
+
+def test_rows_past_the_limit_are_counted_in_the_writer_and_in_the_reader(tmp_path, monkeypatch):
+    few = LIMITS.without(table_rows=8)
+    for module in ("writer", "gathering"):
+        monkeypatch.setattr(f"wstrace_msgpack.write.{module}.LIMITS", few)
+    session = Session(tmp_path / "x.wst", "a")
+    for n in range(1, 7):
+        session.visit(n)
+    with pytest.raises(OutputError, match="lacks 2 records: place has more rows than a reader takes"):
+        session.close()
+    assert session.exporter.statistics()["dropped"] == 2
+    with open_trace(str(tmp_path / "x.wst"), limits=few) as trace:
+        assert np.concatenate([b["at"] for b in trace.batches("visit")]).tolist() == [1, 2, 3, 4, 0, 0]
+        assert trace.damage()["lost_names"] == 2
+        (mark,) = (mark for mark in trace.marks if mark["m"] == "lost")
+        assert (mark["lost"], mark["why"]) == ({"place": 2}, "place has more rows than a reader takes")
+    with open_trace(str(tmp_path / "x.wst"), limits=LIMITS.without(table_rows=3)) as trace:
+        assert np.concatenate([b["at"] for b in trace.batches("visit")]).tolist() == [1, 2, 3, 0, 0, 0]
+        assert trace.damage()["lost_names"] == 3
