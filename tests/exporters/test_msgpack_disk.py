@@ -12,6 +12,7 @@ from wstrace.errors import OutputError
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.read.trace import open_trace
 from wstrace_msgpack.write import frame_file as sink
+from wstrace_msgpack.write.copy import copy
 
 
 class Disk:
@@ -152,3 +153,15 @@ def test_a_sync_that_fails_at_the_end_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(osfile.os, "fsync", fails)
     with pytest.raises(OutputError, match="Input/output error"):
         exporter.close()
+
+
+def test_a_copy_that_does_not_fit_is_no_whole_copy(tmp_path, disk):
+    exporter, context = started(tmp_path / "x.wst")
+    everything(exporter, context, 100_000)
+    exporter.close()
+    disk.left = 8_000
+    with open_trace(str(tmp_path / "x.wst")) as trace, pytest.raises(OutputError, match=r"lacks .* records: No space"):
+        copy([trace], str(tmp_path / "y.wst"))
+    with open_trace(str(tmp_path / "y.wst"), scan=True) as trace:
+        assert trace.state == "incomplete"
+        assert trace.missing == trace.ledger.get("failed_lane") >= 100_000 - trace.rows.get("page_fault", 0)

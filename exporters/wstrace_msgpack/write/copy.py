@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary, Recoding, Translation, recoded
+from wstrace.errors import OutputError
 from wstrace.ledger import Ledger
 from wstrace.schema import ID_SPACES, MAPPING, MARK, PROCESS, SEMANTICS, TABLES, Column
 from wstrace.table import Selection
@@ -36,7 +37,7 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
     """Writes all that can be read of the traces to one new file, in the order of time; gives its rows.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: it cannot be written, or not all of it was: what is there can be read, and says what it lacks.
     """
     first = traces[0]
     strings = Dictionary()
@@ -73,7 +74,16 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
         writer.copy_mark({"m": "hosts", "t": 0, "hosts": [name for names in hosts for name in names]})
     for batch in heapq.merge(*streams, key=lambda batch: batch.window[0]):
         writer.write(batch)
-    writer.close(_ledger(traces), _facts(traces))
+    writer.settle()
+    ledger, facts = _ledger(traces), _facts(traces)
+    missing = ""
+    if writer.dropped:
+        missing = f"{output} lacks {writer.dropped:,} records: {writer.why_dropped}"
+        ledger = {**ledger, "failed_lane:msgpack": ledger.get("failed_lane:msgpack", 0) + writer.dropped}
+        facts = {**facts, "incomplete": missing}
+    writer.close(ledger, facts)
+    if missing:
+        raise OutputError(missing, "what is there can be read; free some space, and write it anew")
     return sum(writer.rows.values())
 
 
