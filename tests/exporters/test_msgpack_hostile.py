@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import io
 import json
 import subprocess
@@ -18,7 +19,7 @@ from wstrace.cli import main
 from wstrace.schema import DTYPES
 from wstrace_msgpack.format import columns as col
 from wstrace_msgpack.format.columns import zstd
-from wstrace_msgpack.format.layout import EVENTS, HEADER, MAPPINGS, MARK, STRINGS, pack_frame
+from wstrace_msgpack.format.layout import END, EVENTS, HEADER, MAPPINGS, MARK, STRINGS, pack_frame
 from wstrace_msgpack.format.values import packb
 
 FILE_ID = b"ABCDEFGH"
@@ -72,6 +73,7 @@ def commands(path: str, folder: Path) -> list[list[str]]:
         ["merge", path, path, "-f", "-o", str(folder / "merged.wst")],
         ["replay", path, "-e", f"msgpack:path={folder / 'replayed.wst'},force=true"],
         ["convert", path, "-f", "-o", str(folder / "x.csv"), "--start", "0.1"],
+        *([["query", path, "select count(*) from page_fault"]] if importlib.util.find_spec("duckdb") else []),
     ]
 
 
@@ -87,6 +89,11 @@ def clash(n: int) -> tuple[int, Any]:
     ids = np.array([1, 0xFFFF_FFFF], "<u4")
     table = {"id": ids, "time_ns": np.full(2, n, "<u8"), "start": np.arange(2, dtype="<u8") * 4096 + n}
     return MAPPINGS, {"n": 2, "c": {name: col.encode(array) for name, array in table.items()}}
+
+
+def end(*bodies: tuple[int, Any], **fields: Any) -> list[tuple[int, Any]]:
+    """Those frames, and the end of a clean trace."""
+    return [*bodies, (END, {"index": [], "frames": len(bodies) + 1, "rows": {}, "ledger": {}, "clean": True, **fields})]
 
 
 FILES: dict[str, list[tuple[int, Any]]] = {
@@ -119,6 +126,9 @@ FILES: dict[str, list[tuple[int, Any]]] = {
              "c": {"start": col.encode(np.ones(1, "<u8")), "pages": col.encode(np.ones(1, "<u4"))}}),
         faults(),
     ],
+    **{f"an index at {at:#x}": end(header(), faults(), rows={"page_fault": 2}, index=[at])
+       for at in ((1 << 63) - 1, 1 << 63, (1 << 64) - 1)},
+    "rows of a stream without columns": [header(), faults(), events("\x1b[2J", 3, {})],
     **{f"S19 header {field}": [header(**{field: value}), faults()] for field, value in {
         "page_size": 0, "page_size ": 1 << 63, "created_ns": (1 << 64) - 1, "boot_id": "\x1b[2J", "part": 1 << 63,
         "clock": {"realtime_offset_ns": "x"}, "clock ": {"realtime_offset_ns": 1 << 63},

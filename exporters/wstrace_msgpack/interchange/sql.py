@@ -12,6 +12,7 @@ from wstrace.arrow import Converter
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError, Unavailable, UsageError
 from wstrace.plugins import default_plugins
+from wstrace.text import printable
 from wstrace_msgpack.read.prefetch import Prefetched
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
@@ -60,7 +61,9 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
         _confine(connection)
         with open_trace(path) as trace:
             for stream in sorted({*ALWAYS, *trace.streams} - {"mark"}):
-                connection.register(stream, Streamed(trace, stream, named_columns(trace, stream, sql)))
+                if not trace.columns_of(stream):  # a file may have rows of a stream of which it tells no column
+                    continue
+                connection.register(printable(stream), Streamed(trace, stream, named_columns(trace, stream, sql)))
             if "resident" in trace.streams:
                 connection.register("still_resident", StillResident(trace, "resident", _names(trace, "resident")))
             yield _answer(module, connection, sql)._replace(incomplete=trace.info.incomplete)

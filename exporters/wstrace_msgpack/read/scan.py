@@ -140,6 +140,8 @@ def frame_at(source: Input, at: int, file_id: bytes | None, limits: Limits = LIM
 
 def head_at(source: Input, at: int, file_id: bytes | None, limits: Limits = LIMITS) -> Head | None:
     """The head at that offset, when it is this file's, within the limits, and its frame lies within the file."""
+    if at > source.size - HEAD_BYTES:  # an offset out of a file may be any number, and a seek takes 63 bits
+        return None
     head = unpack_head(source.read(at, HEAD_BYTES))
     if head is None or (file_id is not None and head.file_id != file_id):
         return None
