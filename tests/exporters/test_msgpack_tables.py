@@ -158,6 +158,31 @@ def test_each_part_of_a_rotated_trace_stands_alone(tmp_path, keep):
     assert keep or sum(alone) == 10
 
 
+def test_a_part_repeats_rows_of_differing_columns_with_all_that_they_have(tmp_path):
+    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)
+    exporter.export(batch_of(PLACE, context.strings, id=[1, 2], within=[0, 1], name=["a1", "a2"]))
+    exporter.export(batch_of(PLACE, context.strings, id=[3], name=["b1"]))
+    for n in (2, 3, 2, 3):
+        exporter.export(batch_of(VISIT, context.strings, time_ns=[5], at=n, expected=["a2" if n == 2 else "b1"]))
+        exporter.flush(1)
+    exporter.close()
+    for path in sorted(tmp_path.glob("x*.wst")):
+        with TraceFile([str(path)]) as trace:
+            places = [batch["within"].tolist() if "within" in batch else None for batch in trace.batches("place")]
+            assert places in ([[0, 1], None], []), "an empty last part has nobody to repeat them for"
+
+
+def test_rows_stand_before_their_users_also_where_a_user_has_waited_for_longer(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    exporter.export(batch_of(VISIT, context.strings, time_ns=[4], at=0, expected=""))
+    exporter.export(batch_of(PLACE, context.strings, id=[1], within=0, name="a1"))
+    exporter.export(batch_of(VISIT, context.strings, time_ns=[5], at=1, expected="a1"))
+    exporter.flush(1)
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert [batch.schema.name for batch in trace.read(Selection())] == ["place", "visit"]
+
+
 def test_a_rotated_trace_that_is_gone_on_with_and_copied(tmp_path):
     for prefix, options in (("a", {}), ("b", {"resume": True})):
         session = Session(tmp_path / "x.wst", prefix, rotate_bytes=1, **options)

@@ -109,6 +109,10 @@ class TraceWriter:
         if name in TABLES and not self._held.setdefault(name, Held()).add(batch):
             self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
             return
+        self._gather(batch)
+
+    def _gather(self, batch: Batch) -> None:
+        name = batch.schema.name
         waiting = self._gathering.get(name)
         if waiting is not None and not waiting.fits(batch):
             self._cut(name)
@@ -185,8 +189,10 @@ class TraceWriter:
             self._sink.append(MARK, packb(mark), stream="mark", n=1, pids=pids)
 
     def _cut(self, name: str) -> None:
-        """Frames of what was gathered of a stream: as many as it takes."""
-        gathering = self._gathering.pop(name)
+        """Frames of what was gathered of a stream: as many as it takes; none where nothing waits any more."""
+        gathering = self._gathering.pop(name, None)
+        if gathering is None:
+            return
         batches, lost = gathering.batches, gathering.lost
         schema, columns = batches[0].schema, concatenate([self._stored(batch) for batch in batches])
         n = sum(len(batch) for batch in batches)
@@ -274,9 +280,8 @@ class TraceWriter:
 
     def _tables(self) -> None:
         """Brings new rows of tables, mappings and names into the file, names first."""
-        for table in TABLES.keys() & self._gathering.keys():
-            if table in self._gathering:  # not cut by another table that names its rows
-                self._cut(table)
+        for table in TABLES:
+            self._cut(table)
         rows = self._mappings.take_new()
         columns = recoded(MAPPING, rows, self._spaces) if rows else {}
         if rows:
@@ -318,10 +323,9 @@ class TraceWriter:
         if self._parts.next():
             self._mappings.restart()
             self._begin_part()
-            for table, held in self._held.items():
-                self._gathering[table] = Gathering()
+            for held in self._held.values():
                 for batch in held.batches:
-                    self._gathering[table].add(batch)
+                    self._gather(batch)
 
     @property
     def dropped(self) -> int:
