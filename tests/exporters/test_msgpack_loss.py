@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgpack_scripted import recorded
+import synthetic_trace as synthetic
+from msgpack_scripted import recorded, started
 
 from wstrace import cli
+from wstrace_msgpack.format import osfile
 from wstrace_msgpack.format.layout import EVENTS
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.trace import open_trace
@@ -120,6 +122,53 @@ def test_a_file_made_of_a_damaged_one_says_what_it_lacks(make: Callable[[Path, P
         with open_trace(str(damaged)) as trace:
             assert (trace.state, trace.missing) == ("incomplete", 1000)
             assert "1,007 lost" in repr(trace)
+
+
+@pytest.mark.parametrize("word", ["merge", "report", "info"])
+def test_copies_of_one_trace_are_refused_in_any_order(word: str, whole, cut, tmp_path):
+    """A trace is not counted twice, and no records are thrown away for a copy that has fewer."""
+    copy, recovered = tmp_path / "copy.wst", tmp_path / "recovered.wst"
+    copy.write_bytes(whole.read_bytes())
+    _recover(whole, recovered)
+    output = ["-o", tmp_path / "merged.wst"] if word == "merge" else []
+    for other, hint in ((cut, f": {whole} holds more"), (copy, ""), (recovered, "")):
+        for files in ((whole, other), (other, whole)):
+            code, out, err = wstrace(word, *files, *output)
+            assert (code, out) == (125, "")
+            assert err.startswith(f"wstrace: {files[0]} and {files[1]} hold records of the same trace")
+            assert f"name one of them{hint}\n" in err
+            assert err.count("\n") == 1
+    assert not (tmp_path / "merged.wst").exists()
+
+
+def test_a_file_that_is_named_twice_is_read_once(whole):
+    with open_trace(str(whole)) as once, open_trace([str(whole), str(whole)]) as twice:
+        assert twice.rows == once.rows
+
+
+def test_files_stand_in_the_order_in_which_they_are_first_named(whole, tmp_path):
+    other = tmp_path / "other.wst"
+    recorded(other, ROWS)
+    with open_trace([str(whole), str(other), str(whole)]) as trace:
+        assert [part.path for part in trace.parts] == [str(whole), str(other)]
+
+
+def test_pieces_of_one_trace_that_do_not_overlap_are_put_together(tmp_path, monkeypatch):
+    clocks = osfile.clocks()
+    monkeypatch.setattr(osfile, "clocks", lambda: clocks)  # what makes two files those of one trace
+    pieces = {"early": 2_000_000, "late": 2_000_000_000}
+    for name, begin in pieces.items():
+        exporter, context = started(tmp_path / name)
+        exporter.export(synthetic.mappings(context.strings))
+        exporter.export(synthetic.processes(context.strings))
+        for batch in synthetic.faults(context.strings, ROWS, begin=begin):
+            exporter.export(batch)
+        exporter.close()
+    paths = [str(tmp_path / name) for name in pieces]
+    with open_trace(paths) as trace:
+        assert trace.rows["page_fault"] == 2 * ROWS
+    assert wstrace("merge", *paths, "-o", tmp_path / "merged.wst")[0] == 0
+    assert wstrace("info", paths[0], tmp_path / "merged.wst")[0] == 125
 
 
 @pytest.mark.parametrize("make", [_recover, _merge])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import click
 
 from wstrace.text import printable
 from wstrace_msgpack.commands.info import unknown_lines
-from wstrace_msgpack.read.discover import parts_of
+from wstrace_msgpack.read.discover import files_of, refuse_copies
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.trace import TraceFile
 from wstrace_msgpack.write.copy import copy
@@ -40,11 +42,11 @@ def merge(paths: tuple[str, ...], output: str, force: bool) -> None:
 def _by_boot(paths: tuple[str, ...]) -> list[list[str]]:
     """The files, each once, grouped by the boot of the machine that they come from: one clock a group."""
     groups: dict[str, list[str]] = {}
-    seen: set[bytes | None] = set()
-    for path in (found for given in paths for found in parts_of(given)):
-        part = Part(path)
-        part.close()
-        if part.file_id not in seen:
-            seen.add(part.file_id)
+    with ExitStack() as opened:
+        parts = []
+        for path in files_of(paths):
+            parts.append(part := Part(path))
+            opened.callback(part.close)
             groups.setdefault(part.header.boot_id or repr(part.header.host), []).append(path)
+        refuse_copies(parts)
     return list(groups.values())

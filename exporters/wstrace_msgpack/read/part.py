@@ -311,6 +311,13 @@ class Part:
         times = self.entries["t0"][np.isin(self.entries["kind"], (EVENTS, SNAPSHOT))]
         return int(times.min()) if len(times) else 0
 
+    def span(self) -> tuple[int, int] | None:
+        """(first, last) time of its rows, without streams that stand again in each piece of a trace; None: no such."""
+        essential = [self.streams.index(name) for name in self.streams if name in STREAMS and STREAMS[name].essential]
+        entries = self.entries[np.isin(self.entries["kind"], (EVENTS, SNAPSHOT)) & (self.entries["t1"] != 0)]
+        entries = entries[~np.isin(entries["stream"], essential) & (entries["n"] != 0)]
+        return (int(entries["t0"].min()), int(entries["t1"].max())) if len(entries) else None
+
     def counts(self) -> list[Rows]:
         """Stream, n, window and lost of every EVENTS and SNAPSHOT frame, without its columns. Read once."""
         if self._counts is None:

@@ -19,6 +19,7 @@ from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import END, EVENTS, LIMITS, SNAPSHOT, VERSION, Limits
 from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.description import combined, is_writers_loss, lacking, trace_info
+from wstrace_msgpack.read.discover import files_of, refuse_copies
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.row_ids import RowIds, same_session, tables_of_part
@@ -43,17 +44,15 @@ def open_trace(
         scan: check every byte, even where the index of a file fits.
 
     Raises:
-        TraceFileError: no such file, or no trace.
+        TraceFileError: no such file, or no trace; or two of several hold records of the same trace.
     """
-    from wstrace_msgpack.read.discover import parts_of
-
     given = [path] if isinstance(path, str) or hasattr(path, "__fspath__") else list(path)
     if "-" not in given:
-        paths = [found for one in given for found in parts_of(str(one))]
+        paths = files_of(str(one) for one in given)
         return TraceFile(paths, limits=limits, strings=strings, scan=scan)
     copy = StandardInput()
     try:
-        paths = [copy.path if one == "-" else found for one in given for found in parts_of(str(one))]
+        paths = files_of(copy.path if one == "-" else str(one) for one in given)
         trace = TraceFile(paths, limits=limits, strings=strings, scan=scan)
     except BaseException:
         copy.close()
@@ -88,6 +87,7 @@ class TraceFile(Trace):
         self.parts: list[Part] = []
         try:
             self.parts.extend(Part(path, limits, scan=scan) for path in paths)
+            refuse_copies(self.parts)
         except BaseException:
             self.close()
             raise
