@@ -147,7 +147,7 @@ class TraceInfo:
             level=next((level for level in levels if level.name != "full"), levels[0] if levels else None),
             usage=replace(usage, peak_pid=None),
             sampled=max(info.sampled for info in infos),
-            notes=list(dict.fromkeys(note for info in infos for note in info.notes)),
+            notes=_added(note for info in infos for note in info.notes),
             started_ns=min((info.started_ns for info in infos if info.started_ns), default=0),
             ended_ns=max(info.ended_ns for info in infos),
             saved="",
@@ -230,6 +230,18 @@ _KEYS = frozenset(
         *("page_size", "saved", "incomplete", "final_snapshot", "snapshot_age_ms"),
     )
 )
+
+
+def _added(notes: Iterable[str]) -> list[str]:
+    """The notes, each once; the numbers that equal ones begin with add up."""
+    counts: dict[str, int] = {}
+    for note in notes:
+        number, _, words = note.partition(" ")
+        digits = number.replace(",", "")
+        counted = words and digits.isascii() and digits.isdigit()
+        key = words if counted else note
+        counts[key] = counts.get(key, 0) + (int(digits) if counted else 0)
+    return [f"{n:,} {words}" if n else words for words, n in counts.items()]
 
 
 def _either(one: Any, other: Any, both: Any) -> Any:

@@ -113,3 +113,8 @@ def test_a_live_time_is_wall_time_and_the_clocks_are_read_again(monkeypatch: pyt
     before = anchor.offset(later - 90 * 10**9)
     assert anchor.offset(later) - before == 3600 * 10**9
     assert len(anchor.marks) == 2
+
+
+def test_equal_reasons_of_several_sessions_add_up():
+    each = [TraceInfo(notes=["1,200 pages that came without a fault", "level user"]) for _ in range(2)]
+    assert TraceInfo.of_several(each).notes == ["2,400 pages that came without a fault", "level user"]

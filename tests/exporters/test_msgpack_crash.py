@@ -17,6 +17,7 @@ import synthetic_trace as synthetic
 from msgpack_scripted import everything, started
 
 from wstrace.errors import OutputError
+from wstrace.trace_info import Usage
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.format.layout import FRAME_ROWS
 from wstrace_msgpack.read.trace import open_trace
@@ -211,3 +212,18 @@ os._exit(9)  # as after a kill -9: nothing is flushed, nothing ended
         assert trace.state == "cut"
         assert trace.header.command == ["program"]
         assert trace.begin_ns > 0
+
+
+def test_what_a_killed_session_counted_is_not_known_after_another_has_gone_on(tmp_path):
+    path = tmp_path / "x.wst"
+    acknowledged = killed(path, random.Random(1), 3000)
+    exporter, context = started(path, resume=True)
+    context.ledger.set("counted", 5, "minor")
+    context.ledger.set("recorded", 5, "page_fault")
+    context.info.usage = Usage(minor=5, peak_resident_bytes=1 << 20)
+    exporter.close()
+    with open_trace(str(path)) as trace:
+        assert trace.ledger.get("recorded", "page_fault") == trace.rows["page_fault"] >= acknowledged
+        assert trace.ledger.get("file_cut") == 1
+        assert trace.info.usage == Usage()
+        assert trace.state == "incomplete"

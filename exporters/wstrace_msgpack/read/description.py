@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wstrace.clock import ClockAnchor
@@ -14,7 +14,7 @@ _LARGEST = 1 << 62
 
 
 def trace_info(
-    header: Header, facts: Mapping[str, Any], marks: Iterable[Mapping[str, Any]], begin_ns: int
+    header: Header, facts: Mapping[str, Any], marks: Sequence[Mapping[str, Any]], begin_ns: int
 ) -> TraceInfo:
     """The TraceInfo of a recorded trace.
 
@@ -36,6 +36,8 @@ def trace_info(
     info.clock = ClockAnchor(
         [first, *(mark for mark in later if mark[0] > begin_ns)], name if type(name) is str else ""
     )
+    if any(mark.get("m") == "resume" for mark in marks):  # the facts are those of the last session only
+        info.usage = Usage()
     info.command = info.command or list(header.command)
     info.started_ns = info.started_ns or begin_ns
     info.page_size = header.page_size
@@ -67,7 +69,7 @@ def lacking(
     state: str,
     unread: Mapping[str, int] | None,
     missing: tuple[int, int],
-    marks: Iterable[Mapping[str, Any]],
+    marks: Sequence[Mapping[str, Any]],
     *,
     of_cut: bool,
 ) -> str:

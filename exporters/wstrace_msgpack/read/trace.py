@@ -249,6 +249,11 @@ class TraceFile(Trace):
             for stage, who, n in Ledger.from_dict(one).rows():
                 ledger.add(stage, n, who)
         if told:
+            # a session whose file was resumed was killed: its rows are here, its own account is not
+            if killed := sum(mark.get("m") == "resume" for mark in self.marks):
+                for stream, n in self.rows.items():
+                    ledger.add("recorded", max(n - ledger.get("recorded", stream), 0), stream)
+                ledger.add("file_cut", killed)
             return ledger
         for stream, n in self.rows.items():
             ledger.add("recorded", n, stream)
