@@ -16,6 +16,8 @@ from screen import Screen
 
 from wstrace import cli
 from wstrace.interfaces import Context
+from wstrace.schema import PROCESS
+from wstrace.testing import batch_of
 from wstrace.trace_info import Level, Usage
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.read.trace import open_trace
@@ -71,6 +73,17 @@ def test_info_tells_clean_cut_and_damaged(trace):
     _, out, _ = wstrace("info", trace)
     assert f"{trace}: damaged, " in out
     assert "lost frames: 1" in out
+
+
+def test_info_takes_no_name_of_a_thread_for_one_of_its_process(tmp_path):
+    path, context = tmp_path / "t.wst", Context()
+    exporter = MsgpackExporter(path=str(path))
+    exporter.start(context)
+    renamed = zip((7, 8, 7, 9), ("sh", "GC Thread#0", "java", "VM Thread"), strict=True)
+    for at, (tid, name) in enumerate(renamed):
+        exporter.export(batch_of(PROCESS, context.strings, time_ns=at, pid=7, ppid=1, tid=tid, event=5, name=[name]))
+    exporter.close()
+    assert "process 7: sh -> java\n" in wstrace("info", path)[1]
 
 
 def test_info_as_json(trace):

@@ -167,11 +167,13 @@ class TraceFile(Trace):
         return (int(timed["t0"].min()), int(timed["t1"].max())) if len(timed) else None
 
     def process_names(self) -> dict[int, list[str]]:
-        """pid -> the names it had, in order; of the first processes, and the first names of each, up to the limits."""
+        """pid -> the names it had, in order, not those of its other threads; up to the limits on both."""
         found: dict[int, list[str]] = {}
         processes = self.processes
         if "pid" in processes and "name" in processes:
-            for pid, code in zip(processes["pid"].tolist(), processes["name"].tolist(), strict=True):
+            own = processes["tid"] == processes["pid"] if "tid" in processes else np.ones(len(processes), bool)
+            codes = np.where(own, processes["name"], 0)
+            for pid, code in zip(processes["pid"].tolist(), codes.tolist(), strict=True):
                 if pid not in found and len(found) >= self.limits.process_names:
                     continue
                 names = found.setdefault(pid, [])
