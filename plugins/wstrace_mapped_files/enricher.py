@@ -37,7 +37,10 @@ class MappedFiles(Enricher):
 
     def __init__(self, *, reread: bool = True) -> None:
         self._reread = reread
-        self._pending: list[tuple[Any, ...]] = []
+        self._pending: dict[str, list[tuple[Any, ...]]] = {}
+        #: sources whose process rows have come, and the address_space rows of the same time not yet
+        self._halfway: set[str] = set()
+        self._faults = False
         self._rows = self._unresolved = 0
         self.start(Context())
 
@@ -62,19 +65,20 @@ class MappedFiles(Enricher):
         elif "mapping" in batch or "mapping" not in {column.name for column in batch.schema.columns}:
             yield batch  # a replay has the columns already, or the stream has no addresses
         else:
+            self._halfway.discard(batch.source)  # a source gives its records after the rows that these need
             self._apply()
             columns = self._page_faults(batch) if batch.schema.name == PAGE_FAULT.name else self._pages(batch)
             yield from self._mappings(batch)
             yield batch.with_columns(columns)
-            self._spaces.passed(batch.window[1])
-        if len(self._pending) > _MOST_PENDING:
-            self._apply()
-            self._spaces.passed(batch.window[1])
+            self._passed(batch)
+        if sum(map(len, self._pending.values())) > _MOST_PENDING:
+            self._apply(every=sum(map(len, self._pending.values())) > 2 * _MOST_PENDING)
+            self._passed(batch)
             yield from self._mappings(batch)
 
     def close(self) -> Iterable[Batch]:
         """Emits the mappings that no record has referred to yet."""
-        self._apply()
+        self._apply(every=True)
         if self._rows or self._spaces.mappings > 1:  # a replay brings its own mappings
             yield from self._mappings(None)
 
@@ -96,13 +100,23 @@ class MappedFiles(Enricher):
         columns = [batch[name].tolist() if name in batch else absent for name in names]
         if "time_ns" not in batch:
             columns[0] = [batch.window[1]] * len(batch)
-        self._pending += zip(columns[0], [order] * len(batch), *columns[1:], strict=True)
+        held = self._pending.setdefault(batch.source, [])
+        held += zip(columns[0], [order] * len(batch), *columns[1:], strict=True)
+        if order:
+            self._halfway.discard(batch.source)
+        else:
+            self._halfway.add(batch.source)
 
-    def _apply(self) -> None:
-        """Applies all held rows in order of time; at equal times process rows come first."""
-        if not self._pending:
+    def _apply(self, *, every: bool = False) -> None:
+        """Applies held rows in order of time; at equal times process rows come first.
+
+        The rows of a source that is halfway stay held, unless `every`: records of another source may come between its
+        process rows and its address_space rows, and a fork applied then would inherit mappings that are not known yet.
+        """
+        ready = [source for source in self._pending if every or source not in self._halfway]
+        rows = [row for source in ready for row in self._pending.pop(source)]
+        if not rows:
             return
-        rows, self._pending = self._pending, []
         rows.sort(key=itemgetter(0, 1))
         spaces = self._spaces
         for row in rows:
@@ -113,6 +127,21 @@ class MappedFiles(Enricher):
                 time, _, event, pid, ppid = row
                 spaces.apply_process(event, time, pid, ppid)
         spaces.end_listing()
+
+    def _passed(self, batch: Batch) -> None:
+        """Forgets what ended long before the newest record.
+
+        Faults may be far behind the snapshots of another source, and behind the end of their own window: one read of
+        the rings makes many batches with one window.
+        """
+        if batch.schema.name == PAGE_FAULT.name:
+            self._faults = True
+            if len(batch) and "time_ns" in batch:
+                self._spaces.passed(int(batch["time_ns"].max()))
+                return
+        elif self._faults:
+            return
+        self._spaces.passed(batch.window[1])
 
     # -- records ---------------------------------------------------------------------------------------------------
 

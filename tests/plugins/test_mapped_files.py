@@ -283,3 +283,34 @@ def test_the_processes_of_a_recorded_trace_take_no_room():
     assert list(enricher.enrich(rows)) == [rows]
     assert not list(enricher.close())
     assert enricher.statistics()["processes"] == 0
+
+
+def test_a_fork_waits_for_the_mappings_of_its_time_when_another_source_comes_between(drive: Callable[..., Any]) -> None:
+    """A source gives its process rows, then its address_space rows; the final snapshot is another source's."""
+    told = drive()
+    told.process(PROCESS_EXEC, 10)
+    told.process(PROCESS_FORK, 30, pid=8, ppid=7)
+    pages = batch_of(RESIDENT_PAGES, told.context.strings, start=0x8000, pages=1, flags=0, shares=1)
+    columns = {name: pages[name] for name in pages}
+    part = SnapshotPart(pid=7, time_ns=50)
+    told.give(Batch(RESIDENT_PAGES, columns, window=(50, 50), source="other", strings=pages.strings, snapshot=part))
+    told.space(SPACE_MAP, 20, (0x1000, 0x2000, "/a"))
+    assert told.fault((40, 0x1000)) == ["/a"]
+    assert told.fault((40, 0x1000), pid=8) == ["/a"]
+
+
+def test_what_ended_is_known_until_the_faults_themselves_have_passed_it(drive: Callable[..., Any]) -> None:
+    """After a pause of the tracer, one window of seconds comes in many batches, and a snapshot may be ahead of it."""
+    told = drive()
+    told.process(PROCESS_FORK, 5, pid=8, ppid=7)
+    told.process(PROCESS_EXIT, SECOND, pid=8)
+    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
+    for time in (20, SECOND // 2):
+        faults = batch_of(PAGE_FAULT, told.context.strings, time_ns=time, pid=8, tid=8, pc=0x1000, va=0x1000, flags=0)
+        columns = {name: faults[name] for name in faults}
+        (out,) = told.give(Batch(PAGE_FAULT, columns, window=(0, 9 * SECOND), strings=faults.strings))
+        assert [told.context.strings[code] for code in out["file"].tolist()] == ["/a"]
+        pages = batch_of(RESIDENT_PAGES, told.context.strings, start=0x8000, pages=1, flags=0, shares=1)
+        columns = {name: pages[name] for name in pages}
+        part = SnapshotPart(pid=7, time_ns=9 * SECOND)
+        told.give(Batch(RESIDENT_PAGES, columns, window=(9 * SECOND,) * 2, strings=pages.strings, snapshot=part))

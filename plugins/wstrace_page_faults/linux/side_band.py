@@ -324,7 +324,7 @@ class SideBand:
     # -- to the bus ----------------------------------------------------------------------------------------------------
 
     def give(self, watermark: int, source: str) -> Iterator[Batch]:
-        """Batches of what happened up to the watermark, each in order of time.
+        """Batches of what happened up to the watermark, in order of time: of processes, then of their address spaces.
 
         Records are decoded only here: a thread may start on one CPU and end on another, and rings are read one by one.
         """
@@ -338,13 +338,15 @@ class SideBand:
         spaces, self._spaces = _until(self._spaces, watermark)
         due = sorted((one for one in self._listings if one[0] <= watermark), key=lambda one: one[0])
         self._listings = [one for one in self._listings if one[0] > watermark]
+        parts = []
         for time_ns, columns in due:
             before, spaces = _until(spaces, time_ns)
-            if before:
-                yield self._batch(ADDRESS_SPACE, _columns(ADDRESS_SPACE, before), source)
-            yield self._batch(ADDRESS_SPACE, {c.name: columns[c.name] for c in ADDRESS_SPACE.columns}, source)
-        if spaces:
-            yield self._batch(ADDRESS_SPACE, _columns(ADDRESS_SPACE, spaces), source)
+            parts += [_columns(ADDRESS_SPACE, before), columns]
+        parts.append(_columns(ADDRESS_SPACE, spaces))
+        # in one batch: who applies process rows must know when the address_space rows of their time are all there
+        whole = {c.name: np.concatenate([part[c.name] for part in parts]) for c in ADDRESS_SPACE.columns}
+        if len(whole["time_ns"]):
+            yield self._batch(ADDRESS_SPACE, whole, source)
 
     def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], source: str) -> Batch:
         times = columns["time_ns"]
