@@ -63,7 +63,8 @@ class TraceWriter:
         self._gathering: dict[str, Gathering] = {}
         self._mappings = Mappings()
         self._held: dict[str, Held] = {}  # of each table
-        self._snapshots: dict[tuple[str, int, int, int], int] = {}
+        #: of a snapshot that has begun: the part that is to come, and the one to write: a long part is several frames
+        self._snapshots: dict[tuple[str, int, int, int], tuple[int, int]] = {}
         self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had, in this part
         self.rows: Counter[str] = Counter()  # taken, by stream
         self.left_out: Counter[str] = Counter()  # columns of a type that the format has not
@@ -227,11 +228,12 @@ class TraceWriter:
         columns, n = self._stored(batch), len(batch)
         key, t = (name, one.number, one.host, one.pid), one.time_ns
         pids = pid_set([one.pid]) if one.pid else 0
+        due, number = self._snapshots.pop(key, (0, 0))
+        number += one.part != due  # a part that never came stays a gap: a reader must not take the rest for the whole
         for start in range(0, max(n, 1), FRAME_ROWS):
             part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
             part = recoded(batch.schema, part, self._spaces)
             rows = min(FRAME_ROWS, n - start)
-            number = self._snapshots.get(key, 0)
             last = one.last and start + FRAME_ROWS >= n
             self._announce(batch.schema, part)
             self._tables()
@@ -239,10 +241,9 @@ class TraceWriter:
             header = replace(one, part=number, last=last, pages=pages).to_dict()
             body = frames.pack_snapshot({"s": name, **header}, rows, part, self._packing)
             self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t), pids=pids)
-            if last:
-                self._snapshots.pop(key, None)
-            else:
-                self._snapshots[key] = number + 1
+            number += 1
+        if not one.last:
+            self._snapshots[key] = one.part + 1, number
         self._rotate_if_due()
 
     def _stored(self, batch: Batch) -> dict[str, NDArray[Any]]:
