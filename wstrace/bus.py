@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from wstrace.batch import Batch
-from wstrace.guard import FAILURES, checked, counts, named, why
+from wstrace.guard import checked, counts, named, pass_interrupt, why
 from wstrace.interfaces import Context, Enricher, Exporter
 from wstrace.ledger import Ledger
 
@@ -193,7 +193,8 @@ class ExporterQueue(Worker):
         """Returns False when the call raised; after ERROR_BUDGET raises in a row the exporter is detached."""
         try:
             call()
-        except FAILURES as error:
+        except BaseException as error:
+            pass_interrupt(error)
             self._failures += 1
             self.error = why(error)
             log.debug("exporter %s", self.name, exc_info=True)
@@ -315,7 +316,8 @@ class Bus(Worker):
         self._at_work = enricher.name
         try:
             return [checked(batch) for batch in call()]
-        except FAILURES as error:
+        except BaseException as error:
+            pass_interrupt(error)
             self.detached[enricher.name] = why(error)
             log.error("enricher %s is detached: %s", enricher.name, self.detached[enricher.name], exc_info=True)
             self._ledger.add("failed_enricher", sum(len(b) for b in otherwise), enricher.name)

@@ -70,6 +70,8 @@ def save(
         write = load(chosen.write)
     except (ImportError, AttributeError) as missing:
         raise OutputError(f"{whose} cannot be used: {missing}", "wstrace plugins shows all") from None
+    if not callable(write):
+        raise OutputError(f"{whose} cannot be used: {chosen.write} is no function", "wstrace plugins shows all")
     given = {name: value for name, value in options.items() if value is not None}
     _check(chosen, write, given)
     if chosen.takes == "rows":
@@ -111,15 +113,23 @@ class _Work(threading.Thread):
     def run(self) -> None:
         """Keeps what it returns or raises."""
         try:
-            rows = self._write(self._trace, self._file, **self._options)
-            if not isinstance(rows, int):
-                raise TypeError(f"it returned {type(rows).__name__}, not the number of rows")  # noqa: TRY301
-            self.rows = rows
+            self.rows = self._checked(self._write(self._trace, self._file, **self._options))
         except BaseException as error:  # SystemExit of a plugin too: it must not end us in silence
             self.error = error
         finally:
             self._trace.observer = self._before
             self.done.set()
+
+    def _checked(self, rows: object) -> int:
+        """What it returned, if that is a number of rows, and file and trace are still open."""
+        if not isinstance(rows, int) or isinstance(rows, bool):
+            raise TypeError(f"it returned {type(rows).__name__}, not the number of rows")
+        if rows < 0:
+            raise ValueError(f"it returned {rows}, not the number of rows")
+        for what, closed in (("trace", self._trace.closed), ("file", self._file.closed)):
+            if closed:
+                raise ValueError(f"it closed the {what}, which is not its own")
+        return rows
 
     def went_on(self) -> bool:
         """Whether it has read or written since it was asked before."""

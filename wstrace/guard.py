@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -10,15 +11,22 @@ from wstrace.batch import Batch
 from wstrace.errors import PluginError, WstraceError
 from wstrace.schema import DTYPES
 
-#: what a plugin may raise and must not end us with: sys.exit() belongs to the command line alone. KeyboardInterrupt is
-#: the user's, not the plugin's.
-FAILURES = (Exception, SystemExit)
 _T = TypeVar("_T")
 
 
 def why(error: BaseException) -> str:
     """What was raised, in one line: the text of our own errors, the type and text of any other."""
     return str(error) if isinstance(error, WstraceError) else f"{type(error).__name__}: {error}"
+
+
+def pass_interrupt(error: BaseException) -> None:
+    """Raises what the user's Ctrl-C raised again: it comes on the main thread only. All else is the plugin's failure.
+
+    Called first wherever a plugin's BaseException is caught: sys.exit() belongs to the command line alone, and a class
+    of its own below BaseException must not end us either.
+    """
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
 
 
 @contextmanager
@@ -30,17 +38,16 @@ def named(who: str) -> Iterator[None]:
 
     Raises:
         WstraceError: as it was raised: it says what it is about.
-        PluginError: instead of anything else, SystemExit included; only KeyboardInterrupt passes.
+        PluginError: instead of anything else, SystemExit included; only the user's KeyboardInterrupt passes.
     """
     try:
         yield
     except WstraceError:
         raise
-    except KeyboardInterrupt as stopped:
-        if not stopped.args:  # somebody waited for it in vain
-            stopped.args = (f"interrupted in {who}",)
-        raise
-    except FAILURES as error:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not error.args:  # somebody waited for it in vain
+            error.args = (f"interrupted in {who}",)
+        pass_interrupt(error)
         raise PluginError(f"{who} failed: {why(error)}", "WSTRACE_DEBUG=1 shows where") from error
 
 
@@ -59,7 +66,8 @@ def quietly(call: Callable[[], _T], otherwise: _T) -> _T:
     """What the call gives, or the other value when it raises: for what a plugin tells beside its work."""
     try:
         return call()
-    except FAILURES:
+    except BaseException as error:
+        pass_interrupt(error)
         return otherwise
 
 

@@ -20,7 +20,7 @@ import pluggy
 
 import wstrace.hookspecs
 from wstrace.errors import Unavailable, UsageError
-from wstrace.guard import FAILURES, why
+from wstrace.guard import pass_interrupt, why
 from wstrace.interfaces import Command, Enricher, Exporter, Format, Platform, Resolver, Source
 from wstrace.options import nearest
 
@@ -104,7 +104,8 @@ class Plugins:
         if plugin.state == "loaded":
             try:
                 self._register(plugin, entry.load())
-            except FAILURES as broken:
+            except BaseException as broken:
+                pass_interrupt(broken)
                 plugin.state, plugin.error = "failed", why(broken)
         return plugin
 
@@ -137,7 +138,8 @@ class Plugins:
             except Unavailable as absent:
                 self._fail(plugin, str(absent), state="unavailable")
                 result = None
-            except FAILURES as broken:
+            except BaseException as broken:
+                pass_interrupt(broken)
                 self._fail(plugin, f"{hook}: {why(broken)}")
                 result = None
             if self._trace:
@@ -182,7 +184,8 @@ class Plugins:
         for name, cls in self.resolvers.items():
             try:
                 made[name] = cls()
-            except FAILURES as error:
+            except BaseException as error:
+                pass_interrupt(error)
                 log.error("resolver %s is left out: %s", name, why(error))  # noqa: TRY400  one line is enough
         return made
 
@@ -203,7 +206,8 @@ class Plugins:
         for plugin, formats in self._call("wstrace_formats"):
             try:
                 found |= suffixes_of(plugin, formats, found)
-            except FAILURES as broken:
+            except BaseException as broken:
+                pass_interrupt(broken)
                 self._fail(plugin, f"wstrace_formats: {broken}")
         return found
 
@@ -299,10 +303,12 @@ def _stages(given: Any) -> Any:
     return given
 
 
-def _texts(given: Any) -> Any:
+def _variables(given: Any) -> Any:
     for name, text in given.items():
         if not (isinstance(name, str) and isinstance(text, str)):
             raise TypeError(f"it gave {name!r}: {text!r}, which are not two texts")
+        if not name or "=" in name or b"\0" in os.fsencode(name + text):
+            raise ValueError(f"it gave {name!r}: {text!r}, which no environment takes")
     return given
 
 
@@ -320,7 +326,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "wstrace_exporters": _classes_of(Exporter),
     "wstrace_commands": _commands,
     "wstrace_stages": _stages,
-    "wstrace_target_environment": _texts,
+    "wstrace_target_environment": _variables,
     "wstrace_platform": _platform,
 }
 
@@ -359,6 +365,8 @@ def suffixes_of(
             or not isinstance(given.suffixes, tuple)
         ):
             raise ValueError(f"{given!r} is no Format with suffixes=('.one', ...) and takes='rows' or 'trace'")
+        if not isinstance(given.write, str) or [*map(bool, given.write.split(":"))] != [True, True]:
+            raise ValueError(f"the format {given.name!r}: write={given.write!r} is not 'module:function'")
         for suffix in given.suffixes:
             if not isinstance(suffix, str) or not suffix.startswith(".") or suffix != suffix.lower() or len(suffix) < 2:
                 raise ValueError(f"the format {given.name!r}: {suffix!r} is no suffix such as '.csv'")

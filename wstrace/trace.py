@@ -24,10 +24,12 @@ class Trace(abc.ABC):
     Attributes:
         strings: the names behind the codes of `str` columns.
         observer: told the rows of each batch that is read through batches() and table(); None = nobody.
+        closed: close() was called, and what it read from is gone.
     """
 
     strings: Dictionary
     observer: Callable[[int], None] | None = None
+    closed: bool = False
 
     # -- what is in it -----------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
 
-HOWS = ["raise", "exit", "garbage", "memory"]
+HOWS = ["raise", "exit", "garbage", "memory", "base", "generator"]
 HOOKS = [name for name, f in inspect.getmembers(wstrace.hookspecs, inspect.isfunction) if name.startswith("wstrace_")]
 
 
@@ -59,7 +59,7 @@ def test_an_exporter_costs_only_itself(method: str, how: str) -> None:
         assert session.ledger.get("failed_lane", "bad") == 8
 
 
-@pytest.mark.parametrize("how", ["raise", "exit", "memory"])
+@pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])
 def test_an_exporter_that_cannot_start_is_named(how: str) -> None:
     _, good, error = run(exporters=[evil("exporter", "start", how)()])
     assert isinstance(error, PluginError)
@@ -133,7 +133,7 @@ def test_a_probe_that_fails_is_a_level(how: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["source", "exporter", "enricher"])
-@pytest.mark.parametrize("how", ["raise", "exit", "memory"])
+@pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])
 def test_what_cannot_be_made_is_named(role: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = Plugins()
     monkeypatch.setattr(plugins, role + "s", {"bad": evil(role, "__init__", how)}, raising=False)
@@ -143,7 +143,7 @@ def test_what_cannot_be_made_is_named(role: str, how: str, monkeypatch: pytest.M
         Session(plugins=plugins, record=False, **arguments)
 
 
-@pytest.mark.parametrize("how", ["raise", "exit", "memory"])
+@pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])
 def test_a_resolver_that_cannot_be_made_is_left_out(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = Plugins()
     monkeypatch.setattr(plugins, "resolvers", {"bad": evil("resolver", "__init__", how)}, raising=False)
@@ -177,7 +177,7 @@ GARBAGE = [5, [5], {"x": 5}, [type("Unnamed", (), {})], "text"]
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("value", ["raise", "exit", *GARBAGE], ids=str)
+@pytest.mark.parametrize("value", ["raise", "exit", "base", "generator", *GARBAGE], ids=str)
 def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(
     hook: str, value: object, found: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,7 +200,22 @@ def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(
         assert state(plugins)[1].startswith(hook)
 
 
-@pytest.mark.parametrize("how", ["raise", "exit", "memory"])
+@pytest.mark.parametrize(
+    "variables", [{"": "x"}, {"A=B": "y"}, {"A\0B": "y"}, {"A": "\0"}, {"A": "\ud800"}, {"A": 5}, {5: "A"}], ids=repr
+)
+def test_variables_that_no_environment_takes_are_left_out_and_the_plugin_is_named(
+    variables: object, found: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plugin = SimpleNamespace(wstrace_target_environment=hookimpl(lambda exporters: variables))
+    plugins = found(lambda: plugin)
+    assert plugins.target_environment([]) == Plugins(third_party=False).target_environment([])
+    assert state(plugins)[0] == "failed"
+    assert state(plugins)[1].startswith("wstrace_target_environment: ")
+    assert main(["run", "-q", "--", "true"]) in (0, 122)  # 122 where nothing can be traced
+    assert "plugin 'evil' is left out: wstrace_target_environment: " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])
 def test_an_import_that_fails_is_named(how: str, found: Any, capsys: pytest.CaptureFixture[str]) -> None:
     plugins = found(lambda: misbehave(how))
     assert main(["--help"]) == 0

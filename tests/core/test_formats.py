@@ -140,6 +140,25 @@ def returns_nothing(trace, file):
     file.write(b"all")
 
 
+def counts_backwards(trace, file):
+    return -5
+
+
+def says_yes(trace, file):
+    return True
+
+
+def closes_the_trace(trace, file):
+    file.write(b"all")
+    trace.close()
+    return 1
+
+
+def closes_the_file(trace, file):
+    file.close()
+    return 1
+
+
 def needs_a_file(trace, file):
     Path("/no/such/template").read_text()
 
@@ -150,6 +169,10 @@ def needs_a_file(trace, file):
         (raises, "failed: RuntimeError: it broke"),
         (quits, "failed: SystemExit: 0"),
         (returns_nothing, "failed: TypeError: it returned NoneType"),
+        (counts_backwards, "failed: ValueError: it returned -5, not the number of rows"),
+        (says_yes, "failed: TypeError: it returned bool, not the number of rows"),
+        (closes_the_trace, "failed: ValueError: it closed the trace"),
+        (closes_the_file, "failed: ValueError: it closed the file"),
         (needs_a_file, "No such file or directory"),
     ],
 )
@@ -202,6 +225,10 @@ def test_a_format_that_hangs_is_named_and_can_be_interrupted(trace, theirs, tmp_
         ([Format("a", ("one",), "", "x:y")], "'one' is no suffix such as '.csv'"),
         ([Format("a", (".ONE",), "", "x:y")], "'.ONE' is no suffix"),
         ([Format("a", ".one", "", "x:y")], "is no Format with suffixes="),
+        *[
+            ([Format("a", (".one",), "", write)], f"the format 'a': write={write!r} is not 'module:function'")
+            for write in ("x", "", ":y", "x:", "x:y:z", 5)
+        ],
         ([Format("a", (".one",), "", "x:y", takes="some")], "is no Format with suffixes="),
         ([7], "7 is no Format"),
     ],

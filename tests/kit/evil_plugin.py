@@ -22,6 +22,10 @@ def misbehave(how: str) -> Any:
         sys.exit(3)
     if how == "memory":
         raise MemoryError
+    if how == "base":
+        raise BaseException("boom")
+    if how == "generator":
+        raise GeneratorExit
     if how == "hang":
         time.sleep(1000)
     return 5

@@ -11,7 +11,7 @@ import click
 from wstrace.cli.common import is_administrator, print_json
 from wstrace.config import TOP, Config
 from wstrace.errors import WstraceError
-from wstrace.guard import FAILURES, why
+from wstrace.guard import pass_interrupt, why
 from wstrace.interfaces import Level
 from wstrace.options import options_of
 from wstrace.plugins import Plugins
@@ -57,10 +57,11 @@ def _probe(cls: Any) -> dict[str, str]:
     try:
         level = cls.probe()
         if not isinstance(level, Level):
-            raise TypeError(f"it gave {type(level).__name__}, not a Level")
+            raise TypeError(f"it gave {type(level).__name__}, not a Level")  # noqa: TRY301
     except WstraceError as error:
         level = Level("none", error.why, error.remedy)
-    except FAILURES as error:
+    except BaseException as error:
+        pass_interrupt(error)
         level = Level("none", f"its probe failed: {why(error)}")
     return {"level": level.name, "why": level.why, "remedy": level.remedy}
 

@@ -11,6 +11,7 @@ import click
 
 from wstrace.cli.tracing import Trace, Tracing, tracing_options, warn
 from wstrace.errors import CommandNotFound, UsageError
+from wstrace.text import printable
 
 
 class TargetWords(click.Command):
@@ -54,6 +55,8 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
         raise CommandNotFound(f"there is no file {target[0]}", "write: wstrace run -- COMMAND, if it is a command")
     trace = Trace(options)
     os.environ.update(trace.plugins.target_environment(trace.exporter_names()))
+    for failure in trace.plugins.failures("wstrace_target_environment"):
+        warn(printable(failure))
     # First of all: what the launcher holds at its fork counts in the peak that the system reports of the target.
     launched = trace.plugins.platform.launch(command, user=user or trace.config.get("user"))
     try:

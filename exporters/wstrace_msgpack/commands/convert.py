@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from wstrace.cli.common import Duration
 from wstrace.cli.tracing import warn
 from wstrace.errors import UsageError
 from wstrace.formats import ROWS, format_of, save
-from wstrace.guard import FAILURES, why
+from wstrace.guard import pass_interrupt, quietly, why
 from wstrace.interfaces import Format
 from wstrace.options import Option, converted, keyword_options
 from wstrace.plugins import default_plugins, load
@@ -34,9 +33,8 @@ class _WithFormats(click.Command):
 
 def _about(chosen: Format) -> str:
     """A format's one line of help, and its own options with their defaults."""
-    own: dict[str, Option] = {}
-    with contextlib.suppress(*FAILURES):  # what is wrong with it is told when it is used
-        own = own_options(chosen)
+    nothing: dict[str, Option] = {}
+    own = quietly(lambda: own_options(chosen), nothing)  # what is wrong with it is told when it is used
     told = ", ".join(f"{name}={option.default}" for name, option in own.items())
     return printable(chosen.help + (f"; --option {told}" if told else ""))
 
@@ -61,7 +59,8 @@ def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str
             raise UsageError(f"--option {text}: it has no value", f"write {text}=VALUE")
     try:
         known = own_options(chosen)
-    except FAILURES as broken:
+    except BaseException as broken:
+        pass_interrupt(broken)
         raise UsageError(f"the options of {whose} of the plugin {plugin!r} cannot be read: {why(broken)}") from None
     return converted(dict(text.split("=", 1) for text in texts), known, whose)
 

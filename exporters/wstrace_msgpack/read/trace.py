@@ -374,6 +374,7 @@ class TraceFile(Trace):
 
     def close(self) -> None:
         """Closes its files."""
+        self.closed = True
         for part in self.parts:
             part.close()
         if self.copy is not None:
