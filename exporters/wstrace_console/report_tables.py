@@ -11,7 +11,7 @@ from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, TextTable
 from wstrace.text import base_name, number, printable, size
 from wstrace.trace_info import TraceInfo
-from wstrace_console.headline import counters
+from wstrace_console.headline import counters, only_snapshots
 
 TITLES: dict[str, str] = {
     "file": "file of the page",
@@ -38,7 +38,7 @@ def tables(
         pids: the processes that were asked for; () = all.
     """
     held = _Held(summary, info, pids)
-    if counters(summary, info):
+    if counters(summary, info) or (places is None and not by and only_snapshots(summary, info, summary.total)):
         yield resident_table(summary, info, top)
     elif places is not None:
         yield place_table(places, held, top)

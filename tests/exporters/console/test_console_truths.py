@@ -20,6 +20,7 @@ from wstrace.errors import OutputError
 from wstrace.schema import RESIDENT_PAGES
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
+from wstrace.trace_info import Level
 from wstrace_console import headline
 from wstrace_console.console import Console
 
@@ -93,6 +94,32 @@ def test_a_snapshot_is_a_lower_bound_of_the_peak(kit: Any, peak: int | None, tol
     trace.context.info.usage = type(trace.context.info.usage)(peak_resident_bytes=peak)
     trace.context.info.page_size = 4096
     assert kit.printed(trace, [*alone(trace), trace.pages([(1000, LIBC), (24, "[heap]")])]).startswith(told)
+
+
+def test_a_file_of_snapshots_has_no_word_of_counted_faults(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    info = trace.context.info
+    info.page_size, info.command, info.targets = 4096, ["gunicorn: worker"], (700,)
+    info.usage = type(info.usage)(0, 0, 8 << 20)
+    first = trace.pages([(1000, LIBC), (24, "[heap]")])
+    lines = kit.printed(trace, [first]).splitlines()
+    assert lines[0] == "4.0 MiB resident in gunicorn: worker (700); peak 8.0 MiB resident; most in libc.so.6"
+    assert lines[1] == "resident pages only: it holds no faults"
+    assert not any("fault" in line for line in lines[2:])
+    trace = kit.Trace(live=False)
+    trace.context.info.page_size, trace.context.info.incomplete = 4096, "the file is cut"
+    second = trace.pages([(2048, LIBC)], pid=800)
+    lines = kit.printed(
+        trace, [trace.pages([(1000, LIBC)]), second, trace.process([(800, 1, 800, 1, "sh")])]
+    ).splitlines()
+    assert lines[0] == "2 processes with resident pages, the most 8.0 MiB in sh (800); most in libc.so.6"
+    assert lines[1] == "resident pages only: it holds no faults; the file is cut"
+
+
+def test_a_trace_that_looked_for_faults_and_got_none_says_so(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    trace.context.info.level = Level("full")
+    assert kit.printed(trace, [trace.pages([(9, LIBC)])]).startswith("0 faults, 0 from disk")
 
 
 def test_labels_of_the_tables_can_be_typed_back(kit: Any) -> None:
