@@ -1,4 +1,4 @@
-"""Batch: what travels, a schema and equal-length read-only columns; and Dictionary, the names behind codes."""
+"""Batch: the unit that travels, a schema with read-only columns of equal length; Dictionary: the names behind codes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from wstrace.schema import KINDS, Column, Schema
 from wstrace.text import well_formed
 
-if TYPE_CHECKING:  # a Batch calls only methods of its arrays: numpy is not imported for `--help`
+if TYPE_CHECKING:  # A Batch only calls methods of its arrays, so `--help` need not import numpy.
     from numpy.typing import NDArray
 
 
 class Dictionary:
-    """Append-only names: code 0 is "" (unknown), code i is the i-th name given. Thread-safe, bounded.
+    """Append-only names: code 0 is "" (unknown), code i is the i-th name that was added. Thread-safe and bounded.
 
-    Paths that are not UTF-8 are held with surrogateescape. Past its limits a new name reads as unknown (0) and is
-    counted in `overflowed`: a hostile target cannot make the tracer grow.
+    Paths that are not UTF-8 are held with surrogateescape. Once its limits are reached, a new name reads as unknown (0)
+    and is counted in `overflowed`, so that a hostile target cannot make the tracer grow.
     """
 
     MAX_NAMES = 1 << 20
@@ -34,7 +34,7 @@ class Dictionary:
         self.overflowed = 0
 
     def code(self, name: str) -> int:
-        """The code of that name, given now if it is new; 0 when the dictionary is full."""
+        """The code of that name, which is added if it is new; 0 when the dictionary is full."""
         known = self._codes.get(name)
         if known is not None:
             return known
@@ -47,7 +47,7 @@ class Dictionary:
                 self.overflowed += 1
                 return 0
             code = len(self._names)
-            self._names.append(name)  # before the code is visible: readers never lock
+            self._names.append(name)  # The name comes before the code becomes visible, so readers need no lock.
             self._chars += len(name)
             self._codes[name] = code
             return code
@@ -59,16 +59,16 @@ class Dictionary:
         return len(self._names)
 
     def names(self, start: int, stop: int) -> list[str]:
-        """The names of codes start..stop-1."""
+        """The names of the codes from `start` up to, but not including, `stop`."""
         return self._names[start:stop]
 
     def statistics(self) -> dict[str, int]:
-        """names, characters held, and names refused past the limits."""
+        """The number of names, the characters held, and the names that were refused past the limits."""
         return {"names": len(self._names), "characters": self._chars, "overflowed": self.overflowed}
 
 
 def names_of(column: Column, strings: Dictionary) -> list[str] | None:
-    """What the codes of a column mean, by code, as well-formed text; None for a column of numbers."""
+    """The texts behind the codes of a column, indexed by code and well-formed; None for a column of numbers."""
     if column.name == "kind":
         return [*KINDS, *(f"kind {i}" for i in range(len(KINDS), 256))]
     if column.semantic == "str":
@@ -76,27 +76,27 @@ def names_of(column: Column, strings: Dictionary) -> list[str] | None:
     return None
 
 
-#: ids of one space, shape (n,) -> the same in another, u32 (n,)
+#: Maps ids of one id space, shape (n,), to the same ids in another, u32 (n,).
 Recoding = Callable[["NDArray[Any]"], "NDArray[Any]"]
 
 
 class Translation:
-    """A Recoding: codes of one Dictionary -> codes of another, each name looked up once. A code of no name gives 0.
+    """A Recoding of codes of one Dictionary to codes of another. Each name is looked up once; an unused code gives 0.
 
     Args:
-        source: whose codes are given.
-        target: whose codes are returned; names are added to it.
-        suffix: put behind every name.
+        source: the dictionary whose codes are passed in.
+        target: the dictionary whose codes are returned; names that it lacks are added to it.
+        suffix: text that is appended to every name.
     """
 
     def __init__(self, source: Dictionary, target: Dictionary, suffix: str = "") -> None:
         import numpy as np
 
         self._source, self._target, self._suffix = source, target, suffix
-        self._codes = np.zeros(1, "<i8")  # -1: not looked up yet; the last place is for codes of no name
+        self._codes = np.zeros(1, "<i8")  # -1 = not looked up yet; the last element serves codes that have no name.
 
     def __call__(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """The target's codes, u32, shape (n,)."""
+        """The codes in the target, u32, shape (n,)."""
         import numpy as np
 
         if len(self._codes) <= len(self._source):
@@ -114,12 +114,12 @@ class Translation:
 def recoded(
     schema: Schema, columns: Mapping[str, NDArray[Any]], spaces: Mapping[str, Recoding]
 ) -> dict[str, NDArray[Any]]:
-    """The columns of a stream with their ids in other id spaces; the columns of no such space as they are.
+    """The columns of a stream with their ids translated to other id spaces; all other columns are unchanged.
 
     Args:
-        schema: tells what each column means.
+        schema: the schema, which says what each column means.
         columns: name -> array, shape (n,).
-        spaces: semantic -> what translates columns of that semantic.
+        spaces: semantic -> the Recoding for columns of that semantic.
     """
     found = dict(columns)
     for column in schema.columns:
@@ -131,12 +131,12 @@ def recoded(
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """Which part of which snapshot of a process's pages a batch holds.
+    """Identifies the part of a snapshot of a process's pages that a batch holds.
 
-    number: of the snapshot, as its source counts them.
-    part: 0, 1 ... of it; last: no further one follows.
-    pid: the process. time_ns: when it was taken. pages: those of this batch.
-    host: of a trace that was merged of several hosts or boots: whose pid it is, as in the column `host`.
+    number: the number of the snapshot, as its source counts them.
+    part: the number of the part, from 0; last: whether no further part follows.
+    pid: the process. time_ns: when the snapshot was taken. pages: the number of pages in this batch.
+    host: in a trace merged from several hosts or boots: the one that the pid belongs to, as in the column `host`.
     """
 
     pid: int = 0
@@ -148,13 +148,13 @@ class SnapshotPart:
     host: int = 0
 
     def to_dict(self) -> dict[str, int | bool]:
-        """Its fields by the names that a trace file has for them."""
+        """The fields under the names that they have in a trace file."""
         return {"snap": self.number, "part": self.part, "last": self.last, "pid": self.pid, "t": self.time_ns,
                 "pages": self.pages, **({"host": self.host} if self.host else {})}  # fmt: skip
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> SnapshotPart:
-        """What to_dict() gave, from a file that anyone may have written: a value of another type is 0."""
+        """Restores what to_dict() returned. The file may come from anyone, so a value of a wrong type is read as 0."""
         snap, part, pid, t, pages, host = (
             value if type(value := fields.get(key)) is int else 0
             for key in ("snap", "part", "pid", "t", "pages", "host")
@@ -163,20 +163,20 @@ class SnapshotPart:
 
 
 class Batch:
-    """Equal-length 1-D read-only columns of one stream.
+    """Read-only 1-D columns of equal length, all of one stream.
 
     Args:
-        schema: the stream; further columns (an enricher's) are allowed, missing ones are absent, never zero.
+        schema: the stream. Further columns (an enricher's) are allowed; missing ones are absent, never zero.
         columns: name -> array, shape (n,). They become read-only.
-        window: (first, last) time in ns that the batch speaks of.
+        window: (first, last) time in ns that the batch covers.
         lost: records that the kernel dropped just before this batch.
         source: the name of the source.
         strings: the Dictionary that `str` columns point into; the batch may read its first `names` codes.
-        snapshot: which part of which snapshot it is, of a stream of snapshots.
-        rows: how many it has: a batch without columns cannot tell it by them. None = what the columns say.
+        snapshot: in a stream of snapshots, which part of which snapshot this is.
+        rows: the number of rows, needed for a batch without columns. None = the length of the columns.
 
     Raises:
-        ValueError: columns of unequal length, of another one than `rows`, or of more than one dimension.
+        ValueError: columns of unequal length, of another length than `rows`, or of more than one dimension.
     """
 
     __slots__ = ("_columns", "_n", "lost", "names", "schema", "snapshot", "source", "strings", "window")
@@ -211,12 +211,12 @@ class Batch:
 
     @property
     def columns(self) -> Mapping[str, NDArray[Any]]:
-        """name -> read-only array, in order."""
+        """name -> read-only array, in the order of the columns."""
         return MappingProxyType(self._columns)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its columns: what a queue counts."""
+        """The size of its columns in bytes, which is what bounds the queues."""
         return sum(array.nbytes for array in self._columns.values())
 
     def __len__(self) -> int:
@@ -235,27 +235,27 @@ class Batch:
         return f"<Batch {self.schema.name} n={self._n} lost={self.lost} columns={','.join(self._columns)}>"
 
     def take(self, rows: NDArray[Any] | slice) -> Batch:
-        """Those rows (a mask, indices or a slice): the only subsetting. Loss stays with the original."""
+        """The batch of those rows (a mask, indices or a slice): the only subsetting. The original keeps the loss."""
         taken = {name: array[rows] for name, array in self._columns.items()}
         return self._like(taken, lost=0, rows=None if taken else _count(rows, self._n))
 
     def only(self, names: Iterable[str]) -> Batch:
-        """The same batch with these of its columns; one that it lacks is left out."""
+        """The same batch with only these columns; names that it lacks are left out."""
         return self._like(
             {name: self._columns[name] for name in names if name in self._columns}, lost=self.lost, rows=self._n
         )
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> Batch:
-        """The same batch with further columns; one that stands already is left as it is (a replay knows better)."""
+        """The same batch with further columns. A column that exists is kept: a replayed file knows better."""
         return self._like({**columns, **self._columns}, lost=self.lost, rows=self._n)
 
     def recode(self, strings: Dictionary | None = None, **spaces: Recoding) -> Batch:
-        """The same rows with their ids in other id spaces.
+        """The same rows with their ids translated to other id spaces.
 
         Args:
             strings: the dictionary that `str` columns point into from then on; None = the same one.
-            spaces: semantic -> what translates the columns of that semantic (`map=...`, `ns=...`). `str` need not be
-                given: names are looked up in `strings`.
+            spaces: semantic -> the Recoding for the columns of that semantic (`map=...`, `ns=...`). `str` is
+                not needed: names are looked up in `strings`.
         """
         if strings is not None and strings is not self.strings:
             spaces.setdefault("str", Translation(self.strings, strings))
@@ -267,7 +267,7 @@ class Batch:
     def _like(
         self, columns: Mapping[str, NDArray[Any]], *, lost: int, rows: int | None, strings: Dictionary | None = None
     ) -> Batch:
-        # names is read anew: an enricher may have coined names since, and the dictionary only grows
+        # `names` is read anew: an enricher may have added names since, and the dictionary only grows.
         return Batch(
             self.schema,
             columns,
@@ -281,7 +281,7 @@ class Batch:
 
 
 def _count(rows: NDArray[Any] | slice, n: int) -> int:
-    """How many of n rows a mask, indices or a slice takes."""
+    """The number of rows, out of n, that a mask, indices or a slice selects."""
     if isinstance(rows, slice):
         return len(range(n)[rows])
     return int(rows.sum()) if rows.dtype == bool else len(rows)

@@ -1,6 +1,6 @@
-"""Where an option's value comes from: the command line, WSTRACE_* variables, --config, pyproject.toml; in that order.
+"""Finds the value of an option: command line, then WSTRACE_* variables, then --config, then pyproject.toml.
 
-A file has the plugins' options in tables of their names, and the command's own at the top:
+In a file, the options of each plugin are in a table of its name, and the command's own are at the top:
 
     [tool.wstrace]              # in a --config file: without `tool.wstrace`
     exporters = ["otel"]
@@ -19,14 +19,14 @@ from typing import Any
 from wstrace.errors import UsageError
 from wstrace.options import Spec, nearest, options_of
 
-#: keys at the top of a configuration, and WSTRACE_<KEY>: the command line's own options
+#: The command line's own options: keys at the top of a configuration, and WSTRACE_<KEY> variables.
 TOP = ("sources", "exporters", "output", "duration", "children", "fail_on_loss", "require", "quiet", "user")
-#: variables of the same prefix that are no options
+#: Variables with the same prefix that are not options.
 _OTHER_VARIABLES = {"WSTRACE_DEBUG", "WSTRACE_DISABLE_PLUGINS", "WSTRACE_LOAD_PLUGINS", "WSTRACE_TRACE_PLUGINS"}
 
 
 class Config:
-    """Values with their origin.
+    """Values, each with its origin.
 
     Args:
         layers: (origin, nested mapping), the strongest first.
@@ -37,10 +37,10 @@ class Config:
 
     @classmethod
     def load(cls, path: str | None = None, *, environ: Mapping[str, str] = os.environ, project: bool = True) -> Config:
-        """The configuration of a command: variables, the file, and pyproject.toml here when `project`.
+        """The configuration of a command: variables, the file, and with `project` the local pyproject.toml.
 
         Raises:
-            UsageError: the file cannot be read or is no TOML.
+            UsageError: the file cannot be read or is not TOML.
         """
         layers: list[tuple[str, Mapping[str, Any]]] = [("environment", _from_environment(environ))]
         if path is not None:
@@ -51,11 +51,11 @@ class Config:
         return cls(layers)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A top-level value, or the default."""
+        """The value of a top-level key, or the default."""
         return self.origin(key, default)[0]
 
     def origin(self, key: str, default: Any = None, table: str = "") -> tuple[Any, str]:
-        """(value, where it comes from) of a key at the top or of a plugin's table."""
+        """(value, where it comes from) of a top-level key or of a key in a plugin's table."""
         for origin, layer in self._layers:
             values = layer.get(table, {}) if table else layer
             if isinstance(values, Mapping) and key in values:
@@ -63,7 +63,7 @@ class Config:
         return default, "default"
 
     def options(self, cls: type, spec: Spec) -> dict[str, Any]:
-        """The options for an object of the class: those of the spec over the configured ones."""
+        """The options for an object of the class: those in the spec take precedence over the configured ones."""
         known = options_of(cls)
         configured: dict[str, Any] = {}
         for _, layer in reversed(self._layers):
@@ -73,7 +73,7 @@ class Config:
         return {**{key: value for key, value in configured.items() if key in known}, **spec.options}
 
     def check(self, tables: Mapping[str, type]) -> None:
-        """Every key must be known: names the nearest.
+        """Checks that every key is known; the error names the nearest known one.
 
         Args:
             tables: name -> class of every source, enricher and exporter.
@@ -93,7 +93,7 @@ class Config:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import tomllib  # 2 ms of a start, and most have no file
+    import tomllib  # The import takes 2 ms of a start, and most users have no file.
 
     try:
         return tomllib.loads(path.read_text("utf-8"))
@@ -104,7 +104,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """WSTRACE_EXPORTERS=otel,console at the top; WSTRACE_PAGE_FAULTS__RING_BYTES=4MiB in a plugin's table."""
+    """WSTRACE_EXPORTERS=otel sets a top-level key, WSTRACE_PAGE_FAULTS__RING_BYTES=4MiB one in a plugin's table."""
     values: dict[str, Any] = {}
     for name, text in environ.items():
         if not name.startswith("WSTRACE_") or name in _OTHER_VARIABLES:

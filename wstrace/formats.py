@@ -1,4 +1,4 @@
-"""Writing a trace in a file format: the format is found by the suffix, and what it does is held in check."""
+"""Writes a trace in a file format: finds the format by the suffix, and supervises what it does."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from wstrace.plugins import Plugins, default_plugins, load
 if TYPE_CHECKING:
     from wstrace.trace import Trace
 
-#: the options of a format that takes the rows of one stream
+#: The options of a format that takes the rows of one stream.
 ROWS = ("stream", "columns", "start", "end")
-#: after so long without a row read or a byte written it is said who keeps us waiting
+#: After this many seconds in which no row was read and no byte written, the user is told what is being waited for.
 SILENT_SECONDS = 10.0
 
 
 def format_of(path: str, plugins: Plugins | None = None) -> tuple[str, Format]:
-    """(plugin, format) that a file's name asks for by its suffix.
+    """(plugin, format) for the suffix of a file's name.
 
     Raises:
-        UsageError: no format has it; the known ones are named.
+        UsageError: no format has this suffix; the message names the known ones.
     """
     formats = (plugins or default_plugins()).formats
     name = os.path.basename(path).lower()
@@ -48,21 +48,21 @@ def save(
     plugins: Plugins | None = None,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Writes a trace to a file of the format that its name ends in; gives the number of rows.
+    """Writes a trace to a file in the format that its suffix selects; returns the number of rows.
 
-    The format works on a thread of its own: when it hangs, an interrupt still ends the wait, and no file is left.
+    The format works on its own thread: if it hangs, an interrupt still ends the wait, and no file is left behind.
 
     Args:
-        trace: what is written.
-        path: the file, which appears when it is whole.
-        options: stream, columns, start, end where the format takes rows; and its own. None = not given.
-        force: an existing file is overwritten.
-        plugins: who knows formats; None = the environment's.
-        waiting: told in a sentence when a format has neither read nor written anything for ten seconds.
+        trace: the trace to write.
+        path: the file, which appears only once it is complete.
+        options: stream, columns, start and end where the format takes rows; and its own. None = not given.
+        force: overwrite an existing file.
+        plugins: the plugins that provide formats; None = those of the environment.
+        waiting: called with a sentence when a format has neither read nor written anything for ten seconds.
 
     Raises:
         UsageError: no such format, or it has no such option; the trace has no such stream or column.
-        OutputError: the file exists or cannot be written, or the format failed: its plugin is named.
+        OutputError: the file exists or cannot be written, or the format failed: the message names its plugin.
     """
     plugin, chosen = format_of(path, plugins)
     whose = f"the format {chosen.name!r} of the plugin {plugin!r}"
@@ -111,10 +111,10 @@ class _Work(threading.Thread):
             self._before(rows)
 
     def run(self) -> None:
-        """Keeps what it returns or raises."""
+        """Calls the function, and keeps what it returns or raises."""
         try:
             self.rows = self._checked(self._write(self._trace, self._file, **self._options))
-        except BaseException as error:  # SystemExit of a plugin too: it must not end us in silence
+        except BaseException as error:  # This includes a plugin's SystemExit: it must not end us in silence.
             self.error = error
         finally:
             self._trace.observer = self._before
@@ -132,7 +132,7 @@ class _Work(threading.Thread):
         return rows
 
     def went_on(self) -> bool:
-        """Whether it has read or written since it was asked before."""
+        """Whether it has read or written anything since the last call."""
         try:
             now = self._steps + os.fstat(self._file.fileno()).st_size
         except (OSError, ValueError):
@@ -142,7 +142,7 @@ class _Work(threading.Thread):
 
 
 def _check(chosen: Format, write: Callable[..., object], given: dict[str, object]) -> None:
-    """Raises UsageError for an option that the format has not."""
+    """Raises UsageError for an option that the format does not have."""
     parameters = inspect.signature(write).parameters.values()
     known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -154,7 +154,7 @@ def _check(chosen: Format, write: Callable[..., object], given: dict[str, object
 
 
 def check(trace: Trace, stream: str, columns: Sequence[str] | None) -> list[str] | None:
-    """The columns asked for. Raises UsageError naming the nearest of an unknown stream or column."""
+    """The requested columns. Raises UsageError for an unknown stream or column, and names the nearest known one."""
     if stream not in trace.streams:
         raise UsageError(f"the trace has no stream {stream!r}", nearest(stream, trace.streams))
     if columns is None:

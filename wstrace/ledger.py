@@ -1,11 +1,11 @@
-"""The loss ledger: every record that did not arrive is a number in one of these rows, never a silence."""
+"""The loss ledger: every record that did not arrive is counted in one of these rows, so no loss is silent."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
 
-#: stage -> (is it loss?, what it counts). The order is the order in which it is shown.
+#: stage -> (whether it is a loss, what it counts), in the order in which the stages are shown.
 STAGES: dict[str, tuple[bool, str]] = {
     "counted": (False, "faults that the kernel's own counter saw, by type"),
     "recorded": (False, "records taken over from the kernel, by stream"),
@@ -29,21 +29,22 @@ STAGES: dict[str, tuple[bool, str]] = {
 
 
 class Ledger:
-    """Counts by (stage, who); who names the stream, the source or the exporter. Thread-safe.
+    """Counts by (stage, who), where `who` names the stream, the source or the exporter. Thread-safe.
 
-    A stage that no one describes counts as loss: what a plugin invents is shown rather than hidden.
+    A stage without a description counts as a loss, so that a stage invented by a plugin is shown, not hidden.
 
     Args:
-        stages: what plugins say of stages of their own (hook `wstrace_stages`), in the form of STAGES.
+        stages: descriptions of the plugins' own stages (hook `wstrace_stages`), in the form of STAGES.
     """
 
     def __init__(self, stages: Mapping[str, tuple[bool, str]] | None = None) -> None:
-        self._stages = {**STAGES, **(stages or {}), **STAGES}  # in this order, and no plugin redefines the core's
+        # STAGES stands first for the order, and last so that no plugin redefines one of the core's.
+        self._stages = {**STAGES, **(stages or {}), **STAGES}
         self._rows: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
     def add(self, stage: str, count: int, who: str = "") -> None:
-        """Adds to a row; a count of 0 leaves no row."""
+        """Adds to a row; adding 0 does not create a row."""
         if count:
             with self._lock:
                 self._rows[stage, who] = self._rows.get((stage, who), 0) + int(count)
@@ -54,25 +55,25 @@ class Ledger:
             self._rows[stage, who] = int(count)
 
     def get(self, stage: str, who: str | None = None) -> int:
-        """A stage's count, of one `who` or of all together."""
+        """The count of a stage, for one `who` or for all together."""
         with self._lock:
             return sum(n for (s, w), n in self._rows.items() if s == stage and (who is None or w == who))
 
     def rows(self) -> list[tuple[str, str, int]]:
-        """(stage, who, count) in the order of STAGES, then of the plugins' stages."""
+        """(stage, who, count), in the order of STAGES, followed by the plugins' stages."""
         order = {stage: i for i, stage in enumerate(self._stages)}
         with self._lock:
             rows = [(stage, who, n) for (stage, who), n in self._rows.items()]
         return sorted(rows, key=lambda row: (order.get(row[0], len(order)), row[1]))
 
     def missing_from(self, exporter: str) -> int:
-        """Records that were taken over from the kernel and did not reach that exporter's output."""
+        """The number of records that came from the kernel and did not reach that exporter's output."""
         rows = self.rows()
         bus = sum(n for stage, _, n in rows if stage == "dropped_bus")
         return bus + sum(n for stage, who, n in rows if stage in ("dropped_lane", "failed_lane") and who == exporter)
 
     def losses(self) -> list[tuple[str, str, int]]:
-        """The rows that mean that something was lost: what `--fail-on-loss` acts on."""
+        """The rows that mean a loss; `--fail-on-loss` acts on them."""
         return [row for row in self.rows() if self.is_loss(row[0]) and row[2]]
 
     def is_loss(self, stage: str) -> bool:
@@ -80,16 +81,16 @@ class Ledger:
         return self._stages.get(stage, (True, ""))[0]
 
     def words(self, stage: str) -> str:
-        """What the stage counts, in words; its name where no one says."""
+        """A description of what the stage counts; its name if it has none."""
         return self._stages.get(stage, (True, stage))[1]
 
     def as_dict(self) -> dict[str, int]:
-        """{"stage" or "stage:who": count}: how it stands in a file and in JSON."""
+        """{"stage" or "stage:who": count}: the form used in a file and in JSON."""
         return {f"{stage}:{who}" if who else stage: n for stage, who, n in self.rows()}
 
     @classmethod
     def from_dict(cls, counts: dict[str, int]) -> Ledger:
-        """The ledger that as_dict() wrote."""
+        """Restores the ledger that as_dict() returned."""
         ledger = cls()
         for key, n in counts.items():
             stage, _, who = key.partition(":")

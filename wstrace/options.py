@@ -19,14 +19,14 @@ _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'X'?`, or "" when nothing is near."""
-    import difflib  # 1 ms of every start
+    import difflib  # The import takes 1 ms of every start.
 
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `16MiB`, `64k`, `4096`. Raises ValueError."""
+    """The number of bytes in `16MiB`, `64k` or `4096`. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if not match:
         raise ValueError(f"{text!r} is not a size such as 16MiB")
@@ -34,7 +34,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `30s`, `5m`, `250ms`, `1.5`. Raises ValueError."""
+    """The number of seconds in `30s`, `5m`, `250ms` or `1.5`. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if not match or (match[2] or "s") not in _SECONDS:
         raise ValueError(f"{text!r} is not a duration such as 30s or 5m")
@@ -43,14 +43,16 @@ def parse_duration(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A source, exporter or enricher as asked for: its name and its options, texts or values."""
+    """A request for a source, exporter or enricher: its name and its options, as texts or values."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_spec(text: str) -> Spec:
-    """`name` or `name:opt=val,opt=val`. Split at the first colon, so `path=C:\\x.wst` works; a value may hold a comma.
+    """Parses `name` or `name:opt=val,opt=val`.
+
+    The text is split at the first colon, so that `path=C:\\x.wst` works; a value may contain a comma.
 
     Raises:
         UsageError: an option without `=`.
@@ -62,7 +64,7 @@ def parse_spec(text: str) -> Spec:
         key, equals, value = piece.partition("=")
         if equals and re.fullmatch(r"[a-z_][a-z0-9_]*", key):
             options[key], last = value, key
-        elif last:  # no new option: the comma belongs to the value before it
+        elif last:  # This is not a new option: the comma belongs to the value before it.
             options[last] += "," + piece
         else:
             raise UsageError(f"{text!r}: {piece!r} is no option", "write NAME:option=value,option=value")
@@ -71,25 +73,25 @@ def parse_spec(text: str) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a class: name, type annotation and default (inspect.Parameter.empty = required)."""
+    """An option of a class: its name, type annotation and default (inspect.Parameter.empty = required)."""
 
     name: str
     annotation: Any
     default: Any
 
     def convert(self, value: Any) -> Any:
-        """The value of a text (or of a TOML value), by the annotation. Raises ValueError."""
+        """The value of a text (or of a TOML value), converted by the annotation. Raises ValueError."""
         return _convert(value, self.annotation, self.name)
 
 
 def options_of(cls: type) -> dict[str, Option]:
-    """The options of a source, enricher or exporter class, read off its `__init__`."""
+    """The options of a source, enricher or exporter class, taken from the signature of its `__init__`."""
     init = cls.__dict__.get("__init__") or cls.__init__  # type: ignore[misc]
     return {} if init is object.__init__ else keyword_options(init)
 
 
 def keyword_options(function: Callable[..., object]) -> dict[str, Option]:
-    """The options of a function: its keyword-only arguments."""
+    """The options of a function, which are its keyword-only arguments."""
     hints = typing.get_type_hints(function)
     return {
         p.name: Option(p.name, hints.get(p.name, str), p.default)
@@ -99,10 +101,10 @@ def keyword_options(function: Callable[..., object]) -> dict[str, Option]:
 
 
 def converted(given: Mapping[str, Any], known: Mapping[str, Option], name: str) -> dict[str, Any]:
-    """The values of options as users gave them.
+    """The values of options that users gave, converted to their types.
 
     Raises:
-        UsageError: an unknown option (the nearest is named), a value of the wrong type.
+        UsageError: an unknown option (the message names the nearest), or a value of the wrong type.
     """
     values = {}
     for key, value in given.items():
@@ -116,7 +118,7 @@ def converted(given: Mapping[str, Any], known: Mapping[str, Option], name: str) 
 
 
 def _without_swallowed_option(key: str, value: Any, known: Mapping[str, Option], name: str) -> None:
-    """Raises UsageError for `path=x.wst,force`: without `=` the word belongs to the value, and would be forgotten."""
+    """Raises UsageError for `path=x.wst,force`: without `=`, `force` would silently become part of the value."""
     annotation = known[key].annotation
     if not isinstance(value, str) or str not in (annotation, *_members(annotation)):
         return
@@ -129,10 +131,10 @@ def _without_swallowed_option(key: str, value: Any, known: Mapping[str, Option],
 
 
 def build(cls: type, given: Mapping[str, Any], name: str) -> Any:
-    """An object of the class with those options.
+    """Creates an object of the class with these options.
 
     Raises:
-        UsageError: an unknown option (the nearest is named), a value of the wrong type, a required one missing.
+        UsageError: an unknown option (the message names the nearest), a wrong type, or a missing required one.
     """
     known = options_of(cls)
     for key in given.keys() & known.keys():
@@ -145,7 +147,7 @@ def build(cls: type, given: Mapping[str, Any], name: str) -> Any:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union; () of any other annotation."""
+    """The types of a union; () for any other annotation."""
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if union else ()
 
@@ -177,7 +179,7 @@ def _convert(value: Any, annotation: Any, name: str) -> Any:
 
 
 def _number(text: str, name: str) -> float:
-    """A plain number, or one with a unit where the option's name has it: `_bytes`, `_ms`, else seconds."""
+    """A plain number, or one with a unit: bytes for options named `*_bytes`, milliseconds for `*_ms`, else seconds."""
     try:
         return float(text) if not text.isdigit() else int(text)
     except ValueError:

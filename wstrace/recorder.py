@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from wstrace.analysis.summary import Summary
     from wstrace.analysis.symbols import PlaceBy, Symbolizer
 
-#: bytes of faults that are kept; the rest is counted, in the summary and as dropped
+#: The bytes of faults that are kept. The rest is counted in the summary and, as dropped, in the ledger.
 KEEP_BYTES = 256 << 20
-#: of the other streams' rows this part of it
+#: The rows of other streams may take this fraction of the bytes.
 _OTHERS = 4
 
 
 class Recorder(Exporter):
-    """Counts everything, and keeps the page faults and the rows of other streams, each up to a bound."""
+    """Counts everything, and keeps the page faults and the rows of other streams, each up to a limit."""
 
     name = "memory"
 
@@ -41,13 +41,13 @@ class Recorder(Exporter):
         self._ledger = Ledger()
 
     def start(self, context: Context) -> None:
-        """Takes the ledger to tell what it could not keep, and what names the places of faults."""
+        """Takes the ledger, to report what it could not keep, and the resolver that names the places of faults."""
         from wstrace.analysis.symbols import Symbolizer
 
         self._ledger, self._symbolizer = context.ledger, Symbolizer(context)
 
     def export(self, batch: Batch) -> None:
-        """Counts the batch and keeps it; one past the bound is told in the ledger as dropped."""
+        """Counts the batch and keeps it; a batch past the limit is counted in the ledger as dropped."""
         self.summary.add(batch)
         if self._symbolizer is not None:
             self._symbolizer.learn(batch)
@@ -65,7 +65,7 @@ class Recorder(Exporter):
         self._batches.append(batch)
 
     def _by_place(self, by: PlaceBy) -> PlaceCounts:
-        """The faults kept so far by section or function: resolved only when somebody asks."""
+        """Counts the kept faults by section or function; names are resolved only when this is called."""
         from wstrace.analysis.place_counts import PlaceCounts
 
         if self._symbolizer is None:
@@ -77,18 +77,18 @@ class Recorder(Exporter):
 
     @property
     def strings(self) -> Dictionary:
-        """What the codes of `file` and `pc_file` mean."""
+        """The dictionary that the codes of `file` and `pc_file` point into."""
         return self._batches[0].strings if self._batches else Dictionary()
 
     def batches(self) -> list[Batch]:
-        """All batches kept: mappings, processes and what else came beside the faults, then the faults."""
+        """All batches that were kept: first mappings, processes and the other streams, then the faults."""
         return [*self._others, *self._batches]
 
     def faults(self) -> NDArray[Any]:
-        """All page faults kept: one structured array under the schema's names, shape (n,); absent columns left out."""
+        """All kept page faults: a structured array with the schema's names, shape (n,); absent columns are left out."""
         import numpy as np
 
-        batches = tuple(self._batches)  # the session's thread goes on adding while it runs
+        batches = tuple(self._batches)  # A copy, because the session's thread goes on adding while it runs.
         present = set().union(*(batch.columns for batch in batches))
         dtype = [(c.name, DTYPES[c.type]) for c in PAGE_FAULT.columns if c.name in present]
         rows = np.zeros(sum(len(batch) for batch in batches), dtype)

@@ -1,4 +1,4 @@
-"""Rows of a trace: streamed as batches, or as a table for numpy, pandas and whatever takes Arrow streams."""
+"""Rows of a trace: streamed as batches, or as a table for numpy, pandas and anything that takes Arrow streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Selection(NamedTuple):
-    """Which rows are wanted. None: every stream, column and process, no bound; times in ns on the records' clock."""
+    """Which rows to read. None = every stream, column or process, no bound; times in ns on the records' clock."""
 
     stream: str | None = None
     columns: tuple[str, ...] | None = None
@@ -26,7 +26,7 @@ class Selection(NamedTuple):
     pids: tuple[int, ...] | None = None
 
     def of(self, batch: Batch) -> Batch | None:
-        """The part of a batch that is wanted; None when nothing of it is."""
+        """The selected part of a batch; None when nothing in it is selected."""
         import numpy as np
 
         if self.stream is not None and batch.schema.name != self.stream:
@@ -45,7 +45,7 @@ class Selection(NamedTuple):
 
 
 class Batches:
-    """The rows of a selection, streamed: iterate it, as often as needed, or hand it to what takes an Arrow stream."""
+    """The rows of a selection, streamed. Iterate it as often as needed, or pass it on as an Arrow stream."""
 
     def __init__(self, trace: Trace, selection: Selection) -> None:
         self.trace = trace
@@ -58,7 +58,7 @@ class Batches:
 
     @property
     def columns(self) -> list[Column]:
-        """Its columns, in order; what a batch lacks of them is not known for its rows."""
+        """The columns, in order; where a batch lacks one, its values are unknown for those rows."""
         return self.trace.columns_of(self.stream, self.selection.columns)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -81,9 +81,9 @@ class Batches:
 
 
 class Table:
-    """The rows of a selection for other libraries; they are read when one asks.
+    """The rows of a selection for other libraries. They are read only on request.
 
-    Anything that takes Arrow streams takes it as it is: `pyarrow.table(t)`, `polars.DataFrame(t)`, DuckDB.
+    Anything that takes Arrow streams takes a Table directly: `pyarrow.table(t)`, `polars.DataFrame(t)`, DuckDB.
     """
 
     def __init__(self, batches: Batches) -> None:
@@ -95,13 +95,13 @@ class Table:
         return [column.name for column in self.batches.columns]
 
     def __len__(self) -> int:
-        """Its rows."""
+        """The number of rows."""
         first = self.columns[:1]
         selection = self.batches.selection._replace(columns=tuple(first))
         return sum(len(batch) for batch in self.batches.trace.read(selection))
 
     def to_numpy(self) -> NDArray[Any]:
-        """One structured array, shape (n,); names are codes into the trace's `strings`, what is not known is 0."""
+        """One structured array, shape (n,); names are codes into the trace's `strings`, unknown values are 0."""
         import numpy as np
 
         columns = self.batches.columns
@@ -116,7 +116,7 @@ class Table:
         return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame; names and kinds are in clear, as categories.
+        """A DataFrame in which names and kinds are plain text, as categories.
 
         Raises:
             Unavailable: pandas is not installed.
@@ -142,7 +142,7 @@ class Table:
 
 
 def _categories(codes: NDArray[Any], names: Sequence[str], library: Any) -> object:
-    """The codes as a pandas Categorical; two names that read alike are one category."""
+    """The codes as a pandas Categorical; names that read the same share one category."""
     import numpy as np
 
     present, inverse = np.unique(codes, return_inverse=True)

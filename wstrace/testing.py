@@ -1,4 +1,4 @@
-"""The public testing kit for plugin authors: scripted ends, and contract classes to subclass.
+"""The public testing kit for plugin authors: scripted sources, targets and exporters, and contracts to subclass.
 
     from wstrace.testing import SourceContract
 
@@ -24,7 +24,7 @@ from wstrace.schema import DTYPES, ID_SPACES, SEMANTICS, STREAMS, Schema
 
 
 def batch_of(schema: Schema, strings: Dictionary | None = None, **columns: Any) -> Batch:
-    """A batch from lists or scalars; `str` columns take names, scalars are repeated.
+    """Creates a batch from lists or scalars; `str` columns take names, and scalars are repeated for every row.
 
     >>> len(batch_of(STREAMS["page_fault"], va=[4096, 8192], pid=1))
     2
@@ -44,7 +44,7 @@ def batch_of(schema: Schema, strings: Dictionary | None = None, **columns: Any) 
 
 
 class ScriptedSource(Source):
-    """Gives the batches it was made with, one a drain, then is finished. Names are coined into the session's own."""
+    """Returns its given batches, one per drain, and then is finished. It adds their names to the session's."""
 
     name = "scripted"
     streams = tuple(STREAMS.values())
@@ -54,52 +54,52 @@ class ScriptedSource(Source):
         self.started = self.stopped = False
 
     def start(self, context: Context) -> None:
-        """Moves the names into the session's dictionary."""
+        """Translates the names to the session's dictionary."""
         self.started = True
         self._batches = [batch.recode(context.strings) for batch in self._batches]
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """The next one."""
+        """The next batch."""
         return [self._batches.pop(0)] if self._batches else []
 
     def stop(self) -> Iterable[Batch]:
-        """The rest."""
+        """The remaining batches."""
         self.stopped = True
         rest, self._batches = self._batches, []
         return rest
 
     @property
     def finished(self) -> bool:
-        """No batch is left."""
+        """Whether no batch is left."""
         return not self._batches
 
 
 class ScriptedTarget(Target):
-    """A target that runs on; no process is behind it, so nothing may ask the system about it."""
+    """A target that keeps running. There is no process behind it, so nothing may query the system about it."""
 
     def __init__(self, pid: int = 7, name: str = "scripted", *, launched: bool = True) -> None:
         self.pid, self.name, self.launched = pid, name, launched
 
     def resume(self) -> None:
-        """Nothing to let run."""
+        """Does nothing, as no process waits."""
 
     def wait(self, timeout: float) -> int | None:
-        """It never ends."""
+        """None, as it never ends."""
         return None
 
     def usage(self) -> Usage:
-        """Nothing is accounted to it."""
+        """An empty Usage, as there is no process."""
         return Usage()
 
     def signal(self, number: int) -> None:
-        """No one to send it to."""
+        """Does nothing, as there is no process to signal."""
 
     def close(self) -> None:
-        """No handle to give up."""
+        """Does nothing, as there is no handle to close."""
 
 
 class RecordingExporter(Exporter):
-    """Keeps what it was given: `batches`, and the calls by name in `calls`."""
+    """Keeps what it receives: the batches in `batches`, and the names of the calls in `calls`."""
 
     name = "recording"
 
@@ -109,7 +109,7 @@ class RecordingExporter(Exporter):
         self.context = Context()
 
     def start(self, context: Context) -> None:
-        """Notes the call."""
+        """Records the call."""
         self.context = context
         self.calls.append("start")
 
@@ -118,11 +118,11 @@ class RecordingExporter(Exporter):
         self.batches.append(batch)
 
     def flush(self, timeout: float) -> None:
-        """Notes the call."""
+        """Records the call."""
         self.calls.append("flush")
 
     def close(self) -> None:
-        """Notes the call."""
+        """Records the call."""
         self.calls.append("close")
 
     def of(self, stream: str) -> list[Batch]:
@@ -131,21 +131,21 @@ class RecordingExporter(Exporter):
 
 
 class SourceContract:
-    """What every source keeps. Subclass it, give make(); override context() to give a target that it has rows of.
+    """The contract of every source. Subclass it and define make(); override context() for a target that has rows.
 
-    A source that gives nothing fails: its batches cannot be judged.
+    A source that returns no batch fails, because there is nothing to check.
     """
 
     def make(self) -> Source:
-        """A new source, not started."""
+        """Returns a new source that is not started."""
         raise NotImplementedError
 
     def context(self) -> Context:
-        """What it is started with."""
+        """Returns the context that the source is started with."""
         return Context()
 
     def batches(self, source: Source, seconds: float = 2.0) -> list[Batch]:
-        """Runs it for a while and stops it: all that it gave."""
+        """Runs the source for a while and stops it; returns all batches."""
         context = self.context()
         source.open(context)
         source.start(context)
@@ -157,14 +157,14 @@ class SourceContract:
         return found
 
     def test_it_is_named_and_states_its_streams(self) -> None:
-        """It has a name that `-s` can take, and schemas."""
+        """It has a name that `-s` accepts, and schemas."""
         source = self.make()
         assert source.name.isidentifier()
         assert source.streams
         assert all(isinstance(stream, Schema) for stream in source.streams)
 
     def test_its_batches_keep_the_schema(self) -> None:
-        """Types, windows and read-only columns are as stated."""
+        """Types, windows and read-only columns are as the schema states."""
         source = self.make()
         found = self.batches(source)
         assert sum(map(len, found)), "it gave no row: give it a target that has some, in context()"
@@ -187,7 +187,7 @@ class SourceContract:
                     assert column.type == "u32", f"{schema.name}.{column.name} holds ids, which are u32"
 
     def test_its_names_survive_a_move(self) -> None:
-        """In another dictionary, as a file has one, names are the same texts and the rest the same numbers."""
+        """In another dictionary, as a file has one, the names are the same texts and all other values are unchanged."""
         source = self.make()
         found = self.batches(source)
         assert found, "it gave nothing: give it a target that it has rows of, in context()"
@@ -204,7 +204,7 @@ class SourceContract:
                     assert batch.strings[before] == moved.strings[after], name
 
     def test_drain_returns_in_time(self) -> None:
-        """drain() keeps its timeout."""
+        """drain() returns within its timeout."""
         source, context = self.make(), self.context()
         source.open(context)
         source.start(context)
@@ -214,23 +214,23 @@ class SourceContract:
         list(source.stop())
 
     def test_statistics_are_numbers(self) -> None:
-        """statistics() can be shown and exported."""
+        """statistics() returns numbers, which can be shown and exported."""
         _assert_numbers(self.make().statistics())
 
 
 class EnricherContract:
-    """What every enricher keeps. Subclass it, give make() and batch()."""
+    """The contract of every enricher. Subclass it and define make() and batch()."""
 
     def make(self) -> Enricher:
-        """A new enricher."""
+        """Returns a new enricher."""
         raise NotImplementedError
 
     def batch(self) -> Batch:
-        """A batch that it enriches."""
+        """Returns a batch that it enriches."""
         raise NotImplementedError
 
     def test_it_gives_every_row_on_and_only_adds(self) -> None:
-        """No row is lost and no column changed."""
+        """No row is lost and no column is changed."""
         enricher, batch = self.make(), self.batch()
         enricher.start(Context(strings=batch.strings))
         out = [b for b in enricher.enrich(batch) if b.schema is batch.schema]
@@ -239,7 +239,7 @@ class EnricherContract:
             assert np.array_equal(np.concatenate([b[name] for b in out]), batch[name])
 
     def test_a_column_that_stands_is_left(self) -> None:
-        """A replayed batch keeps what it has."""
+        """A replayed batch keeps the columns that it has."""
         enricher, batch = self.make(), self.batch()
         enricher.start(Context(strings=batch.strings))
         once = next(b for b in enricher.enrich(batch) if b.schema is batch.schema)
@@ -248,19 +248,19 @@ class EnricherContract:
             assert np.array_equal(once[name], twice[name]), name
 
     def test_statistics_are_numbers(self) -> None:
-        """statistics() can be shown and exported."""
+        """statistics() returns numbers, which can be shown and exported."""
         _assert_numbers(self.make().statistics())
 
 
 class ExporterContract:
-    """What every exporter keeps. Subclass it, give make() and batch()."""
+    """The contract of every exporter. Subclass it and define make() and batch()."""
 
     def make(self) -> Exporter:
-        """A new exporter, not started."""
+        """Returns a new exporter that is not started."""
         raise NotImplementedError
 
     def batch(self) -> Batch:
-        """A batch that it takes."""
+        """Returns a batch that it accepts."""
         from wstrace.schema import PAGE_FAULT
 
         return batch_of(
@@ -268,7 +268,7 @@ class ExporterContract:
         )
 
     def test_its_life_from_start_to_close(self) -> None:
-        """Every call in its order."""
+        """Calls all methods in their order."""
         exporter, batch = self.make(), self.batch()
         exporter.start(Context(strings=batch.strings))
         exporter.export(batch)
@@ -277,7 +277,7 @@ class ExporterContract:
         exporter.close()
 
     def test_nothing_to_export_is_no_error(self) -> None:
-        """An empty trace is a trace."""
+        """A trace without records is valid."""
         exporter = self.make()
         exporter.start(Context())
         exporter.flush(1.0)
@@ -298,7 +298,7 @@ class ExporterContract:
         assert not thread.is_alive()
 
     def test_statistics_are_numbers(self) -> None:
-        """statistics() can be shown and exported."""
+        """statistics() returns numbers, which can be shown and exported."""
         _assert_numbers(self.make().statistics())
 
 

@@ -1,4 +1,4 @@
-"""Text for people: names from outside made safe to print, and numbers as they are read."""
+"""Text for people: makes names from outside safe to print, and formats numbers."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def printable(text: str, limit: int = 0) -> str:
-    r"""The text with everything that could act on a terminal or hide in a line written as an escape.
+    r"""The text with everything escaped that could act on a terminal or hide in a line.
 
     Control characters, ESC, line and paragraph separators, bidirectional and zero-width marks, private and unassigned
-    code points become `\x1b` or `\u202e`; a byte that was no UTF-8 (surrogateescape) becomes `\xff`. What is left is
-    one line that only prints. Square brackets stay: hand the result to rich as Text, never as markup.
+    code points become `\x1b` or `\u202e`; a byte that was not UTF-8 (surrogateescape) becomes `\xff`. The result is one
+    line without side effects. Square brackets stay: hand the result to rich as Text, never as markup.
 
     Args:
         text: a name from outside: a path, a process's name, a mark.
-        limit: at most so many characters, the middle of a longer text left out; 0 = as long as it is.
+        limit: the maximum length; the middle of a longer text is left out. 0 = no limit.
     """
-    if limit and len(text) > limit:  # first: escaping 64 KiB of hostile name is work nobody will see
+    # The text is shortened first: escaping 64 KiB of a hostile name would be wasted work.
+    if limit and len(text) > limit:
         tail = (limit - 3) * 2 // 3
         text = f"{text[: limit - 3 - tail]}...{text[len(text) - tail :]}"
-    if text.isprintable():  # Unicode's Other and Separator categories, the ASCII space excepted
+    if text.isprintable():  # False for Unicode's Other and Separator categories, except for the ASCII space.
         return text
     return "".join(c if c.isprintable() else _escape(ord(c)) for c in text)
 
 
 def _escape(code: int) -> str:
-    if 0xDC80 <= code <= 0xDCFF:  # what surrogateescape makes of the byte code - 0xDC00
+    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape maps the byte `code - 0xDC00` to this code.
         return f"\\x{code - 0xDC00:02x}"
     if code < 0x100:
         return f"\\x{code:02x}"
@@ -35,7 +36,7 @@ def _escape(code: int) -> str:
 
 
 def well_formed(text: str) -> str:
-    r"""The text without lone surrogates, for JSON and other UTF-8: a byte that was no UTF-8 becomes `\xff`."""
+    r"""The text without lone surrogates, for JSON and other UTF-8: a byte that was not UTF-8 becomes `\xff`."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -44,7 +45,7 @@ def well_formed(text: str) -> str:
 
 
 def json_safe(value: Any) -> Any:
-    """A plain value as JSON takes it: texts and keys well-formed, bytes as hex, what else JSON lacks as text."""
+    """A plain value that JSON accepts: texts and keys are well-formed, bytes become hex, other types become text."""
     if isinstance(value, dict):
         return {well_formed(str(key)): json_safe(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -55,12 +56,12 @@ def json_safe(value: Any) -> Any:
 
 
 def json_line(value: Any) -> str:
-    r"""A plain value as JSON on one line in which nothing acts on a terminal.
+    r"""A plain value as JSON on one line that cannot act on a terminal.
 
-    JSON escapes ESC itself, but neither C1 controls nor DEL nor bidirectional marks: all that does not print is written
+    JSON escapes ESC itself, but not C1 controls, DEL or bidirectional marks. Here everything unprintable is written
     as `\u009b`, which reads back as the same value.
     """
-    import json  # 2 ms of every start
+    import json  # The import takes 2 ms of every start.
 
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text if text.isprintable() else "".join(c if c.isprintable() else _json_escape(ord(c)) for c in text)
@@ -69,7 +70,7 @@ def json_line(value: Any) -> str:
 def _json_escape(code: int) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
-    high, low = divmod(code - 0x10000, 0x400)  # as UTF-16 has it: RFC 8259, section 7
+    high, low = divmod(code - 0x10000, 0x400)  # A UTF-16 surrogate pair: RFC 8259, section 7.
     return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
 
 
@@ -82,17 +83,17 @@ def spreadsheet_text(text: str) -> str:
 
 
 def encodable(text: str, encoding: str | None) -> str:
-    r"""The text with what that encoding lacks (cp437, cp1252, ASCII) written as `\u2192`."""
+    r"""The text with characters that the encoding lacks (cp437, cp1252, ASCII) written as `\u2192`."""
     try:
         return text.encode(encoding or "ascii", "backslashreplace").decode(encoding or "ascii")
-    except LookupError:  # an encoding that Python does not know
+    except LookupError:  # Python does not know this encoding.
         return text.encode("ascii", "backslashreplace").decode("ascii")
 
 
 def base_name(path: str) -> str:
-    r"""The last part of a path of either system (`/usr/lib/libc.so.6`, `C:\Windows\ntdll.dll`); `[heap]` stays.
+    r"""The last part of a path of either system (`/usr/lib/libc.so.6`, `C:\Windows\ntdll.dll`); `[heap]` is unchanged.
 
-    The path of a deleted file ends in " (deleted)" on Linux; that belongs to the name.
+    On Linux the path of a deleted file ends in " (deleted)", which remains part of the name.
     """
     separators = "/" if path.startswith("/") else "\\/"
     cut = max(path.rfind(separator) for separator in separators)
@@ -123,5 +124,5 @@ def duration(seconds: float) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """`1 fault`, `96,113 faults`."""
+    """The count with its noun: `1 fault`, `96,113 faults`."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -1,4 +1,4 @@
-"""Trace: one type for the records of a session and of a file, as batches, tables, counts and files of other formats."""
+"""Trace: one type for the records of a session or a file, as batches, tables, counts and files of other formats."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Trace(abc.ABC):
-    """The records of a session (`session.trace`) or of a file (`wstrace.open_trace`). A context manager.
+    """The records of a session (`session.trace`) or of a file (`wstrace.open_trace`). It is a context manager.
 
     Attributes:
         strings: the names behind the codes of `str` columns.
-        observer: told the rows of each batch that is read through batches() and table(); None = nobody.
-        closed: close() was called, and what it read from is gone.
+        observer: called with the rows of each batch that is read through batches() and table(); None = no observer.
+        closed: close() was called, so nothing can be read any more.
     """
 
     strings: Dictionary
@@ -36,32 +36,32 @@ class Trace(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What it is called where it is shown: the path of a file."""
+        """The name to show for it; of a file its path."""
 
     @property
     @abc.abstractmethod
     def state(self) -> str:
-        """Of a file `clean`, `incomplete`, `cut` (its end is missing) or `damaged`; of a session its own state."""
+        """`clean`, `incomplete`, `cut` (its end is missing) or `damaged` for a file; a session has its own states."""
 
     @property
     @abc.abstractmethod
     def rows(self) -> dict[str, int]:
-        """stream -> rows; streams without any are left out."""
+        """stream -> number of rows; streams without rows are left out."""
 
     @property
     @abc.abstractmethod
     def ledger(self) -> Ledger:
-        """What was recorded, and what was lost at which stage."""
+        """The counts of what was recorded, and of what was lost at which stage."""
 
     @property
     @abc.abstractmethod
     def info(self) -> TraceInfo:
-        """What was traced, how, where and when."""
+        """A description of the trace: what was traced, how, where and when."""
 
     @property
     @abc.abstractmethod
     def begin_ns(self) -> int:
-        """When it began, on the records' clock."""
+        """The time at which the trace began, in ns on the records' clock."""
 
     @abc.abstractmethod
     def schema(self, name: str) -> Schema:
@@ -69,21 +69,21 @@ class Trace(abc.ABC):
 
     @abc.abstractmethod
     def read(self, selection: Selection) -> Iterator[Batch]:
-        """The batches of a selection, in the order in which they came."""
+        """The batches of a selection, in the order in which they arrived."""
 
     @property
     def streams(self) -> dict[str, Schema]:
-        """stream -> its schema, of those that have rows."""
+        """stream -> its schema, for the streams that have rows."""
         return {name: self.schema(name) for name in self.rows}
 
     def present(self, stream: str) -> dict[str, str]:
-        """column -> its type, of all that a batch of the stream has."""
+        """column -> its type, over all batches of the stream."""
         return types_of(self.read(Selection(stream)))
 
     def columns_of(self, stream: str, wanted: Sequence[str] | None = None) -> list[Column]:
-        """The columns that a stream's batches have here, stored and derived; those wanted only, in that order.
+        """The columns that a stream's batches have here, stored and derived; with `wanted` only those, in that order.
 
-        They are those that any batch has; of a stream without batches, those of its schema.
+        A column counts if any batch has it. A stream without batches has the columns of its schema.
         """
         schema, present = self.schema(stream), self.present(stream)
         found = {c.name: c for c in schema.columns if not present or c.name in present}
@@ -103,14 +103,14 @@ class Trace(abc.ABC):
         end: int | None = None,
         pids: Iterable[int] | None = None,
     ) -> Batches:
-        """The rows of a stream, streamed: nothing of them is held in memory.
+        """Streams the rows of one stream; no rows are held in memory.
 
         Args:
             stream: "page_fault", "process", "resident", "written", ...
-            columns: which ones, stored or derived (file, pc_file, kind); None = all. Others are not even decoded.
+            columns: the columns, stored or derived (file, pc_file, kind); None = all. Others are not even decoded.
             start, end: rows with start <= time_ns < end, in ns on the records' clock; None = no bound.
-            pids: rows of these processes; None = of all. Frames of which a file's index says that they have none are
-                not read, so what the kernel dropped before them is not in these batches' `lost`.
+            pids: rows of these processes; None = of all. Frames of a file that hold none of them according to its index
+                are not read, so what the kernel dropped just before those frames is not in these batches' `lost`.
 
         Returns:
             An iterable of Batch that is also an Arrow stream (`__arrow_c_stream__`, needs wstrace[arrow]).
@@ -126,7 +126,7 @@ class Trace(abc.ABC):
         end: int | None = None,
         pids: Iterable[int] | None = None,
     ) -> Table:
-        """The rows of a stream for other libraries; arguments as of batches()."""
+        """The rows of a stream as a table for other libraries; the arguments are those of batches()."""
         return Table(self.batches(stream, columns, start, end, pids))
 
     def summary(self) -> Summary:
@@ -139,18 +139,18 @@ class Trace(abc.ABC):
         return counted
 
     def save(self, path: str, *, force: bool = False, **options: object) -> int:
-        """Writes it to a file of the format that the path ends in (`.parquet`, `.csv`, ...).
+        """Writes the trace to a file; the suffix of the path (`.parquet`, `.csv`, ...) selects the format.
 
         Args:
-            path: the file, which appears when it is whole.
-            force: an existing file is overwritten.
-            options: of rows: stream, columns, start and end, as of batches(); else the format's own.
+            path: the file, which appears only once it is complete.
+            force: overwrite an existing file.
+            options: where the format takes rows: stream, columns, start and end, as in batches(); and the format's own.
 
         Returns:
             The number of rows that were written.
 
         Raises:
-            UsageError: no format has this suffix, or it has no such option.
+            UsageError: no format has this suffix, or the format has no such option.
             OutputError: the file exists, or cannot be written.
         """
         from wstrace.formats import save
@@ -158,7 +158,7 @@ class Trace(abc.ABC):
         return save(self, path, options, force=force)
 
     def close(self) -> None:  # noqa: B027  what reads from nothing has nothing to close
-        """Closes what it reads from."""
+        """Closes the file that it reads from, if any."""
 
     def __enter__(self) -> Self:
         return self
@@ -167,17 +167,17 @@ class Trace(abc.ABC):
         self.close()
 
     def __repr__(self) -> str:
-        state = self.state  # before the rows: a file finds out here that it lacks some
+        state = self.state  # The state comes before the rows: reading it tells a file that it lacks some.
         rows = ", ".join(f"{n:,} {stream}" for stream, n in sorted(self.rows.items())) or "no rows"
         return f"<{type(self).__name__} {self.name}: {state}; {rows}; {self._lost()}>"
 
     def _lost(self) -> str:
-        """How many records were lost, in words."""
+        """The number of lost records, in words."""
         return f"{sum(n for _, _, n in self.ledger.losses()):,} lost"
 
 
 def types_of(batches: Iterable[Batch]) -> dict[str, str]:
-    """column -> its type, of all that one of the batches has."""
+    """column -> its type, over all of the batches."""
     return {name: _type(array) for batch in batches for name, array in batch.columns.items()}
 
 

@@ -1,4 +1,4 @@
-"""TraceInfo: what is known of a trace beside its records and its ledger; and the types that it is made of."""
+"""TraceInfo: the description of a trace, beside its records and its ledger; and the types that it is made of."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from wstrace.clock import ClockAnchor
 
-#: a recorded number outside of this is no time, count or size of ours
+#: A number from a file that lies outside of this range is not a time, count or size that we wrote.
 _LARGEST = (1 << 63) - 1
-#: texts of a list, of those that a file may name
+#: The limit on texts in a list that is read from a file.
 _MOST_TEXTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What a source gives on this machine, as tried, not guessed.
+    """The level of detail that a source reaches on this machine, which it has tried, not guessed.
 
-    name is "full", a lesser level of the source's own ("user", "counters") or "none"; why and remedy say what stands
-    in the way and the exact command that lifts it.
+    name is "full", a lower level of the source's own ("user", "counters") or "none"; why says what stands in the way,
+    and remedy is the exact command that removes it.
     """
 
     name: str
@@ -29,10 +29,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the system itself accounts to a target; None where it does not tell. Children that were waited for count.
+    """What the system itself accounts to a target; None where it does not say. Children that were waited for count.
 
-    peak_sampled: the peak is the largest that was seen now and then, the true one may be higher.
-    peak_pid: the process whose peak it is, where the system tells: rusage's is that of the largest of several.
+    peak_sampled: the peak is the largest value that was sampled; the true one may be higher.
+    peak_pid: the process of the peak, where the system says so: rusage's is that of the largest of several.
     """
 
     minor: int | None = None
@@ -44,12 +44,12 @@ class Usage:
 
     @property
     def faults(self) -> int | None:
-        """Minor and major faults together; None where neither is known."""
+        """Minor and major faults together; None when neither is known."""
         known = [count for count in (self.minor, self.major) if count is not None]
         return sum(known) if known else None
 
     def __add__(self, other: Usage) -> Usage:
-        """Of two processes: counts and seconds add up, the peak is the larger one."""
+        """The usage of two processes together: counts and seconds are added, the peak is the larger one."""
         larger = max(self, other, key=lambda usage: usage.peak_resident_bytes or 0)
         return Usage(
             _either(self.minor, other.minor, sum),
@@ -63,27 +63,27 @@ class Usage:
 
 @dataclass(slots=True)
 class TraceInfo:
-    """One trace: what was traced, how, where and when. The session and its plugins fill it in while the trace goes on.
+    """One trace: what was traced, how, where and when. The session and its plugins fill it in while the trace runs.
 
     Attributes:
-        command: the command line of a launched target, the name of an attached one.
+        command: the command line of a launched target, or the name of an attached one.
         targets: the pids that the trace began with.
-        exit_code: of the target, once it has ended.
-        level: what the sources gave; None = no source has said.
-        usage: what the system accounts to the targets, all together.
-        sampled: one fault in this many was recorded.
+        exit_code: the target's exit code, once it has ended.
+        level: the level that the sources reached; None = no source has reported one.
+        usage: what the system accounts to all targets together.
+        sampled: one out of this many faults was recorded.
         notes: what the trace cannot show, each with its reason.
-        clock: wall time of the records.
-        started_ns, ended_ns: when it began and ended, on the records' clock; 0 = not known.
-        page_size: bytes of a page where it was recorded; 0 = not known.
-        host: of a recorded trace: system, release, machine, name; {} = this machine.
-        boot_id: of a recorded trace: names the boot whose clock its records have; "" = this one's, or not known.
-        created_ns: of a recorded trace: wall time of its beginning, in ns.
-        saved: the file that holds all of it, once that is written; "-" = it went to standard output.
-        incomplete: what a file lacks of the trace, and why, in words; "" = nothing that is known of.
+        clock: converts the times of records to wall time.
+        started_ns, ended_ns: when the trace began and ended, on the records' clock; 0 = not known.
+        page_size: bytes in a page on the machine where it was recorded; 0 = not known.
+        host: for a recorded trace: system, release, machine and name; {} = this machine.
+        boot_id: for a recorded trace: the boot whose clock its records have; "" = this boot's, or not known.
+        created_ns: for a recorded trace: the wall time at which it began, in ns.
+        saved: the file that holds the whole trace, once it is written; "-" = it went to standard output.
+        incomplete: what a file lacks of the trace, and why, in words; "" = nothing known.
         final_snapshot: the pid whose resident pages were read at its exit.
         snapshot_age_ms: how long before the end the last snapshot of resident pages was taken.
-        extra: what a plugin adds, by a name of its own; plain values, which a trace file can hold.
+        extra: values that a plugin adds under a name of its own; plain ones, which a trace file can hold.
     """
 
     command: list[str] = field(default_factory=list)
@@ -108,30 +108,30 @@ class TraceInfo:
 
     @property
     def recorded(self) -> bool:
-        """Whether the records were taken earlier and are read again: their clock is not running here."""
+        """Whether the records were taken earlier and are now read again: their clock is not running here."""
         return not self.clock.live
 
     @property
     def level_name(self) -> str:
-        """The level's name; "full" where no source has said otherwise."""
+        """The name of the level; "full" if no source has reported another one."""
         return self.level.name if self.level is not None else "full"
 
     def note(self, reason: str) -> None:
-        """Adds something that the trace cannot show, once."""
+        """Adds something that the trace cannot show; a note that exists is not repeated."""
         if reason not in self.notes:
             self.notes.append(reason)
 
     def become(self, other: TraceInfo) -> None:
-        """Takes over all that the other one says: a replay is the trace that it reads."""
+        """Copies everything from `other`, because a replay has the description of the trace that it reads."""
         for one in fields(self):
             setattr(self, one.name, getattr(other, one.name))
 
     @classmethod
     def of_several(cls, infos: Sequence[TraceInfo]) -> TraceInfo:
-        """What can be said of several sessions together: what the system accounts adds up, the peak is the largest.
+        """A description of several sessions together: what the system accounts is added up, the peak is the largest.
 
-        What belongs to one of them (exit code, snapshots, whose the peak is, where it was saved) is left out; the first
-        one's clock, host and command stand for all.
+        What belongs to only one session (exit code, snapshots, the process of the peak, where it was saved) is left
+        out. The clock, host and command are those of the first.
         """
         first, *others = infos
         if not others:
@@ -159,9 +159,9 @@ class TraceInfo:
     # -- in a file and in JSON ---------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, object]:
-        """Its plain values by name, as the `facts` of a trace file and of JSON; what is not known is absent.
+        """Its plain values by name, as in the `facts` of a trace file and in JSON; unknown values are absent.
 
-        clock, host, boot_id and created_ns are not among them: they stand in a trace file's header and clock marks.
+        clock, host, boot_id and created_ns are not included: a trace file has them in its header and clock marks.
         """
         level, usage = self.level or Level(""), self.usage
         known = {
@@ -192,9 +192,9 @@ class TraceInfo:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, object]) -> TraceInfo:
-        """What to_dict() gave, from a file that anyone may have written: a value of another type is not known.
+        """Restores what to_dict() returned. The file may come from anyone: a wrong type counts as unknown.
 
-        Where it was saved then is left out.
+        `saved` is left out.
         """
         pid, pids = facts.get("pid"), facts.get("pids")
         targets = pids if isinstance(pids, list) else [pid]
@@ -245,7 +245,7 @@ def _added(notes: Iterable[str]) -> list[str]:
 
 
 def _either(one: Any, other: Any, both: Any) -> Any:
-    """The one that is known, or both(...) of the two."""
+    """The value that is known, or both(one, other) if both are."""
     return other if one is None else one if other is None else both((one, other))
 
 
@@ -254,7 +254,7 @@ def _count(value: object) -> int | None:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, bytes):  # a text that is no UTF-8 stands so in a file
+    if isinstance(value, bytes):  # A text that is not UTF-8 is stored in a file as bytes.
         return value.decode("utf-8", "surrogateescape")
     return value if isinstance(value, str) else ""
 

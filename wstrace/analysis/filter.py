@@ -1,4 +1,4 @@
-"""Filter: which faults and pages a summary or an export speaks of."""
+"""Filter: selects the faults and pages that a summary or an export covers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGE
 from wstrace.text import base_name
 
 _NS = 1_000_000_000
-#: what stands for a file in tables: no glob, though it looks like a class of characters
+#: Labels that tables show in place of a file. They are not globs, though they look like character classes.
 _LABEL = re.compile(r"\[[^\[\]]*\]")
 _NAMES = 10_000
 
 
 @dataclass(slots=True)
 class Filter:
-    """Keeps the rows that all given conditions hold for. Streams that it does not speak of pass whole.
+    """Keeps the rows that meet all given conditions. Streams that it does not apply to pass unchanged.
 
     Attributes:
         file: the page's file: a label as tables show it (`[heap]`, `[unknown]`), else a path, its last part, or a glob
             on these (`*.so*`, `/usr/lib/*`); "" = any.
-        pids: the processes; () = all. Resident and written pages are those of these processes too.
+        pids: the processes; () = all. This selects resident and written pages too.
         tids: the faulting threads; () = all.
-        start: seconds after the origin at which it begins.
-        end: seconds after the origin at which it ends; 0 = never.
+        start: the beginning, in seconds after the origin.
+        end: the end, in seconds after the origin; 0 = never.
         hard: only faults that read from disk (major).
         soft: only faults that did not (minor).
-        origin_ns: the time that start and end count from; 0 = the first fault's.
+        origin_ns: the time that start and end count from; 0 = the time of the first fault.
 
     Raises:
         UsageError: hard and soft together, or an end that is not after the start.
@@ -72,13 +72,13 @@ class Filter:
         return ", ".join(part for part in parts if part)
 
     def concerns(self, batch: Batch) -> bool:
-        """Whether a batch is to be counted at all: resident and written pages of other processes are not."""
+        """Whether the batch is to be counted at all: resident and written pages of other processes are not."""
         if not self.pids or batch.schema.name not in (RESIDENT_PAGES.name, WRITTEN_PAGES.name):
             return True
         return batch.snapshot is not None and batch.snapshot.pid in self.pids
 
     def apply(self, batch: Batch) -> Batch:
-        """The batch's rows that it keeps; the same batch when these are all."""
+        """The batch with only the rows that meet the conditions; the same batch if all rows do."""
         faults = batch.schema.name == PAGE_FAULT.name
         if not self or not len(batch) or not (faults or batch.schema.name in (RESIDENT_PAGES.name, WRITTEN_PAGES.name)):
             return batch
@@ -97,7 +97,7 @@ class Filter:
         return batch if keep.all() else batch.take(keep)
 
     def _is_meant(self, name: str) -> bool:
-        """Whether `file` names it: a label or a name exactly, else a glob."""
+        """Whether `file` selects this name: exactly, as a label or a name, else as a glob."""
         texts = (name, base_name(name))
         if self.file in texts or _LABEL.fullmatch(self.file):
             return self.file in texts
@@ -105,7 +105,7 @@ class Filter:
 
     @property
     def nearest_file(self) -> str:
-        """Which of the names that it has seen the file's may mean, in words, where it has matched none."""
+        """A sentence with the seen name that is nearest to `file`, for when `file` has matched none."""
         strings = self._strings
         if not self.file or strings is None or (self._matches == 1).any():
             return ""
@@ -116,20 +116,20 @@ class Filter:
     def _time(self, batch: Batch) -> NDArray[np.bool_]:
         times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], np.uint64)
         self.origin_ns = self.origin_ns or int(times.min())
-        # u64 with u64: numpy 1 would compare u64 and int as float64
+        # u64 with u64: numpy 1 would compare u64 and int as float64.
         keep: NDArray[np.bool_] = times >= np.uint64(self.origin_ns + int(self.start * _NS))
         if self.end:
             keep &= times < np.uint64(self.origin_ns + int(self.end * _NS))
         return keep
 
     def _file(self, batch: Batch) -> NDArray[np.bool_]:
-        """Each row's file matches; a name is matched once."""
+        """Which rows have a file that matches; each name is matched once."""
         if "file" not in batch:
             return np.zeros(len(batch), np.bool_)
         if batch.strings is not self._strings:
             self._strings, self._matches = batch.strings, np.empty(0, np.int8)
         codes = batch["file"]
-        if int(codes.max()) >= len(self._matches):  # -1: not asked yet
+        if int(codes.max()) >= len(self._matches):  # -1 = not matched yet.
             room = np.full(int(codes.max()) + 1024 - len(self._matches), -1, np.int8)
             self._matches = np.concatenate([self._matches, room])
         new = distinct(codes[self._matches[codes] < 0])

@@ -1,4 +1,4 @@
-"""Faults and pages by section of the page or function of the instruction. Addresses are resolved batch by batch."""
+"""Counts faults and pages by section of the page or function of the instruction, resolving addresses per batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wstrace.batch import Batch
 from wstrace.interfaces import Place
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES
 
-#: pages of one batch that are looked at one by one; of a larger one each run counts where it starts
+#: The number of pages of one batch that are resolved singly; in a larger batch, each run counts where it starts.
 _PAGES = 1 << 22
 OTHER = "[other]"
 
@@ -22,16 +22,16 @@ OTHER = "[other]"
 class PlaceCounts:
     """`module!section(n)` -> minor and major faults, and still resident pages; or `module!function` -> faults.
 
-    What lies in no function counts for its section, what in no section for its module.
+    An address in no function counts for its section, and one in no section for its module.
 
     Args:
-        symbolizer: what names the addresses.
-        by: "section" = that of the page, "function" = that of the instruction.
-        limit: labels that are kept; the rest counts under `[other]`.
+        symbolizer: resolves addresses to names.
+        by: "section" = the section of the page, "function" = the function of the instruction.
+        limit: the number of labels that are kept; the rest counts under `[other]`.
 
     Attributes:
-        page_size: bytes; what the pages of a run are apart.
-        unnamed: (module, why) -> faults whose section or readable function something keeps from being known.
+        page_size: bytes in a page, which is the distance between the pages of a run.
+        unnamed: (module, why) -> faults whose section or readable function cannot be known for that reason.
     """
 
     def __init__(self, symbolizer: Symbolizer, by: PlaceBy, limit: int = 65_536) -> None:
@@ -59,7 +59,7 @@ class PlaceCounts:
         return {label: (counts[0], counts[1]) for label, counts in self._faults.items()}
 
     def resident(self) -> dict[str, int]:
-        """label -> pages of the last whole snapshot of each process; nothing by function."""
+        """label -> pages of the last whole snapshot of each process; empty by function."""
         pages: dict[str, int] = {}
         for _, counted in self._snapshots:
             for label, n in counted.items():
@@ -94,7 +94,7 @@ class PlaceCounts:
     def _sums(
         self, batch: Batch, address: str, values: NDArray[Any], *, explain: bool = False
     ) -> list[tuple[str, list[int]]]:
-        """Each distinct label with the sums of its rows of values; explain: counts the rows whose name is missing."""
+        """Sums the rows of `values` by distinct label; `explain` also counts the rows whose name is missing."""
         names = ("pc_mapping", "pc_file") if address == "pc" else ("mapping", "file")
         index, places = self._symbolizer.coded(batch, address, *names)
         if explain:

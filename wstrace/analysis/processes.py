@@ -1,4 +1,4 @@
-"""Processes: one number for each process of a trace, also where several hosts have given the same pid."""
+"""Processes: one number per process of a trace, even where several hosts have given out the same pid."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: what stands for all processes that have no number of their own any more
+#: The number for all processes past the limit.
 UNNUMBERED = (1 << 32) - 1
 
 
 class Processes:
-    """Numbers of 32 bits for processes: a pid where there is one host, or the first one of a merged trace.
+    """Assigns 32-bit numbers to processes: the pid itself for one host, and for the first host of a merged trace.
 
-    The column `host` of a merged trace tells its hosts apart. Processes of the further ones are numbered downwards from
-    2**32 - 2, where no system has pids: Linux' end at 2**22 (PID_MAX_LIMIT), and Windows gives the smallest free ones.
+    The column `host` of a merged trace distinguishes its hosts. Processes of the further hosts are numbered downwards
+    from 2**32 - 2, where no system has pids: Linux ends at 2**22 (PID_MAX_LIMIT), and Windows gives out the smallest
+    free ones.
 
     Args:
         limit: processes of further hosts that get a number; those past it share UNNUMBERED.
@@ -27,7 +28,7 @@ class Processes:
         self._pids: dict[int, int] = {}
 
     def numbers(self, hosts: NDArray[Any] | None, pids: NDArray[Any]) -> NDArray[np.uint64]:
-        """The number of each process, shape (n,); hosts: None = all of the first one."""
+        """The number of each process, shape (n,); hosts: None = all belong to the first one."""
         found = pids.astype(np.uint64)
         for row in np.flatnonzero(hosts).tolist() if hosts is not None else ():
             found[row] = self.number(int(hosts[row]), int(pids[row]))  # type: ignore[index]
@@ -46,9 +47,9 @@ class Processes:
         return known
 
     def pid(self, number: int) -> int:
-        """The pid behind a number."""
+        """The pid of the process with that number."""
         return self._pids.get(number, number)
 
     def is_shared(self, number: int) -> bool:
-        """Whether the number stands for several processes, those past the limit."""
+        """Whether the number stands for several processes, namely those past the limit."""
         return number == UNNUMBERED and len(self._numbers) >= self._limit

@@ -1,4 +1,4 @@
-"""Which snapshot of resident pages counts: of each process the last whole one. Every view asks here."""
+"""Which snapshot of resident pages counts: the last whole one of each process. Every view decides it here."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from wstrace.schema import NOT_RESIDENT, RESIDENT_PAGES
 
 T = TypeVar("T")
 
-#: processes whose snapshots are held; past it the one that was seen first is forgotten
+#: The number of processes whose snapshots are held; past it, the one that was seen first is forgotten.
 MAX_PROCESSES = 4096
-#: forgotten processes that are told apart, so that each counts once
+#: The number of forgotten processes that are distinguished, so that each is counted once.
 _MOST_FORGOTTEN = 1 << 16
-#: snapshots of one process whose parts may come at the same time: each source takes its own
+#: The snapshots of one process whose parts may interleave: each source takes its own.
 _AT_ONCE = 4
 
 
 def resident_rows(batch: Batch) -> Batch:
-    """The runs that count as resident: those with no flag of schema.NOT_RESIDENT (swapped out, zero page ...)."""
+    """The runs that count as resident: those without a flag of schema.NOT_RESIDENT (swapped out, zero page ...)."""
     if "flags" not in batch:
         return batch
     keep = (batch["flags"] & NOT_RESIDENT) == 0
@@ -28,27 +28,28 @@ def resident_rows(batch: Batch) -> Batch:
 
 
 class LastSnapshots(Generic[T]):
-    """The last whole snapshot of each process, in what its user counts it in. One thread at a time adds.
+    """The last whole snapshot of each process, in the form that its user counts in. Only one thread at a time may add.
 
-    A snapshot is whole when its parts 0, 1 ... up to the last one have come; one that is cut (the trace ended, or a
-    part was lost) never counts, and the whole one before it does. The last one is that of the greatest time, of equal
-    times the one that came last. Iterating gives (pid, counted) of each; equal pids of several hosts are several.
+    A snapshot is whole once its parts 0, 1 ... up to the last one have come. A snapshot that is cut (the trace ended,
+    or a part was lost) never counts; the whole one before it does. The last one has the greatest time, and of equal
+    times it is the one that came last. Iterating gives (pid, counted) for each; equal pids of several hosts are
+    several.
 
     Args:
-        empty: makes what one snapshot is counted in.
-        count: adds the resident rows of one part to it.
-        limit: processes that are held; past it the one that was seen first is forgotten.
+        empty: makes an empty counter for one snapshot.
+        count: adds the resident rows of one part to the counter.
+        limit: the number of processes that are held; past it, the one that was seen first is forgotten.
     """
 
     def __init__(
         self, empty: Callable[[], T], count: Callable[[T, Batch], None], *, limit: int = MAX_PROCESSES
     ) -> None:
         self._empty, self._count, self._limit = empty, count, limit
-        self._processes: dict[tuple[int, int], _Process[T]] = {}  # by (host, pid)
+        self._processes: dict[tuple[int, int], _Process[T]] = {}  # Keyed by (host, pid).
         self._forgotten: set[tuple[int, int]] = set()
 
     def add(self, batch: Batch) -> None:
-        """Takes one part of a snapshot; batches of other streams are none of its business."""
+        """Takes one part of a snapshot; batches of other streams are ignored."""
         if batch.schema.name != RESIDENT_PAGES.name:
             return
         one = batch.snapshot or SnapshotPart()
@@ -66,7 +67,7 @@ class LastSnapshots(Generic[T]):
             parts = process.unfinished[key] = _Parts(self._empty())
             while len(process.unfinished) > _AT_ONCE:
                 del process.unfinished[next(iter(process.unfinished))]
-        if parts is None or one.part != parts.next:  # a part is missing: it will never be whole
+        if parts is None or one.part != parts.next:  # A part is missing, so this snapshot will never be whole.
             process.unfinished.pop(key, None)
             return
         self._count(parts.counted, resident_rows(batch))
@@ -81,7 +82,7 @@ class LastSnapshots(Generic[T]):
             yield pid, counted
 
     def by_host(self) -> Iterator[tuple[int, int, T]]:
-        """(host, pid, counted) of each process; the host is 0 where the trace is of one."""
+        """(host, pid, counted) for each process; the host is 0 if the trace has only one."""
         for (host, pid), process in list(self._processes.items()):
             if process.whole is not None:
                 yield host, pid, process.whole[1]
@@ -93,18 +94,18 @@ class LastSnapshots(Generic[T]):
 
     @property
     def forgotten(self) -> int:
-        """Processes whose snapshots came and are not held any more; at most 65,536."""
+        """The number of processes whose snapshots came and are not held any more; at most 65,536."""
         return len(self._forgotten)
 
     @property
     def cut(self) -> list[int]:
-        """The processes of which parts came and no whole snapshot: what they had in memory is not known."""
+        """The processes with parts but no whole snapshot: what they had in memory is not known."""
         return [pid for (_, pid), process in self._processes.items() if process.whole is None]
 
 
 @dataclass(slots=True)
 class _Parts(Generic[T]):
-    """A snapshot of which parts have come: what they count, and the number of the part that is to come."""
+    """A snapshot whose parts are arriving: the counter so far, and the number of the next part."""
 
     counted: T
     next: int = 0
@@ -112,7 +113,7 @@ class _Parts(Generic[T]):
 
 @dataclass(slots=True)
 class _Process(Generic[T]):
-    """A process: its unfinished snapshots by (time, number), and (time, counted) of the last whole one."""
+    """A process: its unfinished snapshots by (time, number), and the last whole one as (time, counted)."""
 
     unfinished: dict[tuple[int, int], _Parts[T]]
     whole: tuple[int, T] | None = None

@@ -1,4 +1,4 @@
-"""Summary: who brought which pages, counted batch by batch in bounded memory. No loop over records."""
+"""Summary: counts which process, thread and module faulted which pages, by batch and in bounded memory."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ By = Literal["file", "module", "pair", "thread", "process", "kind"]
 class Row(NamedTuple):
     """One line of a table of faults.
 
-    label is the name as it came from the target (print it through wstrace.text.printable); share the part of all faults
-    of the table, 0..1; key what the label was made of: (path,), (module,), (path, module), (name, pid, tid),
+    label is the name as it came from the target (print it through wstrace.text.printable). share is the part of all
+    faults of the table, 0..1. key is what the label was made of: (path,), (module,), (path, module), (name, pid, tid),
     (name, pid) or (kind,).
     """
 
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class HeldPages(NamedTuple):
-    """The pages that a process had in memory by its last whole snapshot."""
+    """The pages that a process had in memory according to its last whole snapshot."""
 
     pid: int
     name: str
@@ -58,18 +58,19 @@ class HeldPages(NamedTuple):
 
 
 class Summary:
-    """Counts of faults by file, module, pair of both, thread, process and kind; of resident and written pages by file.
+    """Counts faults by file, module, pair of both, thread, process and kind; resident and written pages by file.
 
-    One thread at a time. Its memory is bounded: a table keeps at most 65,536 keys and counts the rarest as `[other]`.
+    Only one thread at a time may add. Memory is bounded: a table keeps at most 65,536 keys and counts the rarest as
+    `[other]`.
 
     Args:
-        places: gives the counts by section or function, where what it is made for can tell them.
+        places: returns the counts by section or function, if they are available.
 
     Attributes:
         total, minor, major: faults.
         unresolved: faults whose page has no known mapping.
-        kernel: faults of instructions in the kernel; observer: of the tracer itself.
-        first_ns, last_ns: time of the first and last fault, monotonic; 0 when there was none.
+        kernel: faults of instructions in the kernel; observer: faults of the tracer itself.
+        first_ns, last_ns: times of the first and last fault, monotonic; 0 when there was none.
         exits: processes that ended.
         strings: the Dictionary that codes point into: that of the first batch.
     """
@@ -82,8 +83,8 @@ class Summary:
         self.first_ns = self.last_ns = self.exits = 0
         self.strings: Dictionary | None = None
         self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
-        self._processes = Processes(self.LIMIT)  # what is called a process below is its number there
-        self._names: dict[int, int] = {}  # process << 32 | tid -> code of its last name
+        self._processes = Processes(self.LIMIT)  # Below, "process" means this number.
+        self._names: dict[int, int] = {}  # process << 32 | tid -> code of its last name.
         self._seen: set[int] = set()  # processes
         self._parents: dict[int, int] = {}  # process -> its parent
         self._snapshots: LastSnapshots[Tally] = LastSnapshots(Tally, lambda tally, part: tally.add(*self._pages(part)))
@@ -96,7 +97,7 @@ class Summary:
         }
 
     def add(self, batch: Batch) -> None:
-        """Counts a batch of page_fault, process, resident or written rows; others are none of its business."""
+        """Counts a batch of page_fault, process, resident or written rows; other streams are ignored."""
         if add := self._add.get(batch.schema.name):
             if self.strings is None:
                 self.strings = batch.strings
@@ -117,7 +118,8 @@ class Summary:
         self._span(batch)
 
         whole = self._keys(batch)
-        part = self._keys(batch.take(hard))  # few rows: a second look at them costs less than a wider key for all
+        # These rows are few: a second pass over them costs less than a wider key for all rows.
+        part = self._keys(batch.take(hard))
         for by, table in self._tables.items():
             table.add(*whole[by], *part[by])
         files, counts = whole["file"]
@@ -160,7 +162,7 @@ class Summary:
         _remember(self._parents, processes[born], parents[born])
         self._seen.update(processes[own].tolist()[: max(self.LIMIT - len(self._seen), 0)])
         if "name" in batch:
-            # an exit's row has the name that a thread was born with, not the one that it has given itself since
+            # An exit row has the name that the thread was born with, not the one that it has given itself since.
             named = (batch["name"] != 0) & (events != PROCESS_EXIT)
             keys = processes << np.uint64(32) | np.where(own, processes, tids)
             _remember(self._names, keys[named], batch["name"][named])
@@ -181,14 +183,14 @@ class Summary:
         """The n rows with the most faults (None: all), most first, equal ones by label.
 
         Args:
-            by: file = the page's file; module = last part of the instruction's; pair = both; thread; process; kind;
-                section = that of the page; function = that of the instruction.
-            n: how many rows.
+            by: file = the page's file; module = last part of the instruction's file; pair = both; thread; process;
+                kind; section = the section of the page; function = the function of the instruction.
+            n: the number of rows.
             hard: count only faults that read from disk.
             soft: count only faults that did not.
 
         Raises:
-            WstraceError: this summary has nothing that could tell sections or functions.
+            WstraceError: this summary has no counts by section or function.
         """
         if by == "section" or by == "function":
             return self._top_places(by, n, hard=hard, soft=soft)
@@ -200,12 +202,12 @@ class Summary:
             counts[:, 0 if hard else 1] = other[0 if hard else 1] = 0
         sums = counts.sum(axis=1)
         chosen = np.flatnonzero(sums)
-        # names of modules may fall together, so all of them are looked at; of other tables only those that can win
+        # Modules may share a name, so all are looked at; in other tables only the candidates for the first n.
         if n and by not in ("module", "pair") and n < len(chosen):
             chosen = chosen[sums[chosen] >= np.partition(sums[chosen], -n)[-n]]
         found: dict[tuple[tuple[str | int, ...], int], tuple[int, int]] = {}
         for code, (minor, major) in zip(table.keys[chosen].tolist(), counts[chosen].tolist(), strict=True):
-            # files of one name are one module; processes of one name and pid are those of several hosts
+            # Files with the same name are one module; processes with the same name and pid belong to several hosts.
             name = self._key(by, code)
             key = name, code if by in ("process", "thread") and len(name) > 1 else 0
             before = found.get(key, (0, 0))
@@ -230,7 +232,7 @@ class Summary:
 
     @property
     def processes(self) -> int:
-        """How many processes the trace tells of, whatever was counted of them; at most 65,536."""
+        """The number of processes that appear in the trace, whatever was counted of them; at most 65,536."""
         return max(len(self._seen), self.count("process"))
 
     @property
@@ -244,16 +246,16 @@ class Summary:
 
     @property
     def cut_snapshots(self) -> list[int]:
-        """The processes of whose only snapshot a part is missing: what they had in memory is not known."""
+        """The processes whose only snapshot lacks a part: what they had in memory is not known."""
         return self._snapshots.cut
 
     @property
     def forgotten_snapshots(self) -> int:
-        """Processes whose snapshots are held no more, for there are too many: what they had in memory is not known."""
+        """How many processes' snapshots are no longer held, as there are too many: their pages are not known."""
         return self._snapshots.forgotten
 
     def count(self, by: By) -> int:
-        """How many rows the table has, those counted as `[other]` included."""
+        """The number of rows of the table, including those counted as `[other]`."""
         table = self._tables[by]
         return len(table) + table.forgotten
 
@@ -279,22 +281,22 @@ class Summary:
         """The last known name of a thread, else of its process, else of the process that it was forked from; or "".
 
         Args:
-            process: its pid, of the first host of a merged trace.
+            process: its pid, on the first host of a merged trace.
             tid: the thread.
         """
         keys = [process << 32 | tid] if tid else []
-        for _ in range(8):  # generations: a fork that never named itself has its parent's name
+        for _ in range(8):  # Generations: a fork that never named itself has the name of its parent.
             keys.append(process << 32 | process)
             process = self._parents.get(process, 0)
         code = next((self._names[key] for key in keys if key in self._names), 0)
         return self._text(code) if code else ""
 
     def resident(self) -> list[tuple[str, str, int]]:
-        """(file, kind, pages) of each process's last whole snapshot, most pages first; each counts what it maps."""
+        """(file, kind, pages) of each process's last whole snapshot, most first; each counts all that it maps."""
         return self._page_rows([table for _, table in self._snapshots])
 
     def written(self) -> list[tuple[str, str, int]]:
-        """(file, kind, pages) of all written pages that were reported, most first."""
+        """(file, kind, pages) of all written pages that were reported, most pages first."""
         return self._page_rows([self._written])
 
     def _page_rows(self, tables: list[Tally]) -> list[tuple[str, str, int]]:
@@ -308,7 +310,7 @@ class Summary:
         return sorted(((file, kind, n) for (file, kind), n in pages.items()), key=lambda row: (-row[2], row[0]))
 
     def as_dict(self, n: int | None = 10) -> dict[str, object]:
-        """All of it as JSON takes it: counts, `top` (by -> rows) with at most n rows a table, resident, written."""
+        """The whole summary for JSON: counts, `top` (by -> rows) with at most n rows per table, resident, written."""
         return {
             **{name: getattr(self, name) for name in ("total", "minor", "major", "unresolved", "kernel", "observer")},
             **{name: getattr(self, name) for name in ("first_ns", "last_ns", "exits")},
@@ -320,7 +322,7 @@ class Summary:
 
 
 def _remember(table: dict[int, int], keys: NDArray[Any], values: NDArray[Any]) -> None:
-    """Sets keys to values, the last of equal ones counting; past the limit the older half is forgotten."""
+    """Sets keys to values; of equal keys the last one wins. Past the limit the older half is forgotten."""
     table.update(zip(keys.tolist(), values.tolist(), strict=True))
     if len(table) > Summary.LIMIT:
         for key in list(islice(table, len(table) - Summary.LIMIT // 2)):
@@ -328,7 +330,7 @@ def _remember(table: dict[int, int], keys: NDArray[Any], values: NDArray[Any]) -
 
 
 def _column(batch: Batch, name: str) -> NDArray[Any]:
-    """The column, or all unknown where no enricher added it."""
+    """The column, or zeros (unknown) where no enricher added it."""
     return batch[name] if name in batch else np.zeros(len(batch), np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""What lies at an address: the mappings of a trace, and the section and function of what lies in an image."""
+"""Resolves addresses: the mappings of a trace, and the section and function of an address in an image."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ UNKNOWN = "[unknown]"
 PlaceBy = Literal["section", "function"]
 _FIELDS = {"id": np.uint32, "pid": np.uint32, "start": np.uint64, "end": np.uint64, "offset": np.uint64,
            "file": np.uint32, "dev": np.uint64, "ino": np.uint64, "build_id": np.uint32}  # fmt: skip
-_FILE_KEYS = ("file", "build_id", "dev", "ino")  # what tells one file from another that had its name
-#: ended processes that are remembered
+_FILE_KEYS = ("file", "build_id", "dev", "ino")  # These distinguish a file from another one that had its name.
+#: The number of ended processes that are remembered.
 _ENDED = 1 << 16
 
 
 class MappingTable:
     """The last mappings by id, in bounded memory.
 
-    Past the limit, mappings of processes that ended are dropped first (not before: a forked child may still use its
-    parent's), then the oldest.
+    Past the limit, mappings of ended processes are dropped first, then the oldest. They are not dropped before, because
+    a forked child may still use its parent's.
     """
 
     def __init__(self, limit: int = 1 << 20) -> None:
@@ -41,7 +41,7 @@ class MappingTable:
         self._ended: dict[int, None] = {}
 
     def add(self, batch: Batch) -> None:
-        """Takes rows of MAPPING."""
+        """Adds rows of the stream MAPPING."""
         self._new.append(
             {
                 name: batch[name].astype(dtype) if name in batch else np.zeros(len(batch), dtype)
@@ -53,14 +53,14 @@ class MappingTable:
             self._settle()
 
     def end(self, batch: Batch) -> None:
-        """Takes rows of PROCESS: which processes ended."""
+        """Notes which processes ended, from rows of the stream PROCESS."""
         ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
         self._ended.update(dict.fromkeys(batch["pid"][ended].tolist()))
         for pid in list(self._ended)[: max(len(self._ended) - _ENDED, 0)]:
             del self._ended[pid]
 
     def find(self, ids: NDArray[Any]) -> tuple[NDArray[np.bool_], dict[str, NDArray[Any]]]:
-        """Which ids are known, shape (n,), and the rows of these, columns as in MAPPING."""
+        """Which ids are known, shape (n,), and the mappings of those, with the columns of MAPPING."""
         self._settle()
         known_ids = self._rows["id"]
         at = known_ids.searchsorted(ids)
@@ -79,30 +79,30 @@ class MappingTable:
             keep = np.flatnonzero(~ended)[-self.limit // 2 :]
             rows = {name: column[keep] for name, column in rows.items()}
             self._ended = {}
-        # by id, a later row of the same id winning
+        # By id; a later row with the same id wins.
         _, last = np.unique(rows["id"][::-1], return_index=True)
         self._rows = {name: column[::-1][last] for name, column in rows.items()}
 
 
 class Symbolizer:
-    """Names what lies at the addresses of batches. Each file's distinct offsets are resolved once a batch.
+    """Names the addresses of batches. The distinct offsets in each file are resolved once per batch.
 
     Args:
-        context: its resolver `sections` is asked.
-        live: the processes live, so that files are read as these see them; None = where the context has targets.
+        context: provides the resolver `sections`.
+        live: the processes are alive, so files are read as they see them; None = live if the context has targets.
 
     Attributes:
-        mappings: those of the trace so far.
+        mappings: the mappings of the trace so far.
     """
 
     def __init__(self, context: Context, *, live: bool | None = None) -> None:
         self._resolver = context.resolvers.get("sections")
-        # a pid of a trace file may be anyone's by now
+        # A pid from a trace file may belong to any process by now.
         self._live = bool(context.targets) if live is None else live
         self.mappings = MappingTable()
 
     def learn(self, batch: Batch) -> bool:
-        """Takes mapping and process batches; False when it is neither."""
+        """Takes mapping and process batches; returns False for any other stream."""
         if batch.schema.name == MAPPING.name:
             self.mappings.add(batch)
         elif batch.schema.name == PROCESS.name:
@@ -112,22 +112,22 @@ class Symbolizer:
         return True
 
     def of(self, batch: Batch, address: str, mapping: str, file: str) -> list[Place | str]:
-        """What lies at the addresses of a batch's column, a row each; see coded()."""
+        """The places of the addresses in a batch's column, one per row; see coded()."""
         index, places = self.coded(batch, address, mapping, file)
         return [places[number] for number in index.tolist()]
 
     def coded(
         self, batch: Batch, address: str, mapping: str, file: str
     ) -> tuple[NDArray[np.intp], Sequence[Place | str]]:
-        """What lies at the addresses of a batch's column.
+        """The places of the addresses in a batch's column.
 
         Args:
             batch: rows with mapping ids.
             address, mapping, file: the columns: "va", "mapping", "file", or "pc", "pc_mapping", "pc_file".
 
         Returns:
-            For each row an index into the places. A place is a Place in an image or other file; the name (`[heap]`,
-            `[kernel]`, `[unknown]`) where there is no file offset to speak of.
+            For each row an index into the places. A place is a Place in an image or other file, or the name (`[heap]`,
+            `[kernel]`, `[unknown]`) where there is no file offset.
         """
         columns, unknown = batch.columns, np.zeros(len(batch), np.uint32)
         known, rows = self.mappings.find(columns.get(mapping, unknown))
@@ -158,7 +158,8 @@ class Symbolizer:
         if self._resolver is not None:
             try:
                 return self._resolver.resolve(path, offsets, **file)
-            except Exception:  # a resolver may be anyone's; the module and the offset in it are still right
+            # Anyone may have written the resolver; if it fails, the module and the offset in it are still right.
+            except Exception:
                 log.debug("resolver %s", self._resolver.name, exc_info=True)
         name = base_name(path)
         return [Place(name, address=offset) for offset in offsets.tolist()]
@@ -169,7 +170,7 @@ def _name(strings: Dictionary, code: int) -> str:
 
 
 def label_of(place: Place | str, by: PlaceBy) -> str:
-    """The row that a place counts for: what lies in no function counts for its section, else for its module."""
+    """The label that a place counts under: its function, else its section, else its module."""
     if isinstance(place, str):
         return place
     if by == "function" and place.function:

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: an array over all values between the smallest and the largest is taken up to this size; beyond it values are sorted
+#: Up to this size, values are marked in an array from the smallest to the largest; wider ranges are sorted.
 _DENSE = 1 << 16
-#: rows at a time: their index arrays (64 KiB) stay in the cache, which halves the cost of a row
+#: Rows per step: their index arrays (64 KiB) stay in the cache, which halves the cost of a row
 _ROWS = 1 << 13
 
 
-def _slots(column: NDArray[Any]) -> tuple[NDArray[Any], int, NDArray[np.intp], NDArray[np.intp]]:
-    """The column or a stand-in for it, what to take off it, where its distinct values are then, and these, ascending.
+class _Slots(NamedTuple):
+    """A column as small integers: `values[i] - offset` is the slot of row i."""
 
-    Codes and ids are small or close together: marking them in an array does what a sort would at a tenth of its cost.
+    values: NDArray[Any]  #: the column itself, or the index of each row's value among the distinct ones
+    offset: int  #: the number to subtract from `values`
+    occupied: NDArray[np.intp]  #: the slots that occur, ascending
+    distinct: NDArray[np.intp]  #: the value of the column at each of these slots
+
+
+def _slots(column: NDArray[Any]) -> _Slots:
+    """The distinct values of a column and the slots that stand for them.
+
+    Codes and ids are small or close together, so marking them in an array replaces a sort at a tenth of its cost.
     """
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, -1)
     if high - low >= max(_DENSE, 4 * len(column)):
         values, stand_in = np.unique(column, return_inverse=True)
-        return stand_in, 0, np.arange(len(values)), values.astype(np.intp)
+        return _Slots(stand_in, 0, np.arange(len(values)), values.astype(np.intp))
     present = np.ones(high - low + 1, np.bool_)
     if high > low:
         present[:] = False
         for start in range(0, len(column), _ROWS):
             present[column[start : start + _ROWS].astype(np.intp) - low] = True
     slots = np.flatnonzero(present)
-    return column, low, slots, slots + low
+    return _Slots(column, low, slots, slots + low)
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The distinct values of integers, ascending, shape (k,).
 
-    np.unique gives the same, of a million integers in 9 to 30 times as long (numpy 2.4), and loads numpy.ma: 12 ms of
-    a start.
+    np.unique returns the same, but takes 9 to 30 times as long for a million integers (numpy 2.4), and it imports
+    numpy.ma, which costs 12 ms of a start.
     """
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), np.bool_)
@@ -45,19 +54,19 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def group(*columns: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[list[NDArray[np.intp]], NDArray[Any]]:
-    """The distinct combinations of the columns' rows and how often each occurs: 10 to 20 ns a row.
+    """The distinct combinations of the columns' rows and how often each occurs; 10 to 20 ns per row.
 
     Args:
         columns: integers (as wide as i64 holds), each shape (n,).
-        weights: what a row counts for instead of 1, shape (n,); sums are exact up to 2**53.
+        weights: the count of each row instead of 1, shape (n,); sums are exact up to 2**53.
 
     Returns:
-        One array of values a column, each shape (k,), in ascending order of the combination; and the counts, i64 (k,).
+        One array of values per column, each shape (k,), in ascending order of the combination; the counts, i64 (k,).
     """
     n, cells = len(columns[0]), 1
-    values_of, parts = [], []  # the digits of a mixed-radix number, its last column first
+    values_of, parts = [], []  # The digits of a mixed-radix number, last column first.
     for column in reversed(columns):
-        # a column of the kernel's own rows is strided: gathered once, it is read three times
+        # A column of the kernel's own rows is strided. It is read three times, so it is made contiguous once.
         stand_in, low, slots, values = _slots(np.ascontiguousarray(column))
         if len(values) > 1:
             digit = np.zeros(slots[-1] + 1, np.intp)
@@ -103,13 +112,13 @@ NOTHING: NDArray[Any] = np.empty(0, np.intp)
 class Tally:
     """key -> a count and the part of it that is special (major faults), in bounded memory.
 
-    When more than `limit` keys have come, the smaller half is added to `other` and its keys are forgotten. A key that
-    comes back counts from there on: sums stay exact, the rows of rare keys become lower bounds.
+    When there are more than `limit` keys, the half with the smaller counts is added to `other` and forgotten. A
+    forgotten key that returns starts at zero: sums stay exact, but the counts of rare keys become lower bounds.
 
     Attributes:
         keys: u64, ascending, shape (k,).
         counts: i64, shape (k, 2).
-        other: i64, shape (2,): what belonged to forgotten keys.
+        other: i64, shape (2,): the counts of forgotten keys.
         forgotten: how many keys were forgotten.
     """
 
@@ -127,7 +136,7 @@ class Tally:
 
     def add(self, keys: NDArray[Any], counts: NDArray[Any], part_keys: NDArray[Any] = NOTHING,
             part_counts: NDArray[Any] = NOTHING) -> None:  # fmt: skip
-        """Adds counts under keys, shape (k,), and the part of them that the second count tells; keys may repeat."""
+        """Adds counts under keys, shape (k,), and the part of them for the second column; keys may repeat."""
         distinct, where = np.unique(keys.astype(np.uint64), return_inverse=True)
         sums = np.zeros((len(distinct), 2), np.int64)
         sums[:, 0] = np.bincount(where, counts, len(distinct))
