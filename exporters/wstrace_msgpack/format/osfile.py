@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import importlib
 import mmap
 import os
@@ -17,7 +18,7 @@ from typing import Any
 
 from wstrace.clock import now_ns
 from wstrace.errors import OutputError
-from wstrace.output_file import open_output
+from wstrace.output_file import open_output, remove
 
 #: conditions that may pass: space comes back, a disk recovers
 PASSING = frozenset({errno.ENOSPC, errno.EIO, errno.EAGAIN, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
@@ -117,7 +118,12 @@ class OutputFile:
         except OSError:
             raise OutputError(f"{self.path} is being written by another wstrace", "choose another name") from None
         if not resume:
-            os.ftruncate(self.fd, 0)
+            try:
+                os.ftruncate(self.fd, 0)
+            except OSError as error:
+                if self.created:
+                    remove(self.path)
+                raise OutputError(f"cannot write {self.path}: {error.strerror or error}") from None
 
     def size(self) -> int:
         """Its bytes."""
@@ -138,10 +144,23 @@ class OutputFile:
             (os.fsync if whole else _fdatasync)(self.fd)
 
     def close(self) -> None:
-        """Closes it; the lock goes with it."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        """Closes it; the lock goes with it. Raises OSError when the system only now says that it could not write."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            with contextlib.suppress(InterruptedError):  # closed all the same: close(2)
+                os.close(fd)
+
+    def finish(self) -> str:
+        """Brings it to the disk whole and closes it; gives what failed of that, "" when nothing did."""
+        failed = ""
+        for name, call in (("fsync", functools.partial(self.sync, whole=True)), ("close", self.close)):
+            try:
+                call()
+            except OSError as error:
+                failed = failed or f"{name} failed: {error.strerror or error}"
+        if self.regular:
+            sync_directory(self.path)
+        return failed
 
 
 def sync_directory(path: str) -> None:

@@ -73,6 +73,7 @@ class Sink:
         self.dropped: Counter[str] = Counter()  # all told
         self.error = ""  # why frames wait now
         self.why_dropped = ""  # the first reason that rows were dropped for
+        self.unsafe = ""  # what failed of bringing to the disk what is written
         self.dead = ""  # why nothing will ever be written again
         self.stalls = self.sync_errors = self.synced_bytes = 0
         self._unmarked: Counter[str] = Counter()  # dropped and not yet told in a mark
@@ -193,7 +194,8 @@ class Sink:
                 self.synced_bytes = self.offset
             except OSError as error:
                 self.sync_errors += 1
-                self.error = error.strerror or str(error)
+                # the next fsync() says nothing of the pages that this one could not write: fsync(2)
+                self.unsafe = self.unsafe or f"fsync failed: {error.strerror or error}"
 
     def _index_page(self) -> None:
         entries = np.array(self._entries, "<u8").reshape(-1, _ENTRY_PARTS)
@@ -230,7 +232,8 @@ class Sink:
         """INDEX and END, then the file and its directory to the disk.
 
         Raises:
-            OutputError: they do not fit; the file stands as far as its last whole frame.
+            OutputError: they do not fit, and the file stands as far as its last whole frame; or it is whole, and the
+                system does not say that it is on the disk.
         """
         self.settle()
         self._index_page()
@@ -241,17 +244,17 @@ class Sink:
             self._index_page()
             body = packb({**end, "index": self._pages, "frames": self.seq + 1, "ledger": {}})
         written = not self._waiting and self._write(Waiting(END, body, "", 0))
-        try:
-            self.out.sync(whole=True)
-        except OSError as error:
-            self.error = error.strerror or str(error)
-            written = False
-        if self.out.regular:
-            osfile.sync_directory(self.out.path)
-        self.out.close()
+        unsafe = self.out.finish()
+        self.unsafe = self.unsafe or unsafe
         if not written:
             lost = sum(self.dropped.values())
             raise OutputError(
-                f"{self.out.path}: {self.error}: the trace is cut, {lost:,} records are not in it",
+                f"{self.out.path}: {self.error}: the trace is cut, "
+                + (f"{lost:,} records are not in it" if lost else "its end is missing"),
                 f"what is there can be read; `wstrace recover {self.out.path} -o OUT` ends it cleanly",
+            )
+        if self.unsafe:
+            raise OutputError(
+                f"{self.out.path} may not survive a power failure: {self.unsafe}",
+                "copy it to another disk",
             )

@@ -146,6 +146,7 @@ class Parts:
         self.refused = ""
         with contextlib.suppress(OutputError):  # its end did not fit: it reads as cut, its rows are there
             old.end({})
+        self.sink.unsafe = old.unsafe  # told when the last part ends
         self._dropped.update(old.dropped)
         self._why_dropped = self._why_dropped or old.why_dropped
         self._rows.update(old.rows)

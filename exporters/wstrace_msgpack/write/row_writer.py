@@ -79,9 +79,10 @@ class RowWriter:
         try:
             end = {"stream": "end", "time_ns": time.time_ns(), "ledger": dict(ledger), "facts": plain(facts)}
             self._put(packb(end))
-            self._out.sync(whole=True)
         finally:
-            self._out.close()
+            unsafe = self._out.finish()
+        if unsafe:
+            raise OutputError(f"{self._out.path} may not survive a power failure: {unsafe}", "copy it to another disk")
 
     def abandon(self) -> None:
         """Closes the descriptor."""
