@@ -1,13 +1,13 @@
-"""Exporter `otel`: page faults and working sets in an OpenTelemetry backend, and on the spans of an application.
+"""Exporter `otel`: sends page faults and working sets to OpenTelemetry, and puts them on an application's spans.
 
-The rooms, each of which imports only those before it (tests/test_architecture.py holds them to it):
+Its parts, each of which imports only those before it (tests/test_architecture.py enforces this):
 
-* names, extra, clock, propagation, correlation, usage, ids: what all others share.
+* names, extra, clock, propagation, correlation, usage, ids: shared by all others.
 * transport: batches, encoding, endpoints, retries.
 * export: a trace as metrics, log events and spans. application: the faults of an application's own spans.
 * experimental: every fault as a log record, and OTLP profiles.
-* exporter, instrumentor, otel: the doors. `wstrace.otel` is `wstrace_otel.otel`: FaultSpanProcessor counts the faults
-  of every span, `span` opens one.
+* exporter, instrumentor, otel: the entry points. `wstrace.otel` is `wstrace_otel.otel`: FaultSpanProcessor counts the
+  faults of every span, `span` opens one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 
 @hookimpl
 def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
-    """What did not arrive."""
+    """The ledger's stages for records that a backend did not receive."""
     return {"lost_otel": (True, "records that the OpenTelemetry receiver did not get")}
 
 
 @hookimpl
 def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:
-    """TRACEPARENT for the command that is about to be launched: its spans become children of its process span."""
+    """TRACEPARENT for the command that will be launched, so that its spans become children of its process span."""
     if "otel" not in exporters:
         return {}
     from wstrace_otel.extra import need_sdk

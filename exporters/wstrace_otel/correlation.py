@@ -1,8 +1,8 @@
-"""Which span a page fault belongs to: the innermost one that was open on the faulting thread at that time.
+"""Finds the span of a page fault: the innermost one that was open on the faulting thread at that time.
 
-FaultSpanProcessor and `span` say what is open in this process; records of this process are looked up here. A span is
-counted on the thread that started it, for as long as it is open: with interleaved asyncio tasks that is not exact,
-which is why what comes of it is labelled `thread_window`.
+FaultSpanProcessor and `span` report the open spans of this process; this process's faults are looked up here. A span
+counts on the thread that started it, for as long as it is open. With interleaved asyncio tasks that is not exact, so
+the result is labelled `thread_window`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wstrace.clock import now_ns
 
 
 class SpanInterval:
-    """A span on its thread: monotonic ns from its start to its end (0 = still open)."""
+    """A span on its thread: its start and end in monotonic ns (end 0 = still open)."""
 
     __slots__ = ("end", "span_id", "start", "tid", "trace_id")
 
@@ -30,9 +30,9 @@ class SpanInterval:
 
 
 class SpanIntervals:
-    """The spans of this process, the open ones and the last closed ones of every thread. Bounded; takes no lock.
+    """The spans of this process: the open ones, and the last closed ones of every thread. Bounded, without a lock.
 
-    Lists are only appended to and replaced as a whole, which the interpreter does in one step.
+    Lists are only appended to or replaced as a whole, which the interpreter does in one step.
     """
 
     CLOSED = 4096
@@ -42,43 +42,44 @@ class SpanIntervals:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child, and at first: nothing is open."""
+        """Called at first and in a forked child: no span is open."""
         self.pid = os.getpid()
         self._threads: dict[int, collections.deque[SpanInterval]] = {}
 
     def open(self, trace_id: int, span_id: int, tid: int = 0) -> SpanInterval:
-        """Notes a span that starts on this thread."""
+        """Records the start of a span on this thread."""
         interval = SpanInterval(tid or threading.get_native_id(), now_ns(), trace_id, span_id)
         self.of_thread(interval.tid).append(interval)
         return interval
 
     def of_thread(self, tid: int) -> collections.deque[SpanInterval]:
-        """The intervals of a thread, by start: what starts is appended."""
+        """The intervals of a thread, ordered by start, as new ones are appended."""
         known = self._threads.get(tid)
         if known is None:
             if len(self._threads) >= self.THREADS:
-                self._threads.pop(next(iter(self._threads)), None)  # the thread that was seen first is most likely gone
+                # The thread that was seen first is most likely gone.
+                self._threads.pop(next(iter(self._threads)), None)
             known = self._threads[tid] = collections.deque(maxlen=self.CLOSED)
         return known
 
     def close(self, interval: SpanInterval) -> None:
-        """Notes its end."""
+        """Records the end of a span."""
         interval.end = now_ns()
 
     def find(self, tid: int, time_ns: int) -> SpanInterval | None:
-        """The innermost span open on that thread at that time."""
+        """The innermost span that was open on that thread at that time."""
         known = list(self._threads.get(tid, ()))
         at = bisect.bisect_right(known, time_ns, key=lambda interval: interval.start)
         return next((w for w in reversed(known[:at]) if not w.end or w.end >= time_ns), None)
 
     def assign(self, batch: Batch) -> tuple[NDArray[np.intp], list[SpanInterval]]:
-        """For each row the index of its span in the list, or -1; by columns.
+        """For each row the index of its span in the list, or -1, computed by columns.
 
         Args:
             batch: page faults with time_ns, pid and tid, in time order within a thread.
 
         Returns:
-            indices, shape (n,), and the spans that occur.
+            The indices, shape (n,), and the spans that occur.
         """
         index = np.full(len(batch), -1, np.intp)
         used: list[SpanInterval] = []
@@ -92,7 +93,7 @@ class SpanIntervals:
             if not len(rows):
                 continue
             times = batch["time_ns"][rows]
-            for interval in open_then:  # by start: an inner span takes its rows from the one around it
+            for interval in open_then:  # In order of start: an inner span takes its rows from the one around it.
                 low = np.searchsorted(times, interval.start, "left")
                 high = np.searchsorted(times, interval.end, "right") if interval.end else len(rows)
                 if low < high:
@@ -101,7 +102,7 @@ class SpanIntervals:
         return index, used
 
 
-#: the spans of this process
+#: The spans of this process.
 span_intervals = SpanIntervals()
 
 if hasattr(os, "register_at_fork"):

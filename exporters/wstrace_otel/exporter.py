@@ -1,4 +1,4 @@
-"""The exporter `otel`: metrics, events, spans and profiles of the traced processes to OpenTelemetry."""
+"""The exporter `otel`: sends metrics, events, spans and profiles of the traced processes to OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from wstrace_otel.extra import need_sdk
 from wstrace_otel.transport.batch_sender import LOST
 from wstrace_otel.usage import thread_faults
 
-if TYPE_CHECKING:  # the SDK is imported when the exporter starts, because every command line loads this class
+if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
     from wstrace_otel.experimental import Experiment
     from wstrace_otel.transport.own_providers import OwnProviders
 
-#: seconds that close() may take with the collector down
+#: The seconds that close() may take when the collector is down.
 CLOSE_SECONDS = 3.0
 REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
 
 
 class OtelExporter(Exporter):
-    """Sends page faults and working sets to OpenTelemetry; all OTEL_* variables are honoured.
+    """Sends page faults and working sets to OpenTelemetry; honours all OTEL_* variables.
 
     Args:
-        to: where to: OTLP over http or grpc, the console, a port that prometheus scrapes; "" = what
-            OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER, OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL say.
-        endpoint: a collector's address, before OTEL_EXPORTER_OTLP_ENDPOINT.
-        mode: aggregate = metrics, sampled events and spans; bulk = besides, every page fault as a log record
+        to: the destination: OTLP over http or grpc, the console, a port that prometheus scrapes; "" = as set by
+            OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER, OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL.
+        endpoint: a collector's address; takes precedence over OTEL_EXPORTER_OTLP_ENDPOINT.
+        mode: aggregate = metrics, sampled events and spans; bulk = in addition, every page fault as a log record
             (experimental).
         metrics: send metrics.
         logs: send events.
@@ -43,10 +43,10 @@ class OtelExporter(Exporter):
         profiles: send OTLP profiles (experimental).
         events: minor faults that become events, per second; all major ones do.
         interval_s: seconds between two exports of metrics; 0 = OTEL_METRIC_EXPORT_INTERVAL.
-        modules: files with a series of their own, in each process; the rest is `other`.
+        modules: files with a series of their own, per process; the rest is `other`.
         processes: processes with a resource of their own; the rest is `other`.
-        pids: put process.pid on every point; with prometheus it always is.
-        arguments: tell the command's arguments; they may hold secrets.
+        pids: put process.pid on every point; with prometheus it is always there.
+        arguments: send the command's arguments; they may contain secrets.
         providers: own = pipelines of wstrace's own; global = those of the application, which are never set; auto =
             global where the application has set some up or traces itself.
     """
@@ -103,7 +103,7 @@ class OtelExporter(Exporter):
         self._global = self._uses_global(context)
         scraped = not self._global and self._scraped()
         limit, modules = (0 if self._global else self._limit), self._modules
-        if scraped:  # one resource for all: their series share the 2,000 that an instrument may have
+        if scraped:  # One resource for all: their series share the 2,000 that an instrument may have.
             self._pids, modules = True, max(1, min(modules, 1800 // (4 * max(1, limit))))
         self._processes = Processes(context.strings, limit=limit, modules=modules)
         self._processes.roots = tuple(target.pid for target in context.targets) or context.info.targets
@@ -173,7 +173,7 @@ class OtelExporter(Exporter):
         return own
 
     def export(self, batch: Batch) -> None:
-        """Counts a batch by columns, and sends what becomes an event or a record."""
+        """Counts a batch by columns, and sends the rows that become events or records."""
         stream = batch.schema.name
         if not self._disabled and stream != "mapping":
             self._life.latest_ns = max(self._life.latest_ns, batch.window[1])
@@ -204,10 +204,10 @@ class OtelExporter(Exporter):
                 self._events.faults(rows, weights, self._processes.get)
 
     def _meter(self, process: Process, others: int) -> None:
-        """Registers a process's metrics; others have theirs already."""
+        """Registers a process's metrics; `others` processes have theirs already."""
         own = self._own
         if own is None or "metrics" not in self._signals or (own.metrics.scraped and others):
-            return  # scraped, one provider serves all, and its instruments read every process
+            return  # When scraped, one provider serves all, and its instruments read every process.
         live = bool(self._context.targets)
         ProcessInstruments(
             own.meter(self._life.resource_of(process.pid)),
@@ -224,7 +224,7 @@ class OtelExporter(Exporter):
         return self._life.resource_of(pid)
 
     def _counted(self) -> tuple[int, int]:
-        """(minor, major) by the kernel: what the source counted, else what the system accounts to the targets."""
+        """(minor, major) by the kernel: as counted by the source, else as the system accounts them to the targets."""
         ledger, usage = self._context.ledger, self._context.info.usage
         minor, major = (ledger.get("counted", kind) for kind in (names.MINOR, names.MAJOR))
         if minor or major:
@@ -234,7 +234,7 @@ class OtelExporter(Exporter):
     # -- by time and at the end --------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """New processes get their metrics, losses are reported, profiles are sent."""
+        """Registers metrics of new processes, reports losses and sends profiles."""
         if self._disabled:
             return
         self._life.settle()
@@ -243,12 +243,12 @@ class OtelExporter(Exporter):
             experiment.tick()
 
     def _report_losses(self) -> None:
-        """An event for each stage of the ledger at which more was lost since the last time."""
+        """Sends an event for each stage of the ledger that has lost more since the last call."""
         if not self._events_logged:
             return
         for stage, who, count in self._context.ledger.losses():
             more = count - self._reported.get((stage, who), 0)
-            # what our own way lost is a metric; an event of it would be lost on the same way
+            # A loss on our own way out is a metric: an event about it would be lost on the same way.
             if more > 0 and stage != LOST:
                 self._reported[stage, who] = count
                 first = next(iter(self._processes), None)
@@ -256,15 +256,15 @@ class OtelExporter(Exporter):
                     self._events.lost(first, stage, who, more, self._life.now_ns())
 
     def flush(self, timeout: float) -> None:
-        """Has all that is queued sent now; its delivery is waited for in close()."""
+        """Starts sending everything that is queued; close() waits for the delivery."""
         if self._own is not None:
             self._own.flush()
 
     def close(self) -> None:
-        """Ends all spans and sends the last counts, in 3 s at most; what is not delivered by then is counted.
+        """Ends all spans and sends the last counts, within 3 s; what is not delivered by then is counted as lost.
 
         Raises:
-            OutputError: something did not arrive, in all the time of the trace.
+            OutputError: at any time of the trace something was not delivered.
         """
         if self._disabled:
             return
@@ -287,17 +287,17 @@ class OtelExporter(Exporter):
             raise OutputError(f"{self._own.lost} records did not arrive ({self.error or 'refused'})", REMEDY)
 
     def cancel(self) -> None:
-        """Closes the pipelines: nothing was recorded, nothing is sent."""
+        """Closes the pipelines without sending anything, as nothing was recorded."""
         if self._own is not None:
             self._own.close(time.monotonic())
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: nothing is sent and nothing was counted here."""
+        """In a forked child: sends nothing, as nothing was counted here."""
         self._disabled = True
         self._processes.forget()
 
     def statistics(self) -> Mapping[str, int | float]:
-        """Faults counted, events and process spans made, and every signal's delivered and lost records."""
+        """The numbers of faults, events and process spans, and the delivered and lost records of every signal."""
         found: dict[str, int | float] = {"faults": self.faults}
         if not self._disabled and hasattr(self, "_life"):
             found.update(events=self._events.emitted, process_spans=self._life.spans.ended)

@@ -1,4 +1,4 @@
-"""OpenTelemetry's API and SDK come with the extra `otel`: nothing else of wstrace needs them."""
+"""OpenTelemetry's API and SDK come with the extra `otel`, because nothing else in wstrace needs them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import importlib
 
 from wstrace.errors import Unavailable
 
-#: what installs them; double quotes, since those of a Windows command line are
+#: The command that installs them; in double quotes, because a Windows command line knows no others.
 INSTALL = 'pip install "wstrace[otel]"'
 
 
 def need_sdk(who: str) -> None:
-    """Returns when OpenTelemetry's API and SDK can be imported.
+    """Returns if OpenTelemetry's API and SDK can be imported.
 
     Args:
-        who: what needs them, as the user calls it.
+        who: the feature that needs them, as the user calls it.
 
     Raises:
         Unavailable: they are not installed.

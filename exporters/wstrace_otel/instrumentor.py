@@ -1,9 +1,10 @@
-"""`opentelemetry-instrument python app.py`: wstrace as an instrumentation, without contrib as a dependency.
+"""`opentelemetry-instrument python app.py`: wstrace as an instrumentation, without a dependency on contrib.
 
-It puts FaultSpanProcessor before the processors that export, and process.paging.faults on the global meter. Both come
-from the kernel's own counters: no privilege, no session, right in every forked worker. The class has the methods of
-contrib's BaseInstrumentor instead of deriving from it, which would save four lines for a beta package that wants one
-exact version of the semantic conventions. An error here would end all other instrumentations: none gets out.
+It puts FaultSpanProcessor before the processors that export, and process.paging.faults on the global meter. Both read
+the kernel's own counters: they need no privilege and no session, and are right in every forked worker. The class has
+the methods of contrib's BaseInstrumentor but does not derive from it: that would save four lines, for a beta package
+that requires one exact version of the semantic conventions. An error here would end all other instrumentations, so none
+is raised.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ log = logging.getLogger("wstrace")
 class WstraceInstrumentor:
     """The entry point `wstrace` of the group `opentelemetry_instrumentor`.
 
-    Switched off by OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=wstrace (the loader's) and by OTEL_SDK_DISABLED=true.
+    It is disabled by OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=wstrace (by the loader) and by OTEL_SDK_DISABLED=true.
     """
 
     _undo: Any = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Nothing has to be installed for it to make sense."""
+        """Empty: it applies whatever is installed."""
         return ()
 
     def instrument(self, **kwargs: Any) -> None:
         """Counts the faults of every span and of the process from now on. Idempotent; never raises.
 
         Args:
-            kwargs: `tracer_provider` in place of the global one; others are left alone.
+            kwargs: `tracer_provider` replaces the global one; others are ignored.
         """
         try:
             if WstraceInstrumentor._undo is None and not _disabled():
@@ -41,7 +42,7 @@ class WstraceInstrumentor:
             log.warning("wstrace cannot instrument this application", exc_info=True)
 
     def uninstrument(self, **kwargs: Any) -> None:
-        """Takes the processor out again. Instruments stay: OpenTelemetry has no way to remove one. Never raises."""
+        """Removes the processor. The instruments stay, because OpenTelemetry cannot remove one. Never raises."""
         try:
             undo, WstraceInstrumentor._undo = WstraceInstrumentor._undo, None
             if undo is not None:
@@ -51,7 +52,7 @@ class WstraceInstrumentor:
 
 
 def _disabled() -> bool:
-    """The SDK's own switch: this must be asked here, a loader calls us all the same."""
+    """The SDK's own switch. It must be checked here, because a loader calls us in any case."""
     names = os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").replace(" ", "").split(",")
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or "wstrace" in names or "*" in names
 
@@ -64,8 +65,8 @@ def _instrument(provider: Any) -> Any:
     from wstrace_otel.export.embedded import embedded
 
     embedded.register()
-    # The SDK has no public way to wrap a processor that stands already, and adding one beside it cannot change spans.
-    # Tracers hold this object, so its tuple is replaced in place; without it nothing is done.
+    # The SDK has no public way to wrap an existing processor, and one that is added beside it cannot change spans.
+    # Tracers hold this object, so its tuple is replaced in place; if it is missing, nothing is done.
     multi = getattr(provider or get_tracer_provider(), "_active_span_processor", None)
     known = getattr(multi, "_span_processors", None)
     if multi is None or not isinstance(known, tuple) or not known:

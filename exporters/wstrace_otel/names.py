@@ -1,7 +1,7 @@
-"""The names that wstrace gives its telemetry, in one place: many of OpenTelemetry's own are still "development".
+"""The names in wstrace's telemetry, in one place, because many of OpenTelemetry's own are still "development".
 
-Source: OpenTelemetry semantic conventions 1.44, namespaces process.*, system.paging.*, file.*. What they have no name
-for stands under `wstrace.*`. They are written out: the `_incubating` modules that hold them move between releases.
+Source: OpenTelemetry semantic conventions 1.44, namespaces process.*, system.paging.*, file.*. What they do not name
+is under `wstrace.*`. The names are written out, as the `_incubating` modules that hold them move between releases.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ CPU_MODE = "cpu.mode"
 ADDRESS = "wstrace.fault.address"
 INSTRUCTION = "wstrace.fault.instruction"
 INSTRUCTION_FILE = "wstrace.fault.instruction.file"
-FAULT_COLUMN = "wstrace.fault."  # and the name of a column that has no name of its own here
+FAULT_COLUMN = "wstrace.fault."  # Followed by the name of a column that has no name of its own here.
 ACCESS = "wstrace.fault.access"
-THREAD = "wstrace.thread.id"  # the system's id; `thread.id` means Python's own identifier
+THREAD = "wstrace.thread.id"  # The system's id; `thread.id` means Python's own identifier.
 WEIGHT = "wstrace.sample.weight"
 SPAN_MINOR = "wstrace.faults.minor"
 SPAN_MAJOR = "wstrace.faults.major"
@@ -57,9 +57,9 @@ EVENT_START = "wstrace.process.start"
 EVENT_EXIT = "wstrace.process.exit"
 EVENT_LOSS = "wstrace.loss"
 
-#: what no process or module of its own stands for
+#: The label for processes and modules without one of their own.
 OTHER = "other"
 UNKNOWN = "unknown"
 
-#: characters of an attribute value, whatever OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT says: backends refuse longer ones
+#: The limit on an attribute value, whatever OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT is: backends refuse longer ones.
 MAX_VALUE = 4096

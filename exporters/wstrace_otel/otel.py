@@ -1,4 +1,4 @@
-"""`wstrace.otel`: what an application uses of the exporter."""
+"""`wstrace.otel`: the part of the exporter that applications use."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The way of a trace context into a launched target: TRACEPARENT in from our environment, out to the target's.
+"""Passes a trace context into a launched target: reads TRACEPARENT from our environment, sets it in the target's.
 
-The context of a process span must exist before its process does. `reserve()` gives it out and remembers it; the span
-that the exporter opens for the root process later takes it over.
+The context of a process span must exist before its process does. `reserve()` issues it and remembers it; the span
+that the exporter later opens for the root process uses it.
 
-Read and written here, not by the API's TraceContextTextMapPropagator: importing that before the launch makes the
-launcher 2.3 MB larger (API 1.45 on CPython 3.11), and a launcher's memory counts in the peak of what it forks.
+It is parsed and written here, not by the API's TraceContextTextMapPropagator: importing that before the launch makes
+the launcher 2.3 MB larger (API 1.45 on CPython 3.11), and a launcher's memory counts in the peak of what it forks.
 
 Source: W3C Trace Context level 2, `traceparent`: version 00, 32 hex trace id, 16 hex parent id, 2 hex flags.
 """
@@ -17,20 +17,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # reserve() runs before the target is launched, and must not make the launcher larger
+if TYPE_CHECKING:  # reserve() runs before the target is launched, and must not make the launcher larger.
     from opentelemetry.context import Context
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
 
 def new_id(n_bytes: int) -> int:
-    """A random id of so many bytes, never 0. Of os.urandom: `secrets` would load OpenSSL, 3 ms of every start."""
+    """A random id of n bytes, never 0. It comes from os.urandom, as `secrets` loads OpenSSL: 3 ms of every start."""
     return int.from_bytes(os.urandom(n_bytes), "big") | 1
 
 
 @dataclass(frozen=True, slots=True)
 class TraceParent:
-    """A place in a trace: the ids of trace and span, and the flags (bit 0 = sampled)."""
+    """A position in a trace: the ids of trace and span, and the flags (bit 0 = sampled)."""
 
     trace_id: int
     span_id: int
@@ -41,7 +41,7 @@ class TraceParent:
 
     @classmethod
     def parse(cls, text: str) -> TraceParent | None:
-        """What a `traceparent` says; None for anything else."""
+        """Parses a `traceparent`; None for anything else."""
         match = _TRACEPARENT.fullmatch(text.strip().lower())
         if match is None or int(match[1], 16) == 0 or int(match[2], 16) == 0:
             return None
@@ -50,7 +50,7 @@ class TraceParent:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The place of the root process's span, and the one above it (None: it starts a trace)."""
+    """The position of the root process's span, and its parent (None: the span starts a trace)."""
 
     own: TraceParent
     above: TraceParent | None
@@ -60,12 +60,12 @@ _reserved: Reservation | None = None
 
 
 def parent(environ: Mapping[str, str] = os.environ) -> TraceParent | None:
-    """Whose child the root process's span is: TRACEPARENT of our own environment."""
+    """The parent of the root process's span: TRACEPARENT in our own environment."""
     return TraceParent.parse(environ.get("TRACEPARENT", ""))
 
 
 def reserve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment that a target is launched with; its span will be the one that this names."""
+    """The environment for launching a target; it names the target's span, which is opened later."""
     global _reserved
     above = parent(environ)
     trace_id = above.trace_id if above else new_id(16)
@@ -78,7 +78,7 @@ def reserve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def context_of(place: TraceParent | None) -> Context:
-    """The context in which a span becomes the child of that place; an empty one for none."""
+    """The context in which a new span becomes a child of `place`; an empty one for None."""
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
@@ -89,7 +89,7 @@ def context_of(place: TraceParent | None) -> Context:
 
 
 def _sampled(above: TraceParent | None, trace_id: int, environ: Mapping[str, str]) -> bool:
-    """What OTEL_TRACES_SAMPLER decides; it depends on parent and trace id only, so the span gets the same answer."""
+    """The decision of OTEL_TRACES_SAMPLER. It depends only on parent and trace id, so the span gets the same one."""
     if environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() in ("", "parentbased_always_on"):
         return above is None or bool(above.flags)
     from opentelemetry.sdk.trace import TracerProvider
@@ -100,7 +100,7 @@ def _sampled(above: TraceParent | None, trace_id: int, environ: Mapping[str, str
 
 
 def take_reserved() -> Reservation | None:
-    """What reserve() gave out last, once."""
+    """The last reservation, which is returned only once."""
     global _reserved
     taken, _reserved = _reserved, None
     return taken

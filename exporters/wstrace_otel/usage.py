@@ -1,7 +1,7 @@
-"""What the system itself counts of page faults of this process and of the calling thread.
+"""The system's own counts of page faults of this process and of the calling thread.
 
-Source: getrusage(2), RUSAGE_THREAD (Linux 2.6.26), ru_minflt and ru_majflt: 0.6 us a call, no privilege. Where there is
-no such counter of a thread, what a running session recorded of it stands in.
+Source: getrusage(2), RUSAGE_THREAD (Linux 2.6.26), ru_minflt and ru_majflt: 0.6 us per call, no privilege. Where
+threads have no such counter, the records of a running session are used instead.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from wstrace.schema import FAULT_MAJOR
 _resource: Any
 try:
     _resource = importlib.import_module("resource")
-except ImportError:  # not on Windows
+except ImportError:  # Windows has none.
     _resource = None
 
-#: bytes of a base page
+#: The bytes of a base page.
 PAGE_SIZE = mmap.PAGESIZE
 
 
 class ThreadFaults:
     """(minor, major) page faults of the calling thread so far.
 
-    exact: the system counts by thread. Otherwise the records that a session in this process gave to add() count: the
-    counts of a thread lag behind by what has not been drained yet.
+    exact: the system counts by thread. Otherwise the counts are those of the records that a session in this process
+    passed to add(); they lag behind by what has not been drained yet.
     """
 
     MAX_THREADS = 16_384
@@ -45,13 +45,13 @@ class ThreadFaults:
         self._recorded: dict[int, tuple[int, int]] = {}
 
     def __call__(self) -> tuple[int, int]:
-        """Of the calling thread."""
+        """The counts of the calling thread."""
         if self._read is not None:
             return self._read()[6:8]  # type: ignore[no-any-return]  # ru_minflt and ru_majflt, cheaper than by name
         return self._recorded.get(threading.get_native_id(), (0, 0))
 
     def add(self, batch: Batch) -> None:
-        """Counts records of this process by thread; nothing where the system counts itself."""
+        """Counts records of this process by thread; does nothing where the system counts."""
         if self.exact or not len(batch) or "tid" not in batch:
             return
         major = (batch["flags"] & FAULT_MAJOR) != 0 if "flags" in batch else np.zeros(len(batch), np.bool_)
@@ -59,7 +59,8 @@ class ThreadFaults:
         for tid, is_major, count in zip(tids.tolist(), majors.tolist(), counts.tolist(), strict=True):
             minor, many = self._recorded.get(tid, (0, 0))
             if (minor, many) == (0, 0) and len(self._recorded) >= self.MAX_THREADS:
-                self._recorded.clear()  # ids of threads that ended long ago: spans that are open lose their base
+                # These are mostly ids of threads that ended long ago; spans that are open lose their base.
+                self._recorded.clear()
             self._recorded[tid] = (minor, many + count) if is_major else (minor + count, many)
 
 
@@ -67,12 +68,12 @@ thread_faults = ThreadFaults()
 
 
 def process_faults() -> tuple[int, int] | None:
-    """(minor, major) page faults of this process by the system's counter, threads that ended included; else None."""
+    """(minor, major) page faults of this process by the system's counter, including threads that ended; else None."""
     if _resource is not None:
         used = _resource.getrusage(_resource.RUSAGE_SELF)
         return used.ru_minflt, used.ru_majflt
     import psutil
 
     info = psutil.Process().memory_info()
-    counted = getattr(info, "num_page_faults", None)  # Windows: both types in one number
+    counted = getattr(info, "num_page_faults", None)  # On Windows, one number for both types.
     return None if counted is None else (int(counted), 0)

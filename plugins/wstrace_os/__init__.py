@@ -1,4 +1,4 @@
-"""What two or more plugins share: which operating system this is, and where a plugin's backend for it stands."""
+"""What two or more plugins share: the name of the operating system, and where to find a plugin's backend for it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SYSTEMS = {"linux": "linux", "win32": "windows"}
 
 
 def system(platform: str = sys.platform) -> str:
-    """The folder name of an operating system: `linux` or `windows`. The one place where the system is asked for.
+    """The folder name of an operating system: `linux` or `windows`. Nothing else queries the system's name.
 
     Raises:
-        Unavailable: wstrace captures nothing on this system.
+        Unavailable: wstrace cannot capture on this system.
     """
     name = _SYSTEMS.get(platform)
     if name is None:
@@ -29,10 +29,10 @@ def system(platform: str = sys.platform) -> str:
 
 
 def backend(package: str, platform: str = sys.platform) -> ModuleType:
-    """The module `backend` in a plugin's folder for an operating system: the running one unless `platform` is given.
+    """The module `backend` in a plugin's folder for an operating system, by default the running one.
 
     Raises:
-        Unavailable: wstrace captures nothing on this system, or the plugin has no folder for it.
+        Unavailable: wstrace cannot capture on this system, or the plugin has no folder for it.
     """
     name = f"{package}.{system(platform)}"
     if importlib.util.find_spec(name) is None:
@@ -42,6 +42,6 @@ def backend(package: str, platform: str = sys.platform) -> ModuleType:
 
 @hookimpl
 def wstrace_platform() -> Platform:
-    """Launching and attaching on the running system. Raises Unavailable where wstrace captures nothing."""
+    """Launches and attaches on the running system. Raises Unavailable where wstrace cannot capture."""
     platform: Platform = backend("wstrace_os").platform()
     return platform

@@ -1,9 +1,9 @@
-"""FaultSpanProcessor: the page faults of every span, put on it before it is exported.
+"""FaultSpanProcessor: counts the page faults of every span and puts them on it before it is exported.
 
     provider.add_span_processor(FaultSpanProcessor(BatchSpanProcessor(exporter)))
 
-A processor cannot change a span that has ended, so it wraps the one that exports and hands it a span with more
-attributes. It never raises, never blocks and takes no lock.
+A span that has ended cannot be changed. Therefore this processor wraps the one that exports, and passes it a span with
+additional attributes. It never raises, never blocks and takes no lock.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 get_native_id, _running_loop = threading.get_native_id, asyncio._get_running_loop
 
-#: the span began and ended on one thread, and no other span or task was at work on it in between
+#: The span began and ended on one thread, and no other span or task ran on it in between.
 EXACT = "exact"
-#: other tasks or spans ran on the thread meanwhile: their faults are counted too
+#: Other tasks or spans ran on the thread meanwhile: their faults are counted too.
 THREAD_WINDOW = "thread_window"
-#: it ended on another thread than it began: no number can be right
+#: The span ended on another thread than it began on, so no number can be right.
 THREAD_CHANGED = "thread_changed"
 
 Counter = Callable[[], tuple[int, int]]
 
 
 class OpenSpan(SpanInterval):
-    """A span that is open: the spans beside it on its thread, how good its counts will be, what the thread had."""
+    """An open span: the spans beside it on its thread, the quality of its counts, and the thread's counts before."""
 
     __slots__ = ("before", "beside", "parent", "quality")
 
@@ -52,17 +52,18 @@ class OpenSpan(SpanInterval):
 
 
 class FaultSpanProcessor(SpanProcessor):
-    """Counts minor and major page faults, and bytes, of each recorded span, children on the same thread included.
+    """Counts minor and major page faults, and bytes, of each recorded span, including children on the same thread.
 
-    Attributes on the span: `wstrace.faults.minor`, `.major`, `.bytes` (faults times the base page size: what was
-    brought in at least) and `wstrace.faults.quality`: exact, thread_window or thread_changed (which has no numbers).
+    Attributes on the span: `wstrace.faults.minor`, `.major`, `.bytes` (faults times the base page size, which is the
+    least that was brought in) and `wstrace.faults.quality`: exact, thread_window or thread_changed (which has no
+    numbers).
 
     Args:
         inner: the processor that exports; it gets every span.
-        counter: (minor, major) faults of the calling thread since it began. Default: what the system counts, which
-            needs no privilege and no running session; where it counts none (Windows), those that a running session
-            has recorded of the thread.
-        max_open: spans that may be open at once; further ones pass uncounted.
+        counter: (minor, major) faults of the calling thread since it began. Default: the system's own counts, which
+            need no privilege and no running session; where there are none (Windows), the faults that a running session
+            has recorded for the thread.
+        max_open: the number of spans that may be open at once; further ones pass uncounted.
     """
 
     def __init__(self, inner: SpanProcessor, *, counter: Counter | None = None, max_open: int = 65_536) -> None:
@@ -70,23 +71,23 @@ class FaultSpanProcessor(SpanProcessor):
         self._counter = counter or thread_faults
         self._exact = EXACT if counter is not None or thread_faults.exact else THREAD_WINDOW
         self._max_open = max_open
-        if hasattr(inner, "_on_ending"):  # SDKs of late have it
+        if hasattr(inner, "_on_ending"):  # Recent SDKs have it.
             self._on_ending = inner._on_ending  # type: ignore[method-assign]
         self._forget()
         _processors.add(self)
 
     def _forget(self) -> None:
-        """In a forked child, and at first: nothing is open."""
+        """Called at first and in a forked child: no span is open."""
         self._open: dict[int, OpenSpan] = {}
-        self._here = threading.local()  # .both: ids of the spans open on this thread, and its intervals
+        self._here = threading.local()  # .both: the ids of the spans that are open on this thread, and its intervals.
         self.counted = self.uncounted = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Notes what the thread has counted so far."""
+        """Records the thread's counts so far."""
         self.inner.on_start(span, parent_context)
         try:
             self._begin(span)
-        except Exception:  # a span must never fail for being counted
+        except Exception:  # A span must never fail because it is counted.
             self.uncounted += 1
 
     def _begin(self, span: Span) -> None:
@@ -100,9 +101,9 @@ class FaultSpanProcessor(SpanProcessor):
         except AttributeError:
             here, known_intervals = self._here.both = ([], span_intervals.of_thread(tid))
         quality = self._exact
-        if _running_loop() is not None:  # other tasks may run before the span ends
+        if _running_loop() is not None:  # Other tasks may run before the span ends.
             quality = THREAD_WINDOW
-        # those open on this thread are fine around this span, not beside it
+        # Spans that are already open on this thread may enclose this span, but not overlap with it.
         for other in here[-64:] if here else ():
             if other != parent and not self._is_above(other, parent) and (known := self._open.get(other)) is not None:
                 known.quality = quality = THREAD_WINDOW
@@ -110,7 +111,7 @@ class FaultSpanProcessor(SpanProcessor):
         known_intervals.append(entry)
         here.append(entry.span_id)
         self._open[entry.span_id] = entry
-        entry.before = self._counter()  # last: what is above counts for nobody
+        entry.before = self._counter()  # This comes last, so that the work above is not counted.
 
     def _is_above(self, span_id: int, below: int) -> bool:
         for _ in range(64):
@@ -123,7 +124,7 @@ class FaultSpanProcessor(SpanProcessor):
         return False
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hands the span on with its counts."""
+        """Passes the span on with its counts."""
         try:
             counted = self._end(span)
         except Exception:
@@ -145,25 +146,25 @@ class FaultSpanProcessor(SpanProcessor):
         return with_attributes(span, fault_attributes(minor - before[0], major - before[1], entry.quality))
 
     def shutdown(self) -> None:
-        """Shuts the inner one down."""
+        """Shuts down the inner processor."""
         self.inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Flushes the inner one."""
+        """Flushes the inner processor."""
         return self.inner.force_flush(timeout_millis)
 
     def statistics(self) -> dict[str, int]:
-        """Spans counted, passed on uncounted, and open now."""
+        """The numbers of spans that were counted, passed on uncounted, and are open now."""
         return {"counted": self.counted, "uncounted": self.uncounted, "open": len(self._open)}
 
 
 def in_event_loop() -> bool:
-    """Whether an asyncio task is running on this thread."""
+    """Whether an asyncio event loop is running on this thread."""
     return _running_loop() is not None
 
 
 def fault_attributes(minor: int, major: int, quality: str) -> dict[str, Any]:
-    """What stands on a span."""
+    """The attributes for a span."""
     return {
         names.SPAN_MINOR: minor,
         names.SPAN_MAJOR: major,
@@ -173,10 +174,11 @@ def fault_attributes(minor: int, major: int, quality: str) -> dict[str, Any]:
 
 
 def with_attributes(span: ReadableSpan, attributes: dict[str, Any]) -> ReadableSpan:
-    """The same span with further attributes; what its limits dropped stays told."""
+    """The same span with additional attributes; it still reports what its limits dropped."""
     fields = span.__dict__
     given = fields.get("_attributes")
-    if type(given) is BoundedAttributes and not given.dropped:  # nearly always: a third of the time of what follows
+    # This is nearly always the case, and takes a third of the time of what follows.
+    if type(given) is BoundedAttributes and not given.dropped:
         merged = given.copy()
         merged.update(attributes)
         made = ReadableSpan.__new__(ReadableSpan)
@@ -191,7 +193,7 @@ def with_attributes(span: ReadableSpan, attributes: dict[str, Any]) -> ReadableS
         parent=span.parent,
         resource=span.resource,
         attributes=bounded,
-        events=span._events,  # the SDK's own bounded lists: they know what they dropped
+        events=span._events,  # The SDK's own bounded lists, which know what they dropped.
         links=span._links,
         kind=span.kind,
         status=span.status,

@@ -1,4 +1,4 @@
-"""`with wstrace.span("load"):` in an application: a span that carries the page faults of its body."""
+"""`with wstrace.span("load"):` in an application opens a span that carries the page faults of its body."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def span(name: str, **attributes: AttributeValue) -> Iterator[Span]:
-    """A span of the application's global tracer, around the body, with the page faults that the body took.
+    """Opens a span of the application's global tracer around the body, with the page faults that the body caused.
 
-    It carries the attributes of FaultSpanProcessor, with or without one. Without an OpenTelemetry SDK it is a span
-    that goes nowhere; records of a running session are correlated with it all the same.
+    It has the attributes of FaultSpanProcessor, whether or not that is installed. Without an OpenTelemetry SDK the span
+    is not exported, but the records of a running session are still correlated with it.
 
     Args:
-        name: of the span.
-        attributes: of the span.
+        name: the name of the span.
+        attributes: the attributes of the span.
     """
     need_sdk("wstrace.span")
     import threading

@@ -1,1 +1,1 @@
-"""How telemetry leaves the process: batches, encoding, endpoints, retries."""
+"""How telemetry leaves the process: batches, encoding, endpoints and retries."""

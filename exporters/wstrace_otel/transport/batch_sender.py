@@ -1,7 +1,7 @@
-"""BatchSender: a bounded queue and a thread that deliver the items of one signal, and count those that are lost.
+"""BatchSender: a bounded queue and a thread that deliver the items of one signal, and count the lost ones.
 
-The SDK's batch processors drop the oldest items without a word and may hold an exit for half a minute when the
-collector is down. Here every item ends as delivered or as a number in the ledger, and close() keeps its deadline.
+The SDK's batch processors drop the oldest items silently and may delay an exit by half a minute when the collector is
+down. Here every item is either delivered or counted in the ledger, and close() keeps its deadline.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 from wstrace.ledger import Ledger
 
-#: the ledger's stage for what a backend did not get
+#: The ledger's stage for records that a backend did not receive.
 LOST = "lost_otel"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request: the receiver's count of refused records, and why it failed ("" = it did not)."""
+    """The result of a request: the number of records that the receiver refused, and why it failed ("" = it did not)."""
 
     rejected: int = 0
     error: str = ""
@@ -32,7 +32,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How items are batched: items that may wait, items of a full batch, seconds that a part of a batch waits."""
+    """How items are batched: the queue's length, a full batch's length, and how many seconds a partial batch waits."""
 
     queue: int = 2048
     batch: int = 512
@@ -40,7 +40,7 @@ class BatchLimits:
 
     @classmethod
     def from_environment(cls, prefix: str) -> BatchLimits:
-        """The limits that PREFIX_MAX_QUEUE_SIZE, PREFIX_MAX_EXPORT_BATCH_SIZE and PREFIX_SCHEDULE_DELAY (ms) set."""
+        """The limits set by PREFIX_MAX_QUEUE_SIZE, PREFIX_MAX_EXPORT_BATCH_SIZE and PREFIX_SCHEDULE_DELAY (ms)."""
         queue = _number(f"{prefix}_MAX_QUEUE_SIZE", 2048)
         batch = min(_number(f"{prefix}_MAX_EXPORT_BATCH_SIZE", 512), queue)
         default = 1000 if prefix == "OTEL_BLRP" else 5000
@@ -57,12 +57,12 @@ class BatchSender:
 
     Args:
         signal: its name in the ledger, after `otel.`.
-        deliver: brings a batch of items to the receiver; runs on the sender's thread and may raise.
-        ledger: where items that were refused, dropped or given up are counted, as `lost_otel`.
-        limits: how much is queued and batched, and how long a part of a batch waits.
-        records_in: how many records an item stands for.
-        collect: gives items at each delay and at the end (metrics are read so), else None.
-        cumulative: each collection contains all that the one before it said, so only the last one can be lost.
+        deliver: sends a batch of items to the receiver; runs on the sender's thread and may raise.
+        ledger: counts items that were refused, dropped or given up, as `lost_otel`.
+        limits: how much is queued and batched, and how long a partial batch waits.
+        records_in: the number of records in an item.
+        collect: returns items after each delay and at the end (this is how metrics are read); or None.
+        cumulative: each collection includes everything in the one before it, so only the last one can be lost.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class BatchSender:
         self.thread.start()
 
     def put(self, item: Any, wait: float = 0.0) -> bool:
-        """Queues an item; False and counted when the queue is full.
+        """Queues an item. If the queue is full, the item is counted as lost and the result is False.
 
         Args:
-            item: what is to be delivered.
-            wait: seconds to wait for room; not while deliveries fail, when waiting would only hold up the caller.
+            item: the item to deliver.
+            wait: seconds to wait for room; ignored while deliveries fail, when waiting would only delay the caller.
         """
         with self._ready:
             if wait:
@@ -111,13 +111,13 @@ class BatchSender:
         return False
 
     def flush(self) -> None:
-        """Has what is queued delivered now, without waiting for it."""
+        """Starts the delivery of what is queued, without waiting for it."""
         with self._ready:
             self._flush = True
             self._ready.notify()
 
     def stop(self) -> None:
-        """No more is taken; what is queued is still delivered."""
+        """Accepts no more items; what is queued is still delivered."""
         with self._ready:
             self._closing = True
             self._ready.notify()
@@ -136,7 +136,7 @@ class BatchSender:
             self._lose(left)
 
     def statistics(self) -> dict[str, int | float]:
-        """delivered and lost records, failed deliveries and items that wait."""
+        """The numbers of delivered and lost records, failed deliveries and waiting items."""
         return {f"{self.signal}_delivered": self.delivered, f"{self.signal}_lost": self.lost,
                 f"{self.signal}_failures": self.failures, f"{self.signal}_queued": len(self._items)}  # fmt: skip
 
@@ -174,11 +174,11 @@ class BatchSender:
             self._ready.notify_all()
         try:
             outcome = self._deliver(batch)
-        except Exception as error:  # an item that cannot be encoded must not end the thread
+        except Exception as error:  # An item that cannot be encoded must not end the thread.
             outcome = Outcome(error=f"{type(error).__name__}: {error}")
         with self._ready:
             sent, self._in_flight = self._in_flight, 0
-        if not sent:  # join() has given it up and counted it
+        if not sent:  # join() has given the batch up and counted it.
             return
         lost = sent if outcome.error else min(outcome.rejected, sent)
         self.failing = bool(outcome.error)

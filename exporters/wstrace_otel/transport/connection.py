@@ -1,7 +1,7 @@
-"""Sends OTLP bytes of any signal over HTTP or gRPC: retried where that helps, bounded in time, and told what became.
+"""Sends the OTLP bytes of any signal over HTTP or gRPC: with retries where they help, bounded in time, with a result.
 
-The SDK's own exporters are not used for it: they do not read `partial_success`, and their time limits do not hold
-while a collector is down. No header, token, query or answer of the other side ever stands in an error made here.
+The SDK's own exporters are not used, because they do not read `partial_success`, and their time limits do not hold
+while a collector is down. No error raised here contains a header, token, query or answer of the other side.
 
 Source: OTLP specification 1.9, "OTLP/HTTP Response", "OTLP/gRPC Throttling" and "Failures".
 """
@@ -28,9 +28,10 @@ from wstrace_otel.transport.endpoint import Endpoint
 RETRYABLE = frozenset({429, 502, 503, 504})
 RETRYABLE_GRPC = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "OUT_OF_RANGE",
                             "UNAVAILABLE", "DATA_LOSS"})  # fmt: skip
-#: bytes of an answer that are read; a real one has a few
+#: The bytes of an answer that are read; a real one has only a few.
 MAX_ANSWER = 64 << 10
-#: bytes of a request before compression: receivers refuse more by default (gRPC: 4 MiB; Collector over HTTP: 20 MiB)
+#: The bytes of a request before compression; receivers refuse larger ones by default (gRPC: 4 MiB; Collector over
+#: HTTP: 20 MiB).
 MAX_REQUEST = {"grpc": 3 << 20, "http/protobuf": 16 << 20}
 
 
@@ -45,14 +46,14 @@ class Connection:
         self.endpoint = endpoint
         self.closed = threading.Event()
         self.requests = self.retries = 0
-        self.error = ""  # of the last request, "" when it was taken
+        self.error = ""  # The error of the last request, "" when it was accepted.
         make = _http if endpoint.protocol == "http/protobuf" else _grpc
         self._post: Callable[[bytes, float], Outcome]
         self._post, self._close = make(endpoint)
 
     @property
     def max_bytes(self) -> int:
-        """Bytes that one payload may have before compression."""
+        """The maximum size in bytes of one payload before compression."""
         return MAX_REQUEST[self.endpoint.protocol]
 
     def send(self, payload: bytes) -> Outcome:
@@ -65,7 +66,7 @@ class Connection:
             self.error = outcome.error
             if not outcome.retryable or self.closed.is_set():
                 return outcome
-            # full jitter above a half: many tracers that lost one collector must not come back at once
+            # Random jitter of up to a half: many tracers that lost one collector must not return at the same moment.
             wait = backoff * random.uniform(0.5, 1.0) if outcome.retry_after is None else outcome.retry_after  # noqa: S311
             if time.monotonic() + wait >= until or self.closed.wait(wait):
                 return outcome
@@ -86,7 +87,7 @@ def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
         raise OutputError("OTLP over HTTP needs a package that is missing", 'pip install "wstrace[otel]"') from None
     logging.getLogger("urllib3.connectionpool").addFilter(_not_ours)
     session = requests.Session()
-    # given with each request: requests lets REQUESTS_CA_BUNDLE go before a session's own setting
+    # Passed with each request, because requests lets REQUESTS_CA_BUNDLE override a session's own setting.
     verify: bool | str = endpoint.certificate or True
     if endpoint.client_certificate:
         key = endpoint.client_key
@@ -99,7 +100,7 @@ def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
     def post(payload: bytes, timeout: float) -> Outcome:
         data = compress(payload) if compress else payload
         try:
-            # redirects are refused: a collector does not send them, and they would carry the headers elsewhere
+            # Redirects are refused: a collector does not send them, and they would carry the headers elsewhere.
             with session.post(
                 endpoint.url,
                 data=data,
@@ -114,14 +115,14 @@ def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
         except (requests.exceptions.SSLError, requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema,
                 requests.exceptions.MissingSchema, requests.exceptions.InvalidHeader) as error:  # fmt: skip
             return Outcome(error=f"{endpoint.place}: {_reason(error)}")
-        except Exception as error:  # whatever a socket, a proxy or a decoder raises is one lost request
+        except Exception as error:  # Whatever a socket, a proxy or a decoder raises is one failed request.
             return Outcome(error=f"{endpoint.place}: {_reason(error)}", retryable=True)
 
     return post, session.close
 
 
 def _not_ours(record: logging.LogRecord) -> bool:
-    """urllib3 logs the whole path of a request, tokens in its query too: not those of our threads."""
+    """False for our threads' records: urllib3 logs the whole path of a request, including tokens in its query."""
     return not (record.threadName or "").startswith("wstrace-otel")
 
 
@@ -174,16 +175,16 @@ def _grpc(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callab
 
 
 def _rejected(body: bytes) -> int | None:
-    """The count in `partial_success` of an answer, None for what is no answer of OTLP.
+    """The count in the answer's `partial_success`; None if it is not an answer of OTLP.
 
-    All signals' answers have the one shape: field 1 = {field 1 = rejected count, field 2 = message}.
+    The answers of all signals have the same shape: field 1 = {field 1 = rejected count, field 2 = message}.
     """
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
     if len(body) > MAX_ANSWER:
         return None
-    if body[:1] == b"{":  # some receivers answer in JSON whatever they were asked in
+    if body[:1] == b"{":  # Some receivers always answer in JSON.
         with contextlib.suppress(ValueError, TypeError, AttributeError):
             partial: Any = json.loads(body).get("partialSuccess") or {}
             return int(next((n for name, n in partial.items() if name.startswith("rejected")), 0))
@@ -196,7 +197,7 @@ def _rejected(body: bytes) -> int | None:
 
 
 def _seconds(retry_after: str) -> float | None:
-    """Seconds of a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
+    """The seconds in a Retry-After header, which holds a number or a date (RFC 9110, 10.2.3)."""
     try:
         return max(0.0, float(int(retry_after)))
     except ValueError:
@@ -208,7 +209,7 @@ def _seconds(retry_after: str) -> float | None:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong without what was sent: the names of the errors' classes and the system's own words."""
+    """The reason without any of the data sent: the names of the errors' classes and the system's own words."""
     words = [type(error).__name__]
     deepest: Any = error
     for _ in range(8):

@@ -1,6 +1,6 @@
-"""From the SDK's spans, log records and metrics to bytes of OTLP, or to text on the console.
+"""Turns the SDK's spans, log records and metrics into bytes of OTLP, or into text on the console.
 
-Encoding is the SDK's; sending is ours (connection.py), so that its answers are read and its time is bounded.
+The SDK encodes; we send (connection.py), so that answers are read and the time is bounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _COMMON = "opentelemetry.exporter.otlp.proto.common"
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How items of a signal become bytes: the SDK's encoder, and its exporter to the console (its names over time)."""
+    """Encodes the items of a signal: the SDK's encoder, and its console exporter (under the names it has had)."""
 
     module: str
     function: str
@@ -27,7 +27,7 @@ class Codec:
     wrap: Callable[[Sequence[Any]], Any] = list
 
     def load(self) -> Any:
-        """The encoder. Raises OutputError with the pip line when it is not installed."""
+        """Returns the encoder. Raises OutputError with the pip command when it is not installed."""
         try:
             return getattr(importlib.import_module(f"{_COMMON}.{self.module}"), self.function)
         except ImportError:
@@ -38,7 +38,7 @@ class Codec:
         return bytes(self.load()(self.wrap(items)).SerializeToString())
 
     def console(self) -> Any:
-        """The SDK's exporter that prints to stderr: stdout belongs to the target."""
+        """The SDK's console exporter, printing to stderr because stdout belongs to the target."""
         import sys
 
         module, _, known = self.show.partition(":")
@@ -63,7 +63,7 @@ metrics = Codec(
 
 
 def send(connection: Connection, codec: Codec, items: Sequence[Any]) -> Outcome:
-    """Sends items, in halves where a request would be larger than receivers take."""
+    """Sends items; a request that is larger than receivers accept is split in halves."""
     payload = codec.bytes(items)
     if len(payload) <= connection.max_bytes:
         return connection.send(payload)
@@ -71,7 +71,7 @@ def send(connection: Connection, codec: Codec, items: Sequence[Any]) -> Outcome:
         return Outcome(error="a single record is larger than a request may be")
     half = len(items) // 2
     first, second = send(connection, codec, items[:half]), send(connection, codec, items[half:])
-    if bool(first.error) != bool(second.error):  # half of it arrived: only the other half is lost
+    if bool(first.error) != bool(second.error):  # One half arrived, so only the other half is lost.
         lost = half if first.error else len(items) - half
         return Outcome(rejected=lost + first.rejected + second.rejected)
     return Outcome(first.rejected + second.rejected, first.error or second.error)
@@ -84,5 +84,5 @@ def print_items(console: Any, codec: Codec, items: Sequence[Any]) -> Outcome:
 
 
 def points(resource_metrics: Any) -> int:
-    """The data points that an item of metrics holds."""
+    """The number of data points in an item of metrics."""
     return sum(len(m.data.data_points) for scope in resource_metrics.scope_metrics for m in scope.metrics)

@@ -1,4 +1,4 @@
-"""Where a signal goes: every OTEL_EXPORTER_OTLP_* variable read as the specification says, the signal's own first.
+"""The destination of a signal: reads all OTEL_EXPORTER_OTLP_* variables as specified, the signal's own first.
 
 Source: OpenTelemetry specification, "OpenTelemetry Protocol Exporter"; timeouts are seconds, as in the Python SDK.
 """
@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from wstrace.errors import UsageError
 
-#: signal -> path below a generic HTTP endpoint; gRPC method
+#: signal -> path below a generic HTTP endpoint; gRPC method.
 PATHS = {
     "traces": ("v1/traces", "/opentelemetry.proto.collector.trace.v1.TraceService/Export"),
     "metrics": ("v1/metrics", "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"),
@@ -27,7 +27,7 @@ PROTOCOLS = ("http/protobuf", "grpc")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An OTLP endpoint of one signal. Headers and url may hold secrets: neither is ever shown, `place` is.
+    """An OTLP endpoint of one signal. Headers and url may contain secrets, so only `place` is ever shown.
 
     compression: "gzip", "deflate" or "none"; certificate, client_key, client_certificate: paths of PEM files or "".
     """
@@ -51,20 +51,20 @@ class Endpoint:
 
     @property
     def method(self) -> str:
-        """The gRPC method that takes the signal."""
+        """The gRPC method for the signal."""
         return PATHS[self.signal][1]
 
     @classmethod
     def from_environment(
         cls, signal: str, environ: Mapping[str, str] = os.environ, *, url: str = "", protocol: str = ""
     ) -> Endpoint:
-        """The endpoint that OTEL_EXPORTER_OTLP_SIGNAL_* and OTEL_EXPORTER_OTLP_* name.
+        """The endpoint set by OTEL_EXPORTER_OTLP_SIGNAL_* and OTEL_EXPORTER_OTLP_*.
 
         Args:
             signal: traces, metrics, logs or profiles.
             environ: the environment.
-            url: a generic endpoint that goes before the variables.
-            protocol: "http/protobuf" or "grpc", before the variables.
+            url: a generic endpoint that takes precedence over the variables.
+            protocol: "http/protobuf" or "grpc"; takes precedence over the variables.
 
         Raises:
             UsageError: a protocol, timeout or compression that does not exist.
@@ -110,9 +110,9 @@ def _insecure(address: str, variable: str) -> bool:
 
 
 def _headers(text: str) -> dict[str, str]:
-    """`a=b,c=d%20e` as the W3C Baggage format has it; names in lower case, what is no pair is left out.
+    """Parses `a=b,c=d%20e` in the W3C Baggage format; names become lower case, malformed pairs are left out.
 
-    Not by opentelemetry.util.re.parse_env_headers: it logs what it cannot read, and that may be a token.
+    opentelemetry.util.re.parse_env_headers is not used: it logs what it cannot parse, and that may be a token.
     """
     found = {}
     for pair in text.split(","):
@@ -123,7 +123,7 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def exporters(signal: str, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """What OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER or OTEL_LOGS_EXPORTER asks for; ["otlp"] when unset.
+    """The exporters in OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER or OTEL_LOGS_EXPORTER; ["otlp"] when unset.
 
     Raises:
         UsageError: a name that is not otlp, console, none, or for metrics prometheus.

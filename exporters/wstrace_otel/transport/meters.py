@@ -1,4 +1,4 @@
-"""Meter providers, one for each resource, that are read together or scraped by Prometheus."""
+"""Meter providers, one per resource, that are read together or scraped by Prometheus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MeterProviders:
-    """Meter providers, one for each resource, that are read together: none has a thread or a connection of its own.
+    """Meter providers, one per resource, that are read together: none has a thread or a connection of its own.
 
     Args:
         interval: seconds between two exports; 0 = OTEL_METRIC_EXPORT_INTERVAL (ms), else a minute.
@@ -33,9 +33,9 @@ class MeterProviders:
         self._shared: Any = None
 
     def provider(self, resource: Resource) -> MeterProvider:
-        """A provider whose metrics carry that resource, read by every reader made before it.
+        """A provider whose metrics carry that resource; every reader that exists by now reads it.
 
-        When Prometheus scrapes there is one provider for all resources.
+        When Prometheus scrapes, one provider serves all resources.
         """
         from opentelemetry.sdk.metrics import MeterProvider
 
@@ -47,7 +47,7 @@ class MeterProviders:
             known.append(reader)
         scrapers = [self._scraper()] if self.scraped else []
         provider = MeterProvider([*readers, *scrapers], resource, shutdown_on_exit=False)
-        if self.scraped:  # a scrape has one resource for all; processes are told apart by labels there
+        if self.scraped:  # A scrape has one resource for all; labels distinguish the processes.
             self._shared = provider
         return provider
 
@@ -58,7 +58,7 @@ class MeterProviders:
 
         def read() -> list[Any]:
             found: list[Any] = []
-            for reader in readers[:]:  # more may come meanwhile
+            for reader in readers[:]:  # Others may be added meanwhile.
                 data = reader.get_metrics_data()
                 found.extend(data.resource_metrics if data is not None else ())
             return found
@@ -77,7 +77,7 @@ class MeterProviders:
 
         try:
             return PrometheusMetricReader(registry=self._registry)
-        except TypeError:  # older exporters know only the default registry: move what they registered there
+        except TypeError:  # Older exporters know only the default registry, so what they registered there is moved.
             from prometheus_client import REGISTRY
 
             reader = PrometheusMetricReader()
@@ -97,7 +97,7 @@ class MeterProviders:
         except ImportError:
             raise OutputError("Prometheus needs packages that are not installed",
                               'pip install "wstrace[prometheus]"') from None  # fmt: skip
-        # a registry of its own: the default one would export the tracer's own process_* as if they were the target's
+        # A separate registry: the default one would export the tracer's own process_* as if they were the target's.
         self._registry = CollectorRegistry(auto_describe=False)
         self.scraped = True
         host = os.environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "").strip() or "127.0.0.1"

@@ -1,4 +1,4 @@
-"""Providers of our own, and what lies behind them: queues, threads and connections to the receivers."""
+"""Our own providers and what they need: queues, threads and connections to the receivers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class OwnProviders:
-    """Providers of our own, with a queue and a thread for each signal and the receivers that OTEL_* variables name.
+    """Our own providers, with a queue and a thread per signal and the receivers that the OTEL_* variables name.
 
     Args:
         ledger: where losses are counted.
-        to: "http", "grpc", "console" or "prometheus"; "" = what OTEL_*_EXPORTER say.
-        endpoint: goes before OTEL_EXPORTER_OTLP_ENDPOINT.
+        to: "http", "grpc", "console" or "prometheus"; "" = as set by OTEL_*_EXPORTER.
+        endpoint: takes precedence over OTEL_EXPORTER_OTLP_ENDPOINT.
         interval: seconds between two exports of metrics; 0 = OTEL_METRIC_EXPORT_INTERVAL.
-        signals: which of metrics, logs, traces, profiles are wanted.
+        signals: the signals to send, out of metrics, logs, traces and profiles.
 
     Raises:
-        OutputError: a package that is not installed, a port that is taken.
-        UsageError: a variable or option with a value that is not known.
+        OutputError: a package is not installed, or a port is taken.
+        UsageError: a variable or option has an unknown value.
     """
 
     def __init__(self, ledger: Ledger, *, to: str, endpoint: str, interval: float, signals: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ class OwnProviders:
         return self._connections
 
     def destinations(self, signal: str) -> list[str]:
-        """Where a signal goes: of otlp, console and prometheus, none or more."""
+        """The destinations of a signal: any of otlp, console and prometheus."""
         if self._to in ("http", "grpc"):
             return ["otlp"]
         if self._to:
@@ -67,7 +67,7 @@ class OwnProviders:
         return exporters(signal) if signal != "profiles" else ["otlp"]
 
     def connection(self, signal: str) -> Connection:
-        """A new connection to the signal's endpoint, closed with the providers."""
+        """A new connection to the signal's endpoint; it is closed with the providers."""
         protocol = {"http": "http/protobuf", "grpc": "grpc"}.get(self._to, "")
         connection = Connection(Endpoint.from_environment(signal, url=self._endpoint, protocol=protocol))
         self._connections.append(connection)
@@ -76,7 +76,7 @@ class OwnProviders:
     def sender(
         self, signal: str, deliver: Callable[[Sequence[Any]], Outcome], limits: BatchLimits, **options: Any
     ) -> BatchSender:
-        """A new queue and thread, not yet started, stopped with the providers; options are those of BatchSender."""
+        """A new queue and thread, not yet started; they stop with the providers. Options are those of BatchSender."""
         sender = BatchSender(signal, deliver, self._ledger, limits, **options)
         self._senders.append(sender)
         return sender
@@ -131,17 +131,17 @@ class OwnProviders:
         return provider.get_tracer(names.SCOPE, version(), schema_url=names.SCHEMA_URL)
 
     def own_threads(self) -> frozenset[int]:
-        """The system's ids of the threads made here: a tracer does not trace itself."""
+        """The system's ids of the threads created here, because a tracer does not trace itself."""
         return frozenset(s.thread.native_id for s in self._senders if s.thread.native_id is not None)
 
     def flush(self) -> None:
-        """Has everything that is queued sent now, without waiting for it."""
+        """Starts sending everything that is queued, without waiting for it."""
         for sender in self._senders:
             sender.flush()
 
     def close(self, until: float) -> None:
         """Delivers what is queued, until that time (monotonic seconds); counts the rest as lost."""
-        # the senders of records end first: what they lost is then in the last export of the ledger's metrics
+        # The senders of records end first, so that their losses are in the last export of the ledger's metrics.
         records = [sender for sender in self._senders if sender.signal != "metrics"]
         metrics = [sender for sender in self._senders if sender.signal == "metrics"]
         share = until - (until - time.monotonic()) / 4 if metrics and records else until
@@ -156,7 +156,7 @@ class OwnProviders:
             close()
 
     def statistics(self) -> dict[str, int | float]:
-        """Counts of every signal, requests and retries."""
+        """The counts of every signal, requests and retries."""
         found: dict[str, int | float] = {}
         for sender in self._senders:
             found.update(sender.statistics())
@@ -173,5 +173,5 @@ class OwnProviders:
 
     @property
     def lost(self) -> int:
-        """Records of all signals that did not arrive."""
+        """The number of records of all signals that were not delivered."""
         return sum(sender.lost for sender in self._senders)

@@ -1,6 +1,6 @@
 """The providers that telemetry goes through: our own (`wstrace run`), or the application's global ones (embedded).
 
-Both give the same three things for a resource: a meter, a logger and a tracer.
+Both return the same three things for a resource: a meter, a logger and a tracer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Providers(Protocol):
-    """What the exporter needs of OpenTelemetry. Each of the three is requested once for a resource."""
+    """What the exporter needs of OpenTelemetry. Each of the three is requested once per resource."""
 
     def meter(self, resource: Resource) -> Meter:
         """A meter whose metrics carry that resource."""
@@ -29,21 +29,21 @@ class Providers(Protocol):
         """A tracer whose spans carry that resource."""
 
     def close(self, until: float) -> None:
-        """Delivers what is held, until that time (monotonic seconds); counts the rest."""
+        """Delivers what is held, until that time (monotonic seconds); counts the rest as lost."""
 
     def statistics(self) -> dict[str, int | float]:
-        """Counts of what was delivered and lost."""
+        """The counts of delivered and lost records."""
 
 
 def version() -> str:
-    """The version in the instrumentation scope."""
+    """The version for the instrumentation scope."""
     from importlib.metadata import version
 
     return version("wstrace")
 
 
 class GlobalProviders:
-    """The application's own providers: used, never set, flushed or shut down."""
+    """The application's own providers: they are used, but never set, flushed or shut down."""
 
     def meter(self, resource: Resource) -> Meter:
         """The global meter; the resource is the application's."""
@@ -64,8 +64,8 @@ class GlobalProviders:
         return get_tracer(names.SCOPE, version(), schema_url=names.SCHEMA_URL)
 
     def close(self, until: float) -> None:
-        """Nothing: the application flushes its providers itself."""
+        """Does nothing, as the application flushes its providers itself."""
 
     def statistics(self) -> dict[str, int | float]:
-        """Nothing is known of the application's pipelines."""
+        """Empty, as nothing is known of the application's pipelines."""
         return {}

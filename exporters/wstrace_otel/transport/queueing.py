@@ -1,4 +1,4 @@
-"""The processors that stand in the SDK's providers and put what they are given into the queue of a BatchSender."""
+"""Processors in the SDK's providers that put everything they receive into the queue of a BatchSender."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class QueueingSpanProcessor(SpanProcessor):
 
 
 class QueueingLogProcessor:
-    """Queues log records. Duck-typed: the name of the SDK's base class has changed more than once."""
+    """Queues log records. It is duck-typed, because the SDK's base class has been renamed more than once."""
 
     def __init__(self, sender: BatchSender) -> None:
         self._sender = sender
 
     def on_emit(self, log_record: Any) -> None:
-        """Queues the record, in the form that the SDK's exporters take."""
+        """Queues the record in the form that the SDK's exporters accept."""
         from opentelemetry.sdk import _logs
 
         readable = getattr(_logs, "ReadableLogRecord", None)
@@ -39,8 +39,8 @@ class QueueingLogProcessor:
         self._sender.put(log_record)
 
     def shutdown(self) -> None:
-        """Does nothing: the providers stop their senders themselves."""
+        """Does nothing, as the providers stop their senders themselves."""
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Does nothing: the providers flush their senders themselves."""
+        """Does nothing, as the providers flush their senders themselves."""
         return True

@@ -1,1 +1,1 @@
-"""What `wstrace_os` needs of Linux; imports on every system, works on this one."""
+"""The Linux part of `wstrace_os`. It can be imported on every system, but it works only on Linux."""

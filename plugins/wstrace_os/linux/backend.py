@@ -23,24 +23,24 @@ from wstrace_os.linux.file_rights import file_rights, sudo_caller
 from wstrace_os.linux.launcher import Launcher, start
 from wstrace_os.linux.remedies import remedies
 
-#: the modules as this system has them: their POSIX half is not typed where mypy checks for Windows
+#: These modules as Any: when mypy checks for Windows, their POSIX half has no types.
 _os: Any = os
 _signal: Any = signal
 _select: Any = select
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-#: the number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64)
+#: The system call number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64).
 _WAITID = {"x86_64": 247, "ppc64le": 272, "s390x": 281}
 _waitid = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
                   ctypes.c_int, ctypes.c_void_p)  # fmt: skip
 _mallopt = declare(None, "mallopt", ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
 
-_LAUNCHER_SLACK = 1 << 20  # what the launcher itself still grows by between its last look and execve()
-_POLL_SECONDS = 0.01  # where pidfd_open is missing (before Linux 5.3) or refused (containers)
+_LAUNCHER_SLACK = 1 << 20  # The launcher itself may grow by this much between its last measurement and execve().
+_POLL_SECONDS = 0.01  # The interval of polling where pidfd_open is missing (before Linux 5.3) or refused (containers).
 
 
 class LinuxTarget(Target):
-    """A process. Launched: our child, held before execve() until resume(). Attached: any, ourselves included."""
+    """A process: launched (our child, held before execve() until resume()) or attached (any, even ourselves)."""
 
     def __init__(self, pid: int, name: str, launcher: Launcher | None = None) -> None:
         self.pid, self.name, self.launched = pid, name, launcher is not None
@@ -50,7 +50,7 @@ class LinuxTarget(Target):
         self._peak: int | None = None
         self._sampled = False
         self._pidfd = _pidfd(pid)
-        self._earlier, self._alone = 0, (0, 0)  # attached: the peak, and its own faults, of before
+        self._earlier, self._alone = 0, (0, 0)  # For an attached process: its peak and its own faults from before.
         self._before = Usage() if launcher else self._proc()
         if not launcher:
             self._earlier, self._peak = self._peak or 0, None
@@ -59,10 +59,10 @@ class LinuxTarget(Target):
                 self._alone = (stat.minor, stat.major)
 
     def resume(self) -> None:
-        """Lets a launched target execute its command; returns when the system has accepted or refused it.
+        """Lets a launched target execute its command; returns once the system has accepted or refused it.
 
         Raises:
-            CommandNotFound, CannotExecute: as the system answered; the child is gone and reaped.
+            CommandNotFound, CannotExecute: the system refused the command; the child is gone and reaped.
         """
         if self._launcher is None:
             return
@@ -74,7 +74,7 @@ class LinuxTarget(Target):
             raise
 
     def wait(self, timeout: float) -> int | None:
-        """Its exit code, 128 + N for signal N (attached: 0, its parent alone knows); None after timeout seconds."""
+        """The exit code, 128 + N for signal N (attached: 0, only its parent knows it); None after `timeout` seconds."""
         if self.exit_code is not None:
             return self.exit_code
         if self.launched:
@@ -90,10 +90,10 @@ class LinuxTarget(Target):
         return 0
 
     def _ended(self) -> bool:
-        """Asks without reaping: /proc still answers for a zombie, and sources read it after the end, until close()."""
+        """Checks without reaping: /proc still shows a zombie, and sources read it after the end, until close()."""
         try:
             ended = _os.waitid(_os.P_PID, self.pid, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT)
-        except ChildProcessError:  # the embedding program waits for all its children itself
+        except ChildProcessError:  # The embedding program reaps all its children itself.
             self.exit_code = self.exit_code or 0
             return True
         if ended is None:
@@ -113,10 +113,10 @@ class LinuxTarget(Target):
             return False
 
     def usage(self) -> Usage:
-        """Faults, CPU and peak since its first instruction (attached: since then, what it was before taken off).
+        """Faults, CPU and peak since the first instruction (attached: since attaching; earlier values are subtracted).
 
-        The peak of a launched process is rusage's, but only where that is not its launcher's own (the kernel hands
-        ru_maxrss on over execve, exec_mmap() in fs/exec.c); else the largest VmHWM that was seen while it ran.
+        The peak of a launched process is that of rusage, unless that is its launcher's own (the kernel carries
+        ru_maxrss across execve, exec_mmap() in fs/exec.c). In that case it is the largest VmHWM seen while it ran.
         """
         now = self._proc() if self.exit_code is None or self._rusage is None else self._from_rusage()
         before = self._before
@@ -128,7 +128,7 @@ class LinuxTarget(Target):
                      since(now.cpu_seconds, before.cpu_seconds), now.peak_sampled, now.peak_pid)  # fmt: skip
 
     def own_usage(self) -> Usage:
-        """The same of the process alone, without the children that it has waited for."""
+        """The usage of the process alone, without the children that it has waited for."""
         try:
             stat = procfs.stat(self.pid)
         except Unavailable:
@@ -143,7 +143,7 @@ class LinuxTarget(Target):
         peak = r.ru_maxrss * 1024
         if peak <= (self._before.peak_resident_bytes or 0) + _LAUNCHER_SLACK:
             return Usage(r.ru_minflt, r.ru_majflt, self._peak, r.ru_utime + r.ru_stime, True, self.pid)
-        # the largest of it and of the children that it has waited for: which of them, rusage does not say
+        # The largest value of it and of the children that it has waited for; rusage does not say which.
         whose = self.pid if (self._peak or 0) >= peak else None
         return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime, peak_pid=whose)
 
@@ -154,14 +154,14 @@ class LinuxTarget(Target):
         except Unavailable:
             return Usage(peak_resident_bytes=self._peak, peak_sampled=self._sampled, peak_pid=self.pid)
         if resident.peak and (self._launcher is None or self._launcher.executed):
-            # what an attached process had before is no peak of the trace: below that, what is seen now and then counts
+            # What an attached process reached before is not a peak of the trace: below it, only sampled values count.
             self._sampled = self._earlier >= resident.peak
             self._peak = max(self._peak or 0, resident.now if self._sampled else resident.peak)
         return Usage(stat.minor + stat.minor_children, stat.major + stat.major_children, self._peak, stat.cpu_seconds,
                      self._sampled, self.pid)  # fmt: skip
 
     def signal(self, number: int) -> None:
-        """Sends it a signal, through its pidfd where there is one: never to a successor of the same number."""
+        """Sends a signal, through the pidfd if there is one, so that it never reaches a successor with the same pid."""
         if self.exit_code is not None:
             return
         try:
@@ -175,7 +175,7 @@ class LinuxTarget(Target):
             raise Unavailable(f"cannot signal process {self.pid}: {error.strerror}") from None
 
     def close(self) -> None:
-        """Gives up the handle and reaps a launched target that has ended; one that never ran is ended."""
+        """Closes the handle and reaps a launched target that has ended; a target that never ran is killed."""
         if self._launcher is not None and not self._launcher.gone:
             self._launcher.close()
             self.signal(_signal.SIGKILL)
@@ -188,17 +188,17 @@ class LinuxTarget(Target):
 
 
 class LinuxPlatform(Platform):
-    """Processes by fork, execve, pidfd and /proc."""
+    """Launches and attaches processes through fork, execve, pidfd and /proc."""
 
     name = "linux"
     page_size = mmap.PAGESIZE
 
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
-        """A child that is blocked before its execve(). Call it before starting threads, and before raising limits.
+        """Creates a child that is blocked before its execve(). Call it before starting threads and raising limits.
 
         Args:
             command: the program (searched in PATH) and its arguments.
-            user: the name or number of whom it runs as; None = under sudo the user who called it, else ourselves.
+            user: the name or number of the user to run as; None = the user who called sudo, else ourselves.
 
         Raises:
             CommandNotFound, CannotExecute: there is no such program, or it is not executable.
@@ -209,7 +209,7 @@ class LinuxPlatform(Platform):
         return LinuxTarget(pid, os.path.basename(command[0]), launcher)
 
     def attach(self, pid: int) -> Target:
-        """A handle on a running process (or on ourselves).
+        """Opens a handle on a running process (or on ourselves).
 
         Raises:
             TargetExited: no such process, or only its zombie is left.
@@ -223,11 +223,11 @@ class LinuxPlatform(Platform):
         return LinuxTarget(pid, stat.name)
 
     def thread_id(self) -> int:
-        """gettid(2)."""
+        """The system's id of the calling thread, gettid(2)."""
         return threading.get_native_id()
 
     def environment(self) -> Mapping[str, str]:
-        """Kernel, machine, privilege, and the settings that decide what may be traced."""
+        """The kernel, the machine, our privilege, and the settings that decide what may be traced."""
         system = _os.uname()
         shown = {
             "system": f"{system.sysname} {system.release}",
@@ -243,7 +243,7 @@ class LinuxPlatform(Platform):
         return shown
 
     def remedies(self) -> Mapping[str, str]:
-        """What gives CAP_PERFMON, or more of perf events without it, where a tracer runs."""
+        """How to gain CAP_PERFMON, or more of perf events without it, in each environment."""
         return remedies()
 
     def output_owner(self) -> tuple[int, int] | None:
@@ -252,17 +252,17 @@ class LinuxPlatform(Platform):
         return None if caller is None else (caller.uid, caller.gid)
 
     def as_output_owner(self) -> AbstractContextManager[None]:
-        """With the file-system uid, gid and groups of the user who called sudo; nothing changes without sudo."""
+        """Takes on the file-system uid, gid and groups of the user who called sudo; does nothing without sudo."""
         caller = sudo_caller()
         return nullcontext() if caller is None else file_rights(caller)
 
 
 def _keep_freed_memory() -> None:
-    """Has malloc keep what numpy frees: 32,000 page faults of the tracer's own for 1M records become 1,400.
+    """Makes malloc keep what numpy frees: the tracer's own page faults for 1M records fall from 32,000 to 1,400.
 
-    Source: mallopt(3). It is for a process that exists to trace: nothing is launched from within an application.
+    Source: mallopt(3). It suits a process that exists to trace: nothing is launched from within an application.
     """
-    with contextlib.suppress(Unavailable):  # musl has no mallopt
+    with contextlib.suppress(Unavailable):  # musl has no mallopt.
         _mallopt(_M_MMAP_THRESHOLD, 64 << 20)
         _mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
@@ -273,11 +273,11 @@ def platform() -> Platform:
 
 
 def _rusage(pid: int) -> Any:
-    """The resources of a zombie; None when it is reaped, which wait4() would do and waitid() with WNOWAIT does not."""
+    """The resources of a zombie; None if it is reaped. wait4() would reap it, waitid() with WNOWAIT does not."""
     import resource
 
     usage: Any = resource
-    raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long
+    raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long.
     number = _WAITID.get(_os.uname().machine, 95)
     if _waitid(number, _os.P_PID, pid, None, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT, raw) < 0:
         return None
@@ -291,7 +291,7 @@ def _pidfd(pid: int) -> int | None:
     except ProcessLookupError:
         if procfs.stat(pid).gone:
             raise TargetExited(f"there is no process {pid}") from None
-        return None  # its first thread has ended, and it goes on: seen on Linux 6.18
+        return None  # Only its first thread has ended, and the process goes on: seen on Linux 6.18.
     except (OSError, AttributeError):
         return None
     return fd

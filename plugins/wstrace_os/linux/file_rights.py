@@ -1,10 +1,10 @@
-"""Files opened with the rights of the user who called sudo, by one thread, for as long as the opening takes.
+"""Opens files with the rights of the user who called sudo, on one thread, and only while they are being opened.
 
-seteuid() would not do: the C library changes the ids of all threads (nptl(7)), so the drain of a session would lose its
-privilege amid its work. The file-system ids are the calling thread's alone, the kernel uses them for files and for
-nothing else, and while they are not root's the thread has no CAP_DAC_OVERRIDE and no CAP_FOWNER (setfsuid(2),
-capabilities(7)). The groups count too: root's own, gid 0 among them, are exchanged by the system call itself, which
-changes the calling thread only; the C library's setgroups() would change all of them.
+seteuid() is not suitable: the C library changes the ids of all threads (nptl(7)), so the drain of a session would lose
+its privilege in the middle of its work. The file-system ids belong to the calling thread alone, and the kernel uses
+them for files and nothing else. While they are not root's, the thread has no CAP_DAC_OVERRIDE and no CAP_FOWNER
+(setfsuid(2), capabilities(7)). The groups count too: root's own, gid 0 among them, are exchanged by the system call
+itself, which changes the calling thread only; the C library's setgroups() would change all threads.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any, NamedTuple
 from wstrace.errors import OutputError
 from wstrace_os.foreign import declare
 
-#: the module as this system has it: its POSIX half is not typed where mypy checks for Windows
+#: This module as Any: when mypy checks for Windows, its POSIX half has no types.
 _os: Any = os
 
 _setfsuid = declare(None, "setfsuid", ctypes.c_int, ctypes.c_uint32)
 _setfsgid = declare(None, "setfsgid", ctypes.c_int, ctypes.c_uint32)
 _setgroups = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-#: the number of setgroups; 159 where the kernel uses the common table (aarch64, riscv64, loongarch64)
+#: The system call number of setgroups; 159 where the kernel uses the common table (aarch64, riscv64, loongarch64).
 _SETGROUPS = {"x86_64": 116, "ppc64le": 81, "s390x": 206}
-_ASK = 0xFFFFFFFF  # no valid id: both calls leave things as they are and answer with the present one
+_ASK = 0xFFFFFFFF  # An invalid id: both calls then change nothing and return the current one.
 
 
 class Caller(NamedTuple):
-    """A user with all groups."""
+    """A user with all of its groups."""
 
     uid: int
     gid: int
@@ -39,7 +39,7 @@ class Caller(NamedTuple):
 
 
 def sudo_caller() -> Caller | None:
-    """The user who called sudo, where we are root by it; None otherwise."""
+    """The user who called sudo, if that made us root; None otherwise."""
     uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if _os.geteuid() != 0 or not uid.isdecimal() or not int(uid):
         return None
@@ -53,7 +53,7 @@ def _caller(uid: int, gid: int | None) -> Caller:
     passwd: Any = pwd
     try:
         entry = passwd.getpwuid(uid)
-    except KeyError:  # a container's sudo, or a directory service that does not answer
+    except KeyError:  # sudo in a container, or a directory service that does not answer.
         gid = uid if gid is None else gid
         return Caller(uid, gid, (gid,))
     gid = entry.pw_gid if gid is None else gid
@@ -62,10 +62,10 @@ def _caller(uid: int, gid: int | None) -> Caller:
 
 @contextmanager
 def file_rights(caller: Caller) -> Iterator[None]:
-    """While entered, the calling thread has a user's rights on files, and root's on all else.
+    """Inside, the calling thread has a user's rights on files, and root's rights on everything else.
 
     Raises:
-        OutputError: the kernel refuses them (no CAP_SETUID or CAP_SETGID, as in some containers).
+        OutputError: the kernel refuses the change (no CAP_SETUID or CAP_SETGID, as in some containers).
     """
     groups, gid, uid = _os.getgroups(), _setfsgid(_ASK), _setfsuid(_ASK)
     try:
@@ -81,7 +81,7 @@ def file_rights(caller: Caller) -> Iterator[None]:
 
 
 def _set(groups: tuple[int, ...] | list[int], gid: int, uid: int) -> bool:
-    """Whether the thread has them now. The uid is the last one to go, and comes back whatever happened before it."""
+    """Sets the ids and returns whether the thread has them. The uid is set last, whatever failed before it."""
     listed = (ctypes.c_uint32 * len(groups))(*groups)
     done = _setgroups(_SETGROUPS.get(_os.uname().machine, 159), len(groups), listed) == 0
     _setfsgid(gid)

@@ -1,17 +1,17 @@
-"""A program of 400 bytes that holds a launched command before its execve(): the command's own counters begin at 0.
+"""A program of 400 bytes that holds a launched command before its execve(), so that its own counters begin at 0.
 
-The kernel hands a process's fault counts and its peak on over execve(). Between fork() and execve() Python raises some
-430 faults in a process of 8 MiB, which a command that measures itself (getrusage(2)) would find as its own. So the
-forked child executes this program, which is not what will be measured either: it starts a sibling, a child of the
-tracer (CLONE_PARENT) with counters of its own and a memory of a few pages, and ends. The sibling
+The kernel carries a process's fault counts and peak across execve(). Between fork() and execve(), Python causes some
+430 faults in a process of 8 MiB, which a command that measures itself (getrusage(2)) would see as its own. Therefore
+the forked child executes this program. Even that process is not the one to be measured: it starts a sibling, which is
+a child of the tracer (CLONE_PARENT) with counters of its own and a memory of a few pages, and ends. The sibling
 
 1. makes its two descriptors close-on-exec and sends its pid, u64;
 2. waits until it can read a byte, and ends when there is none;
 3. sends its struct rusage, 144 bytes, and executes argv[0] with argv[1:] and its environment;
 4. sends the errno, u64, if that is refused.
 
-Machine code, because no compiler is where wstrace runs; `tests/plugins/test_os_linux_held_image.py` compares it with
-what an assembler makes of the listing below. Other machines than x86-64 do without (`image()` is None).
+It is machine code because wstrace runs on machines without a compiler. `tests/plugins/test_os_linux_held_image.py`
+compares it with the assembled listing below. Machines other than x86-64 do without it (`image()` is None).
 
 Source: System V ABI, AMD64 supplement, 3.4.1 (the stack of a new process); elf(5); syscall_64.tbl in arch/x86/entry.
 """
@@ -25,9 +25,9 @@ _LOAD_AT, _HEADERS = 0x400000, 64 + 2 * 56
 _ELF = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _PT_LOAD, _PT_GNU_STACK, _READ, _WRITE, _EXECUTE = 1, 0x6474E551, 4, 2, 1
-GO, ANSWER = 0x11111111, 0x22222222  # in the code, where the descriptors' numbers go
+GO, ANSWER = 0x11111111, 0x22222222  # Placeholders in the code for the descriptors' numbers.
 
-#: machine code beside its assembly
+#: The machine code beside its assembly.
 LISTING = (
     ("4989e4", "mov r12, rsp"),
     ("bf11800000", "mov edi, 0x8011"),  # CLONE_PARENT | SIGCHLD
@@ -98,7 +98,7 @@ LISTING = (
 
 
 def image(go: int, answer: int) -> bytes | None:
-    """The ELF file for those two descriptors; None where there is none for this machine."""
+    """The ELF file for these two descriptors; None if there is none for this machine."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return None
     code = bytes.fromhex("".join(code for code, _ in LISTING))

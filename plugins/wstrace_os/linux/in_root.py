@@ -1,7 +1,7 @@
-"""Files as a process names them, that has another root: openat2(2) with RESOLVE_IN_ROOT (Linux 5.6), or step by step.
+"""Opens files by the names that a process with another root uses: openat2(2), RESOLVE_IN_ROOT (5.6), or stepwise.
 
-`/proc/PID/root/x` opened by its path would follow an absolute symbolic link to *our* x: another file, and for whoever
-has made the link a way out of the container.
+Opening `/proc/PID/root/x` by its path would follow an absolute symbolic link to *our* x. That is another file, and
+whoever made the link would have a way out of the container.
 
 Source: openat2(2); include/uapi/linux/openat2.h: struct open_how.
 """
@@ -16,17 +16,17 @@ from typing import Any
 
 from wstrace_os.linux import libc, procfs
 
-_OPENAT2 = 437  # the same on every architecture
+_OPENAT2 = 437  # The number is the same on every architecture.
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
-_os: Any = os  # its POSIX half is not typed where mypy checks for Windows
+_os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 _syscall = libc.syscall
 
 
 def open_in_root(root: str, path: str, flags: int) -> int:
-    """A descriptor of the file that whoever has this root calls by this absolute path.
+    """Opens the file that a process with this root knows by this absolute path; returns the descriptor.
 
-    Before Linux 5.6, and where a sandbox refuses openat2(), a path with a symbolic link in it is refused. The kernel's
-    own names of mapped files have none.
+    Before Linux 5.6, and where a sandbox refuses openat2(), a path that contains a symbolic link is refused. The
+    kernel's own names of mapped files contain none.
 
     Raises:
         OSError: it cannot be opened.
@@ -66,7 +66,7 @@ def _step_by_step(top: int, path: str, flags: int) -> int:
 
 
 def identity_in_maps(fd: int) -> tuple[int, int]:
-    """(device, inode) that the kernel tells of a mapping of this file: on btrfs and overlayfs other ones than stat(2).
+    """The (device, inode) that the kernel reports for a mapping of this file; btrfs and overlayfs differ from stat(2).
 
     Raises:
         OSError, ValueError: it cannot be mapped.

@@ -1,4 +1,4 @@
-"""A command that is forked, held before its execve(), and let go: what `run` launches on Linux."""
+"""Forks a command, holds it before its execve(), and lets it go: this is how `run` launches a target on Linux."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavail
 from wstrace.interfaces import Usage
 from wstrace_os.linux.held_image import image
 
-#: the modules as this system has them: their POSIX half is not typed where mypy checks for Windows
+#: These modules as Any: when mypy checks for Windows, their POSIX half has no types.
 _os: Any = os
 _signal: Any = signal
 
 
-#: struct rusage: two struct timeval, 14 long
+#: struct rusage: two struct timeval, 14 long.
 _RUSAGE = struct.Struct("<18q")
 _U64 = struct.Struct("<Q")
 
@@ -30,8 +30,8 @@ _U64 = struct.Struct("<Q")
 class Launcher:
     """The two pipes between us and a child that has not executed its command yet.
 
-    The child sends its struct rusage right before execve(), and after a refusal the errno; execve() itself closes the
-    pipe.
+    The child sends its struct rusage right before execve(), and the errno if that is refused; a successful execve()
+    closes the pipe.
     """
 
     def __init__(self, command: str, go: int, answer: int) -> None:
@@ -39,9 +39,10 @@ class Launcher:
         self.gone = self.executed = False
 
     def go(self) -> Usage:
-        """Lets it run. Its own usage until then."""
+        """Lets the child run; returns its own usage until then."""
         self.gone = True
-        with contextlib.suppress(BrokenPipeError):  # it could not become its user: it says so below
+        # The child could not become its user; it sends the reason, which is read below.
+        with contextlib.suppress(BrokenPipeError):
             os.write(self._go, b"!")
         os.close(self._go)
         answer = b""
@@ -64,7 +65,7 @@ class Launcher:
 
 
 def exec_refused(command: str, number: int) -> CommandNotFound | CannotExecute | Unavailable:
-    """What a failed execve() (or a failed change of user, errno + 1000) means."""
+    """The error for a failed execve() (or, as errno + 1000, for a failed change of user)."""
     if number > 1000:
         return Unavailable(f"cannot become the user to run {command} as: {os.strerror(number - 1000)}")
     if number == errno.ENOENT and not os.path.lexists(command):
@@ -78,11 +79,11 @@ def exec_refused(command: str, number: int) -> CommandNotFound | CannotExecute |
 
 
 def start(command: Sequence[str], user: str | None) -> tuple[int, Launcher]:
-    """Starts a child that is blocked before its execve(). Raises as LinuxPlatform.launch() tells.
+    """Starts a child that is blocked before its execve(). The errors are those of LinuxPlatform.launch().
 
-    Its limits, process group, signal mask and terminal are those that we have now; no descriptor of ours goes along
-    (PEP 446 makes them all close-on-exec). It is a tiny program (see held_image), or where that cannot be executed
-    (another machine, vm.memfd_noexec) a fork of ours.
+    It has our current limits, process group, signal mask and terminal, but none of our descriptors (PEP 446 makes them
+    all close-on-exec). The child is a tiny program (see held_image) or, where that cannot be executed (another machine,
+    vm.memfd_noexec), a fork of ours.
     """
     path = _find(command[0])
     owner = find_user(user) if user is not None else sudo_user()
@@ -94,12 +95,12 @@ def _not_started(path: str) -> NoReturn:
 
 
 def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool) -> tuple[int, Launcher] | None:
-    """The child's pid and its pipes; None where it ended before it told its pid."""
+    """The child's pid and its pipes; None if it ended before it sent its pid."""
     go_read, go_write = os.pipe()
     answer_read, answer_write = os.pipe()
     environment = {**os.environ, **(owner.environment if owner else {})}
     with warnings.catch_warnings():
-        # Python 3.12 warns of fork() beside threads: numpy's, as a rule, and the child calls nothing but the system
+        # Python 3.12 warns of fork() beside threads, which are usually numpy's; the child makes only system calls.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             forked: int = _os.fork()
@@ -117,7 +118,7 @@ def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool)
     os.close(answer_write)
     told = os.read(answer_read, _U64.size)
     pid = _U64.unpack(told)[0] if len(told) == _U64.size else 0
-    if pid != forked:  # it has ended, and left its sibling to us
+    if pid != forked:  # The forked child has ended, and its sibling is now our child.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(forked, 0)
     if pid:
@@ -128,14 +129,14 @@ def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool)
 
 
 class User:
-    """Whom a target runs as."""
+    """The user that a target runs as."""
 
     def __init__(self, entry: Any) -> None:
         self.name, self.uid, self.gid = entry.pw_name, entry.pw_uid, entry.pw_gid
         self.environment = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
 
     def become(self) -> None:
-        """Groups first: after setuid() there is no right to them."""
+        """Sets the groups first: after setuid() there is no right to change them."""
         if (_os.geteuid(), _os.getegid()) != (self.uid, self.gid):
             _os.initgroups(self.name, self.gid)
             _os.setgid(self.gid)
@@ -143,7 +144,7 @@ class User:
 
 
 def find_user(name: str) -> User:
-    """The user of that name or number. Raises Unavailable."""
+    """The user with that name or number. Raises Unavailable."""
     import pwd
 
     passwd: Any = pwd
@@ -154,13 +155,13 @@ def find_user(name: str) -> User:
 
 
 def sudo_user() -> User | None:
-    """The user who called sudo, where we are root by it."""
+    """The user who called sudo, if that made us root."""
     uid = os.environ.get("SUDO_UID", "")
     return find_user(uid) if _os.geteuid() == 0 and uid.isdecimal() and int(uid) else None
 
 
 def _find(command: str) -> str:
-    """The program's path, as execvp(3) searches it."""
+    """The program's path, searched as execvp(3) does."""
     if not command:
         raise CommandNotFound("the command is empty")
     path = command if "/" in command else shutil.which(command)
@@ -179,8 +180,8 @@ def _find(command: str) -> str:
 def _child(
     path: str, command: list[str], environment: dict[str, str], owner: User | None, go: int, out: int, tiny: bool
 ) -> NoReturn:
-    """The forked child: becomes its user, restores what Python changed, and waits for the word, as the tiny program
-    where it can. Only system calls.
+    """The forked child: becomes its user, restores what Python changed, and waits for the go, if possible as the tiny
+    program. It makes only system calls.
     """
     told = False
     try:
@@ -190,7 +191,7 @@ def _child(
             except OSError as error:
                 os.write(out, _U64.pack(os.getpid()) + _U64.pack(1000 + (error.errno or 0)))
                 os._exit(126)
-        # Python ignores these two at its start and a program inherits it; handlers become the default by execve()
+        # Python ignores these two signals from its start, and a program inherits that; execve() resets handlers itself.
         _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
         _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
         if tiny:
@@ -203,13 +204,13 @@ def _child(
     except OSError as error:
         if told:
             os.write(out, _U64.pack(error.errno or 0))
-    except KeyboardInterrupt:  # Ctrl-C reached us before the command could take it
+    except KeyboardInterrupt:  # Ctrl-C arrived before the command could handle it.
         os._exit(128 + signal.SIGINT)
     os._exit(126)
 
 
 def _execute_held_image(path: str, command: list[str], environment: dict[str, str], go: int, out: int) -> NoReturn:
-    """Raises OSError where it cannot be executed."""
+    """Executes the tiny program. Raises OSError where that is refused."""
     program = image(go, out)
     if program is None:
         raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))

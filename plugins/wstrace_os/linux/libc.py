@@ -11,13 +11,13 @@ import platform
 
 from wstrace_os.foreign import declare
 
-#: ioctl(descriptor, request, address or number): -1 with the errno of last_error() when it is refused
+#: ioctl(descriptor, request, address or number): returns -1 when refused, and last_error() has the errno.
 ioctl = declare(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_ulong, ctypes.c_void_p)
 _syscall = declare(None, "syscall", ctypes.c_int64, *[ctypes.c_int64] * 7)
 
 
 def syscall(number: int, *arguments: int) -> int:
-    """What that system call returns: -1 with the errno of last_error() when it is refused.
+    """Makes a system call and returns its result: -1 when refused, and last_error() has the errno.
 
     Args:
         number: see number_of().
@@ -34,13 +34,13 @@ def number_of(common: int, **others: int) -> int:
     """The number of a system call on this machine.
 
     Args:
-        common: where the kernel uses the common table (aarch64, riscv64, loongarch64).
-        others: x86_64, ppc64le, s390x, where they differ from it.
+        common: the number where the kernel uses the common table (aarch64, riscv64, loongarch64).
+        others: the numbers of x86_64, ppc64le and s390x where they differ from it.
     """
     return others.get(platform.machine(), common)
 
 
 def last_error() -> OSError:
-    """The refusal of the call before, as Python tells it: a FileNotFoundError, a PermissionError ..."""
+    """The error of the last refused call, as the exception that Python uses: FileNotFoundError, PermissionError ..."""
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))

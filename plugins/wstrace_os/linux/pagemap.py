@@ -1,4 +1,4 @@
-"""/proc/PID/pagemap on Linux: an entry a page, and PAGEMAP_SCAN (6.7): ready runs, and the protection of write watch.
+"""/proc/PID/pagemap on Linux: one entry per page, and PAGEMAP_SCAN (6.7): runs of pages, and write protection.
 
 Source: Linux Documentation/admin-guide/mm/pagemap.rst; include/uapi/linux/fs.h (struct pm_scan_arg, page_region);
 fs/proc/task_mmu.c.
@@ -21,16 +21,17 @@ from wstrace_os.linux import libc, procfs
 
 PAGE = 4096 if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE")
 
-#: bits of the top byte of an entry: 63 present, 62 swapped, 61 file page or shared memory, 58 guard (Linux 6.15),
-#: 57 write-protected by a userfaultfd, 56 exclusively mapped
+#: Bits of the top byte of an entry: 63 present, 62 swapped, 61 file page or shared memory, 58 guard (Linux 6.15),
+#: 57 write-protected by a userfaultfd, 56 exclusively mapped.
 PRESENT_BIT, SWAPPED_BIT, FILE_BIT, GUARD_BIT, PROTECTED_BIT, EXCLUSIVE_BIT = 0x80, 0x40, 0x20, 0x04, 0x02, 0x01
 SOFT_DIRTY = 1 << 55
-PFN_MASK = (1 << 55) - 1  # of a page that is there: its frame; else of what stands there instead; 0 without privilege
-#: an entry that is not present looks swapped; of this type it is none, but a mark that the kernel left, and which one
-#: (include/linux/swapops.h: SWP_PTE_MARKER, PTE_MARKER_GUARD)
+# For a present page its frame; else the swap or marker data in its place; 0 without privilege.
+PFN_MASK = (1 << 55) - 1
+#: An entry that is not present looks swapped. With this type it is not: it is a marker that the kernel left, and
+#: these bits say which one (include/linux/swapops.h: SWP_PTE_MARKER, PTE_MARKER_GUARD).
 SWAP_TYPE_BITS, MARKER_TYPE, MARKER_GUARD = 5, 31, 4
 
-#: page categories of PAGEMAP_SCAN
+#: Page categories of PAGEMAP_SCAN.
 IS_WPALLOWED, IS_WRITTEN, IS_FILE, IS_PRESENT, IS_SWAPPED, IS_PFNZERO, IS_HUGE = (1 << bit for bit in range(7))
 PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC = 1, 2
 
@@ -43,16 +44,16 @@ assert SCAN_ARG.itemsize == 96  # struct pm_scan_arg
 PAGEMAP_SCAN = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg)
 VEC_LEN = 16_384
 
-_pread: Any = getattr(os, "pread", None)  # not on Windows
+_pread: Any = getattr(os, "pread", None)  # Windows has none.
 _ioctl = libc.ioctl
 
 
 class Pagemap:
-    """An opened pagemap. It keeps to the address space it was opened on: after an exec or exit reading gives nothing.
+    """An open pagemap. It belongs to the address space that it was opened on: after an exec or exit it reads empty.
 
     Args:
-        pid: whose, 0 = the calling process.
-        fd: an opened pagemap that is taken over (an agent passes its own).
+        pid: the process, 0 = the calling process.
+        fd: an open pagemap to take over (an agent passes its own).
 
     Raises:
         TargetExited: there is no such process.
@@ -63,7 +64,7 @@ class Pagemap:
         self.fd = _open(pid) if fd is None else fd
         self._vec = np.empty(VEC_LEN, REGION)
         self._arg = np.zeros(1, SCAN_ARG)
-        self._at = self._vec.ctypes.data, self._arg.ctypes.data  # asked once: it costs 5 us
+        self._at = self._vec.ctypes.data, self._arg.ctypes.data  # The addresses are looked up once, as that costs 5 us.
 
     def scan(
         self, start: int, end: int, *, mask: int = 0, any_of: int = 0, inverted: int = 0, give: int = 0, flags: int = 0
@@ -72,16 +73,16 @@ class Pagemap:
 
         Args:
             start, end: page-aligned addresses.
-            mask: categories that all must hold; any_of: of which one must; inverted: those that are turned over first.
-            give: categories told in the rows; a run ends where one of them changes.
-            flags: PM_SCAN_WP_MATCHING protects what matched, in the same step.
+            mask: categories that must all hold; any_of: one must hold; inverted: categories that are negated first.
+            give: categories to report in the rows; a run ends where one of them changes.
+            flags: PM_SCAN_WP_MATCHING write-protects the matching pages in the same step.
 
-        An address space that is gone has no pages: up to 6.17 the kernel answers so, from 6.18 on with ESRCH; `gone`
-        tells it from one where nothing matches.
+        An address space that is gone has no pages: up to Linux 6.17 the kernel returns none, from 6.18 on it answers
+        ESRCH. `gone` distinguishes this case from one where nothing matches.
 
         Raises:
-            PermissionError: PM_SCAN_CHECK_WPASYNC was asked for, and not all of the range is under a userfaultfd.
-            Unavailable: any other refusal; ENOTTY or EINVAL come from a kernel that has no such scan (before 6.7).
+            PermissionError: PM_SCAN_CHECK_WPASYNC was set, and part of the range is not under a userfaultfd.
+            Unavailable: any other refusal; ENOTTY or EINVAL come from a kernel without this scan (before 6.7).
         """
         arg, parts, (vec_at, arg_at) = self._arg, [], self._at
         while start < end:
@@ -95,28 +96,28 @@ class Pagemap:
                 if number == errno.ESRCH:
                     break
                 raise _scan_refused(number, flags)
-            # copy() of such rows goes field by field and takes ten times as long
+            # copy() of such rows goes field by field and takes ten times as long.
             parts.append(np.frombuffer(self._vec[:found].tobytes(), REGION))
-            if found < VEC_LEN:  # done: only a full vector means that there is more
+            if found < VEC_LEN:  # The scan is done: only a full vector means that there is more.
                 break
-            # walk_end is stale when a scan completes with more than 512 regions
+            # walk_end is stale when a scan completes with more than 512 regions.
             start = max(int(arg[0]["walk_end"]), int(self._vec[found - 1]["end"]))
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, REGION)])
 
     def entries(self, start: ArrayLike, pages: ArrayLike) -> NDArray[Any]:
-        """The entries (u64) of the pages of some ranges, one behind the other; fewer when the address space is gone.
+        """The entries (u64) of the pages of several ranges, concatenated; fewer when the address space is gone.
 
         Args:
-            start: addresses where the ranges begin, shape (n,); pages: how many pages each has.
+            start: addresses where the ranges begin, shape (n,); pages: the number of pages of each.
 
         Raises:
             Unavailable: the kernel refuses to read them.
         """
-        # map() over the call itself: a Python frame would cost a fifth of reading a lone page
+        # map() runs over the call itself: a Python frame would cost a fifth of the time to read a single page.
         sizes, offsets = np.multiply(pages, 8), np.floor_divide(start, PAGE) * 8
         try:
             raw = b"".join(map(_pread, itertools.repeat(self.fd), sizes.tolist(), offsets.tolist()))
-        except ProcessLookupError:  # another way to say that the address space is gone; 6.18 still gives nothing
+        except ProcessLookupError:  # This too means that the address space is gone; Linux 6.18 still reads as empty.
             raw = b""
         except OSError as error:
             raise Unavailable(f"pagemap cannot be read: {error.strerror}") from None
@@ -124,11 +125,11 @@ class Pagemap:
 
     @property
     def gone(self) -> bool:
-        """True when nothing is left of the address space: the process ended or executed another program."""
+        """True when the address space is gone: the process ended or executed another program."""
         return not len(self.entries([PAGE], [1]))
 
     def close(self) -> None:
-        """Closes the file; again is no error."""
+        """Closes the file; closing again is no error."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

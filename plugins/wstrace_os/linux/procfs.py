@@ -1,4 +1,4 @@
-"""What /proc tells of processes on Linux: mappings as columns, threads, descendants, counters.
+"""Reads processes from /proc on Linux: mappings as columns, threads, descendants, counters.
 
 Source: proc(5), Linux Documentation/filesystems/proc.rst; fs/proc/task_mmu.c show_map_vma() for the maps format.
 """
@@ -30,10 +30,10 @@ from wstrace.schema import (
     MAP_WRITE,
 )
 
-if TYPE_CHECKING:  # launching imports this module first of all, and numpy in the launcher counts in the target's peak
+if TYPE_CHECKING:  # A launch imports this module first, and numpy in the launcher would count in the target's peak.
     from numpy.typing import NDArray
 
-_ENDED = "ZXx"  # states of a task in /proc/PID/stat
+_ENDED = "ZXx"  # States of a task in /proc/PID/stat.
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 #: start-end perms offset major:minor inode [path]
 _LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+)[ ]*(.*)$", re.MULTILINE)
@@ -43,7 +43,7 @@ _PERMISSIONS = ((0, "r", MAP_READ), (1, "w", MAP_WRITE), (2, "x", MAP_EXECUTE), 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """/proc/PID/stat. Faults are counts; minor_children and major_children those of children that were waited for."""
+    """/proc/PID/stat. Faults are counts; minor_children and major_children are those of reaped children."""
 
     pid: int
     name: str
@@ -59,17 +59,17 @@ class Stat:
     started_ticks: int
     mapped_bytes: int
     resident_bytes: int
-    #: where the program's code begins and ends and its stack begins: execve() gives new ones; 0 without the right
+    #: Where the program's code begins and ends, and where its stack begins. execve() changes them; 0 without the right.
     image: tuple[int, int, int]
 
     @property
     def gone(self) -> bool:
-        """True for a zombie: it has no memory any more. One whose first thread alone has ended goes on."""
+        """True for a zombie, which has no memory any more. A process whose first thread alone has ended continues."""
         return self.state in _ENDED and self.threads <= 1
 
 
 class Maps(NamedTuple):
-    """The mappings of a process, by address.
+    """The mappings of a process, ordered by address.
 
     columns: start, end, offset, dev, ino (u64), file (u32, index into files), flags (u16: permissions and kind),
     each of shape (n,).
@@ -79,7 +79,7 @@ class Maps(NamedTuple):
     files: list[str]
 
     def coded(self, strings: Dictionary) -> dict[str, NDArray[Any]]:
-        """The columns with `file` as codes of that Dictionary: as ADDRESS_SPACE and MAPPING have them."""
+        """The columns with `file` as codes of that Dictionary, as the streams ADDRESS_SPACE and MAPPING have them."""
         import numpy as np
 
         codes = np.array([strings.code(name) for name in self.files], "<u4")
@@ -87,13 +87,13 @@ class Maps(NamedTuple):
 
 
 def label(name: str) -> tuple[str, int]:
-    """The file name that stands for a mapping, and its kind, from what maps or a PERF_RECORD_MMAP2 calls it.
+    """The file name to show for a mapping, and its kind, from its name in maps or in a PERF_RECORD_MMAP2.
 
-    Unnamed memory is `[anon]`, unnamed shared memory `[shared memory]`; ` (deleted)` is taken off: device and inode
-    still tell such a file from a new one of the same name.
+    Unnamed memory is `[anon]`, unnamed shared memory is `[shared memory]`. ` (deleted)` is removed: device and inode
+    still distinguish such a file from a new one with the same name.
     """
     if name.startswith("/"):
-        if name.startswith("//"):  # perf's own names: //anon, //toolong, //enomem
+        if name.startswith("//"):  # perf's own names: //anon, //toolong, //enomem.
             return ("[anon]", KIND_ANON) if name == "//anon" else ("", KIND_OTHER)
         deleted = name.endswith(" (deleted)")
         path = name.removesuffix(" (deleted)")
@@ -119,12 +119,12 @@ def label(name: str) -> tuple[str, int]:
 
 
 def device(major: Any, minor: Any) -> Any:
-    """st_dev of a device number, as glibc's makedev() joins it. Ints or u64 arrays."""
+    """st_dev for a major and minor device number, as glibc's makedev() combines them. Takes ints or u64 arrays."""
     return ((major & 0xFFF) << 8) | (minor & 0xFF) | ((minor & ~0xFF) << 12) | ((major & ~0xFFF) << 32)
 
 
 def read_maps(pid: int) -> Maps:
-    """The mappings of a process now (a listing of a running process is not atomic: it may overlap or have gaps).
+    """The current mappings of a process (a listing of a running process is not atomic: it may overlap or have gaps).
 
     Raises:
         TargetExited: no such process.
@@ -134,7 +134,7 @@ def read_maps(pid: int) -> Maps:
 
 
 def memory_task(pid: int) -> int:
-    """The thread whose /proc files show the process's memory: the first one, or another where that has ended by
+    """The thread whose /proc files show the process's memory: the first one, or another if that one has ended by
     pthread_exit(). Raises TargetExited.
     """
     if stat(pid).state in _ENDED:
@@ -146,7 +146,7 @@ def memory_task(pid: int) -> int:
 
 
 def parse_maps(text: bytes) -> Maps:
-    """The content of a maps file as columns; a line that is none is left out. 20,000 mappings take about 30 ms."""
+    """The content of a maps file as columns; malformed lines are left out. 20,000 mappings take about 30 ms."""
     import numpy as np
 
     rows = _LINE.findall(text)
@@ -170,7 +170,7 @@ def parse_maps(text: bytes) -> Maps:
 
 
 def _hex(words: tuple[bytes, ...]) -> NDArray[Any]:
-    """Hexadecimal words as u64: one conversion for all of them."""
+    """Hexadecimal words as u64, in one conversion for all of them."""
     import numpy as np
 
     joined = b"".join(word[-16:].zfill(16) for word in words)
@@ -180,7 +180,7 @@ def _hex(words: tuple[bytes, ...]) -> NDArray[Any]:
 def stat(pid: int) -> Stat:
     """The counters of a process. Raises TargetExited when there is none."""
     text = os.fsdecode(_read(pid, "stat"))
-    head, _, tail = text.rpartition(")")  # the name itself may hold blanks and brackets
+    head, _, tail = text.rpartition(")")  # The name itself may contain blanks and brackets.
     f = tail.split()
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")  # type: ignore[attr-defined, unused-ignore]
     return Stat(
@@ -195,7 +195,7 @@ def stat_with_memory(pid: int) -> Stat:
     """The counters of a process that has memory.
 
     Raises:
-        TargetExited: there is none, or it has ended.
+        TargetExited: there is no such process, or it has ended.
         Unavailable: it is a kernel thread.
     """
     found = stat(pid)
@@ -214,7 +214,7 @@ def exit_code(pid: int, unknown: int) -> int:
         return unknown
     if fields[0] not in b"ZX":
         return unknown
-    status = int(fields[49])  # as waitpid() gives it
+    status = int(fields[49])  # In the encoding of waitpid().
     return 128 + (status & 0x7F) if status & 0x7F else status >> 8
 
 
@@ -228,42 +228,43 @@ def name(pid: int) -> str:
 
 def status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status. Raises TargetExited."""
-    # not splitlines(): the process's own name is among them, and may hold all that Python takes for an end of line
+    # Not splitlines(): the process's own name is among the fields, and may contain any line separator that Python
+    # knows.
     lines = os.fsdecode(_read(memory_task(pid), "status")).split("\n")
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 class Resident(NamedTuple):
-    """A process's resident bytes: the most it ever had since its program began (VmHWM), and what it has now (VmRSS)."""
+    """A process's resident bytes: the peak since its program began (VmHWM), and the present value (VmRSS)."""
 
     peak: int
     now: int
 
 
 def resident(pid: int) -> Resident:
-    """Its peak and present resident bytes; 0 of a process that has no memory any more. Raises TargetExited."""
+    """Its peak and present resident bytes; 0 for a process without memory. Raises TargetExited."""
     fields = status(pid)
     peak, now = (fields.get(key, "0 kB").split()[0] for key in ("VmHWM", "VmRSS"))
     return Resident(int(peak) * 1024, int(now) * 1024)
 
 
 def exists(pid: int) -> bool:
-    """True when there is a process (a zombie counts) of that number."""
+    """True when a process (a zombie counts) has this pid."""
     return Path(f"/proc/{pid}/stat").exists()
 
 
 def threads(pid: int) -> list[int]:
-    """The ids of its threads now. Raises TargetExited."""
+    """The ids of its current threads. Raises TargetExited."""
     return list(_numbers(pid, f"/proc/{pid}/task"))
 
 
 def processes() -> list[int]:
-    """Every process that /proc shows."""
+    """The pids of all processes in /proc."""
     return list(_numbers(0, "/proc"))
 
 
 def descendants(pid: int) -> list[int]:
-    """Its children, their children and so on, now; parents before children. Orphans have left the family."""
+    """Its current children, their children and so on; parents before children. Orphans no longer belong to it."""
     parents: dict[int, list[int]] = {}
     for other in processes():
         try:
@@ -277,14 +278,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def pids_named(pattern: str) -> list[int]:
-    """The processes whose name matches that glob pattern."""
+    """The pids of the processes whose name matches the glob pattern."""
     from fnmatch import fnmatchcase
 
     return [pid for pid in processes() if fnmatchcase(name(pid), pattern)]
 
 
 def setting(path: str) -> int | None:
-    """A number below /proc/sys, None where it is not there or no number."""
+    """A number below /proc/sys; None if it is missing or not a number."""
     try:
         return int(Path("/proc/sys", path).read_text())
     except (OSError, ValueError):
@@ -302,7 +303,7 @@ def _read(pid: int, file: str) -> bytes:
     path = f"/proc/{pid}/{file}"
     try:
         return Path(path).read_bytes()
-    except OSError as error:  # ESRCH: it exited between open and read
+    except OSError as error:  # ESRCH: the process exited between open and read.
         raise _refused(pid, path, error) from None
 
 

@@ -1,4 +1,4 @@
-"""What lifts the level on Linux, ready to paste: one line or block for each place where a tracer runs."""
+"""How to raise the level on Linux, ready to paste: one line or block for each environment in which a tracer runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def remedies() -> Mapping[str, str]:
-    """Where it belongs -> the exact lines. CAP_PERFMON (Linux 5.8) is the least privilege that gives every fault."""
+    """Environment -> the exact lines. CAP_PERFMON (Linux 5.8) is the least privilege that records every fault."""
     python = Path(sys.executable).resolve()
     here = shutil.which("wstrace") or "wstrace"
     return {

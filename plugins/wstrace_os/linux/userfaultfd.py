@@ -1,8 +1,8 @@
-"""userfaultfd on Linux as write watch uses it: asynchronous write protection (WP_ASYNC, 6.7), resolved in the kernel.
+"""userfaultfd on Linux for write watch: asynchronous write protection (WP_ASYNC, 6.7), resolved in the kernel.
 
-UFFD_USER_MODE_ONLY needs no privilege, and writes that the kernel makes (readv) are seen all the same: an asynchronous
-protection fault is never handed to user space. To make the kernel itself wait at a page needs CAP_SYS_PTRACE, the
-setting vm.unprivileged_userfaultfd = 1 or access to /dev/userfaultfd.
+UFFD_USER_MODE_ONLY needs no privilege, and writes by the kernel (readv) are seen nevertheless, because an asynchronous
+protection fault is never handed to user space. Only to make the kernel itself wait at a page one needs
+CAP_SYS_PTRACE, the setting vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd.
 
 Source: userfaultfd(2), ioctl_userfaultfd(2), include/uapi/linux/userfaultfd.h.
 """
@@ -32,14 +32,14 @@ _UFFDIO_API, _UFFDIO_REGISTER, _UFFDIO_UNREGISTER, _UFFDIO_WRITEPROTECT = (
     0xC018AA3F, 0xC020AA00, 0x8010AA01, 0xC018AA06,
 )  # fmt: skip
 _USERFAULTFD_IOC_NEW = 0xAA00
-#: how long a call is repeated while the mappings change: a fork of 100 GiB takes a second
+#: How long a call is repeated while the mappings change: a fork of 100 GiB takes a second.
 _PATIENCE_SECONDS = 5.0
 
 _ioctl, _syscall = libc.ioctl, libc.syscall
 
 
 class Userfaultfd:
-    """A userfaultfd of the calling process, or one that another process made and handed over.
+    """A userfaultfd of the calling process, or one that another process created and handed over.
 
     Raises:
         Unavailable: the kernel or the sandbox has none, or none with WP_ASYNC.
@@ -57,7 +57,7 @@ class Userfaultfd:
             raise Unavailable(why, "Linux 6.7 or newer")
 
     def register(self, start: int, end: int) -> None:
-        """Takes pages under this userfaultfd; again is no error.
+        """Registers pages with this userfaultfd; registering again is no error.
 
         Raises:
             OSError: EBUSY = another userfaultfd has them, EINVAL or ENOMEM = not mapped, EPERM = may not be written.
@@ -65,15 +65,15 @@ class Userfaultfd:
         self._call(_UFFDIO_REGISTER, np.array([(start, end - start, _MODE_WP, 0)], _REGISTER))
 
     def protect(self, start: int, end: int) -> None:
-        """All pages of the range count as not written from now on. Raises OSError."""
+        """Write-protects the range: all its pages count as not written from now on. Raises OSError."""
         self._call(_UFFDIO_WRITEPROTECT, np.array([(start, end - start, 1)], _WRITEPROTECT))
 
     def unregister(self, start: int, end: int) -> None:
-        """Gives pages up. Raises OSError."""
+        """Unregisters pages. Raises OSError."""
         self._call(_UFFDIO_UNREGISTER, np.array([(start, end - start)], _RANGE))
 
     def close(self) -> None:
-        """Closes it, which ends all watching once no process holds a copy; again is no error."""
+        """Closes it; watching ends once no process holds a copy. Closing again is no error."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -81,28 +81,28 @@ class Userfaultfd:
     def _call(self, request: int, argument: Any) -> None:
         until = time.monotonic() + _PATIENCE_SECONDS
         while _ioctl(self.fd, request, argument.ctypes.data) < 0:
-            # EAGAIN: the mappings change at this moment, or a fork is under way
+            # EAGAIN: the mappings are changing, or a fork is under way.
             if ctypes.get_errno() != errno.EAGAIN or time.monotonic() > until:
-                raise libc.last_error()  # kept in a variable here it would keep the caller's memory, in a cycle
+                raise libc.last_error()  # In a variable, the exception would keep the caller's memory alive in a cycle.
 
 
 def system_call() -> int:
-    """The number of the call on this machine."""
+    """The number of the system call on this machine."""
     return libc.number_of(282, x86_64=323, ppc64le=364, s390x=355)
 
 
 def create(flag: int = 0) -> int:
-    """A new userfaultfd of the calling process; without a flag one at which the kernel itself waits, too.
+    """Creates a userfaultfd of the calling process; without a flag, one at which the kernel itself waits, too.
 
     Raises:
-        Unavailable: refused; says what lifts it.
+        Unavailable: refused; the message says what to do.
     """
     flags = os.O_CLOEXEC | os.O_NONBLOCK | flag  # type: ignore[attr-defined, unused-ignore]
     fd = _syscall(system_call(), flags)
     refused = libc.last_error()
     if fd >= 0:
         return fd
-    try:  # containers that filter the call may still hand the device in
+    try:  # Containers that filter the system call may still provide the device.
         device = os.open("/dev/userfaultfd", os.O_RDWR | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
     except OSError:
         remedy = "in a container: pass --device /dev/userfaultfd"
