@@ -17,6 +17,8 @@ _TOLD = {"counted", "recorded", "sampled", "unaccounted"}
 NAME_LIMIT = 60
 #: files whose missing names are told one by one
 _MOST_REASONS = 3
+#: from one fault in so many on, faults at addresses without a known mapping are told in line 2
+_NAMELESS_SHARE = 100
 
 
 def name(text: str) -> str:
@@ -146,9 +148,10 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
         parts += _not_visible(info, hidden)
     elif not full and not missing and recorded == counted:
         parts = [f"complete: {plural(recorded, 'fault')} recorded = counted, 0 lost"]
+        parts += _nameless(ledger, recorded)
         parts += [f"{number(hidden)} not visible (-v: why)"] if hidden else []
     else:
-        parts = [_sum(terms, counted, info)]
+        parts = [_sum(terms, counted, info), *_nameless(ledger, recorded)]
         if counters(summary, info):
             parts = [f"counted {number(counted)}, none recorded one by one"]
         parts += [printable(info.incomplete, 4 * NAME_LIMIT)] if info.incomplete else []
@@ -192,10 +195,26 @@ def _not_visible(info: TraceInfo, hidden: int) -> list[str]:
     count = number(hidden) if hidden else ""
     if not count:
         return [f"not visible: {', '.join(reasons)}"] if reasons else []
-    proven = [reason.removeprefix(f"{count} ") for reason in reasons if reason[:1].isdigit()]  # each with its number
+    numbered = [reason for reason in reasons if reason[:1].isdigit()]
+    proven = [reason.removeprefix(f"{count} ") for reason in numbered]
     others = ", ".join(reason for reason in reasons if not reason[:1].isdigit())
-    words = [*proven, *([f"possible reasons: {others}"] if others else [])]
+    rest = hidden - sum(_leading_number(reason) for reason in numbered)
+    words = [*proven, *([f"{number(rest)} of which the reason is not known"] if numbered and rest > 0 else [])]
+    words += [f"possible reasons: {others}"] if others else []
     return [f"not visible: {count} ({', '.join(words) or 'reason not known'})"]
+
+
+def _leading_number(reason: str) -> int:
+    digits = reason.partition(" ")[0].replace(",", "")
+    return int(digits) if digits.isdecimal() and len(digits) < 20 else 0
+
+
+def _nameless(ledger: Ledger, recorded: int) -> list[str]:
+    """How many faults lie where no mapping is known, where they are so many that tables by file mislead."""
+    n = ledger.get("unresolved", "va")
+    if n * _NAMELESS_SHARE < recorded or not n:
+        return []
+    return [f"what lies at the addresses of {number(n)} of them is not known"]
 
 
 def obstacle(info: TraceInfo) -> str:

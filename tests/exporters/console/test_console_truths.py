@@ -174,6 +174,17 @@ def test_a_complete_trace_says_so_in_a_short_line_and_all_figures_when_asked(kit
     assert kit.printed(trace, batches).splitlines()[1].startswith("recorded 30")
 
 
+def test_complete_is_not_all_that_is_said_of_faults_without_a_known_mapping(kit: Any) -> None:
+    trace = kit.Trace()
+    batches = alone(trace)
+    trace.context.ledger.add("unresolved", 12, "va")
+    told = kit.printed(trace, batches).splitlines()[1]
+    assert "; what lies at the addresses of 12 of them is not known" in told
+    full = kit.printed(trace, batches, verbose=True)
+    assert "; what lies at the addresses of 12 of them is not known" in full.splitlines()[1]
+    assert "12  records whose address has no known mapping (va)" in full
+
+
 def test_what_came_without_a_fault_is_a_number_with_proven_or_possible_reasons(kit: Any) -> None:
     trace = kit.Trace()
     batches, info = alone(trace), trace.context.info
@@ -186,6 +197,9 @@ def test_what_came_without_a_fault_is_a_number_with_proven_or_possible_reasons(k
     assert "not visible: 21 (possible reasons: faults that kernel code took)" in kit.printed(trace, batches)
     info.notes = ["11 that came while it was being attached", "10 pages that came without a fault"]
     assert "21 (11 that came while it was being attached, 10 pages that came w" in kit.printed(trace, batches)
+    info.notes = ["11 that came while it was being attached", "those that came after the end"]
+    told = "21 (11 that came while it was being attached, 10 of which the reason is not known, possible reasons: those"
+    assert told in kit.printed(trace, batches, verbose=True)
     info.notes = []
     assert "not visible: 21 (reason not known)" in kit.printed(trace, batches, verbose=True)
 
