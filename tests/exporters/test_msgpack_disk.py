@@ -165,3 +165,13 @@ def test_a_copy_that_does_not_fit_is_no_whole_copy(tmp_path, disk):
     with open_trace(str(tmp_path / "y.wst"), scan=True) as trace:
         assert trace.state == "incomplete"
         assert trace.missing == trace.ledger.get("failed_lane") >= 100_000 - trace.rows.get("page_fault", 0)
+
+
+def test_a_file_of_a_tracer_that_failed_is_incomplete(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    everything(exporter, context, 5000)
+    context.ledger.set("lost_tracer", 229_433, "minor")
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert (trace.state, trace.missing) == ("incomplete", 229_433)
+        assert trace.info.incomplete == "the file lacks 229,433 records"

@@ -78,10 +78,11 @@ def test_a_source_that_dies_leaves_the_targets_exit_code(plug: Path, how: str, t
     assert "source bad failed: " in out.splitlines()[1], "and so does the file"
 
 
-def test_a_source_that_dies_is_an_error_where_the_target_has_none(plug: Path) -> None:
-    code, _, err = run(plug, "source:drain:raise", "run", "-q", "-s", "bad", "--", "true")
-    assert code == 125
-    assert "wstrace: source bad failed: RuntimeError: boom" in err
+def test_a_source_that_dies_leaves_a_commands_exit_code_of_0_unless_loss_is_to_fail(plug: Path) -> None:
+    for extra, expected in (((), 0), (("--fail-on-loss",), 121)):
+        code, _, err = run(plug, "source:drain:raise", "run", "-q", *extra, "-s", "bad", "--", "true")
+        assert code == expected
+        assert "wstrace: source bad failed: RuntimeError: boom" in err
 
 
 def test_a_command_that_outlives_its_trace_is_waited_for_and_named(tmp_path: Path) -> None:

@@ -183,20 +183,22 @@ class Trace:
                 _outlive(session, ending)
 
     def exit_code(self, session: Session) -> int:
-        """The target's own code wins; then what failed, then loss.
+        """The command's own code wins, 0 too where a source or enricher failed; then what failed, then loss.
 
         Raises:
             PluginError, OutputError, LossError: for the code and the line on stderr.
         """
-        failure = self._error or self._failure(session)
         code = session.info.exit_code
-        if code and any(target.launched for target in session.context.targets):
-            if failure is not None:
-                warn(printable(str(failure)))
-            return code
-        if failure is not None:
+        launched = code is not None and any(target.launched for target in session.context.targets)
+        failure = self._failure(session)
+        if self._error is not None and not launched:
+            raise self._error
+        for error in (self._error, failure if code else None):
+            if error is not None:
+                warn(printable(str(error)))
+        if failure is not None and not (launched and code):
             raise failure
-        return 0
+        return code or 0 if launched else 0
 
     def _failure(self, session: Session) -> WstraceError | None:
         """A failed output; or loss, where that is asked for."""
@@ -204,9 +206,11 @@ class Trace:
             exit_on_exporter_error(session)
         except OutputError as error:
             return error
-        losses = session.ledger.losses()
-        if losses and (self.options.fail_on_loss or _truth(self.config.get("fail_on_loss", False))):
-            return LossError("lost: " + ", ".join(_lost(session.ledger, *row) for row in losses))
+        if self.options.fail_on_loss or _truth(self.config.get("fail_on_loss", False)):
+            if losses := session.ledger.losses():
+                return LossError("lost: " + ", ".join(_lost(session.ledger, *row) for row in losses))
+            if self._error is not None:
+                return LossError("lost: how much is not known, because a part of the tracer failed")
         return None
 
 

@@ -147,11 +147,12 @@ class TraceFile(Trace):
     def missing(self) -> int:
         """Records that it never got: what its ledger and its writer's marks say.
 
-        They were taken for it and did not reach it, or could not be read in the file that it was made of.
+        They were taken for it and did not reach it, or the tracer failed before it took them (`lost_tracer`), or they
+        could not be read in the file that it was made of.
         """
         told, ledger = [frames.counts(mark.get("lost")) for mark in self.marks if is_writers_loss(mark)], self._told()
         unwritten = max(ledger.missing_from("msgpack"), sum(sum(lost.values()) for lost in told))
-        return unwritten + ledger.get("file_lost_records")
+        return unwritten + ledger.get("lost_tracer") + ledger.get("file_lost_records")
 
     def damage(self) -> dict[str, int]:
         """What was found wrong so far, by name, in all parts: see scan.Damage."""
