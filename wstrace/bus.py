@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from wstrace.batch import Batch
-from wstrace.guard import checked, counts, named, pass_interrupt, why
+from wstrace.errors import Unavailable
+from wstrace.guard import checked, counts, named, pass_interrupt, quietly, why
 from wstrace.interfaces import Context, Enricher, Exporter
 from wstrace.ledger import Ledger
 
@@ -92,6 +93,17 @@ class Queue:
             self._items.clear()
             self.bytes = 0
         return rows
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts a thread. Raises Unavailable when the system gives none."""
+    try:
+        thread.start()
+    except RuntimeError as refused:
+        raise Unavailable(
+            f"there is no room for the thread {thread.name}: {refused}",
+            "allow more address space or processes: ulimit -v, ulimit -u",
+        ) from None
 
 
 class Worker(abc.ABC):
@@ -263,7 +275,7 @@ class Bus(Worker):
             with named(f"enricher {enricher.name}"):
                 self._guard(enricher, functools.partial(_begin, enricher, context))
         for worker in (*self.exporter_queues, self):
-            worker.thread.start()
+            start_thread(worker.thread)
 
     def take(self, batch: Batch) -> None:
         """Passes one batch through the enrichers to the exporters' queues."""
@@ -295,6 +307,23 @@ class Bus(Worker):
                 queue.stop(now + seconds * _DRAIN_SHARE)
             for queue in queues:
                 queue.join(now + seconds, seconds)
+
+    def cancel(self, opened: Iterable[Exporter]) -> None:
+        """Ends the threads that run. The opened exporters undo their start: on its own thread each that has one."""
+        running = [queue for queue in self.exporter_queues if queue.thread.ident is not None]
+        for queue in running:
+            queue.cancelled = True
+        if self.thread.ident is not None:
+            self.finish(1.0)
+        else:
+            until = time.monotonic() + 1.0
+            for queue in running:
+                queue.stop(until)
+            for queue in running:
+                queue.join(until, 1.0)
+        for exporter in opened:
+            if not any(queue.exporter is exporter for queue in running):
+                quietly(exporter.cancel, None)
 
     def _pass_on(self, batches: Iterable[Batch], enrichers: Sequence[Enricher]) -> None:
         batches = list(batches)

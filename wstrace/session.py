@@ -221,7 +221,7 @@ class Session:
             self._opened.append(exporter)
         self._bus.start(context)
         for thread in self._drains:
-            thread.start()
+            bus.start_thread(thread)
         for thread in (*self._drains, self._bus.thread, *(queue.thread for queue in self._bus.exporter_queues)):
             context.register_own_thread(thread.native_id)
         for source in self._sources:
@@ -344,13 +344,7 @@ class Session:
                 quietly(source.cancel, None)
         for source in self._started:
             quietly(lambda source=source: list(source.stop()), [])  # type: ignore[misc]
-        if self._bus.thread.ident is not None:
-            for queue in self._bus.exporter_queues:
-                queue.cancelled = True
-            self._bus.finish(1.0)
-        else:
-            for exporter in self._opened:
-                quietly(exporter.cancel, None)
+        self._bus.cancel(self._opened)
         for target in self.context.targets:
             target.close()
 

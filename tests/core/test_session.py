@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
 import pytest
 
 from wstrace.bus import Queue
+from wstrace.cli import main
 from wstrace.clock import ClockAnchor
 from wstrace.errors import OutputError, PluginError, Unavailable, UsageError
 from wstrace.interfaces import Enricher, Exporter, Source
@@ -304,3 +306,36 @@ def test_the_command_and_the_end_of_a_target_are_known():
     info = session.info
     assert (info.command, info.targets, info.exit_code, info.usage) == (["prog", "-x"], (7,), 3, Usage(5, 1, 4096))
     assert 0 < info.started_ns <= info.ended_ns
+
+
+@pytest.mark.parametrize("started", range(4))
+def test_a_thread_that_the_system_refuses_is_said_and_nothing_is_left(started, monkeypatch):
+    begin, before = threading._start_new_thread, threading.active_count()
+    left = iter(range(started))
+
+    def start(*given: object) -> object:
+        if next(left, None) is None:
+            raise RuntimeError("can't start new thread")
+        return begin(*given)
+
+    cancelled: list[Exporter] = []
+    monkeypatch.setattr(RecordingExporter, "cancel", lambda keep: cancelled.append(keep))
+    keeps = [RecordingExporter(), RecordingExporter()]
+    session = Session(sources=[ScriptedSource([])], exporters=keeps, enrichers=[], record=False)
+    monkeypatch.setattr(threading, "_start_new_thread", start)
+    with pytest.raises(Unavailable, match=r"no room for the thread wstrace-.*: can't start new thread; .*ulimit -v"):
+        session.start()
+    assert threading.active_count() == before
+    assert sorted(map(id, cancelled)) == sorted(map(id, keeps))
+    assert not any("close" in keep.calls for keep in keeps)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="launches /bin/sh")
+def test_without_room_for_a_thread_the_target_does_not_run(monkeypatch, tmp_path, capfd):
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading, "_start_new_thread", refused)
+    assert main(["run", "-q", "-o", str(tmp_path / "x.wst"), "--", "touch", str(tmp_path / "ran")]) == 122
+    assert capfd.readouterr().err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
