@@ -66,9 +66,11 @@ def test_attributes_are_those_of_the_header() -> None:
         (errno.EPERM, errno.EACCES, 4, "0", "kernel.perf_event_paranoid is 4; sudo sysctl"),
         (errno.EPERM, errno.EPERM, 4, "4000000000", "a seccomp filter, that of a container"),
         (errno.EPERM, errno.EPERM, 2, "0", "a seccomp filter"),
+        (errno.EACCES, errno.EACCES, 2, "0", "a seccomp filter"),  # paranoid 2 leaves us our own processes
+        (errno.EACCES, errno.EINVAL, 2, "0", "by what is not known, possibly a seccomp filter; look for"),
         (errno.EPERM, errno.EPERM, 1, "0", "start the container with --cap-add PERFMON"),
         (errno.ENOSYS, errno.ENOSYS, 1, "0", "a seccomp filter"),
-        (errno.EACCES, errno.EINVAL, 1, "0", "by what is not known; look for a security module"),
+        (errno.EACCES, errno.EINVAL, 1, "0", "by what is not known, possibly a seccomp filter; look for a security mod"),
         (errno.EPERM, errno.EINVAL, 4, "4000000000", "by what is not known"),
         (errno.ENOENT, errno.EINVAL, 1, "0", "no page fault events"),
         (errno.EPERM, errno.ENOSYS, None, "0", "no page fault events"),
@@ -80,13 +82,23 @@ def test_what_a_refusal_means(
 ) -> None:
     """answer: what the system says to flags that no kernel knows; EINVAL is the kernel's own."""
     monkeypatch.setattr(perf.procfs, "setting", lambda path: paranoid)
-    monkeypatch.setattr(perf.procfs, "status", lambda pid: {"CapEff": capabilities})
+    monkeypatch.setattr(perf.procfs, "status", lambda pid: {"CapEff": capabilities, "Seccomp": "2"})
     monkeypatch.setattr(perf.libc, "syscall", lambda *arguments: -1)
     monkeypatch.setattr(perf.libc, "last_error", lambda: OSError(answer, os.strerror(answer)))
     refused = perf.refusal(OSError(number, os.strerror(number), "perf_event_open"))
     assert isinstance(refused, Unavailable)
     assert why in str(refused)
     assert "\n" not in str(refused)
+
+
+def test_paranoid_2_forbids_events_that_count_in_the_kernel_and_no_others(monkeypatch: Any) -> None:
+    monkeypatch.setattr(perf.procfs, "setting", lambda path: 2)
+    monkeypatch.setattr(perf.procfs, "status", lambda pid: {"CapEff": "0", "Seccomp": "0"})
+    monkeypatch.setattr(perf.libc, "syscall", lambda *arguments: -1)
+    monkeypatch.setattr(perf.libc, "last_error", lambda: OSError(errno.EINVAL, "flags"))
+    refused = OSError(errno.EACCES, os.strerror(errno.EACCES), "perf_event_open")
+    assert perf.refusal(refused, kernel=True).why == "kernel.perf_event_paranoid is 2"
+    assert perf.refusal(refused).why.endswith("by what is not known")
 
 
 def test_a_call_that_a_signal_interrupts_is_made_again(monkeypatch: Any) -> None:

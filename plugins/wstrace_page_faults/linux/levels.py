@@ -24,7 +24,7 @@ def allowed(pid: int, kernel: bool) -> Level:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM):
                 raise
-            refused = perf.refusal(error)
+            refused = perf.refusal(error, kernel=True)
             why = Level("user", f"{refused.why}: faults taken by kernel code are not shown", refused.remedy)
     os.close(perf.perf_event_open(Settings(kernel=False).attributes(MINOR, lost=False)[0], pid, -1))
     return why

@@ -97,6 +97,9 @@ _NUMBERS = {  # perf_event_open, membarrier
     "riscv64": (241, 283),
 }
 _MEMBARRIER_CMD_GLOBAL_EXPEDITED = 2
+#: from which perf_event_paranoid on a process without capabilities gets no event of its own that counts in the kernel,
+#: and none at all (the latter only where a distribution has patched its kernel: Debian, Ubuntu, Android)
+_PARANOID_KERNEL, _PARANOID_ALL = 2, 3
 _ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with either of them perf_event_paranoid does not matter
 _PROT_READ_WRITE, _MAP_SHARED = 3, 1
 
@@ -192,11 +195,18 @@ def filtered() -> OSError | None:
     if libc.syscall(_number(0), 0, 0, -1, -1, _NO_FLAGS) >= 0:
         return None
     error = libc.last_error()
-    return None if error.errno in (errno.EINVAL, errno.EACCES) else error  # EACCES: a Debian kernel at paranoid 3
+    if error.errno == errno.EACCES and (procfs.setting("kernel/perf_event_paranoid") or 0) >= _PARANOID_ALL:
+        return None
+    return None if error.errno == errno.EINVAL else error
 
 
-def refusal(error: OSError) -> Unavailable:
-    """What a refused perf_event_open on a process of our own means, and what lifts the refusal."""
+def refusal(error: OSError, *, kernel: bool = False) -> Unavailable:
+    """What a refused perf_event_open on a process of our own means, and what lifts the refusal.
+
+    Args:
+        error: of the call.
+        kernel: the event was to count in the kernel, too, which perf_event_paranoid = 2 forbids.
+    """
     paranoid = procfs.setting("kernel/perf_event_paranoid")
     if paranoid is None:
         return _no_events(error)
@@ -209,15 +219,17 @@ def refusal(error: OSError) -> Unavailable:
         return _no_events(error)
     if error.errno not in (errno.EACCES, errno.EPERM):
         return Unavailable(f"page faults cannot be recorded: {error.strerror}")
-    capabilities = int(procfs.status(os.getpid()).get("CapEff", "0"), 16)
-    if paranoid > 1 and not capabilities & _ENOUGH:
+    status = procfs.status(os.getpid())
+    capabilities = int(status.get("CapEff", "0"), 16)
+    if paranoid >= (_PARANOID_KERNEL if kernel else _PARANOID_ALL) and not capabilities & _ENOUGH:
         python = os.path.realpath(sys.executable)
         return Unavailable(
             f"kernel.perf_event_paranoid is {paranoid}",
             f"sudo sysctl kernel.perf_event_paranoid=1, or sudo setcap cap_perfmon+ep {python}",
         )
+    possibly = ", possibly a seccomp filter" if status.get("Seccomp") == "2" else ""
     return Unavailable(
-        f"perf_event_open is refused ({error.strerror}) although our rights are enough: by what is not known",
+        f"perf_event_open is refused ({error.strerror}) although our rights are enough: by what is not known{possibly}",
         "look for a security module (SELinux, AppArmor, lockdown) in the kernel's log: dmesg",
     )
 
