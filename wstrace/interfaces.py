@@ -207,7 +207,15 @@ class Resolver(abc.ABC):
 
     @abc.abstractmethod
     def resolve(
-        self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "", dev: int = 0, ino: int = 0
+        self,
+        file: str,
+        offsets: NDArray[Any],
+        *,
+        pid: int = 0,
+        build_id: str = "",
+        dev: int = 0,
+        ino: int = 0,
+        as_of_ns: int = 0,
     ) -> Sequence[Place]:
         """A Place for each offset.
 
@@ -218,6 +226,8 @@ class Resolver(abc.ABC):
             build_id: hex; a file on disk with another build-id is not used. "" = not known.
             dev, ino: of the file that was mapped; where the build-id is not known, another file that has its name by
                 now is not used. 0 = not known.
+            as_of_ns: the wall time at which a recorded trace ended; where the build-id is not known, a file that was
+                changed later is not used. 0 = not known, or it goes on.
         """
 
     def statistics(self) -> Mapping[str, int | float]:

@@ -87,6 +87,8 @@ class ImageFile:
             raise ImageError(f"{path} is no regular file")
         self.path = path
         self.size = status.st_size
+        #: wall time in ns of the last change: on Unix nobody can set it (st_ctime), on Windows st_ctime is the creation
+        self.changed_ns = status.st_mtime_ns if os.name == "nt" else status.st_ctime_ns
         #: distinguishes one content from another: device, inode, size, time of the last change in ns
         self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 

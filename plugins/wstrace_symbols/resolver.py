@@ -28,6 +28,7 @@ DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
 
 #: why a Place has no section or function, as Place.why tells it
 OTHER_FILE, UNREADABLE = "is not the file that was traced", "cannot be read"
+CHANGED = "has no build-id and was changed after the trace"
 NO_IMAGE, MANGLED = "is no ELF or PE file that can be believed", "has C++ names that could not be demangled"
 
 #: limit on images of which only the headers in a process are known
@@ -56,14 +57,22 @@ class ImageResolver(Resolver):
         self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
 
     def resolve(
-        self, file: str, offsets: NDArray[Any], *, pid: int = 0, build_id: str = "", dev: int = 0, ino: int = 0
+        self,
+        file: str,
+        offsets: NDArray[Any],
+        *,
+        pid: int = 0,
+        build_id: str = "",
+        dev: int = 0,
+        ino: int = 0,
+        as_of_ns: int = 0,
     ) -> Sequence[Place]:
         """A Place for each offset; of an unreadable file, with the module's name and the offset as the address."""
         offsets = np.ascontiguousarray(offsets, "<u8")
         module = module_name(file)
         with self._lock:
             self._counts["asked"] += len(offsets)
-            image = self._image(file, pid, build_id, (dev, ino))
+            image = self._image(file, pid, build_id, (dev, ino), as_of_ns)
             if isinstance(image, str):
                 return [Place(module, address=offset, why=image) for offset in offsets.tolist()]
             places = _explained(image.places(module, offsets))
@@ -78,7 +87,7 @@ class ImageResolver(Resolver):
         counts = {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
         return {**counts, "names_that_hang": cxx_names.lost} if cxx_names.lost else counts
 
-    def _image(self, file: str, pid: int, build_id: str, inode: tuple[int, int]) -> Image | str:
+    def _image(self, file: str, pid: int, build_id: str, inode: tuple[int, int], as_of_ns: int) -> Image | str:
         """The image that may be trusted for a file, or why there is none. Counts the reason."""
         known = self._images.build(build_id) if build_id else None
         path = path_of(file)
@@ -95,6 +104,9 @@ class ImageResolver(Resolver):
                 if not build_id and not is_inode(opened, inode):
                     self._counts["other_file"] += 1
                     return OTHER_FILE
+                if not build_id and 0 < as_of_ns < opened.changed_ns:  # an inode may be overwritten in place
+                    self._counts["changed"] += 1
+                    return CHANGED
                 image = self._read(opened, root)
         except ImageError:
             image = None

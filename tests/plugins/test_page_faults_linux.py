@@ -70,7 +70,7 @@ def test_attributes_are_those_of_the_header() -> None:
         (errno.EACCES, errno.EINVAL, 2, "0", "by what is not known, possibly a seccomp filter; look for"),
         (errno.EPERM, errno.EPERM, 1, "0", "start the container with --cap-add PERFMON"),
         (errno.ENOSYS, errno.ENOSYS, 1, "0", "a seccomp filter"),
-        (errno.EACCES, errno.EINVAL, 1, "0", "by what is not known, possibly a seccomp filter; look for a security mod"),
+        (errno.EACCES, errno.EINVAL, 1, "0", "by what is not known, possibly a seccomp filter; look for a security"),
         (errno.EPERM, errno.EINVAL, 4, "4000000000", "by what is not known"),
         (errno.ENOENT, errno.EINVAL, 1, "0", "no page fault events"),
         (errno.EPERM, errno.ENOSYS, None, "0", "no page fault events"),

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import numpy as np
@@ -298,6 +299,23 @@ def test_another_file_of_the_same_name_is_not_believed(built: Path, tmp_path: Pa
         assert resolver.resolve(__file__, offset)[0].why == "is no ELF or PE file that can be believed"
     assert not resolver.resolve(str(lib), offset, dev=mapped["dev"] + 1, ino=inode_of(lib)["ino"])[0].number
     assert resolver.statistics()["other_file"] == 2
+
+
+def test_a_file_that_was_overwritten_in_place_after_the_trace_is_not_believed(built: Path, tmp_path: Path) -> None:
+    """The same inode, and no build-id: the time of its last change tells."""
+    resolver, offset = ImageResolver(), np.array([0x1000], "u8")
+    lib = tmp_path / "lib"
+    shutil.copy(built / "no_build_id", lib)
+    mapped, ended = inode_of(lib), time.time_ns()
+    assert resolver.resolve(str(lib), offset, **mapped, as_of_ns=ended)[0].number
+    while time.time_ns() < ended + 20_000_000:  # a file's times are those of the kernel's last tick
+        time.sleep(0.001)
+    with lib.open("r+b") as file:
+        file.write((built / "pie").read_bytes())
+    assert inode_of(lib) == mapped
+    (place,) = resolver.resolve(str(lib), offset, **mapped, as_of_ns=ended)
+    assert (place.number, place.function, place.why) == (0, "", "has no build-id and was changed after the trace")
+    assert resolver.statistics()["changed"] == 1
 
 
 def test_a_file_with_more_symbols_than_are_read_says_so(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,12 @@ class Symbolizer:
         self._resolver = context.resolvers.get("sections")
         # A pid from a trace file may belong to any process by now.
         self._live = bool(context.targets) if live is None else live
+        self._info = context.info
         self.mappings = MappingTable()
+
+    def _as_of_ns(self) -> int:
+        info = self._info
+        return info.clock.wall(info.ended_ns) if info.recorded and info.ended_ns and not self._live else 0
 
     def learn(self, batch: Batch) -> bool:
         """Takes mapping and process batches; returns False for any other stream."""
@@ -151,7 +156,8 @@ class Symbolizer:
             first = {name: int(rows[name][part[0]]) for name in ("pid", *_FILE_KEYS)}
             index[where[part]] = len(places) + which
             places += self._resolve(path, asked, pid=first["pid"] if self._live else 0, dev=first["dev"],
-                                    ino=first["ino"], build_id=strings[first["build_id"]])  # fmt: skip
+                                    ino=first["ino"], build_id=strings[first["build_id"]],
+                                    as_of_ns=self._as_of_ns())  # fmt: skip
         return index, places
 
     def _resolve(self, path: str, offsets: NDArray[Any], **file: Any) -> Sequence[Place]:
