@@ -1,4 +1,4 @@
-"""The terminal: the summary at the end of a trace, one line a fault, a live line; and `report` for a trace file."""
+"""The terminal: the summary at the end of a trace, one line per fault, a live line; and `report` for a trace file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def wstrace_exporters() -> Sequence[type[Exporter]]:
-    """The console exporter."""
+    """Returns the console exporter."""
     from wstrace_console.console import Console
 
     return [Console]
@@ -21,7 +21,7 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
-    """`report`."""
+    """Returns the command `report`."""
     from wstrace.interfaces import Command
 
     return [Command("report", "Show who brought which pages, from a trace file.",

@@ -21,26 +21,26 @@ from wstrace_console.live import LiveFigures
 
 
 class Console(Exporter):
-    """Prints a summary at the end, or one line a fault as it comes.
+    """Prints a summary at the end, or one line per fault as it arrives.
 
     Args:
-        stream: where it prints, instead of `to` and `path`.
-        format: summary; lines = `VA PC owner via module` a fault; jsonl = a JSON object a fault.
+        stream: the stream to print to, instead of `to` and `path`.
+        format: summary; lines = `VA PC owner via module` per fault; jsonl = one JSON object per fault.
         to: stderr or stdout.
         path: a file instead.
-        by: the one table to show; "" = files, pairs, processes and threads.
-        top: rows of a table.
+        by: the only table to show; "" = files, pairs, processes and threads.
+        top: the number of rows per table.
         hard: only faults that read from disk.
         soft: only faults that did not.
         file: glob on the page's file.
         pid: only these processes.
         tid: only these threads.
-        start: seconds after the start of the trace at which the report begins.
-        end: seconds after the start of the trace at which it ends; 0 = never.
+        start: where the report begins, in seconds after the start of the trace.
+        end: where the report ends, in seconds after the start of the trace; 0 = never.
         json: the summary as one JSON object.
-        live: a line of figures while the trace runs; None = only where the target does not share the terminal.
-        quiet: only what was lost.
-        verbose: all figures of completeness, though nothing is missing.
+        live: a line of figures while the trace runs; None = only if the target does not share the terminal.
+        quiet: print only what was lost.
+        verbose: print all figures of completeness, even if nothing is missing.
     """
 
     name = "console"
@@ -83,7 +83,7 @@ class Console(Exporter):
 
     @property
     def broken(self) -> bool:
-        """The reader of its output went away (`| head`): nothing more will be shown."""
+        """Whether the reader of the output has gone away (`| head`); then nothing more is printed."""
         return self._output is not None and self._output.broken
 
     def start(self, context: Context) -> None:
@@ -136,7 +136,7 @@ class Console(Exporter):
             output.write(block)
 
     def tick(self) -> None:
-        """Draws the live line again, while there is a terminal."""
+        """Redraws the live line while there is a terminal."""
         if self._live is not None and not self._live.update():
             self._live = None
 
@@ -157,7 +157,7 @@ class Console(Exporter):
             output.close()
 
     def cancel(self, *, close: bool = True) -> None:
-        """Takes the live line away and prints nothing."""
+        """Removes the live line and prints nothing."""
         if self._live is not None:
             self._live.close()
             self._live = None
@@ -187,13 +187,13 @@ class Console(Exporter):
         output.show(*parts)
 
     def _tell_losses(self, output: Output) -> None:
-        """What was lost, and nothing when nothing was; beside lines that a program reads, on stderr."""
+        """Prints what was lost, if anything; to stderr when a program reads the output."""
         if self._format != "summary":
             output = Output.standard("stderr")
         output.write("".join(f"{line}\n" for line, _ in headline.losses(self._context.ledger, only_loss=True)))
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON takes it: its first lines, facts, ledger, counts; see docs/console.md."""
+        """The report for JSON: its first lines, facts, ledger, counts; see docs/console.md."""
         info, ledger = self._context.info, self._context.ledger
         summary = self.summary.as_dict(self._top)
         if self._by in get_args(By):
@@ -217,5 +217,5 @@ class Console(Exporter):
         return found
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: forgets output and live line without writing."""
+        """In a forked child: drops the output and the live line without writing."""
         self._output = self._live = None

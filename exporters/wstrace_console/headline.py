@@ -1,4 +1,4 @@
-"""The first lines of a report: the answer, how complete it is, what stood in the way, what was lost."""
+"""The first lines of a report: the answer, how complete it is, what prevented more, and what was lost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from wstrace.schema import PAGE_FAULT
 from wstrace.text import base_name, duration, number, plural, printable, size
 from wstrace.trace_info import TraceInfo
 
-#: ledger rows that the second line already tells
+#: Rows of the ledger that are already in the second line.
 _TOLD = {"counted", "recorded", "sampled", "unaccounted"}
 NAME_LIMIT = 60
-#: files whose missing names are told one by one
+#: The number of files whose missing names are listed singly.
 _MOST_REASONS = 3
 #: from one fault in so many on, faults at addresses without a known mapping are told in line 2
 _NAMELESS_SHARE = 100
@@ -30,10 +30,10 @@ def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:
     """Line 1: `peak 412.6 MiB resident; 96,113 faults, 214 from disk; most in libtorch_cpu.so`.
 
     Args:
-        summary: what passed the filter.
-        info: what is known of the trace.
-        filter: what it was counted under.
-        seen: faults before the filter.
+        summary: the counts of what passed the filter.
+        info: the description of the trace.
+        filter: the filter that was applied.
+        seen: the number of faults before the filter.
     """
     if only_snapshots(summary, info, seen):
         return _held(summary, info)
@@ -51,7 +51,7 @@ def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:
 
 
 def _peak(summary: Summary, info: TraceInfo) -> str:
-    """The most that one process had in memory. A snapshot is a lower bound of it: short programs end unsampled."""
+    """The largest resident size of any one process. A snapshot is a lower bound: short programs end unsampled."""
     usage = info.usage
     peak, at_least, pid = usage.peak_resident_bytes or 0, usage.peak_sampled, usage.peak_pid
     owner = summary.name_of(pid) if pid is not None else ""
@@ -88,7 +88,7 @@ def _held(summary: Summary, info: TraceInfo) -> str:
 
 
 def nothing(summary: Summary, filter: Filter, seen: int) -> str:  # noqa: A002
-    """Why there is no table: what the filter asks for and the trace has not; "" where there is something."""
+    """Why there is no table: the filter selects something that the trace lacks; "" if there are rows."""
     if summary.total or not seen or not filter:
         return ""
     if hint := filter.nearest_file:
@@ -99,7 +99,7 @@ def nothing(summary: Summary, filter: Filter, seen: int) -> str:  # noqa: A002
 
 
 def _asker(summary: Summary, file: str) -> str:
-    """Of `[heap]`, `[anon]` ...: who asked for the most of it says more than its name."""
+    """For `[heap]`, `[anon]` ...: the module that requested most of it, which says more than the label."""
     if not file.startswith("[") or file == UNKNOWN:
         return ""
     pair = next((row.key for row in summary.top("pair", 100) if row.key[0] == file), ())
@@ -107,7 +107,7 @@ def _asker(summary: Summary, file: str) -> str:
 
 
 def counters(summary: Summary, info: TraceInfo) -> bool:
-    """Whether the system gave counts only: no address, no instruction, no thread."""
+    """Whether the system provided counts only: no address, no instruction, no thread."""
     return info.level_name == "counters" and not summary.total
 
 
@@ -126,9 +126,9 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
     """Line 2: `complete: 96,113 faults recorded = counted, 0 lost`, or the sum that shows what is missing; the time.
 
     Args:
-        summary, info, ledger: of the trace.
-        seen: faults before any filter.
-        full: all figures, though nothing is missing.
+        summary, info, ledger: those of the trace.
+        seen: the number of faults before any filter.
+        full: include all figures even if nothing is missing.
     """
     usage, counted = info.usage.faults, ledger.get("counted")
     hidden = max(usage - counted, 0) if usage and counted else 0
@@ -172,7 +172,7 @@ def _sum(terms: list[tuple[str, int]], counted: int, info: TraceInfo) -> str:
 
 
 def _when_resident(summary: Summary, info: TraceInfo) -> list[str]:
-    """Of which process and of when the resident pages are."""
+    """The process and the time of the resident pages."""
     parts = []
     if info.final_snapshot is not None:
         whose = "its" if info.exit_code is not None else "the trace's"
@@ -190,7 +190,7 @@ def _when_resident(summary: Summary, info: TraceInfo) -> list[str]:
 
 
 def _not_visible(info: TraceInfo, hidden: int) -> list[str]:
-    """What the trace cannot show: how much more the system accounts than was counted, and the sources' reasons."""
+    """What the trace cannot show: by how much the system's account exceeds the counts, and the sources' reasons."""
     reasons = [printable(reason, 2 * NAME_LIMIT) for reason in info.notes]
     count = number(hidden) if hidden else ""
     if not count:
@@ -218,7 +218,7 @@ def _nameless(ledger: Ledger, recorded: int) -> list[str]:
 
 
 def obstacle(info: TraceInfo) -> str:
-    """Line 3 at a lesser level: `level counters: why; to lift it: command`; "" at the full one."""
+    """Line 3 at a lower level: `level counters: why; to lift it: command`; "" at the full level."""
     level = info.level
     if level is None or level.name == "full":
         return ""
@@ -228,7 +228,7 @@ def obstacle(info: TraceInfo) -> str:
 
 
 def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]:
-    """(line, is it loss?) for each non-zero row of the ledger that line 2 does not tell; losses first."""
+    """(line, whether it is a loss) for each non-zero row of the ledger that is not in line 2; losses first."""
     found = []
     for stage, who, n in ledger.rows():
         lost, words = ledger.is_loss(stage), printable(ledger.words(stage), 2 * NAME_LIMIT)
@@ -239,7 +239,7 @@ def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]
 
 
 def unnamed(places: PlaceCounts) -> list[str]:
-    """A line of how many faults have no name in a table by section or function, and why: the most first."""
+    """A line with the number of faults without a name in a table by section or function, and why; the most first."""
     found = sorted(places.unnamed.items(), key=lambda item: (-item[1], item[0]))
     if not found:
         return []
@@ -252,7 +252,7 @@ def unnamed(places: PlaceCounts) -> list[str]:
 
 
 def next_step(summary: Summary, info: TraceInfo) -> str:
-    """The last line of a live trace: where it is kept and what to type next, or how to keep it."""
+    """The last line of a live trace: where it is saved and what to type next, or how to save it."""
     if info.incomplete:
         return f"output incomplete: {printable(info.incomplete, 4 * NAME_LIMIT)}"
     if not info.saved:

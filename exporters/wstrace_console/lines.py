@@ -1,4 +1,4 @@
-"""One line a fault: `VA PC owner via module` as text, or a JSON object."""
+"""One line per fault: `VA PC owner via module` as text, or a JSON object."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from wstrace.schema import (
 )
 from wstrace.text import printable, well_formed
 
-#: keys of a JSON line that are put together of several columns, or of bits
+#: Keys of a JSON line that are combined from several columns, or from bits.
 _MADE = frozenset(("major", "kernel", "access", "observer", "owner", "via"))
 #: columns that stand at a place of their own in a JSON line, or behind the keys above: `owner` and `via` tell mappings
 _PLACED = frozenset(("time_ns", "pid", "tid", "va", "pc", "flags", "kind", "mapping", "pc_mapping"))
 
-#: rows that are turned into text at once: bounds the memory of a large batch
+#: The number of rows that become text at once, which bounds the memory for a large batch.
 ROWS = 8192
 
 
@@ -76,7 +76,7 @@ def _fault(row: dict[str, Any], batch: Batch, others: Iterable[Column]) -> dict[
 
 
 def _value(column: Column, number: int, batch: Batch) -> int | str:
-    """A column's number as a JSON line has it, by what the column means."""
+    """The value of a column in a JSON line, by the column's meaning."""
     if column.semantic == "addr":
         return f"{number:#x}"
     if column.semantic == "str":
@@ -85,12 +85,12 @@ def _value(column: Column, number: int, batch: Batch) -> int | str:
 
 
 def text_of(place: Place | str) -> str:
-    """A place for people and other programs: one line, well-formed."""
+    """The text of a place for people and other programs: one line, well-formed."""
     return printable(str(place))
 
 
 def json_of(place: Place | str) -> Mapping[str, Any]:
-    """A place's own keys in a JSON line: module, section, number, address (hex) as far as known."""
+    """The keys of a place in a JSON line: module, section, number, address (hex) as far as known."""
     if isinstance(place, str):
         return {"module": well_formed(place)}
     found: dict[str, Any] = {"module": well_formed(place.module), "address": f"{place.address:#x}"}
@@ -102,7 +102,7 @@ def json_of(place: Place | str) -> Mapping[str, Any]:
 
 
 def _json(place: Place | str) -> str:
-    """JSON in ASCII: control characters of the upper half and bidirectional marks are escapes in it too."""
+    """JSON in ASCII: C1 control characters and bidirectional marks are escaped as well."""
     return json.dumps(json_of(place), separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""The live figures of a trace: faults a second, resident memory, loss; drawn at most twice a second."""
+"""The live figures of a trace: faults per second, resident memory, loss; drawn at most twice a second."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LiveFigures:
 
     Args:
         output: a terminal.
-        summary, ledger: what is shown.
-        pids: whose resident memory is shown.
+        summary, ledger: the counts to show.
+        pids: the processes whose resident memory is shown.
     """
 
     def __init__(self, output: Output, summary: Summary, ledger: Ledger, pids: list[int]) -> None:
@@ -29,7 +29,7 @@ class LiveFigures:
         self._line = LiveLine(output)
 
     def update(self) -> bool:
-        """Draws it again when half a second has passed. False when the terminal is gone."""
+        """Redraws the line if half a second has passed. Returns False when the terminal is gone."""
         now = time.monotonic()
         if now - self._drawn < REDRAW_SECONDS:
             return True
@@ -51,12 +51,12 @@ class LiveFigures:
         return "  ".join(parts)
 
     def close(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         self._line.close()
 
 
 def resident_bytes(pids: list[int]) -> int:
-    """Bytes in memory of those processes now, 0 where the system does not tell."""
+    """The bytes of these processes in memory now; 0 where the system does not say."""
     import psutil
 
     total = 0

@@ -1,4 +1,4 @@
-"""The tables of a report, made of a Summary."""
+"""Builds the tables of a report from a Summary."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TITLES: dict[str, str] = {
 def tables(
     summary: Summary, info: TraceInfo, *, by: str, top: int, places: PlaceCounts | None, pids: Sequence[int] = ()
 ) -> Iterator[TextTable]:
-    """The tables to show: those of `by`, or files, pairs, processes and threads as far as they tell anything.
+    """The tables to show: the one of `by`, or those of files, pairs, processes and threads that have something to say.
 
     Args:
-        summary, info: what was counted.
-        by: one table; "" = all.
-        top: rows of a table.
-        places: counts by section or function, instead of the summary's.
-        pids: the processes that were asked for; () = all.
+        summary, info: the counts and the description of the trace.
+        by: the only table to show; "" = all.
+        top: the number of rows per table.
+        places: the counts by section or function, replacing the summary's.
+        pids: the processes that the user selected; () = all.
     """
     held = _Held(summary, info, pids)
     if counters(summary, info) or (places is None and not by and only_snapshots(summary, info, summary.total)):
@@ -53,7 +53,7 @@ def tables(
 
 
 def _who(summary: Summary, top: int) -> Iterator[TextTable]:
-    """Processes and threads: not where there is but one, and no threads where each is its process."""
+    """Processes and threads: omitted if there is only one, and threads also if each is its process."""
     threads = summary.top("thread", None)
     if summary.count("process") > 1:
         yield fault_table(summary, "process", top)
@@ -62,7 +62,7 @@ def _who(summary: Summary, top: int) -> Iterator[TextTable]:
 
 
 class _Held:
-    """The column of pages that are still in memory: whose they are, and what is known of the other processes'."""
+    """The column of pages that are still in memory: which processes it covers, and whether the others are known."""
 
     def __init__(self, summary: Summary, info: TraceInfo, pids: Sequence[int]) -> None:
         known, traced = summary.snapshots, len(pids) or summary.processes
@@ -75,12 +75,12 @@ class _Held:
             self.head = f"resident in {number(len(known))} of {number(traced)} processes"
 
     def cell(self, pages: int) -> str:
-        """Pages as a size; what none of the processes with a snapshot has, another may have: not known."""
+        """Pages as a size. Pages that no process with a snapshot has may be in another one, so they are not known."""
         return _pages(pages, self._info) if pages or self.complete else "-"
 
 
 def fault_table(summary: Summary, by: By, top: int) -> TextTable:
-    """Faults, those from disk where there are any, and their share."""
+    """Faults, faults from disk if there are any, and the share of each row."""
     rows = summary.top(by, top)
     disk = summary.major > 0
     heads = ["faults", "from disk"] if disk else ["faults"]
@@ -89,7 +89,7 @@ def fault_table(summary: Summary, by: By, top: int) -> TextTable:
 
 
 def file_table(summary: Summary, held: _Held, top: int) -> TextTable:
-    """Faults by file, beside the pages that are still in memory where a snapshot tells them."""
+    """Faults by file, with the pages that are still in memory if there is a snapshot."""
     if not summary.resident():
         return fault_table(summary, "file", top)
     pages: dict[str, int] = {}
@@ -100,7 +100,7 @@ def file_table(summary: Summary, held: _Held, top: int) -> TextTable:
 
 
 def place_table(places: PlaceCounts, held: _Held, top: int) -> TextTable:
-    """Faults by section, beside the pages that are still in memory where a snapshot tells, or by function."""
+    """Faults by section, with the pages that are still in memory if there is a snapshot; or faults by function."""
     brought = {label: (minor + major, major) for label, (minor, major) in places.faults().items()}
     return _beside(TITLES[places.by], brought, places.resident(), held, top)
 
@@ -121,7 +121,7 @@ def _beside(
 
 
 def resident_table(summary: Summary, info: TraceInfo, top: int) -> TextTable:
-    """Resident pages by file: what there is where the system tells no addresses."""
+    """Resident pages by file, for systems that report no fault addresses."""
     return _page_table("resident", summary.resident(), info, top)
 
 
@@ -139,13 +139,13 @@ def _page_table(head: str, rows: Sequence[tuple[str, str, int]], info: TraceInfo
 def shares_table(
     title: str, heads: Sequence[str], rows: Sequence[tuple[Sequence[str], float, float, str]], *, total: int
 ) -> TextTable:
-    """A table of numbers, shares and bars with the names at the end; the rows with the most stand out.
+    """A table of numbers, shares and bars with the names at the end; the rows with the most are highlighted.
 
     Args:
         title: what the names are: `file of the page`.
-        heads: of the numbers.
-        rows: (numbers as text, value that the bar shows, share 0..1, name) each.
-        total: how many rows there are, shown or not.
+        heads: the headings of the numbers.
+        rows: (numbers as text, value of the bar, share 0..1, name) per row.
+        total: the number of rows, shown or not.
     """
     most = max((value for _, value, _, _ in rows), default=0)
     columns = [*(Column(head) for head in [*heads, "share"]), Column("", "bar"), Column(title, "name")]
@@ -157,7 +157,7 @@ def shares_table(
 
 
 def _pages(n: int, info: TraceInfo) -> str:
-    """Pages as a size, where the page size is known."""
+    """Pages as a size if the page size is known."""
     page_size = info.page_size
     return size(n * page_size) if page_size else f"{n:,} pages"
 
@@ -167,7 +167,7 @@ def _faults(total: int, major: int, *, disk: bool) -> list[str]:
 
 
 def _name(by: By, row: Row) -> str:
-    """The row's name for people: files of pairs by their last part."""
+    """The row's name for people; the files of pairs are shortened to their last part."""
     if by == "pair" and len(row.key) == 2:
         return f"{base_name(str(row.key[0]))}  by  {row.key[1]}"
     if by == "thread" and len(row.key) == 3 and row.key[1] != row.key[2]:
@@ -176,7 +176,7 @@ def _name(by: By, row: Row) -> str:
 
 
 def _length(summary: Summary, by: By, rows: Sequence[Row], top: int) -> int:
-    """How many rows the whole table has; modules of one name are one row, so these are counted by looking."""
+    """The number of rows in the whole table. Modules with the same name share a row, so all of them are counted."""
     if len(rows) < top:
         return len(rows)
     return len(summary.top(by, None)) if by in ("module", "pair") else summary.count(by)

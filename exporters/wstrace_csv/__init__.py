@@ -10,5 +10,5 @@ from wstrace.interfaces import Format
 
 @hookimpl
 def wstrace_formats() -> Sequence[Format]:
-    """Comma-separated values."""
+    """Returns the format for comma-separated values."""
     return [Format("csv", (".csv",), "rows as comma-separated values", "wstrace_csv.writer:write", "rows", "read_csv")]

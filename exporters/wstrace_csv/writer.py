@@ -1,4 +1,4 @@
-"""Rows as RFC 4180 text: numbers bare, names quoted, what is not known empty."""
+"""Rows as RFC 4180 text: numbers bare, names quoted, unknown values empty."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(
     start: int | None = None,
     end: int | None = None,
 ) -> int:
-    """Writes a header and a line for each row; gives their number."""
+    """Writes a header and one line per row; returns the number of rows."""
     batches = trace.batches(stream, columns, start, end)
     known = batches.columns
     file.write((",".join(cell(column.name) for column in known) + "\n").encode())
@@ -42,7 +42,7 @@ def write(
 
 
 def lines(batch: Batch, columns: Sequence[Column], strings: Dictionary) -> Iterator[bytes]:
-    """The rows of a batch, some thousands at a time."""
+    """The rows of a batch as text, some thousands at a time."""
     names = {column.name: names_of(column, strings) for column in columns}
     for start in range(0, len(batch), _ROWS):
         part = batch.take(slice(start, start + _ROWS))
@@ -55,18 +55,18 @@ def cell(text: str) -> str:
 
 
 class _Cells:
-    """A column's cells as text: of each row an index into the distinct ones.
+    """The cells of a column as text: for each row an index into the distinct cells.
 
     Args:
         texts: the distinct cells, in UTF-8.
-        index: which of them each row has, shape (n,).
+        index: the index of each row's cell, shape (n,).
     """
 
     def __init__(self, texts: list[bytes], index: NDArray[np.intp]) -> None:
         self._texts, self._index = texts, index
 
     def width(self, rows: slice) -> int:
-        """Bytes of the widest cell of these rows."""
+        """The bytes of the widest cell of these rows."""
         return max((len(self._texts[code]) for code in distinct(self._index[rows]).tolist()), default=0)
 
     def padded(self, rows: slice) -> NDArray[np.uint8]:
@@ -79,13 +79,13 @@ class _Cells:
 
 
 class _Numbers:
-    """A column's numbers in decimal digits."""
+    """The cells of a column of numbers, in decimal digits."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._values = values
 
     def width(self, rows: slice) -> int:
-        """More bytes than its cells have."""
+        """An upper bound on the bytes of the widest cell."""
         return 24
 
     def padded(self, rows: slice) -> NDArray[np.uint8]:
@@ -105,7 +105,7 @@ def _cells(batch: Batch, column: Column, names: list[str] | None) -> _Cells | _N
 
 
 def _lines(cells: Sequence[_Cells | _Numbers], rows: int) -> Iterator[bytes]:
-    """The text of rows; where a cell is so wide that they take too much room, of each half of them."""
+    """The text of the rows. If a wide cell makes them too large, each half is converted on its own."""
     waiting = [slice(0, rows)]
     while waiting:
         part = waiting.pop()
@@ -123,7 +123,7 @@ def _lines(cells: Sequence[_Cells | _Numbers], rows: int) -> Iterator[bytes]:
 
 
 def _groups() -> NDArray[np.uint32]:
-    """The text of four digits, as 4 bytes each: 0000 to 9999 with their zeros, then without them, then with one."""
+    """The text of all four-digit groups, 4 bytes each: 0000 to 9999 with leading zeros, without them, and with one."""
     texts = [f"{n:04}" for n in range(10_000)] + [str(n or "") for n in range(10_000)] + [str(n) for n in range(10_000)]
     padded = "".join(text.rjust(4, "\xff") for text in texts).encode("latin-1")
     found: NDArray[np.uint32] = np.frombuffer(padded, "<u4")
@@ -134,13 +134,14 @@ _GROUPS = _groups()
 
 
 def digits(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Integers in decimal, each row padded with _PAD on the left, u8, shape (n, width)."""
+    """Integers as decimal digits, each row padded with _PAD on the left, u8, shape (n, width)."""
     if not len(values):
         return np.empty((0, 0), np.uint8)
     negative = values < 0 if values.dtype.kind == "i" else None
     left = values.astype(np.uint64)
     if negative is not None:
-        left = np.where(negative, np.uint64(0) - left, left)  # also of the least one, which has no positive of its own
+        # This holds for the smallest integer too, which has no positive counterpart.
+        left = np.where(negative, np.uint64(0) - left, left)
     groups = (len(str(int(left.max()))) + 3) // 4
     text = np.empty((len(values), groups), "<u4")
     for at in range(groups - 1, -1, -1):

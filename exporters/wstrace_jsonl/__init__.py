@@ -10,6 +10,6 @@ from wstrace.interfaces import Format
 
 @hookimpl
 def wstrace_formats() -> Sequence[Format]:
-    """JSON lines."""
+    """Returns the format for JSON lines."""
     suffixes = (".jsonl", ".ndjson")
     return [Format("jsonl", suffixes, "rows as JSON lines", "wstrace_jsonl.writer:write", "rows", "read_json")]

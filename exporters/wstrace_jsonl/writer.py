@@ -1,4 +1,4 @@
-"""Rows as JSON objects. The keys are the columns; what is not known is null."""
+"""Rows as JSON objects. The keys are the columns; unknown values are null."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wstrace.schema import Column
 from wstrace.text import json_line
 from wstrace.trace import Trace
 
-#: rows that are turned into text at once: bounds the memory
+#: The number of rows that become text at once, which bounds the memory.
 _ROWS = 65_536
 
 
@@ -23,7 +23,7 @@ def write(
     start: int | None = None,
     end: int | None = None,
 ) -> int:
-    """Writes an object for each row; gives their number."""
+    """Writes one object per row; returns the number of rows."""
     batches = trace.batches(stream, columns, start, end)
     known = batches.columns
     rows = 0
@@ -35,7 +35,7 @@ def write(
 
 
 def lines(batch: Batch, columns: Sequence[Column], strings: Dictionary) -> str:
-    """The rows of a batch."""
+    """The rows of a batch as text."""
     values = [_values(batch, column, strings) for column in columns]
     return "".join("{" + ",".join(row) + "}\n" for row in zip(*values, strict=True))
 

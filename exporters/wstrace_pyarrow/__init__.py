@@ -1,4 +1,4 @@
-"""The formats `.parquet` and `.arrow`: the rows of one stream as columns, by pyarrow (wstrace[convert])."""
+"""The formats `.parquet` and `.arrow`: the rows of one stream as columns, written by pyarrow (wstrace[convert])."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wstrace.interfaces import Format
 
 @hookimpl
 def wstrace_formats() -> Sequence[Format]:
-    """Parquet, and Arrow's own file format."""
+    """Returns the formats for Parquet and for Arrow's own files."""
     parquet, arrow = (f"wstrace_pyarrow.writer:write_{name}" for name in ("parquet", "arrow"))
     return [
         Format("parquet", (".parquet",), "rows as Parquet, compressed", parquet, "rows", "read_parquet"),

@@ -1,4 +1,4 @@
-"""Rows as Parquet and Arrow IPC, one batch at a time; names are dictionaries of texts."""
+"""Writes rows as Parquet or Arrow IPC, one batch at a time; names become dictionary columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_parquet(
     start: int | None = None,
     end: int | None = None,
 ) -> int:
-    """Writes Parquet, compressed with zstd; gives the number of rows."""
+    """Writes Parquet, compressed with zstd; returns the number of rows."""
     reader = pyarrow().RecordBatchReader.from_stream(trace.batches(stream, columns, start, end))
     from pyarrow import parquet
 
@@ -43,7 +43,7 @@ def write_arrow(
     start: int | None = None,
     end: int | None = None,
 ) -> int:
-    """Writes an Arrow IPC file; gives the number of rows."""
+    """Writes an Arrow IPC file; returns the number of rows."""
     arrow = pyarrow()
     reader = arrow.RecordBatchReader.from_stream(trace.batches(stream, columns, start, end))
     options = arrow.ipc.IpcWriteOptions(unify_dictionaries=False)

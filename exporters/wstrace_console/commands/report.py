@@ -39,7 +39,7 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
     from wstrace_console.console import Console
 
     console = Console(to="stdout", format=format_, by=by or "", file=glob, **options)  # type: ignore[arg-type]
-    source = Spec("replay", {"path": list(files)})  # a list, not text to be parsed: a path may hold commas
+    source = Spec("replay", {"path": list(files)})  # A list is not parsed as text, so a path may contain commas.
     session = Session(sources=[source], exporters=[console], record=False, patience=UNLIMITED)
     with session:
         while not session.wait(0.1):

@@ -1,1 +1,1 @@
-"""The trace file's format: how bytes lie in it. Imports no other room of this package."""
+"""The format of the trace file: the layout of its bytes. It imports no other part of this package."""

@@ -1,4 +1,4 @@
-"""COL: one column as `[type, chain, codec, raw_len, bin]`, from a numpy array and back."""
+"""COL: converts one column between `[type, chain, codec, raw_len, bin]` and a numpy array."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from wstrace.schema import DTYPES
 from wstrace_msgpack.format.layout import FrameError, Limits
 from wstrace_msgpack.format.values import Body
 
-#: numpy dtype string -> column type
+#: numpy dtype string -> column type.
 TYPES = {dtype: name for name, dtype in DTYPES.items()}
-#: columns whose neighbours differ by little: 5 instead of 7 bytes per record on real captures
+#: Columns whose neighbours differ by little; with delta 5 instead of 7 bytes per record on real captures.
 DELTA = frozenset({"time_ns", "va", "start", "end", "id"})
-#: filter `shuffle`: behind delta, the high bytes of times are zeros. On a real capture it makes a record 8 % smaller at
-#: no cost of time, neither to write nor to read; addresses became 0.4 % smaller and took longer to read
+#: The filter `shuffle`: behind delta, the high bytes of times are zeros. On a real capture it makes a record 8 %
+#: smaller and costs no time, neither to write nor to read. Addresses became only 0.4 % smaller and took longer to read.
 SHUFFLED = frozenset({"time_ns"})
-_SMALL = 64  # bytes below which a codec only adds its own head
+_SMALL = 64  # Below this many bytes, a codec would only add its own header.
 
 
-@functools.cache  # a failed import is searched for again each time: half a millisecond a column
+@functools.cache  # Python searches again for a module that is missing: half a millisecond per column.
 def zstd() -> Any:
     """The zstd module: the standard library's from Python 3.14 on, its backport before."""
     try:
@@ -37,13 +37,13 @@ def zstd() -> Any:
 def encode(
     array: NDArray[Any], *, delta: bool = False, shuffle: bool = False, level: int = 1, codec: str = "zstd"
 ) -> list[Any]:
-    """The COL of an array of u8, u16, u32, u64 or i64.
+    """Encodes an array of u8, u16, u32, u64 or i64 as a COL.
 
     Args:
         array: shape (n,).
         delta: store differences of neighbours, wrapping.
         shuffle: store the first bytes of all values, then the second ones, and so on.
-        level: of the codec.
+        level: the level of the codec.
         codec: "zstd", "zlib" or "none".
     """
     kind = TYPES[array.dtype.newbyteorder("<").str]
@@ -72,17 +72,18 @@ def encode(
 
 
 def _shuffled(array: NDArray[Any]) -> NDArray[Any]:
-    """The bytes of the values as planes, u8, shape (width, n): all lowest bytes first."""
+    """The bytes of the values as planes, u8, shape (width, n): the lowest bytes come first."""
     width, n = array.itemsize, len(array)
     planes, of_values = np.zeros((width, n), "|u1"), array.view("|u1").reshape(n, width)
     used = (int(array.max()).bit_length() + 7) // 8 if array.dtype.kind == "u" else width
-    for k in range(used):  # the planes above are zeros already: a third of the time for times
+    # The planes above are zeros already; skipping them, columns of times take a third of the time.
+    for k in range(used):
         planes[k] = of_values[:, k]
     return planes
 
 
 def _unshuffled(raw: NDArray[Any], width: int) -> NDArray[Any]:
-    """The reverse: u8, shape (n * width,)."""
+    """The reverse of _shuffled: u8, shape (n * width,)."""
     planes = raw.reshape(width, -1)
     of_values = np.zeros((planes.shape[1], width), "|u1")
     for k, plane in enumerate(planes):
@@ -102,7 +103,7 @@ PACKING = Packing()
 
 
 def encode_all(columns: Mapping[str, NDArray[Any]], packing: Packing = PACKING) -> dict[str, list[Any]]:
-    """The `c` of a body: each column under its name."""
+    """The `c` of a body: each encoded column under its name."""
     level, shuffle = packing
     return {
         name: encode(array, delta=name in DELTA, shuffle=shuffle and name in SHUFFLED, level=level)
@@ -111,10 +112,10 @@ def encode_all(columns: Mapping[str, NDArray[Any]], packing: Packing = PACKING) 
 
 
 def decode(body: Body, n: int) -> NDArray[Any] | None:
-    """The column that stands at the cursor, n values; None when its type, chain or codec is not known here.
+    """Decodes the column at the cursor, n values; None when its type, chain or codec is unknown.
 
     Raises:
-        FrameError: a length that is not n x width, a codec that fails or gives another length, a limit.
+        FrameError: the length is not n x width, the codec fails or returns another length, or a limit is exceeded.
     """
     parts = body.array(64)
     if parts < 5:
@@ -149,7 +150,7 @@ class _Chain(NamedTuple):
 
 
 def _chain(body: Body) -> _Chain | None:
-    """The chain that stands at the cursor; None when this reader does not know all of it, or not in that order."""
+    """The chain at the cursor; None when this reader does not know all of its filters, or not in that order."""
     known, chain = True, _Chain()
     for _ in range(body.array(16)):
         parts = body.array(16)
@@ -197,7 +198,7 @@ def _unzstd(packed: bytes, raw_len: int, limits: Limits) -> bytes:
     try:
         if module.get_frame_info(packed).decompressed_size != raw_len:
             raise FrameError("a zstd column that does not declare its size")
-        # a decompressor of its own: two threads in one corrupt each other
+        # Each call has its own decompressor: two threads in the same one corrupt each other's data.
         decompressor = module.ZstdDecompressor(
             options={module.DecompressionParameter.window_log_max: limits.zstd_window_log}
         )

@@ -1,4 +1,4 @@
-"""Bodies of frames: what the writer packs and the reader unpacks, one pair a kind."""
+"""Bodies of frames: what the writer packs and the reader unpacks, one pair of functions per kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wstrace_msgpack.format.layout import FEATURES, LIMITS, VERSION, FrameError,
 from wstrace_msgpack.format.values import Body, packb, text
 
 MAX_TIME, _U32 = (1 << 64) - 1, (1 << 32) - 1
-#: bytes of a body's start in which stream, n and t are looked for before all of it is read
+#: The bytes at a body's start that are searched for stream, n and t before the whole body is read.
 PEEK_BYTES = 512
 
 
@@ -22,12 +22,12 @@ PEEK_BYTES = 512
 
 
 def schema_rows(schema: Schema) -> list[list[str]]:
-    """[[column, type, semantic]...] of a stream's stored columns: how it is announced."""
+    """[[column, type, semantic]...] of a stream's stored columns, as a file announces it."""
     return [[column.name, column.type, column.semantic] for column in schema.columns if not column.derived]
 
 
 def pack_strings(base: int, names: list[str]) -> bytes:
-    """STRINGS: names base, base + 1, ..."""
+    """STRINGS: the names with the codes base, base + 1, ..."""
     return packb({"base": base, "s": [text(name) for name in names]})
 
 
@@ -39,14 +39,14 @@ def pack_mappings(n: int, columns: Mapping[str, NDArray[Any]], packing: col.Pack
 def pack_events(
     stream: str, n: int, t: tuple[int, int], lost: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing
 ) -> bytes:
-    """EVENTS: n rows of a stream, the window they speak of, and what the kernel dropped before them."""
+    """EVENTS: n rows of a stream, the time window that they cover, and what the kernel dropped before them."""
     return packb({"s": stream, "n": n, "t": list(t), "lost": lost, "c": col.encode_all(columns, packing)})
 
 
 def pack_snapshot(
     header: Mapping[str, Any], n: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing
 ) -> bytes:
-    """SNAPSHOT: n runs of pages; header holds s, snap, part, last, pid, t, pages."""
+    """SNAPSHOT: n runs of pages; the header holds s, snap, part, last, pid, t, pages."""
     return packb({**header, "n": n, "c": col.encode_all(columns, packing)})
 
 
@@ -55,7 +55,7 @@ def pack_snapshot(
 
 @dataclass(slots=True)
 class Header:
-    """HEADER: what a part says of itself."""
+    """HEADER: a part's description of itself."""
 
     version: tuple[int, int] = VERSION
     need: list[str] = field(default_factory=list)
@@ -72,14 +72,14 @@ class Header:
     schema: dict[str, list[list[str]]] = field(default_factory=dict)
 
     def refused(self) -> str:
-        """Why this reader must not read the file, or ""."""
+        """The reason why this reader must not read the file, or ""."""
         if self.version[0] > VERSION[0]:
             return f"its format is version {self.version[0]}, this wstrace reads {VERSION[0]}"
         unknown = [name for name in self.need if name not in FEATURES]
         return f"it needs features that this wstrace lacks: {', '.join(unknown)}" if unknown else ""
 
     def pack(self) -> bytes:
-        """The body."""
+        """The body as bytes."""
         values = {name: getattr(self, name) for name in self.__slots__ if name != "version"}
         command, room = [], 64 << 10
         for argument in self.command:
@@ -89,7 +89,7 @@ class Header:
 
 
 def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
-    """The header. Raises FrameError."""
+    """Reads the header. Raises FrameError."""
     body, header = Body(data, limits), Header()
     for key in body.map():
         if key == "v":
@@ -117,7 +117,7 @@ def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
 
 
 def announced_rows(value: Any) -> dict[str, list[list[str]]]:
-    """{stream: [[column, type, semantic]...]} of a value that may be anything; what has another shape is left out."""
+    """{stream: [[column, type, semantic]...]} from a value that may be anything; malformed parts are left out."""
     if not isinstance(value, dict):
         return {}
     return {
@@ -143,7 +143,7 @@ def unpack_strings(data: Any, limits: Limits = LIMITS) -> tuple[int, list[str]]:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of an EVENTS, SNAPSHOT or MAPPINGS frame. Columns nobody asked for are not decoded.
+    """Rows of an EVENTS, SNAPSHOT or MAPPINGS frame. Only requested columns are decoded.
 
     unreadable: columns whose type, filter or codec this reader does not know.
     """
@@ -158,7 +158,7 @@ class Rows:
 
 
 def unpack_rows(data: Any, wanted: Callable[[str], bool] = lambda _: True, limits: Limits = LIMITS) -> Rows:
-    """The rows of a body, of the columns that `wanted` says yes to. Raises FrameError."""
+    """The rows of a body, with the columns for which `wanted` returns True. Raises FrameError."""
     body, rows = Body(data, limits), Rows()
     for key in body.map():
         if key != "c":
@@ -170,7 +170,7 @@ def unpack_rows(data: Any, wanted: Callable[[str], bool] = lambda _: True, limit
 
 
 def peek_rows(data: Any, limits: Limits = LIMITS) -> Rows:
-    """Stream, n and window from a body's first bytes, without its columns; what cannot be told stays as made."""
+    """Stream, n and window from a body's first bytes, without its columns; unreadable fields keep their defaults."""
     rows = Rows()
     try:
         body = Body(memoryview(data)[:PEEK_BYTES], limits)
@@ -227,7 +227,7 @@ def _columns(body: Body, rows: Rows, wanted: Callable[[str], bool]) -> None:
 
 
 def unpack_mark(data: Any, limits: Limits = LIMITS) -> dict[str, Any]:
-    """A mark's keys and values. Raises FrameError."""
+    """The keys and values of a mark. Raises FrameError."""
     body = Body(data, limits)
     value = body.value()
     body.end()
@@ -238,7 +238,7 @@ def unpack_mark(data: Any, limits: Limits = LIMITS) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class End:
-    """END: where the index pages stand, and the sums."""
+    """END: where the index pages are, and the sums."""
 
     pages: list[int] = field(default_factory=list)
     frames: int = 0
@@ -248,7 +248,7 @@ class End:
 
 
 def unpack_end(data: Any, limits: Limits = LIMITS) -> End:
-    """The END frame's body. Raises FrameError."""
+    """Reads the body of the END frame. Raises FrameError."""
     body, end = Body(data, limits), End()
     for key in body.map():
         if key == "index":
@@ -266,7 +266,7 @@ def unpack_end(data: Any, limits: Limits = LIMITS) -> End:
 
 
 def counts(value: Any) -> dict[str, int]:
-    """The integers of a map, by name."""
+    """The integer values of a map, by name."""
     if not isinstance(value, dict):
         return {}
     return {name: n for name, n in value.items() if type(n) is int}

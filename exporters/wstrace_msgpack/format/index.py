@@ -1,4 +1,4 @@
-"""INDEX: where frames stand, which stream each is of, and which processes it speaks of."""
+"""INDEX: the position of each frame, its stream, and the processes in its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wstrace_msgpack.format import columns as col
 from wstrace_msgpack.format.layout import INDEX_ENTRIES, LIMITS, FrameError, Limits
 from wstrace_msgpack.format.values import Body, packb
 
-#: an index entry as this writer packs it: 39 bytes, so that a page is read at once; any msgpack of that shape is read
+#: An index entry as this writer packs it: 39 bytes, so that a page is read at once. Other msgpack widths are read too.
 _NAMES = ("kind", "offset", "length", "n", "t0", "t1")
 _ROW = np.dtype(
     [("array", "|u1"), ("kind", "|u1"), ("m1", "|u1"), ("offset", ">u8"), ("m2", "|u1"), ("length", ">u4"),
@@ -21,18 +21,19 @@ _ROW = np.dtype(
 )  # fmt: skip
 assert _ROW.itemsize == 39  # FORMAT.md, INDEX
 _FIXED = {"array": 0x96, "m1": 0xCF, "m2": 0xCE, "m3": 0xCE, "m4": 0xCF, "m5": 0xCF}
-#: key `f` and the head of an array of 32-bit length, behind the map's first byte
+#: The key `f` and the head of an array of 32-bit length, which follow the map's first byte.
 _START = b"\xa1f\xdd"
 _HEAD_BYTES = 1 + len(_START) + 4
-#: odd, near 2**32 / golden ratio: neighbouring pids, and those of Windows (multiples of 4), fall into different bits
+#: Odd and near 2**32 / golden ratio, so that neighbouring pids, and those of Windows (multiples of 4), get
+#: different bits.
 _SPREAD = 0x9E3779B1
 
 
 def pid_set(pids: NDArray[Any] | Iterable[int]) -> int:
-    """The pids as a set of 64 bits, one of them for each pid; 0 for none.
+    """The pids as a set of 64 bits, one bit per pid; 0 for no pids.
 
     Args:
-        pids: u32, shape (n,), of which runs of equal ones cost little; or integers, of which others are left out.
+        pids: u32, shape (n,), where runs of equal pids cost little; or integers; those that are no pids are left out.
     """
     if not isinstance(pids, np.ndarray):
         pids = np.array([pid for pid in pids if 0 <= pid < 1 << 32], "<u4")
@@ -48,9 +49,9 @@ class IndexPage:
 
     Attributes:
         entries: (kind, offset, frame_len, n, t0, t1) of each frame, u64, shape (n, 6).
-        streams: names of streams.
-        stream: 1 + the position in `streams` of each frame's stream, 0 = not told; u64, shape (n,).
-        pids: the pid_set of each frame's rows, 0 = not told; u64, shape (n,).
+        streams: the names of streams.
+        stream: 1 + the index in `streams` of each frame's stream, 0 = not given; u64, shape (n,).
+        pids: the pid_set of each frame's rows, 0 = not given; u64, shape (n,).
     """
 
     entries: NDArray[Any]
@@ -66,7 +67,7 @@ class IndexPage:
 
 
 def pack_index(page: IndexPage) -> bytes:
-    """The body of a page: integers of forced widths, then streams and sets of pids as columns."""
+    """The body of a page: integers of fixed widths, then streams and sets of pids as columns."""
     rows = np.zeros(len(page.entries), _ROW)
     for name, byte in _FIXED.items():
         rows[name] = byte
@@ -81,7 +82,7 @@ def pack_index(page: IndexPage) -> bytes:
 
 
 def unpack_index(data: Any, limits: Limits = LIMITS) -> IndexPage:
-    """The page of an INDEX body. Raises FrameError."""
+    """Reads the page in an INDEX body. Raises FrameError."""
     entries, rest = _fixed_widths(data)
     told: dict[str, Any] = {"streams": ()}
     body = Body(rest, limits)
@@ -99,7 +100,7 @@ def unpack_index(data: Any, limits: Limits = LIMITS) -> IndexPage:
 
 
 def _fixed_widths(data: Any) -> tuple[NDArray[Any] | None, Any]:
-    """The entries where they stand first and as this writer packs them, and the rest as a body; else None and all."""
+    """The entries, if they come first and as this writer packs them, and the rest as a body; else None and all."""
     if len(data) < _HEAD_BYTES or data[0] & 0xF0 != 0x80 or bytes(data[1 : _HEAD_BYTES - 4]) != _START:
         return None, data
     n = int.from_bytes(data[_HEAD_BYTES - 4 : _HEAD_BYTES], "big")

@@ -1,6 +1,6 @@
-"""WSTF v1, the trace file, as constants: the frame's head, the kinds, the limits, the errors. See FORMAT.md.
+"""The constants of WSTF v1, the trace file: the frame's head, the kinds, the limits, the errors. See FORMAT.md.
 
-Nothing here opens a file: it is what writer and reader must agree on.
+Nothing here opens a file: this is what writer and reader must agree on.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 from wstrace.errors import TraceFileError
 
 VERSION = (1, 1)
-#: entries of a header's `need` that this reader understands
+#: Entries in a header's `need` that this reader understands.
 FEATURES = frozenset(("shuffle",))
 
-MAGIC = b"\x89WSTF\r\n\x1a"  # like PNG's: a byte above 127, CR LF, and 1A show a transfer that changed bytes
+MAGIC = b"\x89WSTF\r\n\x1a"  # As in PNG, a byte above 127, CR LF, and 1A reveal a transfer that changed bytes.
 HEAD = struct.Struct(">BBb16sBBQBIBI")
 HEAD_BYTES = 39
 assert HEAD.size == HEAD_BYTES
-#: the head's first 11 bytes, alike in every frame of every file; the file id follows
+#: The first 11 bytes of the head, the same in every frame of every file; the file id follows.
 SYNC = b"\x96\xd8\x57" + MAGIC
 SYNC_BYTES = len(SYNC) + 8
-#: the head's bytes that the CRC covers, before the body
+#: The bytes of the head that the CRC covers, before the body.
 CRC_FROM, CRC_TO = 19, 34
 
 HEADER, STRINGS, MAPPINGS, EVENTS, SNAPSHOT, MARK, INDEX, END, STACKS = range(9)
@@ -39,7 +39,7 @@ LOST = "[lost]"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a reader puts up with before it calls a frame bad. Bytes unless said otherwise; settable for odd files."""
+    """The limits past which a reader calls a frame bad. In bytes unless noted; they can be raised for unusual files."""
 
     large_body: int = 16 << 20
     mappings_body: int = 8 << 20
@@ -50,8 +50,8 @@ class Limits:
     frame_decoded: int = 48 << 20
     zstd_window_log: int = 23
     mappings: int = 1 << 20
-    table_rows: int = 1 << 20  # ids of another table's rows of a part
-    processes: int = 1 << 20  # rows of `process` of a part
+    table_rows: int = 1 << 20  # The ids of rows of another table, per part.
+    processes: int = 1 << 20  # Rows of `process`, per part.
     process_names: int = 1 << 16  # processes whose names are told one by one
     names_of_one: int = 64
     strings: int = 1 << 20
@@ -77,7 +77,7 @@ LIMITS = Limits()
 
 
 class FrameError(TraceFileError):
-    """A frame that is not what the format says. The reader counts it and goes on with the next one."""
+    """A frame that violates the format. The reader counts it and continues with the next one."""
 
 
 class Head(NamedTuple):
@@ -91,19 +91,19 @@ class Head(NamedTuple):
 
     @property
     def frame_len(self) -> int:
-        """Bytes of head and body."""
+        """The size of head and body in bytes."""
         return HEAD_BYTES + self.body_len
 
 
 def pack_frame(file_id: bytes, kind: int, seq: int, body: bytes) -> bytes:
-    """Head and body of one frame: what one write(2) gets."""
+    """The head and body of one frame, which is written by one write(2)."""
     head = HEAD.pack(0x96, 0xD8, 0x57, MAGIC + file_id, kind, 0xCF, seq, 0xCE, len(body), 0xCE, 0)
     crc = zlib.crc32(body, zlib.crc32(head[CRC_FROM:CRC_TO]))
     return b"".join((head[:35], crc.to_bytes(4, "big"), body))
 
 
 def unpack_head(data: Any, at: int = 0) -> Head | None:
-    """The head at that offset of a buffer, or None where its fixed bytes do not stand."""
+    """The head at that offset of a buffer; None if its fixed bytes are not there."""
     if len(data) - at < HEAD_BYTES:
         return None
     array, ext, ext_type, ident, kind, m_seq, seq, m_len, body_len, m_crc, crc = HEAD.unpack_from(data, at)
@@ -114,5 +114,5 @@ def unpack_head(data: Any, at: int = 0) -> Head | None:
 
 
 def crc_holds(head_bytes: Any, body: Any, crc: int) -> bool:
-    """Whether that is the CRC-32 of the head's bytes 19..33 and the body."""
+    """Whether `crc` is the CRC-32 of the head's bytes 19..33 and the body."""
     return zlib.crc32(body, zlib.crc32(head_bytes[CRC_FROM:CRC_TO])) == crc

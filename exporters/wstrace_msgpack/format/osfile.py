@@ -1,6 +1,6 @@
-"""Trace files as the system has them: locking, truncating, syncing; clocks, host. The one file that knows the OS.
+"""Trace files on the operating system: locking, truncating, syncing; clocks and host. Nothing else here knows the OS.
 
-Files are written by `os.write`, unbuffered: what a write() returned for survives kill -9.
+Files are written by `os.write`, unbuffered, so that everything a write() returned for survives kill -9.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from wstrace.clock import now_ns
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output, remove
 
-#: conditions that may pass: space comes back, a disk recovers
+#: Errors that may be temporary: space is freed, a disk recovers.
 PASSING = frozenset({errno.ENOSPC, errno.EIO, errno.EAGAIN, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
 
 
 def _module(name: str) -> Any:
-    """A module that not every system has, or None: what is there is asked for, not which system it is."""
+    """A module that not every system has, or None. This checks for the module, not for the system's name."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -35,7 +35,7 @@ def _module(name: str) -> Any:
 
 _fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")
 _fdatasync = getattr(os, "fdatasync", os.fsync)
-_LOCK_AT = 1 << 40  # Windows locks bytes, not files: one far beyond any end (Wine refuses places past 2^62)
+_LOCK_AT = 1 << 40  # Windows locks bytes, not files: this one is far beyond any end (Wine refuses positions past 2^62).
 
 
 CLOCK_NAME = "QueryPerformanceCounter" if _msvcrt else "CLOCK_MONOTONIC"
@@ -44,7 +44,7 @@ CLOCK_NAME = "QueryPerformanceCounter" if _msvcrt else "CLOCK_MONOTONIC"
 def clocks() -> dict[str, int]:
     """{monotonic, realtime, boottime} read together, in ns; boottime only where the system has it."""
     best: tuple[int, int, int] | None = None
-    for _ in range(3):  # the narrowest of three: a preemption between the reads would shift realtime
+    for _ in range(3):  # The narrowest of three readings: a preemption in between would shift realtime.
         before, realtime, after = now_ns(), time.time_ns(), now_ns()
         if best is None or after - before < best[0]:
             best = (after - before, (before + after) // 2, realtime)
@@ -57,19 +57,19 @@ def clocks() -> dict[str, int]:
 
 
 def boot_id() -> str:
-    """What names this boot of this machine, "" where the system does not tell."""
+    """Identifies this boot of this machine; "" where the system does not say."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     return ""
 
 
 def page_size() -> int:
-    """Bytes of a page."""
+    """The size of a page in bytes."""
     return int(mmap.PAGESIZE)
 
 
 def host() -> dict[str, str | int]:
-    """What the header says of the machine."""
+    """The description of the machine for the header."""
     told = platform.uname()
     return {
         "name": told.node,
@@ -81,12 +81,12 @@ def host() -> dict[str, str | int]:
 
 
 class OutputFile:
-    """One file open for writing, by this process only.
+    """One file open for writing, exclusively by this process.
 
     Args:
         path: "-" is standard output.
         force: an existing file may be overwritten.
-        resume: an existing file is kept; the caller cuts it.
+        resume: an existing file is kept; the caller truncates it.
 
     Raises:
         OutputError: another writer has it, standard output is a terminal, or as wstrace.output_file.open_output().
@@ -99,7 +99,7 @@ class OutputFile:
             if os.isatty(1):
                 raise OutputError("standard output is a terminal, and a trace is binary", "pipe it, or write -o FILE")
             self.fd = os.dup(1)
-            if _msvcrt is not None:  # else every 0A becomes 0D 0A
+            if _msvcrt is not None:  # Otherwise every 0A would become 0D 0A.
                 _msvcrt.setmode(self.fd, getattr(os, "O_BINARY", 0))
             self.regular = False
         else:
@@ -112,7 +112,7 @@ class OutputFile:
                 raise
 
     def _take(self, resume: bool) -> None:
-        """Locks it, and only then empties it: another writer's file must not lose a byte."""
+        """Locks the file before truncating it: another writer's file must not lose a byte."""
         try:
             _lock(self.fd)
         except OSError:
@@ -126,32 +126,32 @@ class OutputFile:
                 raise OutputError(f"cannot write {self.path}: {error.strerror or error}") from None
 
     def size(self) -> int:
-        """Its bytes."""
+        """The size of the file in bytes."""
         return os.fstat(self.fd).st_size
 
     def write(self, data: bytes | memoryview) -> int:
-        """Bytes that the system took: maybe fewer than given. Raises OSError."""
+        """Writes; returns the number of bytes that the system took, maybe fewer than given. Raises OSError."""
         return os.write(self.fd, data)
 
     def cut(self, size: int) -> None:
-        """Cuts a regular file to so many bytes and goes on there. Raises OSError."""
+        """Truncates a regular file to that size and continues there. Raises OSError."""
         os.ftruncate(self.fd, size)
         os.lseek(self.fd, size, os.SEEK_SET)
 
     def sync(self, *, whole: bool = False) -> None:
-        """Brings its data (whole: and all that the system knows of it) to the disk. Raises OSError."""
+        """Syncs the data (whole: and all metadata) to the disk. Raises OSError."""
         if self.regular:
             (os.fsync if whole else _fdatasync)(self.fd)
 
     def close(self) -> None:
-        """Closes it; the lock goes with it. Raises OSError when the system only now says that it could not write."""
+        """Closes it and releases the lock. Raises OSError if the system reports only now that a write failed."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            with contextlib.suppress(InterruptedError):  # closed all the same: close(2)
+            with contextlib.suppress(InterruptedError):  # It is closed nevertheless: close(2).
                 os.close(fd)
 
     def finish(self) -> str:
-        """Brings it to the disk whole and closes it; gives what failed of that, "" when nothing did."""
+        """Syncs all of it to the disk and closes it; returns what failed, or ""."""
         failed = ""
         for name, call in (("fsync", functools.partial(self.sync, whole=True)), ("close", self.close)):
             try:
@@ -164,8 +164,8 @@ class OutputFile:
 
 
 def sync_directory(path: str) -> None:
-    """Makes a new name in the path's directory last."""
-    with contextlib.suppress(OSError):  # Windows opens no directory, and some file systems sync none
+    """Makes a new name in the path's directory durable."""
+    with contextlib.suppress(OSError):  # Windows cannot open a directory, and some file systems cannot sync one.
         fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | _BINARY)
         try:
             os.fsync(fd)
@@ -181,7 +181,7 @@ def is_being_written(path: str) -> bool:
         return False
     try:
         if _fcntl is None:
-            _lock(fd)  # Windows's locks are not shared: of two who ask at once one is told "yes", and asks again
+            _lock(fd)  # Windows's locks are not shared: of two that ask at once, one is told "yes", and asks again.
         else:
             _fcntl.flock(fd, _fcntl.LOCK_SH | _fcntl.LOCK_NB)
     except OSError:
@@ -192,7 +192,7 @@ def is_being_written(path: str) -> bool:
 
 
 def _lock(fd: int) -> None:
-    """One writer: raises OSError when another has the file. The system frees the lock of a killed process."""
+    """Ensures a single writer: raises OSError when another has the file. The system frees a killed process's lock."""
     if _fcntl is None:
         at = os.lseek(fd, 0, os.SEEK_CUR)
         os.lseek(fd, _LOCK_AT, os.SEEK_SET)
@@ -206,4 +206,4 @@ def _lock(fd: int) -> None:
         except BlockingIOError:
             raise
         except OSError:
-            pass  # a file system without locks (some network ones) is no reason not to write
+            pass  # Some network file systems have no locks, which is no reason not to write.

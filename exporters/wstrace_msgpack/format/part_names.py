@@ -1,7 +1,7 @@
-"""Names of the parts of a trace on the disk: `trace.wst` is part 0, `trace.0001.wst` the next.
+"""File names of the parts of a trace: `trace.wst` is part 0, `trace.0001.wst` the next.
 
-Each part names the one before it by its file id, so that a reader that is given `trace.wst` finds those that belong
-together.
+Each part names the one before it by its file id, so that a reader that is given `trace.wst` finds the parts that
+belong together.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from wstrace_msgpack.format.layout import SYNC
 
 
 def part_path(path: str, number: int) -> str:
-    """The path of that part."""
+    """The path of part `number`."""
     return path if number == 0 else str(Path(path).with_suffix(f".{number:04}{Path(path).suffix}"))
 
 
 def numbered(path: str) -> list[tuple[int, str]]:
-    """(number, path) of the numbered parts that lie beside a path, in order; only files that begin as a trace does."""
+    """(number, path) of the numbered parts beside a path, in order; only files that begin like a trace."""
     whole = Path(path)
     pattern = re.compile(re.escape(whole.stem) + r"\.(\d{4,9})" + re.escape(whole.suffix))
     try:
@@ -30,7 +30,7 @@ def numbered(path: str) -> list[tuple[int, str]]:
 
 
 def is_trace(path: str) -> bool:
-    """Whether a regular file begins as a trace does."""
+    """Whether the path is a regular file that begins like a trace."""
     try:
         if not Path(path).is_file():
             return False

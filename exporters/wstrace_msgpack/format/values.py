@@ -1,7 +1,7 @@
-"""A frame's body read by its schema: never an object that was not asked for, never more than the limits allow.
+"""Reads a frame's body by its schema: it creates only objects that were asked for, within the limits.
 
-A plain `unpackb` of a hostile 16 MB body of nested arrays makes a gigabyte of lists; this reader looks at each
-object's first byte and takes scalars only, or skips.
+A plain `unpackb` turns a hostile 16 MB body of nested arrays into a gigabyte of lists. This reader looks at each
+object's first byte, and takes scalars only or skips.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wstrace_msgpack.format.layout import LIMITS, FrameError, Limits
 
 
 def packb(value: Any) -> bytes:
-    """One value as msgpack. A text that is not UTF-8, out of another file, stands as bin; in a key U+FFFD for it."""
+    """One value as msgpack. Text from another file that is not UTF-8 becomes bin; in a key, U+FFFD replaces it."""
     try:
         return bytes(msgpack.packb(value, use_bin_type=True))
     except UnicodeEncodeError:
@@ -32,14 +32,14 @@ def _in_utf8(value: Any) -> Any:
 
 
 def text(name: str) -> str | bytes:
-    """A name as it stands in the file: a str, or bin where it is not UTF-8."""
+    """The form of a name in the file: str, or bin if it is not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
         try:
             return name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            return name.encode("utf-8", "surrogatepass")  # a lone surrogate of a Windows name
+            return name.encode("utf-8", "surrogatepass")  # A lone surrogate in a Windows name.
     return name
 
 
@@ -48,9 +48,9 @@ class Body:
 
     Args:
         data: the body's bytes.
-        limits: what is put up with.
+        limits: the limits to enforce.
 
-    Every method raises FrameError for what does not fit.
+    Every method raises FrameError for malformed bytes.
     """
 
     def __init__(self, data: Any, limits: Limits = LIMITS) -> None:
@@ -66,7 +66,8 @@ class Body:
         try:
             return getattr(self._unpacker, name)()
         except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-            # every error that msgpack raises on bytes: OutOfData, FormatError, StackError, UnicodeDecodeError ...
+            # These are all the errors that msgpack raises on bytes: OutOfData, FormatError, StackError,
+            # UnicodeDecodeError ...
             raise FrameError(f"not msgpack as expected: {type(error).__name__}") from None
 
     def _first_byte(self) -> int:
@@ -76,7 +77,7 @@ class Body:
         return int(self.data[at])
 
     def map(self) -> Iterator[str]:
-        """The keys of the map that stands here; the caller takes or skips the value of each."""
+        """The keys of the map at the cursor; the caller takes or skips the value of each."""
         for _ in range(self._call("read_map_header")):
             key = self.scalar()
             if isinstance(key, str):
@@ -85,14 +86,14 @@ class Body:
                 self.skip()
 
     def array(self, most: int) -> int:
-        """The length of the array that stands here."""
+        """The length of the array at the cursor."""
         n = self._call("read_array_header")
         if n > most:
             raise FrameError(f"an array of {n:,} where at most {most:,} are allowed")
         return int(n)
 
     def scalar(self) -> Any:
-        """None, bool, int, float, str or bytes; never an array, a map or an extension."""
+        """A None, bool, int, float, str or bytes; never an array, a map or an extension."""
         first = self._first_byte()
         if 0x80 <= first <= 0x9F or 0xDC <= first <= 0xDF or 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:
             raise FrameError("an array, a map or an extension where a plain value belongs")
@@ -117,14 +118,14 @@ class Body:
         return value
 
     def binary(self) -> bytes:
-        """Bytes."""
+        """A byte string."""
         value = self.scalar()
         if not isinstance(value, bytes):
             raise FrameError("no bytes where they belong")
         return value
 
     def value(self, depth: int = 0) -> Any:
-        """Any value of bounded size and depth: what marks and headers hold beside the known keys."""
+        """Any value of bounded size and depth, for the unknown keys of marks and headers."""
         self._items -= 1
         if self._items < 0 or depth > self.limits.free_depth:
             raise FrameError("a value that is too large or too deep")
@@ -136,10 +137,10 @@ class Body:
         return self.scalar()
 
     def skip(self) -> None:
-        """Passes over one object of any kind without making it."""
+        """Skips one object of any kind without creating it."""
         self._call("skip")
 
     def end(self) -> None:
-        """The body must end here."""
+        """Checks that the body ends here."""
         if self._unpacker.tell() != len(self.data):
             raise FrameError("bytes after the body's map")
