@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import select
 import subprocess
@@ -15,9 +16,11 @@ from wstrace.errors import Unavailable
 from wstrace_os import system
 from wstrace_symbols.cxx_helper import LENGTH, NO_LIBRARY
 
+log = logging.getLogger("wstrace")
 _select: Any = select  # its POSIX half is not typed where mypy checks for Windows
 _MOST_BYTES = 8 << 20  # of one readable name: demangle() does not request longer ones
-_PATIENCE_MS = 10_000  # for a helper that was stopped from outside; the kernel ends one that hangs long before
+#: for a helper that was stopped from outside, 5 s for the four that may be lost; the kernel ends one that hangs before
+_PATIENCE_MS = 1_250
 
 
 class CxxNames:
@@ -33,6 +36,7 @@ class CxxNames:
         self._helper: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._lock = threading.Lock()
+        self._told = False
         self.lost = 0  #: names at which the helper was lost
 
     def demangle(self, name: str) -> str:
@@ -54,19 +58,26 @@ class CxxNames:
         pipes.stdin.write(LENGTH.pack(len(name)) + name)
         return self._read(pipes.stdout, LENGTH.unpack(self._read(pipes.stdout, LENGTH.size))[0])
 
-    @staticmethod
-    def _read(pipe: Any, size: int) -> bytes:
+    def _read(self, pipe: Any, size: int) -> bytes:
         content = b""
         poll = _select.poll()
         poll.register(pipe, _select.POLLIN)
         while len(content) < size:
-            if size > _MOST_BYTES or not poll.poll(_PATIENCE_MS):
+            if size > _MOST_BYTES:
+                raise EOFError
+            if not poll.poll(_PATIENCE_MS):
+                self._say_silent()
                 raise EOFError
             part = pipe.read(size - len(content))
             if not part:
                 raise EOFError
             content += part
         return content
+
+    def _say_silent(self) -> None:
+        if not self._told:
+            self._told = True
+            log.warning("C++ names stay mangled: their demangler has not answered for %g s", _PATIENCE_MS / 1000)
 
     def _start(self) -> None:
         if system() != "linux":

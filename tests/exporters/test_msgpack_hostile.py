@@ -149,6 +149,16 @@ def test_a_file_of_odd_frames_is_read_as_far_as_it_can_be(tmp_path, name):
     assert_held(write(tmp_path / "x.wst", FILES[name]), tmp_path)
 
 
+@pytest.mark.parametrize("by", ["file", "module", "kind"])
+def test_snapshots_that_tell_no_owner_are_compared(tmp_path, by):
+    columns = {"start": col.encode(np.array([4096], "<u8")), "pages": col.encode(np.array([3], "<u4"))}
+    part = {"s": "resident", "snap": 1, "part": 0, "last": True, "pid": 7, "t": 5, "pages": 3, "n": 1, "c": columns}
+    path = write(tmp_path / "x.wst", [header(), (4, part), faults()])
+    code, said = wstrace("diff", path, path, "--by", by)
+    assert (code, "Error" in said) == (0, False), said
+    assert "12.0 KiB" in said
+
+
 def test_mapping_ids_that_clash_at_the_last_one_are_told_apart(tmp_path):
     rows = {"va": np.array([5, 6], "<u8"), "mapping": np.array([1, 0xFFFF_FFFF], "<u4")}
     paths = [

@@ -67,6 +67,29 @@ def test_a_helper_that_says_nothing_is_given_up(names, monkeypatch):
     assert names.demangle("_Z3barv") == "bar()"
 
 
+def test_helpers_that_are_all_stopped_cost_five_seconds_in_all_and_it_is_said(names, monkeypatch, caplog):
+    waits: list[int] = []
+    start = CxxNames._start
+
+    def stopped(made: CxxNames) -> None:
+        start(made)
+        os.kill(made._helper.pid, signal.SIGSTOP)
+
+    class Poll:
+        def register(self, *_: object) -> None: ...
+
+        def poll(self, milliseconds: int) -> list[object]:
+            waits.append(milliseconds)
+            return []
+
+    monkeypatch.setattr(CxxNames, "_start", stopped)
+    monkeypatch.setattr(cxx_names._select, "poll", Poll)
+    assert [names.demangle("_Z3foov") for _ in range(100)] == ["_Z3foov"] * 100
+    assert 0 < sum(waits) <= 5000
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "C++ names stay mangled: their demangler has not answered for" in caplog.text
+
+
 def test_a_forked_child_and_other_threads_get_their_own_answers(names):
     names.demangle("_Z3foov")
     pid = os.fork()

@@ -66,7 +66,8 @@ def _owned(path: str, by: str) -> Owned:
 
 
 def _count(batch: Batch, by: str, page_size: int, found: Owned) -> None:
-    codes = batch["kind" if by == "kind" else "file"]
+    column = "kind" if by == "kind" else "file"
+    codes = batch[column] if column in batch else np.zeros(len(batch), np.intp)  # a stranger's file need not have it
     pages = np.bincount(codes, batch["pages"])
     for code in np.flatnonzero(pages).tolist():
         name = KINDS[min(code, len(KINDS) - 1)] if by == "kind" else batch.strings[code] or UNKNOWN
