@@ -20,8 +20,9 @@ from wstrace.options import Spec
 @click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of '[heap]', libc.so.6, '*.so*'.")
 @click.option("--pid", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
 @click.option("--tid", type=click.IntRange(0), multiple=True, help="Only faults of this thread; may be repeated.")
-@click.option("--start", type=Duration(), default=0.0, metavar="TIME", help="From so long after the start: 2.5, 30s.")
-@click.option("--end", type=Duration(), default=0.0, metavar="TIME", help="Up to so long after the start.")
+@click.option("--start", type=Duration(), default=0.0, metavar="30s",
+              help="From this time after the trace's beginning, before the target runs.")  # fmt: skip
+@click.option("--end", type=Duration(), default=0.0, metavar="5m", help="Up to this time after that.")
 @click.option("-v", "--verbose", is_flag=True, help="All figures of completeness, though nothing is missing.")
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl"]), default="summary",

@@ -39,7 +39,7 @@ def trace_info(
     if any(mark.get("m") == "resume" for mark in marks):  # the facts are those of the last session only
         info.usage = Usage()
     info.command = info.command or list(header.command)
-    info.started_ns = info.started_ns or begin_ns
+    info.started_ns = info.started_ns if info.started_ns and _is_time(info.started_ns) else begin_ns
     info.page_size = header.page_size
     info.host, info.boot_id, info.created_ns = header.host, header.boot_id, header.created_ns
     return info

@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # every session knows this class, few read a file: 10 ms
 #: rows that one drain gives at most
 _DRAIN_ROWS = 1 << 18
 
+#: stages of the ledger that a window of a trace does not have the records for
+_OF_ALL_RECORDS = frozenset({"recorded", "counted", "unaccounted", "unresolved"})
+
 
 class Replay(Source):
     """Gives the records of a trace file, with its ledger and what it says of itself.
@@ -170,8 +173,12 @@ class Replay(Source):
         if self._trace is not None:
             whole = self._window == (None, None)
             for stage, who, n in self._trace.ledger.rows():
-                if whole or stage != "recorded":
+                if whole or stage not in _OF_ALL_RECORDS:
                     ledger.set(stage, n, who)
+            if not whole:
+                start, end = self._window
+                until = "on" if end is None else f"to {end:g} s"
+                info.note(f"records outside of the window that is replayed: from {start or 0:g} s {until}")
             for name, n in self._trace.damage().items():
                 if n and name in ("lost_bytes", "lost_frames", "bad_frames"):
                     ledger.set(f"file_{name}", n, self.name)

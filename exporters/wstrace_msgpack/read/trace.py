@@ -218,7 +218,7 @@ class TraceFile(Trace):
     @property
     def info(self) -> TraceInfo:
         """What was traced, how, where and when: what its header, clock marks and facts say."""
-        info = trace_info(self.header, self.facts, self.marks, self.begin_ns)
+        info = self._description()
         state, ledger = self.state, self._told()
         unread = (
             None if any(part.end is None for part in self.parts) else self._sum(lambda part: part.lost_rows() or {})
@@ -284,8 +284,14 @@ class TraceFile(Trace):
 
     @property
     def begin_ns(self) -> int:
-        """When it began, on the records' clock: the first clock mark, else the first row."""
-        return self.parts[0].begin_ns
+        """When it began, on the records' clock, as `info.started_ns`: --start and --end count from it everywhere.
+
+        What the file says of it, else its first clock mark, else its first row.
+        """
+        return self._description().started_ns
+
+    def _description(self) -> TraceInfo:
+        return trace_info(self.header, self.facts, self.marks, self.parts[0].begin_ns)
 
     def present(self, stream: str) -> dict[str, str]:
         """column -> its type: those that the file says its rows have, and those of each part's first batch."""
