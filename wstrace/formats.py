@@ -30,12 +30,14 @@ def format_of(path: str, plugins: Plugins | None = None) -> tuple[str, Format]:
     Raises:
         UsageError: no format has this suffix; the message names the known ones.
     """
-    formats = (plugins or default_plugins()).formats
+    plugins = plugins or default_plugins()
+    formats = plugins.formats
     name = os.path.basename(path).lower()
     fits = [suffix for suffix in formats if name.endswith(suffix) and name != suffix]
     if not fits:
         suffix = PurePath(name).suffix
-        raise UsageError(f"{path}: the format {suffix!r} is not known", f"end it in {', '.join(sorted(formats))}")
+        remedies = [*plugins.failures("wstrace_formats"), f"end it in {', '.join(sorted(formats))}"]
+        raise UsageError(f"{path}: the format {suffix!r} is not known", "; ".join(remedies))
     return formats[max(fits, key=len)]
 
 

@@ -239,6 +239,8 @@ def test_a_format_that_cannot_be_used_leaves_its_plugin_out_and_is_told(
     found = plugins_with(*formats)
     assert {".csv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather"} <= set(found.formats)
     assert "their_plugin" not in {plugin for plugin, _ in found.formats.values()}
+    with pytest.raises(UsageError, match=r"plugin 'their_plugin' is left out: wstrace_formats: .*; end it in \.arrow"):
+        trace.save(str(tmp_path / "x.zz"))
     (broken,) = [plugin for plugin in found.found if plugin.state == "failed"]
     assert (broken.name, why in broken.error) == ("their_plugin", True)
     assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.csv")]) == 0
