@@ -12,6 +12,7 @@ import pytest
 
 from wstrace.analysis.symbols import MappingTable
 from wstrace.batch import Batch, SnapshotPart
+from wstrace.clock import ClockAnchor
 from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES, Column
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
@@ -184,6 +185,24 @@ def test_names_that_are_missing_are_a_number_with_the_reason(kit: Any) -> None:
     report = json.loads(kit.printed(trace, kit.lines_of(trace), by="function", json=True))
     assert report["summary"]["unnamed"] == [
         {"module": "python3.11", "why": "is not the file that was traced", "faults": 4}]  # fmt: skip
+
+
+def test_a_resolver_is_told_when_a_recorded_trace_ended(kit: Any) -> None:
+    told: set[int] = set()
+
+    class Sections(kit.KnownSections):
+        def resolve(self, file: str, offsets: Any, *, as_of_ns: int = 0, **given: Any) -> list[Any]:
+            told.add(as_of_ns)
+            return super().resolve(file, offsets, **given)
+
+    for recorded, expected in ((True, {5_000_000_000}), (False, {0})):
+        trace = kit.Trace(live=False)
+        trace.context = replace(trace.context, resolvers={"sections": Sections()})
+        info = trace.context.info
+        info.clock, info.ended_ns = ClockAnchor([(1_000_000_000, 4_000_000_000)] if recorded else []), 2_000_000_000
+        told.clear()
+        kit.printed(trace, kit.lines_of(trace), by="function")
+        assert told == expected
 
 
 def test_mapping_table_is_bounded_and_forgets_ended_processes_first(kit: Any) -> None:
