@@ -126,15 +126,16 @@ sub.stdout.readline(); print(sub.pid, flush=True); input(); sub.stdin.close(); s
     parent = child(code)
     sub = int(parent.read())
     trace = attach(parent.pid)
-    trace.drain(lambda: len(trace.column("address_space", "pid")) > 0)
+    trace.drain(lambda: {parent.pid, sub} <= set(trace.column("address_space", "pid").tolist()))
     seen = trace.processes(PROCESS_SEEN)
     assert list(seen.pid) == [parent.pid, sub]
     assert list(seen.ppid) == [os.getpid(), parent.pid]
-    spaces = [batch for batch in trace.batches if batch.schema.name == "address_space"]
-    assert [int(batch["pid"][0]) for batch in spaces] == [parent.pid, sub]
-    for batch in spaces:
-        assert batch["event"].tolist() == [SPACE_REPLACE] + [1] * (len(batch) - 1)
-        names = {trace.context.strings[code] for code in batch["file"]}
+    pids, events, files = (trace.column("address_space", name) for name in ("pid", "event", "file"))
+    assert list(dict.fromkeys(pids.tolist())) == [parent.pid, sub]
+    for pid in (parent.pid, sub):
+        own = events[pids == pid].tolist()
+        assert own == [SPACE_REPLACE] + [1] * (len(own) - 1)
+        names = {trace.context.strings[code] for code in files[pids == pid]}
         assert {os.path.realpath(sys.executable), "[heap]", "[stack]"} <= names
     parent.say()
     trace.drain(lambda: trace.context.targets[0].wait(0) is not None)
