@@ -185,3 +185,10 @@ def test_head_ends_quietly():
     assert shown.stderr.read() == ""
     shown.wait(60)
     shown.stderr.close()
+
+
+def test_without_a_command_the_help_is_shown_as_it_is(capfd):
+    main([])
+    shown = "".join(capfd.readouterr())
+    assert "\n  run     Trace a command from its first instruction.\n" in shown
+    assert "x0a" not in shown

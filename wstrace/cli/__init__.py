@@ -133,6 +133,9 @@ def _complain(error: Exception) -> int:
     if isinstance(error, click.exceptions.Abort):  # what click makes of a KeyboardInterrupt
         return _interrupted(error.__cause__)
     if isinstance(error, click.ClickException):
+        if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2; older ones print the help themselves
+            click.echo(error.format_message(), err=True)
+            return INTERNAL
         context = getattr(error, "ctx", None)
         hint = f"; see {context.command_path} --help" if context is not None else ""
         text, code = f"{error.format_message().rstrip('.')}{hint}", INTERNAL
