@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,11 @@ def perf_record(pid: int, folder: Path, options: list[str]) -> Iterator[None]:
 
 
 def _has_events(pid: int) -> bool:
-    return any("perf_event" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # perf has closed it since
+            if "perf_event" in str(fd.readlink()):
+                return True
+    return False
 
 
 @pytest.mark.parametrize("options", [["-g"], ["--call-graph", "dwarf,1024"], ["-d"]], ids=" ".join)
