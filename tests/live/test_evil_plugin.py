@@ -80,7 +80,7 @@ def test_a_source_that_dies_leaves_the_targets_exit_code(plug: Path, how: str, t
 
 def test_a_source_that_dies_leaves_a_commands_exit_code_of_0_unless_loss_is_to_fail(plug: Path) -> None:
     for extra, expected in (((), 0), (("--fail-on-loss",), 121)):
-        code, _, err = run(plug, "source:drain:raise", "run", "-q", *extra, "-s", "bad", "--", "true")
+        code, _, err = run(plug, "source:drain:raise", "run", "-q", *extra, "-s", "bad", "--", "sleep", "0.5")
         assert code == expected
         assert "wstrace: source bad failed: RuntimeError: boom" in err
 
