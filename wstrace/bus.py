@@ -1,7 +1,7 @@
 """Bus: a bounded queue, the enrichers in order, and one guarded queue per exporter.
 
-publish() never blocks. What does not fit is dropped and counted; an exporter that is slow, raises or hangs costs only
-itself. Every queue is bounded in bytes, so memory does not depend on the length of a trace.
+publish() never blocks: a batch that does not fit is dropped and counted. An exporter that is slow, raises or hangs
+affects no other exporter. Every queue is bounded in bytes, so memory does not depend on the length of a trace.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from wstrace.ledger import Ledger
 log = logging.getLogger("wstrace")
 
 QUEUE_BYTES = 48 << 20
-#: essential batches (mappings, processes) have this much more room than the others
+#: Essential batches (mappings, processes) may fill a queue to this multiple of its limit.
 ESSENTIAL_ROOM = 4
-#: consecutive exports that may fail before the exporter is detached
+#: Consecutive failures after which an exporter is detached.
 ERROR_BUDGET = 3
-#: seconds that a hanging exporter or enricher may cost stop()
+#: Seconds for which a hanging exporter or enricher may delay stop().
 STOP_SECONDS = 5.0
-#: seconds for work without a time limit: it may be as slow as it is
+#: Seconds that stand for no time limit, for work on files.
 UNLIMITED = threading.TIMEOUT_MAX / 4
-#: bytes that a queue may hold before a patient source (one whose records can wait) is read again
+#: A patient source (one whose records can wait) is read again when every queue holds fewer bytes than this.
 PATIENT_BYTES = 4 << 20
-_DRAIN_SHARE = 0.8  # of the stop time is for exporting what is queued, the rest for flush and close
+_DRAIN_SHARE = 0.8  # the fraction of the stop time for exporting queued batches; the rest is for flush and close
 
 
 def _begin(enricher: Enricher, context: Context) -> Sequence[Batch]:
@@ -76,18 +76,18 @@ class Queue:
             return batch
 
     def close(self) -> None:
-        """Takes no more batches; those in the queue can still be taken out."""
+        """Refuses further batches; those in the queue can still be taken."""
         with self._ready:
             self._closed = True
             self._ready.notify_all()
 
     @property
     def drained(self) -> bool:
-        """True when it is closed and empty."""
+        """Whether the queue is closed and empty."""
         return self._closed and not self._items
 
     def clear(self) -> int:
-        """Drops all waiting batches; returns their number of rows."""
+        """Drops all waiting batches and returns their number of rows."""
         with self._ready:
             rows = sum(len(batch) for batch in self._items)
             self._items.clear()
@@ -96,7 +96,7 @@ class Queue:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Starts a thread. Raises Unavailable when the system gives none."""
+    """Starts a thread. Raises Unavailable when the system cannot create one."""
     try:
         thread.start()
     except RuntimeError as refused:
@@ -120,14 +120,14 @@ class Worker(abc.ABC):
             batch = self.queue.get(timeout=1.0)
             if batch is not None:
                 self.take(batch)
-                batch = None  # release it: it may be large, and the next one may be long in coming
+                batch = None  # free its memory now: the next batch may come much later
             if time.monotonic() - ticked >= 1.0:
                 ticked = time.monotonic()
                 self.tick()
         self.end()
 
     def stop(self, deadline: float) -> None:
-        """Lets it drain its queue until the deadline (monotonic seconds)."""
+        """Closes the queue and lets the thread drain it until the deadline (in seconds of time.monotonic())."""
         self.deadline = deadline
         self.queue.close()
 
@@ -141,20 +141,20 @@ class Worker(abc.ABC):
 
     @abc.abstractmethod
     def end(self) -> None:
-        """Called after the last batch."""
+        """Called after the last batch or at the deadline."""
 
 
 class ExporterQueue(Worker):
-    """An exporter's own queue, thread and guard."""
+    """The queue and the thread of one exporter, whose calls are guarded."""
 
     def __init__(self, exporter: Exporter, ledger: Ledger, limit: int = QUEUE_BYTES) -> None:
         super().__init__(exporter.name, limit)
         self.exporter = exporter
         self.name = exporter.name
         self.exported = 0
-        self.cancelled = False  # the session could not start
-        self.detached = ""  # the reason
-        self.error = ""  # the last one
+        self.cancelled = False  # whether the session failed to start
+        self.detached = ""  # why the exporter was detached
+        self.error = ""  # the last error
         self._ledger = ledger
         self._failures = 0
         self._in_flight = 0
@@ -191,9 +191,11 @@ class ExporterQueue(Worker):
         self._guard(self.exporter.cancel if self.cancelled else self.exporter.close)
 
     def join(self, until: float, seconds: float) -> None:
-        """Waits until that time for its end; `seconds` is the whole waiting time, for the message.
+        """Waits for the thread's end until the time `until`, then counts what is left and abandons the daemon thread.
 
-        After that, what it held is counted and the thread is left behind (it is a daemon).
+        Args:
+            until: a time of time.monotonic(), in seconds.
+            seconds: the whole waiting time, for the message.
         """
         began = time.monotonic()
         self.thread.join(max(0.0, until - began))
@@ -217,7 +219,7 @@ class ExporterQueue(Worker):
         return True
 
     def statistics(self) -> dict[str, int | float | str]:
-        """exported rows, bytes waiting now and at most, why it was detached, and the exporter's own counts."""
+        """Rows exported, bytes queued now and at the peak, the reason of a detachment, and the exporter's counts."""
         return {
             "exported": self.exported,
             "queued_bytes": self.queue.bytes,
@@ -244,14 +246,14 @@ class Bus(Worker):
         self.detached: dict[str, str] = {}
         self.exporter_queues = list(exporter_queues)
         self._ledger = ledger
-        self._patience = patience  # seconds for which a worker that makes no progress may hold up a patient source
+        self._patience = patience  # seconds for which a worker without progress may hold up a patient source
         self.published = 0
-        self.hanging = ""  # the worker that did not finish at the end
+        self.hanging = ""  # which enricher did not finish, as a message
         self._at_work = ""
         self._in_flight = 0
 
     def publish(self, batch: Batch) -> None:
-        """Queues a batch; never blocks. What does not fit is counted as `dropped_bus`."""
+        """Queues a batch without blocking; a batch that does not fit is counted as `dropped_bus`."""
         if len(batch):
             self.published += len(batch)
             self._ledger.add("recorded", len(batch), batch.schema.name)
@@ -259,7 +261,7 @@ class Bus(Worker):
             self._ledger.add("dropped_bus", len(batch), batch.schema.name)
 
     def wait_for_room(self, stopping: threading.Event) -> None:
-        """Waits until every queue is nearly empty, at most as long as a hang may cost. For patient sources."""
+        """Waits until every queue is nearly empty, or for `patience` seconds without progress. For patient sources."""
         held, since = -1, time.monotonic()
         while not stopping.is_set():
             waiting = max(worker.queue.bytes for worker in (self, *self.exporter_queues))
@@ -270,7 +272,7 @@ class Bus(Worker):
             time.sleep(0.002)
 
     def start(self, context: Context) -> None:
-        """Starts the enrichers and all threads."""
+        """Starts the enrichers, then the threads of the exporters and of the bus."""
         for enricher in list(self.enrichers):
             with named(f"enricher {enricher.name}"):
                 self._guard(enricher, functools.partial(_begin, enricher, context))
@@ -284,16 +286,16 @@ class Bus(Worker):
         self._in_flight = 0
 
     def tick(self) -> None:
-        """Enrichers have no tick: they are called with a batch only."""
+        """Does nothing: an enricher is called with a batch only."""
 
     def end(self) -> None:
-        """Counts what the queue still held at the deadline; the enrichers emit what they held back."""
+        """Counts what the queue still held at the deadline, and passes on what the enrichers had held back."""
         self._ledger.add("dropped_bus", self.queue.clear())
         for position, enricher in enumerate(list(self.enrichers)):
             self._pass_on(self._guard(enricher, enricher.close), self.enrichers[position + 1 :])
 
     def finish(self, seconds: float = STOP_SECONDS) -> None:
-        """Drains the queue, then every exporter's queue, each in at most that many seconds; counts the rest."""
+        """Drains the bus, then the exporters' queues, each step within `seconds`; counts the rest as dropped."""
         now = time.monotonic()
         self.stop(now + seconds * _DRAIN_SHARE)
         self.thread.join(seconds)
@@ -309,7 +311,7 @@ class Bus(Worker):
                 queue.join(now + seconds, seconds)
 
     def cancel(self, opened: Iterable[Exporter]) -> None:
-        """Ends the threads that run. The opened exporters undo their start: on its own thread each that has one."""
+        """Ends the running threads. Each opened exporter undoes its start, on its own thread if that runs."""
         running = [queue for queue in self.exporter_queues if queue.thread.ident is not None]
         for queue in running:
             queue.cancelled = True
@@ -339,7 +341,7 @@ class Bus(Worker):
     def _guard(
         self, enricher: Enricher, call: Callable[[], Iterable[Batch]], otherwise: Sequence[Batch] = ()
     ) -> list[Batch]:
-        """The result of the call. An enricher that raises is detached; the batch goes on without its column."""
+        """The result of the call, or `otherwise`. An enricher that raises is detached; batches go on without it."""
         if enricher.name in self.detached:
             return list(otherwise)
         self._at_work = enricher.name
@@ -353,7 +355,7 @@ class Bus(Worker):
             return list(otherwise)
 
     def statistics(self) -> dict[str, object]:
-        """published rows, queue, and the counts of every enricher and exporter by name."""
+        """Rows published, bytes queued now and at the peak, and the counts of every enricher and exporter by name."""
         return {
             "published": self.published,
             "queued_bytes": self.queue.bytes,

@@ -1,6 +1,6 @@
-"""The errors wstrace raises: each names what failed, why, and what to do.
+"""The errors that wstrace raises: each names what failed, why, and what to do.
 
-The command line turns every one of them into one line on stderr and the exit code of its class.
+The command line prints each as one line on stderr and exits with the exit code of its class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 
 class WstraceError(Exception):
-    """Base of all errors of wstrace. `remedy` is what the reader can do about it, or ""."""
+    """Base of all errors of wstrace. `why` says what failed; `remedy`, what the reader can do about it, may be ""."""
 
     exit_code = 125
 
@@ -24,37 +24,37 @@ class WstraceError(Exception):
 
 
 class UsageError(WstraceError):
-    """An option, a name or a value that wstrace does not know."""
+    """An option, a name or a value is not one that wstrace accepts."""
 
 
 class LossError(WstraceError):
-    """`--fail-on-loss` was asked for and the ledger is not clean, though every output has what was taken over."""
+    """Records were lost under `--fail-on-loss`, although every exporter wrote all that it accepted."""
 
     exit_code = 121
 
 
 class Unavailable(WstraceError):
-    """This system, kernel or privilege does not give what was asked: says why and what lifts it."""
+    """The system, kernel or privilege does not permit what was asked; the error says why and what lifts it."""
 
     exit_code = 122
 
 
 class TargetExited(Unavailable):
-    """The traced process is gone."""
+    """The process to trace has ended, or there is none."""
 
 
 class OutputError(WstraceError):
-    """An output could not be created or written, or lacks records that were taken for it."""
+    """An output could not be created or written, or lacks records that its exporter had accepted."""
 
     exit_code = 123
 
 
 class TraceFileError(WstraceError):
-    """A file that is no trace, or one whose content breaks the format's limits."""
+    """A file is not a trace file, or its content violates the limits of the format."""
 
 
 class TraceFileNotFound(TraceFileError, FileNotFoundError):
-    """There is no such trace file; also a FileNotFoundError, with errno and filename."""
+    """The trace file does not exist. This is also a FileNotFoundError, with errno and filename."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"cannot read {path}: {os.strerror(errno.ENOENT)}")
@@ -62,16 +62,16 @@ class TraceFileNotFound(TraceFileError, FileNotFoundError):
 
 
 class PluginError(WstraceError):
-    """A source, exporter, enricher or other plugin failed in a way that it should not: it is named."""
+    """A source, enricher, exporter or other plugin raised an unexpected error; the text names the plugin."""
 
 
 class CannotExecute(WstraceError):
-    """The command exists but the system refuses to execute it."""
+    """The command to launch exists, but the system refuses to execute it."""
 
     exit_code = 126
 
 
 class CommandNotFound(WstraceError):
-    """There is no such command."""
+    """The command to launch does not exist."""
 
     exit_code = 127

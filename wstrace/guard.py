@@ -1,4 +1,4 @@
-"""What plugins raise and give back, caught where they are called: the plugin is named, and the host lives."""
+"""Guards around calls of plugins: errors are caught and name the plugin, and results are checked."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _T = TypeVar("_T")
 
 
 def why(error: BaseException) -> str:
-    """What was raised, in one line: the text of our own errors, the type and text of any other."""
+    """The error in one line: the text of a WstraceError, the type and text of any other."""
     return str(error) if isinstance(error, WstraceError) else f"{type(error).__name__}: {error}"
 
 
 def pass_interrupt(error: BaseException) -> None:
-    """Raises what the user's Ctrl-C raised again: it comes on the main thread only. All else is the plugin's failure.
+    """Re-raises a KeyboardInterrupt on the main thread, which is the user's Ctrl-C; returns for every other error.
 
-    Called first wherever a plugin's BaseException is caught: sys.exit() belongs to the command line alone, and a class
-    of its own below BaseException must not end us either.
+    Called first wherever a plugin's BaseException is caught: neither sys.exit() in a plugin nor a plugin's own subclass
+    of BaseException may end the process.
     """
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
@@ -31,28 +31,28 @@ def pass_interrupt(error: BaseException) -> None:
 
 @contextmanager
 def named(who: str) -> Iterator[None]:
-    """Whatever the body raises names the plugin.
+    """Turns what the body raises into a PluginError that names the plugin.
 
     Args:
-        who: its role and name: "source page_faults".
+        who: the plugin's role and name, such as "source page_faults".
 
     Raises:
-        WstraceError: as it was raised: it says what it is about.
-        PluginError: instead of anything else, SystemExit included; only the user's KeyboardInterrupt passes.
+        WstraceError: unchanged, as its text names its subject already.
+        PluginError: for anything else, SystemExit included, except the user's KeyboardInterrupt.
     """
     try:
         yield
     except WstraceError:
         raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and not error.args:  # somebody waited for it in vain
+        if isinstance(error, KeyboardInterrupt) and not error.args:  # the user waited for this plugin in vain
             error.args = (f"interrupted in {who}",)
         pass_interrupt(error)
         raise PluginError(f"{who} failed: {why(error)}", "WSTRACE_DEBUG=1 shows where") from error
 
 
 def checked(batch: Any) -> Batch:
-    """What a source or an enricher gave, if it is a batch whose columns have their types. Raises TypeError."""
+    """Returns the result of a source or an enricher; raises TypeError unless it is a Batch with the schema's types."""
     if not isinstance(batch, Batch):
         raise TypeError(f"it gave {type(batch).__name__}, not a Batch")
     for column in batch.schema.columns:
@@ -63,7 +63,7 @@ def checked(batch: Any) -> Batch:
 
 
 def quietly(call: Callable[[], _T], otherwise: _T) -> _T:
-    """What the call gives, or the other value when it raises: for what a plugin tells beside its work."""
+    """The result of the call, or `otherwise` when it raises: for calls of a plugin whose failure loses no record."""
     try:
         return call()
     except BaseException as error:
@@ -72,6 +72,6 @@ def quietly(call: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def counts(plugin: Any) -> dict[str, Any]:
-    """A plugin's statistics(); {} when it raises or gives no mapping."""
+    """A plugin's statistics(), or {} when the call raises or returns no mapping."""
     found: Any = quietly(plugin.statistics, {})
     return dict(found) if isinstance(found, Mapping) else {}

@@ -1,9 +1,9 @@
-"""Opening an output, the one way for every file that wstrace writes.
+"""Opens outputs; every file that wstrace writes is opened here.
 
-wstrace often runs as root in a folder of somebody else's, who may plant a link, a FIFO or a file under the name of an
-output, or exchange it between two looks. So nothing is decided about a path that is not decided about the descriptor:
-a file is created exclusively or opened without following a link and without emptying it, and what fstat() says of the
-descriptor decides whether it is written. Under sudo all of it happens with the rights of the user who called.
+wstrace often runs as root in another user's folder. That user may plant a link, a FIFO or a file under the name of an
+output, or exchange it between two checks. Therefore decisions rest on the descriptor, not on the path: a file is
+created exclusively, or opened without following a link and without truncating it, and fstat() on the descriptor decides
+whether it is written. Under sudo, all of this happens with the rights of the user who called sudo.
 """
 
 from __future__ import annotations
@@ -22,17 +22,23 @@ from typing import IO, NamedTuple
 from wstrace.errors import OutputError
 from wstrace.plugins import own_platform
 
-#: flags that not every system has
+#: Flags that not every system has.
 _PLAIN = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOINHERIT", "O_NOCTTY"))
 _NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
-#: names of descriptors that were handed to us (`>(command)` of a shell): links of the system's own making
+#: Names of inherited descriptors, such as a shell's `>(command)`. They are links that the kernel itself makes.
 _HANDED = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})|/dev/(stdin|stdout|stderr)")
 _TRIES = 100
 _FIFO_SECONDS = 0.02
 
 
 class Opened(NamedTuple):
-    """A descriptor open for writing; created: this call made the file; regular: it can be cut and synced."""
+    """A descriptor open for writing.
+
+    Attributes:
+        fd: the descriptor, which the caller closes.
+        created: whether this call created the file.
+        regular: whether it is a regular file, which can be truncated and synced.
+    """
 
     fd: int
     created: bool
@@ -40,17 +46,19 @@ class Opened(NamedTuple):
 
 
 def open_output(path: str, *, force: bool = False, resume: bool = False) -> Opened:
-    """Opens an output and changes nothing in a file that is there: the caller locks it, then cuts it.
+    """Opens an output without changing an existing file: the caller locks the file, then truncates it.
 
-    A FIFO waits for its reader. `/dev/fd/N` is a copy of that descriptor.
+    Opening a FIFO waits for its reader. `/dev/fd/N` is opened as a duplicate of descriptor N.
 
     Args:
-        path: a new file, mode 0600; or a file, FIFO or character device of root's, of ours or of who called sudo.
-        force: an existing file may be overwritten.
-        resume: an existing file is kept.
+        path: a new file, created with mode 0600; or an existing file, FIFO or character device that belongs to root,
+            to the effective user or to the user who called sudo.
+        force: whether an existing file may be overwritten.
+        resume: whether an existing file may be opened to be continued.
 
     Raises:
-        OutputError: it exists, is a symbolic link, has a second name or belongs to another user; or the system refuses.
+        OutputError: the file exists, is a symbolic link, has another hard link or belongs to another user; or the
+            system refuses.
     """
     handed = _HANDED.fullmatch(path)
     try:
@@ -73,13 +81,13 @@ def open_output(path: str, *, force: bool = False, resume: bool = False) -> Open
 
 @contextmanager
 def whole_file(path: str, *, force: bool = False) -> Iterator[IO[bytes]]:
-    """A binary file to write, which stands under its name once it is whole; when the block raises, nothing is left.
+    """Yields a binary file that gets its name only when the block ends; when the block raises, nothing is left.
 
-    Until then it has a name that nobody can foresee, in the same folder. A FIFO, a character device and a descriptor
-    that was handed on are written as they are.
+    Until then the file has a random name in the same folder. A FIFO, a character device and an inherited descriptor
+    are written directly.
 
     Raises:
-        OutputError: it exists and force is not given, or it cannot be written.
+        OutputError: the file exists and `force` is false, or it cannot be written.
     """
     try:
         there = os.lstat(path) if _HANDED.fullmatch(path) is None else None
@@ -104,9 +112,9 @@ def whole_file(path: str, *, force: bool = False) -> Iterator[IO[bytes]]:
 
 
 def remove(path: str) -> None:
-    """Removes a file with the rights that it was opened with; one that is not there is no error.
+    """Removes a file with the rights that it was opened with. A missing file is no error.
 
-    On Windows another program may have it open for a moment: it is tried for half a second.
+    On Windows another program may have the file open for a moment, so removal is retried for half a second.
 
     Raises:
         OSError: the system refuses.
@@ -124,19 +132,19 @@ def remove(path: str) -> None:
 
 
 def callers_rights() -> AbstractContextManager[None]:
-    """While entered, this thread opens, names and removes files as the user who called sudo; else nothing changes."""
+    """A context in which this thread accesses files as the user who called sudo; without sudo it changes nothing."""
     platform = own_platform() if _effective_uid() == 0 else None
     return nullcontext() if platform is None else platform.as_output_owner()
 
 
 def _effective_uid() -> int:
-    """-1 where the system has no such users."""
+    """The effective user id, or -1 on a system without user ids."""
     geteuid = getattr(os, "geteuid", None)
     return -1 if geteuid is None else int(geteuid())
 
 
 def _owner() -> int | None:
-    """Who called sudo."""
+    """The id of the user who called sudo, or None."""
     platform = own_platform() if _effective_uid() == 0 else None
     owner = None if platform is None else platform.output_owner()
     return None if owner is None else owner[0]
@@ -154,14 +162,14 @@ def _open(path: str) -> tuple[int, bool]:
                 except OSError as error:
                     if error.errno != errno.ENXIO:
                         raise
-                # nobody reads the FIFO yet. What lstat() says may be outdated: here it only refuses, and never permits
+                # Nobody reads the FIFO yet. The result of lstat() may be outdated, so it is used only to refuse.
                 _check_status(os.lstat(path), path)
                 time.sleep(_FIFO_SECONDS)
     raise OSError(errno.EBUSY, "the name appears and disappears all the time")
 
 
 def _check(fd: int, path: str, *, force: bool, resume: bool) -> bool:
-    """Whether it is a regular file. Raises OutputError for what is not to be written."""
+    """Whether the descriptor is a regular file. Raises OutputError for a file that may not be written."""
     status = os.fstat(fd)
     _check_status(status, path)
     if not stat.S_ISREG(status.st_mode):
@@ -174,8 +182,8 @@ def _check(fd: int, path: str, *, force: bool, resume: bool) -> bool:
         named = os.lstat(path)
     except OSError as error:
         raise _refusal(path, error) from None
-    # a hard link that is taken away after open() leaves a victim with one name: it must be this one, in this instant.
-    # Some versions of Python on Windows number a file differently by path and by descriptor: there only links are seen
+    # An attacker may remove a hard link after open(), which leaves the victim's file with one name: compare that name.
+    # On Windows, some versions of Python give st_ino by path and by descriptor differently: check for links only.
     other = stat.S_ISLNK(named.st_mode) if _effective_uid() < 0 else not os.path.samestat(named, status)
     if other:
         raise OutputError(f"{path} is a symbolic link, or was exchanged meanwhile", "name the file itself")
@@ -197,14 +205,14 @@ def _check_status(status: os.stat_result, path: str) -> None:
 
 
 def _name(unfinished: str, path: str, force: bool) -> None:
-    """Gives a whole file its name; without force only where nothing stands under it by now. Raises OSError."""
+    """Gives a finished file its name; without `force`, only when that name is still free. Raises OSError."""
     if force:
         os.replace(unfinished, path)  # noqa: PTH105
     elif not hasattr(os, "geteuid"):
-        os.rename(unfinished, path)  # noqa: PTH104  Windows replaces nothing
+        os.rename(unfinished, path)  # noqa: PTH104  on Windows, rename() fails when the target exists
     else:
         try:
-            os.link(unfinished, path)  # fails where there is a file by now
+            os.link(unfinished, path)  # fails when the target exists
         except FileExistsError:
             raise _exists(path) from None
         except OSError:  # a file system without hard links
@@ -215,7 +223,7 @@ def _name(unfinished: str, path: str, force: bool) -> None:
 
 @contextmanager
 def _refused(path: str) -> Iterator[None]:
-    """An OSError that comes of writing is told as the output's failure."""
+    """Turns an OSError of the block into an OutputError that names the output."""
     try:
         yield
     except OSError as error:
@@ -227,7 +235,7 @@ def _exists(path: str) -> OutputError:
 
 
 def _refusal(path: str, error: OSError) -> OutputError:
-    """The system's refusal in a line, with what can be done."""
+    """The system's refusal as an error in one line, with a remedy."""
     if error.errno == errno.ELOOP:
         return OutputError(f"{path} is a symbolic link", "name the file itself, or remove the link")
     owner = _owner() if error.errno in (errno.EACCES, errno.EPERM) else None

@@ -1,6 +1,6 @@
-"""Finds plugins: entry points of the group `wstrace`, loaded one by one, each guarded; ours the same way as anyone's.
+"""Finds plugins: entry points of the group `wstrace`, each loaded under guard; built-in plugins are found the same way.
 
-pluggy finds, the bus delivers: no record ever passes through a hook.
+Hooks return classes only. The bus delivers the records, none of which passes through a hook.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from wstrace.options import nearest
 log = logging.getLogger("wstrace")
 
 GROUP = BUILT_IN = "wstrace"
-#: the entry point of wstrace_os, of our plugins the one with a platform: to load all of them takes 40 ms
+#: The entry point of wstrace_os, the built-in plugin with a platform; loading all plugins takes 40 ms.
 _PLATFORM = "os"
-#: what failed and what to do, where the plugins of a checkout are not known to this Python
+#: What failed and what to do, for a checkout whose plugins are not installed for this Python.
 NOT_INSTALLED = (
     f"wstrace's own plugins are not found: {Path(__file__).parent.parent} is not installed for {sys.executable}",
     f"run: {sys.executable} -m pip install -e {Path(__file__).parent.parent}",
 )
-#: methods of earlier versions -> their names now
+#: Earlier name of a method -> its present name.
 RENAMED = {"abandon": "after_fork_in_child"}
-#: hooks of earlier versions -> what a plugin does instead
+#: Hook of an earlier version -> what a plugin does instead.
 GONE = {
     "wstrace_api": "wstrace's own names are fixed: offer yours in your own package, and leave the hook out",
 }
@@ -44,7 +44,7 @@ GONE = {
 
 @dataclass(slots=True)
 class Plugin:
-    """What became of one entry point. state: loaded, disabled, not allowed, unavailable (on this system), failed."""
+    """One entry point. `state`: loaded, disabled, not allowed, unavailable (on this system) or failed."""
 
     name: str
     distribution: str = ""
@@ -55,13 +55,13 @@ class Plugin:
 
 
 class Plugins:
-    """The plugins of a run.
+    """The plugins that were found, and the classes that they offer.
 
     Args:
-        disabled: names of plugins, sources, enrichers or exporters that are switched off.
-        allowed: if given, only these plugins are loaded.
-        third_party: False loads built-ins only.
-        trace: report every hook call on stderr.
+        disabled: names of plugins, sources, enrichers or exporters to switch off.
+        allowed: names of the only plugins to load; None = all.
+        third_party: False loads built-in plugins only.
+        trace: whether to report every hook call on stderr.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Plugins:
     def from_environment(
         cls, *, disabled: Iterable[str] = (), third_party: bool = True, environ: Mapping[str, str] = os.environ
     ) -> Plugins:
-        """The plugins that WSTRACE_DISABLE_PLUGINS, WSTRACE_LOAD_PLUGINS and WSTRACE_TRACE_PLUGINS leave."""
+        """The plugins that WSTRACE_DISABLE_PLUGINS and WSTRACE_LOAD_PLUGINS permit."""
         allowed = environ.get("WSTRACE_LOAD_PLUGINS")
         return cls(
             disabled=[*disabled, *_words(environ.get("WSTRACE_DISABLE_PLUGINS", ""))],
@@ -112,7 +112,7 @@ class Plugins:
     def _register(self, plugin: Plugin, module: Any) -> None:
         self._manager.register(module, plugin.name)
         unknown = [hook for hook in self._hooks(module) if not hasattr(wstrace.hookspecs, hook)]
-        if unknown:  # a misspelt hook is an error, not a silence
+        if unknown:  # pluggy itself ignores a misspelt hook
             self._manager.unregister(module)
             known = [name for name in vars(wstrace.hookspecs) if name.startswith("wstrace_")]
             raise UsageError(f"there is no hook {unknown[0]}", GONE.get(unknown[0]) or nearest(unknown[0], known))
@@ -124,11 +124,11 @@ class Plugins:
 
     @property
     def not_installed(self) -> bool:
-        """Whether not even wstrace's own plugins were found: a checkout that was never installed."""
+        """Whether no built-in plugin was found, as in a checkout that was never installed."""
         return not any(plugin.distribution == BUILT_IN for plugin in self.found)
 
     def _call(self, hook: str, **arguments: object) -> list[tuple[str, Any]]:
-        """(plugin name, what it returned) in the order of registration; a raise is kept with its plugin."""
+        """(plugin name, result) of each, in the order of registration; an error is recorded with its plugin."""
         results = []
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
             plugin = implementation.plugin_name
@@ -165,21 +165,21 @@ class Plugins:
 
     @functools.cached_property
     def sources(self) -> dict[str, type[Source]]:
-        """name -> class."""
+        """The classes of sources, by name."""
         return self._classes("wstrace_sources")
 
     @functools.cached_property
     def enrichers(self) -> dict[str, type[Enricher]]:
-        """name -> class, in the order in which they run."""
+        """The classes of enrichers by name, in the order in which they run."""
         return dict(sorted(self._classes("wstrace_enrichers").items()))
 
     @functools.cached_property
     def resolvers(self) -> dict[str, type[Resolver]]:
-        """name -> class."""
+        """The classes of resolvers, by name."""
         return self._classes("wstrace_resolvers")
 
     def make_resolvers(self) -> dict[str, Resolver]:
-        """One of each class; one that cannot be made is left out: names stay as they are without it."""
+        """One resolver of each class by name; one whose constructor fails is logged and left out."""
         made = {}
         for name, cls in self.resolvers.items():
             try:
@@ -191,17 +191,17 @@ class Plugins:
 
     @functools.cached_property
     def exporters(self) -> dict[str, type[Exporter]]:
-        """name -> class."""
+        """The classes of exporters, by name."""
         return self._classes("wstrace_exporters")
 
     @functools.cached_property
     def commands(self) -> dict[str, Command]:
-        """word -> Command."""
+        """The commands of plugins, by the word on the command line."""
         return {command.word: command for _, commands in self._call("wstrace_commands") for command in commands}
 
     @functools.cached_property
     def formats(self) -> dict[str, tuple[str, Format]]:
-        """suffix -> (plugin, the Format that it means). A plugin one of whose formats cannot be used has none."""
+        """suffix -> (plugin, Format). One unusable format excludes all formats of its plugin."""
         found: dict[str, tuple[str, Format]] = {}
         for plugin, formats in self._call("wstrace_formats"):
             try:
@@ -212,7 +212,7 @@ class Plugins:
         return found
 
     def failures(self, hook: str) -> list[str]:
-        """A line for each plugin that failed in a hook."""
+        """One line for each plugin that failed in this hook."""
         return [
             f"plugin {plugin.name!r} is left out: {plugin.error}"
             for plugin in self.found
@@ -221,12 +221,12 @@ class Plugins:
 
     @functools.cached_property
     def stages(self) -> dict[str, tuple[bool, str]]:
-        """stage of the ledger -> (is it loss?, what it counts), beside `wstrace.ledger.STAGES`."""
+        """Ledger stages that plugins add to `wstrace.ledger.STAGES`: stage -> (whether it is loss, what it counts)."""
         return {stage: about for _, stages in self._call("wstrace_stages") for stage, about in stages.items()}
 
     @functools.cached_property
     def platform(self) -> Platform:
-        """The platform of this system. Raises Unavailable where there is none."""
+        """The platform of this system. Raises Unavailable when no plugin serves it."""
         for _, platform in self._call("wstrace_platform"):
             return platform  # type: ignore[no-any-return]
         if self.not_installed:
@@ -236,19 +236,20 @@ class Plugins:
         raise Unavailable(f"processes cannot be traced here: {reasons[0]}")
 
     def target_environment(self, exporters: Sequence[str]) -> dict[str, str]:
-        """Variables for a command that is about to be launched."""
+        """Environment variables for a command that is about to be launched."""
         calls = self._call("wstrace_target_environment", exporters=exporters)
         return {name: value for _, variables in calls for name, value in variables.items()}
 
     def defaults(self, role: str) -> list[str]:
-        """The names of the sources or exporters that are part of every session."""
+        """The names of the sources or exporters that are used by default."""
         return [name for name, cls in getattr(self, role + "s").items() if cls.default]
 
     def class_of(self, role: str, name: str) -> type[Any]:
         """The class of a source, exporter or enricher.
 
         Raises:
-            UsageError: no such name (the nearest is named), or its plugin failed (with its error).
+            UsageError: the name is unknown (the error suggests the nearest), or its plugin is not loaded.
+            Unavailable: its plugin does not serve this system.
         """
         known: dict[str, Any] = getattr(self, role + "s")
         if name in known:
@@ -267,14 +268,14 @@ class Plugins:
 
 
 def current(cls: type) -> None:
-    """Raises UsageError for a class that still has a method's earlier name, which nobody would call."""
+    """Raises UsageError for a class that still uses a method's earlier name, which would never be called."""
     for old, new in RENAMED.items():
         if issubclass(cls, Source | Exporter) and hasattr(cls, old):
             raise UsageError(f"{cls.__name__}.{old}() is called {new}() now", "rename the method in the plugin")
 
 
 def _classes_of(base: type) -> Callable[[Any], Any]:
-    """A check of a hook that gives classes: each is one of base, with a name."""
+    """Returns a check of a hook's result: every item is a subclass of base that has a name."""
 
     def check(given: Any) -> Any:
         classes = list(given)
@@ -318,7 +319,7 @@ def _platform(given: Any) -> Any:
     return given
 
 
-#: hook -> what its result is passed through; it raises where a plugin gave something else
+#: hook -> the check of its result, which raises when a plugin returned something else
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "wstrace_sources": _classes_of(Source),
     "wstrace_enrichers": _classes_of(Enricher),
@@ -332,7 +333,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def load(target: str) -> Any:
-    """The object behind "module:attribute"."""
+    """The object that "module:attribute" names."""
     module, _, attribute = target.partition(":")
     loaded = importlib.import_module(module)
     return getattr(loaded, attribute) if attribute else loaded
@@ -340,13 +341,13 @@ def load(target: str) -> Any:
 
 @functools.cache
 def default_plugins() -> Plugins:
-    """The plugins that embedding uses: found once per process, as the environment says."""
+    """The plugins for embedding, found once per process as the environment variables say."""
     return Plugins.from_environment()
 
 
 @functools.cache
 def own_platform() -> Platform | None:
-    """The Platform of the running system, from wstrace's own plugins and whatever is switched off; None without one."""
+    """The Platform of this system from wstrace_os, even where that is switched off; None if there is none."""
     try:
         return Plugins(allowed=[_PLATFORM], third_party=False).platform
     except Unavailable:
@@ -356,7 +357,7 @@ def own_platform() -> Platform | None:
 def suffixes_of(
     plugin: str, formats: Iterable[object], taken: Mapping[str, tuple[str, Format]]
 ) -> dict[str, tuple[str, Format]]:
-    """suffix -> (plugin, Format), of what the plugin's hook returned. Raises ValueError for what cannot be used."""
+    """suffix -> (plugin, Format) for the formats that a plugin's hook returned. Raises ValueError for unusable ones."""
     found: dict[str, tuple[str, Format]] = {}
     for given in formats:
         if (
@@ -380,12 +381,12 @@ def suffixes_of(
 
 
 def _entry_points() -> list[tuple[metadata.EntryPoint, tuple[str, str]]]:
-    """Entry points with (distribution, version): built-ins first, then by name; of two with one name the first wins."""
+    """Entry points with (distribution, version), built-in ones first, then by name; the first of equal names wins."""
     told: dict[int, tuple[str, str]] = {}
 
     def about(entry: metadata.EntryPoint) -> tuple[str, str]:
         dist = entry.dist
-        if id(dist) not in told:  # importlib parses all of METADATA whenever it is asked for a name or a version
+        if id(dist) not in told:  # importlib parses all of METADATA for each name and each version
             told[id(dist)] = (dist.name, dist.version) if dist is not None else ("", "")
         return told[id(dist)]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: The bytes of faults that are kept. The rest is counted in the summary and, as dropped, in the ledger.
 KEEP_BYTES = 256 << 20
-#: The rows of other streams may take this fraction of the bytes.
+#: The rows of other streams may take one part in this many of KEEP_BYTES, in addition.
 _OTHERS = 4
 
 
@@ -41,13 +41,13 @@ class Recorder(Exporter):
         self._ledger = Ledger()
 
     def start(self, context: Context) -> None:
-        """Takes the ledger, to report what it could not keep, and the resolver that names the places of faults."""
+        """Takes the session's ledger, to count what is not kept, and its resolvers, to name the places of faults."""
         from wstrace.analysis.symbols import Symbolizer
 
         self._ledger, self._symbolizer = context.ledger, Symbolizer(context)
 
     def export(self, batch: Batch) -> None:
-        """Counts the batch and keeps it; a batch past the limit is counted in the ledger as dropped."""
+        """Counts the batch in the summary and keeps it; a batch past the limit is counted as dropped in the ledger."""
         self.summary.add(batch)
         if self._symbolizer is not None:
             self._symbolizer.learn(batch)

@@ -1,4 +1,4 @@
-"""Session: arms the sources, lets the target run, drains, and stops everything in order."""
+"""Session: arms the sources, lets the target run, drains the sources, and stops everything in order."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
     from wstrace.recorder import Recorder
     from wstrace.trace import Trace
 
-#: seconds that one drain may wait for records
+#: The seconds for which one call of Source.drain() may wait for records.
 DRAIN_SECONDS = 0.1
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 class Session:
-    """A trace, from start() to stop(). Also a context manager; start and stop are idempotent and thread-safe.
+    """A trace, from start() to stop(). It is also a context manager; start and stop are idempotent and thread-safe.
 
     Args:
-        pid: the process to trace; None = the calling one, unless `targets` or a source that needs none is given.
-        targets: handles from a platform, instead of a pid.
-        sources: specs ("NAME:opt=val") or objects, or a lone one; None = those that are part of every session.
-        exporters: specs ("msgpack:path=x.wst") or objects, or a lone one.
-        enrichers: objects; None = all that the plugins have.
-        command: the command line that `targets` was launched with; () = the targets' names.
+        pid: the process to trace; None = the calling one, unless `targets` or `sources` is given.
+        targets: handles that a platform returned, instead of a pid.
+        sources: specs ("NAME:opt=val") or Source objects, or a single one; None = the default sources.
+        exporters: specs ("msgpack:path=x.wst") or Exporter objects, or a single one.
+        enrichers: Enricher objects; None = one of each class that the plugins offer.
+        command: the command line that `targets` was launched with; () = the name of the first target.
         children: whether processes that the target starts are traced too.
-        wait_children: whether wait() goes on until no traced process is left, not until the targets have ended.
+        wait_children: whether wait() returns when no traced process is left, instead of when the targets have ended.
         require: "full" = raise Unavailable rather than trace at a lesser level.
-        patience: seconds that an exporter which does not move on may cost at the end; UNLIMITED for work on a file.
-        record: keep the faults and a summary in memory, for `faults` and `summary()`.
-        plugins, config: where names and options come from; None = the environment's.
+        patience: seconds for which an exporter without progress may delay stop(); UNLIMITED suits work on a file.
+        record: whether to keep the faults and a summary in memory, for `faults`, `trace` and `summary()`.
+        plugins, config: where names and options come from; None = the environment.
 
-    Raises (start):
-        Unavailable: the system refuses what was asked; says what lifts it.
-        UsageError: an unknown name or option; a source that needs a target, and none was given.
-        OutputError: an exporter cannot open its output.
+    Raises:
+        UsageError: a name or option is unknown, or a source needs a target and none was given.
+        Unavailable: from start(): the system refuses what was asked; the error says what lifts it.
+        OutputError: from start(): an exporter cannot open its output.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Session:
             for source in self._sources
         ]
         self._errors: list[BaseException] = []
-        self._opened: list[Exporter] = []  # before the bus runs
+        self._opened: list[Exporter] = []  # those whose start() has returned
         self._open_sources: list[Source] = []
         self._started: list[Source] = []
         self._failed: set[Source] = set()
@@ -130,7 +130,7 @@ class Session:
         with named(f"{role} {item.name}"):
             return build(cls, self._config.options(cls, item), item.name)
 
-    # -- what is known of it -----------------------------------------------------------------------------------
+    # -- what is known of the trace -----------------------------------------------------------------------------
 
     @property
     def ledger(self) -> Ledger:
@@ -139,22 +139,22 @@ class Session:
 
     @property
     def info(self) -> TraceInfo:
-        """What is known of the trace beside its records and counts."""
+        """The description of the trace: command, targets, levels, times and resource usage."""
         return self.context.info
 
     @property
     def exporter_queues(self) -> Sequence[ExporterQueue]:
-        """One an exporter, with its state and error."""
+        """One queue per exporter, with the exporter's state and error."""
         return self._bus.exporter_queues
 
     @property
     def faults(self) -> NDArray[Any]:
-        """The page faults recorded so far, a structured array under the schema's names; outlives the session."""
+        """The page faults recorded so far: a structured array, shape (n,), with the fields of schema.PAGE_FAULT."""
         return self._memory().faults()
 
     @property
     def trace(self) -> Trace:
-        """What is kept in memory of it, as batches, tables and files of any format; outlives the session."""
+        """The records kept in memory, as batches, tables and files of any format; available after stop() too."""
         from wstrace.session_trace import SessionTrace
 
         return SessionTrace(self, self._memory())
@@ -169,7 +169,7 @@ class Session:
         return self.context.strings[int(code)]
 
     def summary(self) -> Summary:
-        """The counts so far by file, module, thread and process; outlives the session."""
+        """The counts so far by file, module, thread and process; available after stop() too."""
         return self._memory().summary
 
     def _memory(self) -> Recorder:
@@ -178,7 +178,7 @@ class Session:
         return self._recorder
 
     def statistics(self) -> dict[str, object]:
-        """The counts of everything alive: state, sources, bus with enrichers and exporters, names, ledger."""
+        """The session's state and the counts of its sources, bus, enrichers, exporters, strings and ledger, nested."""
         return {
             "state": self._state,
             "sources": {source.name: counts(source) for source in self._sources},
@@ -188,10 +188,10 @@ class Session:
             "ledger": self.ledger.as_dict(),
         }
 
-    # -- its life ----------------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Opens the sources, then the outputs; starts own threads, arms the sources, lets a launched target run."""
+        """Opens sources, then outputs; starts the session's threads; arms the sources; resumes a launched target."""
         with self._lock:
             if self._state != "new":
                 return self
@@ -234,17 +234,17 @@ class Session:
         self._armed.set()
 
     def _describe(self, context: Context) -> None:
-        """What is known of a live trace before it begins; a source that replays one replaces it."""
+        """Describes a live trace before it begins; a source that replays a recorded trace replaces the description."""
         info = context.info
         info.started_ns = now_ns()
         info.targets = tuple(target.pid for target in context.targets)
         if context.targets:
             info.command = info.command or [context.targets[0].name]
-            with contextlib.suppress(Unavailable):  # somebody's own targets, on a system without a platform
+            with contextlib.suppress(Unavailable):  # targets of another package, on a system without a platform
                 info.page_size = self._plugins.platform.page_size
 
     def _drain(self, source: Source) -> None:
-        """The one thread that calls a source after its start()."""
+        """Runs on the source's own thread, the only one that calls the source after its start()."""
         self._armed.wait()
         if self._state == "failed":
             return
@@ -257,7 +257,7 @@ class Session:
                         self._bus.publish(checked(batch))
         except BaseException as error:
             self._fail(source, error)
-            # it stays armed to the end: what the system counts meanwhile and nobody takes is then counted as lost
+            # The source stays armed until the end, so that records which nobody takes are counted as lost.
             self._stopping.wait()
         try:
             with named(f"source {source.name}"):
@@ -267,7 +267,7 @@ class Session:
             self._fail(source, error)
 
     def _fail(self, source: Source, error: BaseException) -> None:
-        """A source gives nothing more: the trace says so, and stop() raises it."""
+        """Records that a source gives nothing more: the trace's description says so, and stop() raises the error."""
         self._errors.append(error)
         self._failed.add(source)
         reason = error.why if isinstance(error, WstraceError) else why(error)
@@ -275,25 +275,25 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        """True when every source has given all that it will give, or failed."""
+        """Whether every source has delivered all of its records, or has failed."""
         return all(
             source in self._failed or not thread.is_alive()
             for source, thread in zip(self._sources, self._drains, strict=True)
         )
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until every target has ended (with wait_children: until no traced process is left), or its sources have.
+        """Waits until every target has ended (with wait_children: until no traced process is left).
 
-        After stop(): until every target has ended.
+        While the session runs, the wait also ends when every source has finished.
 
         Returns:
-            False when timeout seconds have passed before.
+            False when `timeout` seconds passed first.
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout
         children = self.context.wait_children and self._state == "running"
         for target in self.context.targets if not children else ():
             while (code := target.wait(min(0.5, max(0.0, until - time.monotonic())))) is None:
-                # a launched target is waited for though nothing records it any more: its exit code is asked for
+                # Wait for a launched target even when every source has failed: its exit code is still needed.
                 if self.finished and self._state == "running" and not (self._failed and target.launched):
                     return True
                 if time.monotonic() >= until:
@@ -306,7 +306,11 @@ class Session:
         return True
 
     def stop(self, seconds: float | None = None) -> None:
-        """Drains what is left, ends the exporters in at most so many seconds, states what was lost. Idempotent."""
+        """Drains what is left, closes the exporters, and raises the first error of a source. Idempotent.
+
+        Args:
+            seconds: the time limit for the exporters; None = the session's `patience`.
+        """
         with self._lock:
             if self._state != "running":
                 return
@@ -337,8 +341,8 @@ class Session:
             target.close()
 
     def _cancel(self) -> None:
-        """Undoes what _start() did before it failed: nothing is printed and no file is left."""
-        self._armed.set()  # the drain threads see the failed state and end
+        """Undoes what _start() did before it failed, so that nothing is printed and no file is left."""
+        self._armed.set()  # The drain threads see the state "failed" and end.
         for source in self._open_sources:
             if source not in self._started:
                 quietly(source.cancel, None)
@@ -349,7 +353,7 @@ class Session:
             target.close()
 
     def mark(self, text: str) -> None:
-        """Puts a mark of the user's into the trace, at this time and thread."""
+        """Adds a user mark with this text to the trace, at the current time and thread."""
         from wstrace.session_trace import user_mark
 
         self._bus.publish(user_mark(text, self.context.strings))
@@ -361,7 +365,7 @@ class Session:
         self.stop(None if exc[0] is None else min(self._patience, bus.STOP_SECONDS))
 
     def _abandon(self) -> None:
-        """In a forked child: the copied handles are closed; the child's faults stay in the parent's trace."""
+        """Closes the inherited handles in a forked child; the parent's session records the child's faults."""
         self._state = "abandoned"
         for source in self._sources:
             source.after_fork_in_child()
@@ -370,7 +374,7 @@ class Session:
 
 
 def _each(given: Any) -> Iterable[Any]:
-    """The specs or objects given; a lone one is one."""
+    """The items given, where a single item need not stand in a list."""
     return given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 

@@ -1,4 +1,4 @@
-"""SessionTrace: what a session keeps in memory, as a Trace; while it runs and after it."""
+"""SessionTrace: the records that a session keeps in memory, as a Trace, during the session and after it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class SessionTrace(Trace):
-    """The records so far of a session that keeps them in memory.
+    """The records that a session has kept in memory so far.
 
     Args:
-        session: whose records they are.
-        recorder: the one of its exporters that keeps them.
+        session: the session whose records these are.
+        recorder: the exporter of that session which keeps them.
     """
 
     def __init__(self, session: Session, recorder: Recorder) -> None:
@@ -35,7 +35,7 @@ class SessionTrace(Trace):
 
     @property
     def name(self) -> str:
-        """The command line, or the process, that is traced."""
+        """The command line and the process ids that are traced."""
         return targets_of(self._session)
 
     @property
@@ -45,12 +45,12 @@ class SessionTrace(Trace):
 
     @property
     def info(self) -> TraceInfo:
-        """What was traced, how, where and when."""
+        """The description of the trace: command, targets, levels, times and resource usage."""
         return self._session.info
 
     @property
     def rows(self) -> dict[str, int]:
-        """stream -> rows kept so far."""
+        """The number of rows kept so far, by stream."""
         found: dict[str, int] = {}
         for batch in self._recorder.batches():
             if len(batch):
@@ -64,35 +64,35 @@ class SessionTrace(Trace):
 
     @property
     def begin_ns(self) -> int:
-        """When the session began, on the records' clock."""
+        """When the session began, in nanoseconds of the records' clock."""
         return self.info.started_ns
 
     def schema(self, name: str) -> Schema:
-        """The schema of a stream, as its source states it."""
+        """The schema of a stream as its source declares it; without columns when the stream is unknown."""
         kept = (batch.schema for batch in self._recorder.batches() if batch.schema.name == name)
         return next(kept, None) or STREAMS.get(name) or Schema(name, ())
 
     def read(self, selection: Selection) -> Iterator[Batch]:
-        """The batches kept so far, mappings and processes before the faults."""
+        """Yields the batches kept so far, mappings and processes before the faults."""
         for batch in self._recorder.batches():
             wanted = selection.of(batch)
             if wanted is not None:
                 yield wanted
 
     def summary(self) -> Summary:
-        """The counts so far, of all faults: also of those that memory had no room for."""
+        """The counts so far of all faults, including those that memory had no room for."""
         return self._recorder.summary
 
 
 def targets_of(session: Session) -> str:
-    """The command line that is traced, and the processes."""
+    """The command line that is traced, and the process ids in parentheses."""
     context = session.context
     pids = [*context.info.targets] or [target.pid for target in context.targets] or session._attach
     return " ".join([*context.info.command, *(f"({pid})" for pid in pids)]) or "no process"
 
 
 def shown(session: Session) -> str:
-    """A session in a line: what is traced, its state, what was recorded and lost so far."""
+    """A session in one line: what is traced, its state, and what was recorded and lost so far."""
     rows = ", ".join(f"{n:,} {stream} recorded" for stage, stream, n in session.ledger.rows() if stage == "recorded")
     lost = sum(n for _, _, n in session.ledger.losses())
     return (
@@ -101,7 +101,7 @@ def shown(session: Session) -> str:
 
 
 def user_mark(text: str, strings: Dictionary) -> Batch:
-    """A mark of the user's at this time and thread."""
+    """A batch of one user mark with this text, at the current time and thread."""
     import numpy as np
 
     values = {"time_ns": now_ns(), "pid": os.getpid(), "tid": threading.get_native_id(), "text": strings.code(text)}
