@@ -1,4 +1,4 @@
-"""The command line: one file a word here, further words through the hook `wstrace_commands`.
+"""The command line: each of its own commands is one file here; plugins add commands by the hook `wstrace_commands`.
 
 A command is imported when it is used; `--help` imports neither numpy nor any exporter.
 """
@@ -20,9 +20,9 @@ from wstrace.guard import named
 from wstrace.interfaces import Command
 from wstrace.options import nearest
 
-#: wstrace's own exit codes stand on the error classes; these two belong to the shell's world
+#: Exit codes of an internal error and of Ctrl-C; those of errors stand on the classes in wstrace.errors.
 INTERNAL, INTERRUPTED = 125, 130
-#: what a write to an output that takes no more fails with
+#: Error numbers of a write to an output that is full or failing.
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 _OWN = [
@@ -35,14 +35,14 @@ _OWN = [
         "plugins", "Show the plugins found: version, state, hooks, error.", "wstrace.cli.plugins:plugins", "Set-up"
     ),
 ]
-#: the parts of `--help`, in this order; what a plugin calls otherwise comes after them
+#: The sections of `--help` in their order; a plugin's other sections come after them.
 _SECTIONS = ("Record", "Inspect", "Files", "Set-up")
-#: the words that come first in their section, as most people want them; the others by the alphabet
+#: The commands that come first in their section, because most users want them; the others are in alphabetical order.
 _FIRST = ("run", "attach", "report", "snapshot")
 
 
 class Words(click.Group):
-    """A group whose commands are imported on use."""
+    """A click group that imports a command only when it is used."""
 
     def _commands(self) -> dict[str, Command]:
         from wstrace.plugins import default_plugins
@@ -50,11 +50,11 @@ class Words(click.Group):
         return {**default_plugins().commands, **{command.word: command for command in _OWN}}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The words, by section."""
+        """The names of all commands, in the order of `--help`."""
         return [word for words in self._sections().values() for word in words]
 
     def _sections(self) -> dict[str, list[str]]:
-        """Section -> its words, in the order of `--help`."""
+        """Section -> the names of its commands, in the order of `--help`."""
         found: dict[str, list[str]] = {section: [] for section in _SECTIONS}
         for command in self._commands().values():
             found.setdefault(command.section, []).append(command.word)
@@ -63,7 +63,7 @@ class Words(click.Group):
         return {section: words for section, words in found.items() if words}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports the command. Raises UsageError naming the nearest word."""
+        """Imports the command. Raises UsageError for an unknown name; the error suggests the nearest one."""
         from wstrace.plugins import NOT_INSTALLED, default_plugins, load
 
         own = next((command for command in _OWN if command.word == cmd_name), None)
@@ -79,7 +79,7 @@ class Words(click.Group):
         return loaded
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The words with their one-line help, without importing any of them."""
+        """Writes every command's name and one line of help, without importing the commands."""
         commands = self._commands()
         for section, words in self._sections().items():
             with formatter.section(section):
@@ -108,15 +108,15 @@ def wstrace() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command line; one line on stderr and an exit code for everything that can go wrong.
+    """Runs a command line and returns its exit code; every error becomes one line on stderr.
 
-    The traceback is shown with WSTRACE_DEBUG=1 only.
+    WSTRACE_DEBUG=1 shows the traceback instead.
     """
     _speak_utf8()
     try:
         result = wstrace.main(list(arguments), prog_name="wstrace", standalone_mode=False)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a full disk can still be told of
+            sys.stdout.flush()  # flushed here, where a full disk can still be reported
     except Exception as error:
         if os.environ.get("WSTRACE_DEBUG") == "1":
             raise
@@ -142,7 +142,7 @@ def _complain(error: Exception) -> int:
     elif isinstance(error, WstraceError):
         text, code = str(error), error.exit_code
     elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-        # what is still buffered cannot be written either, and the interpreter would try so at its end
+        # The buffer cannot be written either, and the interpreter would try again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         text, code = f"cannot write to stdout: {error.strerror}", OutputError.exit_code
     else:
@@ -152,7 +152,7 @@ def _complain(error: Exception) -> int:
 
 
 def _interrupted(stopped: BaseException | None) -> int:
-    """The exit code of the signal, and what it interrupted where that is known."""
+    """The exit code for the signal; says on stderr what was interrupted, if that is known."""
     if stopped is not None and stopped.args:
         _say(str(stopped))
     return int(getattr(stopped, "exit_code", INTERRUPTED))
@@ -161,21 +161,21 @@ def _interrupted(stopped: BaseException | None) -> int:
 def _say(text: str) -> None:
     from wstrace.text import printable
 
-    with contextlib.suppress(OSError):  # stderr itself may be full or gone: the code still tells
+    with contextlib.suppress(OSError):  # stderr itself may be full or closed; the exit code remains
         click.echo(f"wstrace: {printable(text)}", err=True)
 
 
 def _nobody_reads(error: Exception) -> bool:
-    """Whether stdout's reader has gone: `| head` has what it wanted."""
+    """Whether the error means that the reader of stdout has closed the pipe, as `| head` does."""
     if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
         return isinstance(error, BrokenPipeError)
-    # The C runtime of a system without SIGPIPE (Windows) says EINVAL of such a pipe: bpo-19612
+    # On a system without SIGPIPE (Windows), the C runtime reports such a pipe as EINVAL: bpo-19612.
     from_runtime = error.errno == errno.EINVAL and error.filename is None and getattr(error, "winerror", None) is None
     return from_runtime and not hasattr(signal, "SIGPIPE") and stat.S_ISFIFO(os.fstat(1).st_mode)
 
 
 def _speak_utf8() -> None:
-    """A stream that cannot encode a character shows its escape instead of raising."""
+    """Makes stdout and stderr write the escape of a character that they cannot encode, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -1,4 +1,4 @@
-"""`wstrace attach`: traces running processes and leaves them running."""
+"""`wstrace attach`: traces running processes and leaves them running at the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def attach(options: Tracing, more: tuple[int, ...], names: tuple[str, ...], pids
 
 
 def _by_name(names: tuple[str, ...]) -> list[int]:
-    """The processes whose name matches one of the globs, without ourselves. Raises TargetExited when none does."""
+    """The ids of the other processes whose name matches a glob. Raises TargetExited when there is none."""
     if not names:
         return []
     import psutil

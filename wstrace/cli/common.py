@@ -1,4 +1,4 @@
-"""What the commands share: durations as option values, JSON on standard output, and the end of a session on a file."""
+"""What commands share: durations as option values, JSON output, failed exporters, the check for an administrator."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
-    """`30s`, `5m`: seconds."""
+    """An option value such as `30s` or `5m`, converted to seconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds, or a usage error."""
+        """The value in seconds. Raises click.BadParameter."""
         try:
             return value if isinstance(value, float) else parse_duration(value)
         except ValueError as wrong:
             self.fail(str(wrong), param, ctx)
 
 
-#: gives a click command the flag `--json`, as its argument `as_json`
+#: A decorator that gives a click command the flag `--json` as its argument `as_json`.
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable JSON.")
 
 
 def print_json(value: Any) -> None:
-    """Writes plain values to standard output as indented JSON; names from outside are made well-formed first."""
+    """Writes plain values to standard output as indented JSON; text that is not well-formed Unicode is escaped."""
     click.echo(json.dumps(json_safe(value), indent=1))
 
 
 def exit_on_exporter_error(session: Session) -> None:
-    """After stop(): ends the command with exit code 123 when an exporter failed.
+    """Raises OutputError (exit code 123) when an exporter of a stopped session failed.
 
     Raises:
-        OutputError: says why it failed, and which of several it was.
+        OutputError: why the exporter failed, and which one it was if there were several.
     """
     for queue in session.exporter_queues:
         if why := queue.error or queue.detached:
@@ -50,7 +50,7 @@ def exit_on_exporter_error(session: Session) -> None:
 
 
 def is_administrator() -> bool:
-    """Whether we run as root, or elevated on Windows: then nothing is read from the working directory."""
+    """Whether this process runs as root, or elevated on Windows; then the working directory is not trusted."""
     if hasattr(os, "geteuid"):
         return bool(os.geteuid() == 0)
     from wstrace.plugins import own_platform

@@ -1,4 +1,4 @@
-"""`wstrace doctor`: what can be traced on this machine with this privilege, as tried; and what lifts the rest."""
+"""`wstrace doctor`: tries what can be traced on this machine with this privilege, and says what lifts the rest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ def doctor(as_json: bool, config: str | None) -> None:
 
 
 def examine(plugins: Plugins, config: Config) -> dict[str, Any]:
-    """The findings: system, sources (level, why, remedy), remedies, options (value, origin), plugins that failed."""
+    """Probes every source and returns the findings as plain values for print_json().
+
+    Returns:
+        `system`, `sources` (level, why, remedy), `remedies`, `options` (value, origin) and `failed` plugins.
+    """
     try:
         platform = plugins.platform
         system, remedies = dict(platform.environment()), dict(platform.remedies())
@@ -92,6 +96,6 @@ def _parts(findings: dict[str, Any]) -> Iterator[str | TextTable]:
 
 
 def _table(rows: Iterable[Sequence[str]]) -> TextTable:
-    """Columns without heads; nothing is cut, so that a line can be copied."""
+    """A table without headings, whose cells are never cut, so that a line can be copied."""
     cells = [list(row) for row in rows]
     return TextTable([Column("", "text")] * max(map(len, cells), default=0), cells, whole=True)

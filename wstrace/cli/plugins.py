@@ -1,4 +1,4 @@
-"""`wstrace plugins`: what was found behind the entry points, and what became of it."""
+"""`wstrace plugins`: lists the plugins behind the entry points with their state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plugins(as_json: bool, no_plugins: bool, plugin: tuple[str, ...]) -> None:
     found = Plugins.from_environment(disabled=disabled, third_party=not no_plugins)
     for role in ("sources", "enrichers", "resolvers", "exporters", "commands", "formats", "platform"):
         with contextlib.suppress(WstraceError):
-            getattr(found, role)  # a hook that raises shows here
+            getattr(found, role)  # calls the hook, so that a plugin whose hook raises is listed as failed
     if as_json:
         print_json([dataclasses.asdict(p) for p in found.found])
         return

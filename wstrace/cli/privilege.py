@@ -1,4 +1,4 @@
-"""`--debug-privilege`: an option of every command that opens processes."""
+"""`--debug-privilege`: an option of the commands that open processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _switch_on(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         Plugins.from_environment(third_party=False).platform.debug_privilege()
 
 
-#: decorates a click command; the right is asked for before the command begins
+#: A decorator that gives a click command the option; the privilege is enabled before the command begins.
 debug_privilege = click.option(
     "--debug-privilege",
     is_flag=True,

@@ -15,10 +15,10 @@ from wstrace.text import printable
 
 
 class TargetWords(click.Command):
-    """A command whose own options end at the target: all after `--`, FILE, -m MODULE or -c CODE belongs to it."""
+    """A click command whose own options end at the target: `--`, COMMAND, FILE, -m MODULE or -c CODE."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Marks where the target begins, so that click leaves the rest alone."""
+        """Inserts `--` where the target begins, so that click does not parse the target's own options."""
         ctx.meta["wstrace.literal"] = False
         takes_value = {name for p in self.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts}
         at = 0
@@ -57,7 +57,7 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     os.environ.update(trace.plugins.target_environment(trace.exporter_names()))
     for failure in trace.plugins.failures("wstrace_target_environment"):
         warn(printable(failure))
-    # First of all: what the launcher holds at its fork counts in the peak that the system reports of the target.
+    # Launch before anything else: the launcher's memory at its fork counts in the target's peak (VmHWM).
     launched = trace.plugins.platform.launch(command, user=user or trace.config.get("user"))
     try:
         session = trace.session([launched], command)
@@ -68,14 +68,14 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
 
 
 def command_of(words: Sequence[str], *, literal: bool) -> Sequence[str]:
-    """The command line behind the words after the options.
+    """The command line that the words after the options mean; without words on a terminal, the built-in demo.
 
     Args:
         words: what the user wrote.
-        literal: `--` stood before them: they are the command as it is.
+        literal: whether `--` stood before the words, which are then the command itself.
 
     Raises:
-        UsageError: no command, in a script or after `--`; -m or -c without a value.
+        UsageError: there is no command, in a script or after `--`; or -m or -c has no value.
     """
     if not words:
         if literal or not sys.stderr.isatty():
@@ -94,5 +94,5 @@ def command_of(words: Sequence[str], *, literal: bool) -> Sequence[str]:
 
 
 def _is_script(words: Sequence[str]) -> bool:
-    """Whether they are a script of this Python, with its arguments."""
+    """Whether the first word is the file name of a Python script."""
     return bool(words) and words[0].endswith((".py", ".pyw"))

@@ -1,4 +1,4 @@
-"""What `run` and `attach` share: their options, the session made of them, signals, and the exit code."""
+"""What `run` and `attach` share: their options, the session that these describe, signals, and the exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Tracing:
-    """The options that `run` and `attach` share."""
+    """The values of the options that `run` and `attach` share."""
 
     sources: tuple[str, ...]
     exporters: tuple[str, ...]
@@ -76,7 +76,7 @@ _OPTIONS = [
 
 
 def tracing_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a click command the options of Tracing, as its first argument."""
+    """A decorator that gives a click command the shared options; their values are its first argument, a Tracing."""
 
     @functools.wraps(command)
     def with_tracing(**values: Any) -> Any:
@@ -89,24 +89,24 @@ def tracing_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Trace:
-    """A tracing command at work: its plugins and configuration. What they name is checked by session()."""
+    """The state of one tracing command: its options, plugins and configuration. session() checks the names in them."""
 
     def __init__(self, options: Tracing) -> None:
         words = [word.removeprefix("no:") for word in options.plugin]
         if any(not word.startswith("no:") for word in options.plugin):
             raise UsageError(f"-P {options.plugin[0]}", "write -P no:NAME")
         self.options = options
-        self._error: WstraceError | None = None  # what a source or enricher failed with
+        self._error: WstraceError | None = None  # the error of a source or enricher
         self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
         self.config = Config.load(options.config, project=not is_administrator())
         self._left_out = words
 
     def exporter_names(self) -> list[str]:
-        """The exporters that are asked for by name."""
+        """The names of the exporters that the options and the configuration ask for."""
         return [parse_spec(text).name for text in (*self.config.get("exporters", ()), *self.options.exporters)]
 
     def _check(self) -> None:
-        """Every name and key must be known."""
+        """Raises UsageError for an unknown name or configuration key."""
         self.config.check({**self.plugins.sources, **self.plugins.enrichers, **self.plugins.exporters})
         known = {plugin.name for plugin in self.plugins.found}
         if any(word not in known for word in self._left_out):
@@ -116,13 +116,13 @@ class Trace:
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
 
     def session(self, targets: Sequence[Target], command: Sequence[str] = ()) -> Session:
-        """The session that the options ask for; command: see Session.
+        """The session that the options ask for; for `command`, see Session.
 
         Raises:
-            UsageError: an unknown name, option or key.
+            UsageError: a name, an option or a configuration key is unknown.
         """
-        # numpy's OpenBLAS starts a thread a CPU, and each spins for its first 50 ms: half of what importing numpy costs
-        # (170 ms of CPU become 100). Not before this: a launched target has its own copy of our environment
+        # numpy's OpenBLAS starts one thread per CPU, each of which spins for its first 50 ms; without them, importing
+        # numpy costs 100 ms of CPU instead of 170. Set here, because an earlier change would reach a launched target.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from wstrace.session import Session
 
@@ -143,7 +143,7 @@ class Trace:
         )
 
     def _specs(self, role: str, asked: Sequence[str]) -> list[Spec]:
-        """Defaults, then configured ones, then those of the command line; a later one of the same name replaces."""
+        """Specs by default, by configuration and by command line; a later one replaces one of the same name."""
         classes = getattr(self.plugins, role + "s")
         quiet = self.options.quiet or _truth(self.config.get("quiet", False))
         told = {"quiet": quiet or None, "verbose": self.options.verbose or None, "live": self.options.live}
@@ -164,7 +164,10 @@ class Trace:
         return list(specs.values())
 
     def drive(self, session: Session) -> None:
-        """From start to stop. Ctrl-C: for a launched target the second one ends the trace, else the first."""
+        """Runs the session from start to stop.
+
+        Ctrl-C ends the trace, for a launched target only the second time. An error of a source is kept for exit_code().
+        """
         duration = self.options.duration or _seconds(self.config.get("duration"))
         launched = any(target.launched for target in session.context.targets)
         ending = _Ending(2 if launched else 1)
@@ -177,16 +180,21 @@ class Trace:
                     break
             try:
                 session.stop(seconds=1.0 if ending.closed or (ending.asked and launched) else STOP_SECONDS)
-            except WstraceError as error:  # told once the command has ended: its own exit code comes first
+            except WstraceError as error:  # reported in exit_code(), after the command has ended
                 self._error = error
             if launched and not ending.asked:
                 _outlive(session, ending)
 
     def exit_code(self, session: Session) -> int:
-        """The command's own code wins, 0 too where a source or enricher failed; then what failed, then loss.
+        """The exit code of the session, after drive().
+
+        A launched command's own code wins over an error of a source or enricher; if it is not 0, over every error. The
+        error is then a line on stderr.
 
         Raises:
-            PluginError, OutputError, LossError: for the code and the line on stderr.
+            PluginError: a source or enricher failed, and no command was launched.
+            OutputError: an exporter failed.
+            LossError: records were lost under --fail-on-loss.
         """
         code = session.info.exit_code
         launched = code is not None and any(target.launched for target in session.context.targets)
@@ -201,7 +209,7 @@ class Trace:
         return code or 0 if launched else 0
 
     def _failure(self, session: Session) -> WstraceError | None:
-        """A failed output; or loss, where that is asked for."""
+        """The error of an exporter, or the loss of records under --fail-on-loss; None when there is neither."""
         try:
             exit_on_exporter_error(session)
         except OutputError as error:
@@ -215,10 +223,10 @@ class Trace:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal while the session was starting: nothing is traced yet, and whatever hangs there is left.
+    """A signal that arrived while the session was starting: the start is abandoned, even when a plugin hangs in it.
 
     Args:
-        number: of the signal.
+        number: the number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -228,7 +236,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(slots=True)
 class _Ending:
-    """Who asked for the end of a trace: so many interrupts are needed, or the end of the console."""
+    """Whether the end of the trace was requested: by `needed` interrupts, or because the console closes."""
 
     needed: int
     interrupts: int = 0
@@ -237,16 +245,16 @@ class _Ending:
 
     @property
     def asked(self) -> bool:
-        """The trace is to end now."""
+        """Whether the trace is to end now."""
         return self.closed or self.interrupts >= self.needed
 
     def close(self) -> None:
-        """The console is gone: seconds are left."""
+        """Notes that the console closes, after which the system ends this process within seconds."""
         self.closed = True
 
 
 def _outlive(session: Session, ending: _Ending) -> None:
-    """The trace is over; a command that goes on is waited for, since its exit code is ours."""
+    """Waits for a launched command that is still running after the trace, because its exit code becomes ours."""
     if session.wait(0):
         return
     alive = [target for target in session.context.targets if target.exit_code is None]
@@ -258,7 +266,7 @@ def _outlive(session: Session, ending: _Ending) -> None:
 
 @contextmanager
 def _signals(session: Session, launched: bool, ending: _Ending) -> Iterator[None]:
-    """Handlers while a session runs: what they take for a wish to end it goes into `ending`."""
+    """Handles signals while a session runs: passes them on to launched targets and notes them in `ending`."""
 
     def pass_on(number: int, _: object) -> None:
         for target in session.context.targets:
@@ -286,7 +294,7 @@ def _signals(session: Session, launched: bool, ending: _Ending) -> Iterator[None
     }
     previous: dict[str, Any] = {}
     for name, handler in handlers.items():
-        if signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:  # nohup stays nohup
+        if signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
             previous[name] = signal.signal(getattr(signal, name), handler)
     try:
         yield
@@ -296,7 +304,7 @@ def _signals(session: Session, launched: bool, ending: _Ending) -> Iterator[None
 
 
 def _from_terminal() -> bool:
-    """Whether Ctrl-C on our terminal reaches the target by itself: it shares our foreground process group."""
+    """Whether the terminal itself sends Ctrl-C to the target, which shares our foreground process group."""
     ask, group = getattr(os, "tcgetpgrp", None), getattr(os, "getpgrp", None)
     if ask is None or group is None:
         return True
@@ -327,5 +335,5 @@ def _seconds(value: Any) -> float | None:
 
 
 def warn(text: str) -> None:
-    """A line of wstrace's own on stderr."""
+    """Writes one line on stderr that begins with `wstrace: `."""
     print(f"wstrace: {text}", file=sys.stderr)  # noqa: T201

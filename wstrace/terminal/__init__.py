@@ -1,4 +1,4 @@
-"""The one room that prints for people: outputs, tables, bars and the live line. Nothing else in wstrace uses rich.
+"""Prints for people: outputs, tables, bars and the live line. Nothing else in wstrace uses rich.
 
-What is shown passes wstrace.text.printable in here, once: lines, titles, column heads and every cell.
+Every line, heading and cell passes wstrace.text.printable here, once.
 """

@@ -1,4 +1,4 @@
-"""Bars and strips of block characters, and the plain characters that stand for them in poorer encodings."""
+"""Bars and shades drawn with block characters, or with ASCII where the encoding lacks those."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _SHADES, _PLAIN_SHADES = " ░▒▓█", " .-+#"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """How much of the whole a value is; drawn as wide as its column. style is its colour on a terminal."""
+    """A value as a fraction of a whole, drawn as a bar. `style` is its colour on a terminal, as rich names it."""
 
     value: float
     whole: float
     style: str = "cyan"
 
     def text(self, cells: int, *, unicode: bool) -> str:
-        """The bar in at most so many cells: blocks to an eighth of a cell, or `#`; never nothing for something."""
+        """The bar in at most `cells` cells: blocks with a resolution of 1/8 cell, or `#`; empty only for 0."""
         if self.value <= 0 or self.whole <= 0:
             return ""
         part = min(self.value / self.whole, 1.0)
@@ -30,11 +30,11 @@ class Bar:
 
 
 def has_blocks(encoding: str | None) -> bool:
-    """Whether that encoding has what bars, strips and cut names are drawn with."""
+    """Whether an encoding has the characters for bars, shades and the ellipsis."""
     needed = f"{_EIGHTHS}{_SHADES}…"
     return encodable(needed, encoding) == needed
 
 
 def shades(*, unicode: bool) -> str:
-    """Five marks from empty to full."""
+    """Five characters from empty to full."""
     return _SHADES if unicode else _PLAIN_SHADES

@@ -1,18 +1,18 @@
-"""Names in less room than they need: the middle goes first, and two different names never look the same."""
+"""Shortens names that are too wide, so that two different names never look the same."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-#: a compiler's or interpreter's tag that says nothing of which file it is
+#: Tags of a compiler or interpreter, which do not help to identify a file.
 _NOISE = re.compile(r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w+\]")
 
 _PARAMETERS_END = re.compile(r"\)(?= const$|$)")
 
 
 def width_of(text: str) -> int:
-    """Cells that the text takes on a terminal."""
+    """The number of terminal cells that the text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -21,15 +21,15 @@ def width_of(text: str) -> int:
 
 
 def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]:
-    """Each name in at most `room` cells.
+    """Each name shortened to at most `room` cells.
 
-    Of a name that is too wide, parameters of C++ functions go first, then tags such as `.cpython-311-x86_64-linux-gnu`,
-    then the middle. Names that would look the same are cut where they differ, else numbered.
+    A name that is too wide loses the parameters of C++ functions first, then tags such as
+    `.cpython-311-x86_64-linux-gnu`, then its middle. Names that would look the same are cut elsewhere, or numbered.
 
     Args:
-        names: printable names; equal ones may stay equal.
-        room: cells, at least 8.
-        unicode: the output has an ellipsis; else `...` stands for what is left out.
+        names: printable names; equal names get equal results.
+        room: cells; less than 8 counts as 8.
+        unicode: whether to mark what is left out by an ellipsis, instead of `...`.
     """
     mark, room = "…" if unicode else "...", max(room, 8)
     labels = {name: name for name in dict.fromkeys(names) if width_of(name) <= room}
@@ -51,7 +51,7 @@ def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]
 
 
 def _shorter(name: str, room: int) -> str:
-    """The name without what can be spared, as far as it must be."""
+    """The name without C++ parameters and then without tags, as far as it is too wide."""
     for spare in (_without_parameters, lambda text: _NOISE.sub("", text)):
         if width_of(name) > room:
             name = spare(name)
@@ -59,7 +59,7 @@ def _shorter(name: str, room: int) -> str:
 
 
 def _without_parameters(name: str) -> str:
-    """`lib.so!a::b(int, C<d>) const` as `lib.so!a::b`; sections (`lib.so!.text(14)`) and paths stay as they are."""
+    """`lib.so!a::b` for `lib.so!a::b(int, C<d>) const`; sections (`lib.so!.text(14)`) and paths are unchanged."""
     module, bang, function = name.partition("!")
     end = _PARAMETERS_END.search(function)
     if not bang or module.startswith("/") or end is None:
@@ -76,20 +76,20 @@ def _without_parameters(name: str) -> str:
 
 
 def _cut(text: str, room: int, mark: str) -> str:
-    """The text without its middle: a third of the room for its start, less where a path's last part needs it."""
+    """The text without its middle: the start gets a third of the room, or less if a path's last part needs more."""
     if width_of(text) <= room:
         return text
     last_part = width_of(text) - width_of(text[: text.rfind("/")]) if "/" in text else 0
     left = max(min((room - len(mark)) // 3, room - len(mark) - last_part), 0)
     head, tail = _first(text, left), _last(text, room - len(mark) - left)
-    cut = tail.find("/")  # a tail that begins with a whole part of the path reads better
+    cut = tail.find("/")  # let the tail begin with a whole component of the path, if that costs little
     if 0 < cut <= len(tail) // 3:
         tail = tail[cut:]
     return f"{head}{mark}{tail}"
 
 
 def _other_ways(names: Sequence[str], room: int, mark: str) -> Iterator[list[str]]:
-    """Labels for names that look the same when cut in their middle: their ends, starts, and where they first differ."""
+    """Yields other labels for names that look the same without their middle: ends, starts, the first difference."""
     free = room - len(mark)
     yield [f"{mark}{_last(name, free)}" for name in names]
     yield [f"{_first(name, free)}{mark}" for name in names]
@@ -99,7 +99,7 @@ def _other_ways(names: Sequence[str], room: int, mark: str) -> Iterator[list[str
 
 
 def _numbered(label: str, n: int, room: int, taken: set[str]) -> list[str]:
-    """The label n times, each with a number."""
+    """The label n times, each with its own number."""
     found: list[str] = []
     number = 1
     while len(found) < n:
@@ -112,7 +112,7 @@ def _numbered(label: str, n: int, room: int, taken: set[str]) -> list[str]:
 
 
 def _first(text: str, cells: int) -> str:
-    """Its start, at most so many cells."""
+    """The start of the text, at most `cells` cells."""
     if text.isascii():
         return text[: max(cells, 0)]
     from rich.cells import set_cell_size
@@ -121,7 +121,7 @@ def _first(text: str, cells: int) -> str:
 
 
 def _last(text: str, cells: int) -> str:
-    """Its end, at most so many cells."""
+    """The end of the text, at most `cells` cells."""
     if text.isascii():
         return text[len(text) - max(cells, 0) :]
     return _first(text[::-1], cells)[::-1]

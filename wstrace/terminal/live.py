@@ -1,4 +1,4 @@
-"""A line at the bottom of a terminal that is drawn again and again, and taken away at the end."""
+"""A status line at the bottom of a terminal, which is redrawn and finally removed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class LiveLine:
-    """One line that update() replaces.
+    """A status line whose text update() replaces.
 
-    rich's own refresh thread stays off: a session that traces its own process arms threads that it does not know.
+    rich's refresh thread stays off, because a session that traces its own process would trace that thread too.
 
     Args:
-        output: a terminal.
+        output: an Output on a terminal.
     """
 
     def __init__(self, output: Output) -> None:
@@ -28,7 +28,7 @@ class LiveLine:
         self._live.start()
 
     def update(self, line: str) -> bool:
-        """Draws this text instead, cut to the width. False when the terminal is gone."""
+        """Draws this text, cut to the terminal's width. Returns False when the terminal is closed."""
         from rich.text import Text
 
         try:
@@ -38,6 +38,6 @@ class LiveLine:
         return True
 
     def close(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         with contextlib.suppress(OSError, ValueError):
             self._live.stop()

@@ -1,4 +1,4 @@
-"""Output: where text goes. Encodings without the characters, readers that went away, no terminal: all handled here."""
+"""Output: a text stream that handles poor encodings, readers that closed the pipe, and the lack of a terminal."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from wstrace.text import encodable, printable
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
-_ENDLESS = 8192  # cells of a line where nobody looks
-_STYLED_ROWS = 400  # rows of a table that have colours
+_ENDLESS = 8192  # cells of a line without a terminal
+_STYLED_ROWS = 400  # only this many rows of a table have colours
 _COLORS: dict[str, Literal["standard", "256", "truecolor"]] = {
     "standard": "standard", "256": "256", "truecolor": "truecolor"}  # fmt: skip
 
@@ -29,9 +29,9 @@ class Output:
     """A text stream for reports.
 
     Attributes:
-        terminal: somebody looks at it: lines are cut to its width, styles are used.
-        unicode: its encoding has bars and an ellipsis.
-        broken: its reader went away (`| head`); what is written from then on is dropped in silence.
+        terminal: whether it is a terminal, so that lines are cut to its width and styles are used.
+        unicode: whether its encoding has block characters and an ellipsis.
+        broken: whether its reader closed the pipe (`| head`) or it was closed; later text is discarded.
     """
 
     def __init__(self, stream: TextIO, *, name: str = "the terminal", owned: bool = False) -> None:
@@ -48,7 +48,7 @@ class Output:
 
     @classmethod
     def open(cls, path: str) -> Output:
-        """A file, UTF-8; one that is there is overwritten. Raises OutputError."""
+        """A UTF-8 file; an existing one is overwritten. Raises OutputError."""
         opened = open_output(path, force=True)
         if opened.regular:
             os.ftruncate(opened.fd, 0)
@@ -56,14 +56,14 @@ class Output:
 
     @classmethod
     def standard(cls, name: str) -> Output:
-        """stdout or stderr of this process, as it is now; nowhere when it has none (pythonw)."""
+        """The present stdout or stderr of this process; the null device when it has none, as under pythonw."""
         stream = getattr(sys, name)
         if stream is None:
             return cls(Path(os.devnull).open("w", encoding="utf-8"), owned=True)
         return cls(stream, name=name)
 
     def write(self, text: str) -> None:
-        """Writes and flushes. Raises OutputError when the output fails (a full disk), not when its reader went away."""
+        """Writes text and flushes. Raises OutputError for a failure such as a full disk, not for a closed pipe."""
         if self.broken or not text:
             return
         try:
@@ -73,12 +73,12 @@ class Output:
             self.broken = True
         except OSError as error:
             self._silence()
-            # Windows answers EINVAL where others have EPIPE
+            # Windows reports EINVAL where other systems report EPIPE.
             if error.errno not in (errno.EPIPE, errno.EINVAL, errno.ECONNRESET):
                 raise OutputError(f"cannot write to {printable(self.name)}: {error.strerror}") from error
 
     def _silence(self) -> None:
-        """What the stream's buffer still holds goes nowhere: Python would complain about it at exit."""
+        """Redirects stdout's buffer to the null device, because Python would report its failure again at exit."""
         self.broken = True
         if self.stream is sys.stdout:
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -92,18 +92,18 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Cells of the terminal's line; None where nothing is to be cut."""
+        """The width of the terminal in cells; None when it is no terminal."""
         return max(self.rich().width, 20) if self.terminal else None
 
     def rich(self) -> RichConsole:
-        """A rich console on it: no markup, no highlighting; NO_COLOR, TERM=dumb and no terminal mean plain text."""
+        """A rich console on the stream, without markup or highlighting; plain under NO_COLOR or TERM=dumb."""
         from rich.console import Console as RichConsole
 
         painter = RichConsole(file=self.stream, markup=False, highlight=False, emoji=False)
         return self._copy(painter, self.stream) if painter.legacy_windows or not self.terminal else painter
 
     def _copy(self, painter: RichConsole, file: TextIO) -> RichConsole:
-        """The same console on another file, plain where colors would have to be set by calls of Windows."""
+        """The same console on another file, without colours if only calls of the old Windows console could set them."""
         from rich.console import Console as RichConsole
 
         plain = painter.legacy_windows or not self.terminal
@@ -113,7 +113,7 @@ class Output:
                        width=painter.width if self.terminal else _ENDLESS)  # fmt: skip
 
     def show(self, *parts: str | Styled | TextTable) -> None:
-        """Writes lines and tables, everything printable; a "" is an empty line. All of it goes out in one write."""
+        """Writes lines and tables, with control characters escaped, in one write; "" is an empty line."""
         if self.broken:
             return
         width = self.width
@@ -133,14 +133,14 @@ class Output:
         return [[Styled(printable(text), style)]]
 
     def _paint(self, page: TextIO, parts: Iterable[str | Styled | TextTable], width: int | None) -> None:
-        """In colours, text broken at the terminal's width; rich only makes the lines, write() alone can fail."""
+        """Renders the parts with colours into `page`, which cannot fail; only write() touches the stream."""
         from rich.text import Text
 
         painter = self._copy(self.rich(), page)
         for part in parts:
             table = isinstance(part, TextTable)
             for number, line in enumerate(self._lines(part, width)):
-                if table and number > _STYLED_ROWS:  # a line through rich takes 0.1 ms
+                if table and number > _STYLED_ROWS:  # rich takes 0.1 ms per line
                     page.write("".join(piece.text for piece in line) + "\n")
                 else:
                     text = Text.assemble(*line)

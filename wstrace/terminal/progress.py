@@ -8,7 +8,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Gives a function that moves the bar on by so many of `total`; with shown=False one that does nothing."""
+    """Yields a function that advances the bar by a number of steps out of `total`.
+
+    Args:
+        what: the label of the bar.
+        total: the number of steps when the work is done.
+        shown: False draws no bar.
+    """
     if not shown:
         yield lambda _: None
         return

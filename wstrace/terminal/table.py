@@ -1,4 +1,4 @@
-"""The one table: columns of numbers, texts and bars, and at the end a name that is cut to what room is left."""
+"""The table of all commands: columns of numbers, texts and bars, then a name that is cut to the remaining width."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from wstrace.terminal.bar import Bar
 from wstrace.terminal.elide import elide, width_of
 from wstrace.text import printable
 
-BAR = 14  # cells
+BAR = 14  # the width of a bar in cells
 GAP = "  "
-_ROOM = 28  # cells that names have at least, before there are any bars
-_NARROW = 8  # cells that names have at least
-_LEAST = 16  # cells that names have at least, before there are any columns that can be spared
-#: where nothing cuts a line to a width, a name may still not run on for ever
+_ROOM = 28  # bars are left out when names would have fewer cells than this
+_NARROW = 8  # any column is left out when names would have fewer cells than this
+_LEAST = 16  # columns with `spare` are left out when names would have fewer cells than this
+#: The most characters of a name, with or without a terminal.
 _NAME_LIMIT = 1024
 
 Cell = str | Bar
@@ -23,7 +23,7 @@ Kind = Literal["number", "text", "bar", "name"]
 
 
 class Styled(NamedTuple):
-    """A piece of a line and its style on a terminal, in rich's words."""
+    """A piece of a line and its style on a terminal, as rich names styles."""
 
     text: str
     style: str = ""
@@ -31,13 +31,13 @@ class Styled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What stands in a column.
+    """A column of a table.
 
     Attributes:
-        head: its title; "" for none.
-        kind: number (to the right), text (to the left; both are never cut), bar (a Bar in each cell) or name (to the
-            left, from outside; it alone is cut, and only the last column may be one).
-        spare: it may be left out on a narrow terminal, the last such column first.
+        head: the heading; "" for none.
+        kind: number (right-aligned), text (left-aligned), bar (each cell is a Bar) or name (left-aligned; the only kind
+            that is cut, allowed in the last column only).
+        spare: whether the column may be left out on a narrow terminal, the last such column first.
     """
 
     head: str
@@ -47,14 +47,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table as it is to be shown.
+    """A table to show.
 
     Attributes:
-        columns: from left to right; without any head there is no line of heads.
-        rows: a cell for each column.
-        total: how many rows there are, shown or not; 0 = those shown.
-        strong: numbers of the rows that stand out.
-        whole: nothing is cut and no column left out, however narrow the terminal is.
+        columns: from left to right; a line of headings is shown if any column has one.
+        rows: one cell per column for each row.
+        total: the number of rows including those not shown; 0 = the number of `rows`.
+        strong: the indexes of the rows to emphasize.
+        whole: whether to keep all columns and never cut, however narrow the terminal is.
     """
 
     columns: Sequence[Column]
@@ -64,11 +64,11 @@ class TextTable:
     whole: bool = False
 
     def lines(self, *, width: int | None, unicode: bool) -> Iterator[list[Styled]]:
-        """Its lines: the heads, the rows, and how many are not shown.
+        """Yields the lines: the headings, the rows, and how many rows are not shown.
 
         Args:
-            width: cells of the terminal; None = no terminal: nothing is cut or left out.
-            unicode: the output's encoding has block characters.
+            width: the width of the terminal in cells; None = no terminal: nothing is cut or left out.
+            unicode: whether the output's encoding has block characters.
         """
         columns = [_Filled(column, [row[i] for row in self.rows], unicode) for i, column in enumerate(self.columns)]
         if width is not None and not self.whole:
@@ -83,7 +83,7 @@ class TextTable:
 
 
 class _Filled:
-    """A column with its cells as they are shown."""
+    """A column with its cells as text."""
 
     def __init__(self, column: Column, cells: Sequence[Cell], unicode: bool) -> None:
         self.kind, self.spare, self.unicode = column.kind, column.spare, unicode
@@ -96,13 +96,13 @@ class _Filled:
         self.width = max([BAR] * (self.kind == "bar") + [width_of(text) for text in texts])
 
     def fit(self, room: int) -> None:
-        """Cuts head and names to so many cells."""
+        """Cuts the heading and the names to `room` cells."""
         (self.head,) = elide([self.head], room, unicode=self.unicode)
         self.cells = elide(self.cells, room, unicode=self.unicode)
         self.width = room
 
     def pieces(self, row: int, style: str, *, last: bool) -> Iterator[Styled]:
-        """The cell of a row (-1: the head), filled up to the column's width, and the gap to the next column."""
+        """Yields the cell of a row (-1: the heading), padded to the column's width, and the gap to the next column."""
         text = self.head if row < 0 else self.cells[row]
         fill = " " * (self.width - width_of(text))
         own = (self.styles[row] if row >= 0 else "") or (style if row < 0 or self.kind == "name" else "")
@@ -115,7 +115,7 @@ class _Filled:
 
 
 def _fitting(columns: list[_Filled], width: int) -> list[_Filled]:
-    """The columns that a terminal of that width has room for: better fewer than cut numbers."""
+    """The columns that fit into `width` cells: a column is left out rather than a number cut."""
 
     def room() -> int:
         return width - sum(column.width + len(GAP) for column in columns[:-1])

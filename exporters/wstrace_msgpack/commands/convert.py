@@ -1,4 +1,4 @@
-"""`wstrace convert`: a trace in another file format, found by its suffix."""
+"""`wstrace convert`: writes a trace in another file format, which the suffix of the output names."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ from wstrace_msgpack.read.trace import open_trace
 
 
 class _WithFormats(click.Command):
-    """A command whose help ends in the formats that plugins brought, with their own options."""
+    """A click command whose help ends with the file formats of all plugins and their options."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """A line for each format."""
+        """Writes one line for each format."""
         formats = {chosen.name: chosen for _, chosen in default_plugins().formats.values()}
         with formatter.section("Formats"):
             formatter.write_dl([(", ".join(chosen.suffixes), _about(chosen)) for chosen in formats.values()])
 
 
 def _about(chosen: Format) -> str:
-    """A format's one line of help, and its own options with their defaults."""
+    """A format's line of help, with its own options and their defaults."""
     nothing: dict[str, Option] = {}
-    own = quietly(lambda: own_options(chosen), nothing)  # what is wrong with it is told when it is used
+    own = quietly(lambda: own_options(chosen), nothing)  # an error is reported when the format is used
     told = ", ".join(f"{name}={option.default}" for name, option in own.items())
     return printable(chosen.help + (f"; --option {told}" if told else ""))
 
 
 def own_options(chosen: Format) -> dict[str, Option]:
-    """The options of a format for which `convert` has no switch."""
+    """The options of a format that are given by `--option`, because `convert` has no option for them."""
     known = keyword_options(load(chosen.write))
     return {name: option for name, option in known.items() if chosen.takes == "trace" or name not in ROWS}
 
 
 def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str, Any]:
-    """The values of `--option NAME=VALUE`, by the format's annotations.
+    """The values of `--option NAME=VALUE`, converted by the annotations of the format's function.
 
     Raises:
-        UsageError: no `=`, no such option, or a value of another type; or a format whose options cannot be read.
+        UsageError: an option has no `=`, is unknown or has a value of another type; or the format's options cannot be
+            read.
     """
     if not texts:
         return {}

@@ -1,4 +1,4 @@
-"""`wstrace info`: what a trace file holds, and whether it is whole."""
+"""`wstrace info`: shows what a trace file holds, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def info(paths: tuple[str, ...], as_json: bool, quick: bool) -> None:
 
 
 def describe(trace: TraceFile) -> dict[str, Any]:
-    """What `info` tells, as plain values. Keys are documented in FORMAT.md."""
+    """What `info` shows, as plain values. FORMAT.md documents the keys."""
     header = trace.header
     span, names = trace.span(), trace.process_names()
     unnamed = len(distinct(trace.processes["pid"])) - len(names) if "pid" in trace.processes else 0
@@ -64,7 +64,7 @@ def describe(trace: TraceFile) -> dict[str, Any]:
 
 
 def unknown_lines(unknown: dict[str, Any]) -> Iterator[str]:
-    """TraceFile.unknown() as text: what of a later version's file this one does not know."""
+    """Yields TraceFile.unknown() as lines of text."""
     words = {
         "version": "its format is a later version than this wstrace knows",
         "frames": "frames of unknown kinds, passed over",

@@ -1,4 +1,4 @@
-"""`wstrace merge`: parts of a trace, or traces of several hosts, as one file."""
+"""`wstrace merge`: writes parts of a trace, or traces of several hosts, as one file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def merge(paths: tuple[str, ...], output: str, force: bool) -> None:
 
 
 def _by_boot(paths: tuple[str, ...]) -> list[list[str]]:
-    """The files, each once, grouped by the boot of the machine that they come from: one clock a group."""
+    """The files, each once, grouped by the boot of the machine that they come from; each group has one clock."""
     groups: dict[str, list[str]] = {}
     with ExitStack() as opened:
         parts = []

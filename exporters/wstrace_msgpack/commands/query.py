@@ -1,4 +1,4 @@
-"""`wstrace query`: SQL over a trace file, streamed: no conversion first."""
+"""`wstrace query`: answers an SQL query over a trace file, without converting the file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _json(names: list[str], rows: list[tuple[object, ...]]) -> None:
 
 
 def _csv(names: list[str], rows: list[tuple[object, ...]]) -> None:
-    """Rows for a spreadsheet or a program; a terminal gets no control character of them."""
+    """Writes CSV; on a terminal, control characters in the values are escaped."""
     import csv
 
     from wstrace.text import printable, spreadsheet_text, well_formed

@@ -1,4 +1,4 @@
-"""`wstrace recover`: writes a clean file of what can be read of a cut or damaged one."""
+"""`wstrace recover`: writes what can be read of a cut or damaged file as a clean file."""
 
 from __future__ import annotations
 

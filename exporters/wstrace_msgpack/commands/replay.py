@@ -1,4 +1,4 @@
-"""`wstrace replay`: feeds a trace file to exporters."""
+"""`wstrace replay`: sends the records of trace files to exporters."""
 
 from __future__ import annotations
 

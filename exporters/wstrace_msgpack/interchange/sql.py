@@ -1,4 +1,4 @@
-"""SQL over a trace: each stream is a DuckDB table that is streamed from the file, with the columns a query names."""
+"""SQL over a trace: each stream is a DuckDB table, streamed from the file with the columns that a query names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from wstrace.text import printable
 from wstrace_msgpack.read.prefetch import Prefetched
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
-#: tables beside those of the streams that a trace has rows of
+#: Streams that are tables even when the trace has no row of them.
 ALWAYS = ("page_fault", "process", "mapping")
 
 
 class Answer(NamedTuple):
-    """Column names and rows of a query; incomplete: what the trace file lacks, in words, "" for nothing."""
+    """The result of a query.
+
+    Attributes:
+        names: the column names.
+        rows: the rows, each a tuple of values.
+        incomplete: what the trace file lacks, in words; "" for nothing.
+    """
 
     names: list[str]
     rows: list[tuple[Any, ...]]
@@ -39,11 +45,12 @@ def duckdb() -> Any:
 
 @contextmanager
 def connect(path: str, sql: str) -> Iterator[Answer]:
-    """Answers one query over a trace file, or over what `convert` made of its page faults (.parquet).
+    """Yields the answer to one query over a trace file, or over a file that `convert` wrote (.parquet).
 
     Raises:
-        UsageError: DuckDB does not understand the query.
-        TraceFileError: no such file, or no trace.
+        Unavailable: the package duckdb is not installed.
+        UsageError: DuckDB refuses the query.
+        TraceFileError: the file cannot be read, or is no trace.
     """
     module = duckdb()
     connection = module.connect(":memory:")
@@ -61,7 +68,7 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
         _confine(connection)
         with open_trace(path) as trace:
             for stream in sorted({*ALWAYS, *trace.streams} - {"mark"}):
-                if not trace.columns_of(stream):  # a file may have rows of a stream of which it tells no column
+                if not trace.columns_of(stream):  # a file may have rows of a stream without known columns
                     continue
                 connection.register(printable(stream), Streamed(trace, stream, named_columns(trace, stream, sql)))
             if "resident" in trace.streams:
@@ -72,13 +79,13 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
 
 
 def _reader(path: str) -> str:
-    """The table function of DuckDB that reads what a format wrote; "" for a trace file."""
+    """DuckDB's table function for the file format of a path; "" for a trace file."""
     formats = default_plugins().formats
     return next((found.sql for suffix, (_, found) in formats.items() if path.lower().endswith(suffix)), "")
 
 
 def _confine(connection: Any, *paths: str) -> None:
-    """A query that comes with a file from elsewhere reads no other file, loads no extension, and cannot undo this."""
+    """Forbids queries to read other files and to load extensions, so that a query of unknown origin is harmless."""
     if paths:
         connection.execute("set allowed_paths = ?", [list(paths)])
     connection.execute("set enable_external_access = false")
@@ -94,7 +101,7 @@ def _answer(module: Any, connection: Any, sql: str) -> Answer:
 
 
 class Streamed:
-    """A stream as an Arrow stream that DuckDB may scan as often as it likes."""
+    """A stream of a trace as an Arrow stream, which DuckDB may scan several times."""
 
     def __init__(self, trace: TraceFile, stream: str, columns: list[str]) -> None:
         self._trace, self._stream, self._columns = trace, stream, columns
@@ -106,7 +113,7 @@ class Streamed:
 
 
 class StillResident(Streamed):
-    """The rows of `resident` that count in every view: resident pages of the last whole snapshot of each process."""
+    """The rows of `resident` from the last complete snapshot of each process, which all reports count."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         batches = self._trace.batches(self._stream, self._columns)
@@ -122,11 +129,11 @@ def _names(trace: TraceFile, stream: str) -> list[str]:
 
 
 def named_columns(trace: TraceFile, stream: str, sql: str) -> list[str]:
-    """The columns of a stream whose names occur in a query; all where it may mean all. At least one, to count rows."""
+    """The columns of a stream whose names occur in a query, at least one; all when the query may mean all."""
     known = _names(trace, stream)
     text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", sql, flags=re.IGNORECASE).lower()
     words = re.findall(r"\w+", text)
-    # `from t` without select, summarize, describe, columns(...), t as a value: all of it may be meant
+    # A `from t` without select, summarize, describe, columns(...) or t as a value may mean all columns.
     everything = re.search(r"(?:select|distinct|,|\.|\()\s*\*", text) or words.count("select") < words.count("from")
     if everything or not {"select"} & set(words) or {"columns", "summarize", "describe", "pivot"} & set(words):
         return known

@@ -1,4 +1,4 @@
-"""Frames to batches: columns decoded, ids of the part translated to the whole trace's, derived columns computed."""
+"""Decodes frames into batches: decodes columns, translates a part's ids to the trace's, computes derived columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wstrace_msgpack.read.selection import DERIVED_FROM, stored_columns, time64
 
 
 class Reading(Protocol):
-    """What a decoder tells of the file that it reads from."""
+    """The file that a decoder reads from, as far as the decoder needs it."""
 
     limits: Limits
     damage: Damage
@@ -28,7 +28,15 @@ class Reading(Protocol):
 
 
 class Decoder:
-    """Makes batches of one part's frames. A bad body is counted in the part's damage and gives None."""
+    """Makes batches of one part's frames. A malformed body is counted in the part's damage and gives None.
+
+    Args:
+        part: the limits to respect, and where to count damage and unreadable columns.
+        lookups: the translation of the part's ids.
+        selection: which rows and columns to decode.
+        schema: the schema of a stream, by name.
+        strings: the dictionary of the resulting batches.
+    """
 
     def __init__(
         self,
@@ -46,28 +54,28 @@ class Decoder:
         stored = stored_columns(selection)
         if stored is not None:
             stored |= {own_id(table) for table in lookups.given}
-        self._processes = 0  # rows so far
+        self._processes = 0  # rows of the stream `process` so far
         self._wanted = (lambda _: True) if stored is None else stored.__contains__
 
     def with_selection(self, selection: Selection) -> Decoder:
-        """The same for another selection."""
+        """A decoder of the same part for another selection."""
         return Decoder(self._part, self._lookups, selection, self._schema, self._strings)
 
     @property
     def kinds(self) -> frozenset[int]:
-        """The kinds of frames that can hold the stream."""
+        """The kinds of frames that can hold the selected stream."""
         stream = self.selection.stream
         if stream is None:
             return frozenset((EVENTS, SNAPSHOT, MARK_FRAME))
         if stream == "mark":
             return frozenset((MARK_FRAME,))
         known = STREAMS.get(stream)
-        if known is None:  # a file may have lost what announces it
+        if known is None:  # the frame that announces the stream may be lost
             return frozenset((EVENTS, SNAPSHOT))
         return frozenset((SNAPSHOT if known.snapshot else EVENTS,))
 
     def batch(self, frame: Frame) -> Batch | None:
-        """The batch of a frame; None when it is of another stream, or bad."""
+        """The batch of a frame; None when the frame belongs to another stream or is malformed."""
         limits, stream = self._part.limits, self.selection.stream
         try:
             if frame.kind == MARK_FRAME:
@@ -85,7 +93,7 @@ class Decoder:
             rows.columns, n = {name: array[keep] for name, array in rows.columns.items()}, int(keep.sum())
         columns = self._translated(rows.columns, schema)
         given = self._lookups.given.get(rows.stream)
-        if given is not None and (key := own_id(rows.stream)) in columns:  # a part repeats the rows that it needs
+        if given is not None and (key := own_id(rows.stream)) in columns:  # a part repeats rows of earlier parts
             new = ~np.isin(columns[key], given)
             columns, n = {name: array[new] for name, array in columns.items()}, int(new.sum())
         if self.selection.columns is not None:
@@ -96,7 +104,7 @@ class Decoder:
                      snapshot=SnapshotPart.from_dict(rows.header) if frame.kind == SNAPSHOT else None)  # fmt: skip
 
     def _rows(self, frame: Frame) -> frames.Rows:
-        """The rows of a frame. Raises FrameError, also past the limit of the rows of processes."""
+        """The rows of a frame. Raises FrameError for a malformed body, or past the limit of rows of `process`."""
         limits = self._part.limits
         if self._processes >= limits.processes and frames.peek_rows(frame.body, limits).stream == PROCESS.name:
             raise FrameError(f"more than {limits.processes:,} rows of processes")
@@ -105,7 +113,7 @@ class Decoder:
         return rows
 
     def _schema_of(self, stream: str, columns: Iterable[str]) -> Schema:
-        """The stream's schema; what the file announces is asked for only when it can tell more than is known here."""
+        """The stream's schema; the file's announced schema is read only when a column is not known here."""
         known = STREAMS.get(stream)
         if known is not None and all(known.column(name) is not None for name in columns):
             return known
@@ -113,11 +121,11 @@ class Decoder:
 
     def _translated(self, columns: dict[str, NDArray[Any]], schema: Schema) -> dict[str, NDArray[Any]]:
         found = {}
-        for column in schema.columns:  # in the schema's order, with its widths
+        for column in schema.columns:  # in the schema's order and types
             array = columns.pop(column.name, None)
             if array is None:
                 continue
-            if not np.can_cast(array.dtype, DTYPES[column.type]):  # it would lose digits
+            if not np.can_cast(array.dtype, DTYPES[column.type]):  # the cast would lose digits
                 self._part.unreadable.add(column.name)
                 continue
             found[column.name] = array.astype(DTYPES[column.type], copy=False)
@@ -129,9 +137,9 @@ class Decoder:
         return {**recoded(schema, found, self._lookups.spaces), **derived}
 
     def _kept(self, rows: frames.Rows) -> NDArray[Any] | None:
-        """Which rows are of the selection's time and processes, as a mask; None = all of them.
+        """A mask of the rows within the selection's times and processes, bool, shape (n,); None = all rows.
 
-        Rows of a frame that tells no process, in no column and not in its header, are of none that was asked for.
+        Rows without a process, in a column or in the frame's header, match no selection of processes.
         """
         selection, columns, keep = self.selection, rows.columns, None
         times = columns.get("time_ns")
@@ -148,7 +156,7 @@ class Decoder:
         return None if keep is None or keep.all() else keep
 
     def _mark(self, mark: dict[str, Any]) -> Batch | None:
-        """A user's mark as a batch of one row."""
+        """A user mark as a batch of one row; None for another mark, or one outside the selection."""
         if mark.get("m") != "user":
             return None
         text = mark.get("text", "")

@@ -1,4 +1,4 @@
-"""What a trace file says of the trace as a whole: its header, its clock marks and its facts, as a TraceInfo."""
+"""The description of a recorded trace as a TraceInfo, made of the header, the clock marks and the facts marks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wstrace.clock import ClockAnchor
 from wstrace.trace_info import TraceInfo, Usage
 from wstrace_msgpack.format.frames import Header
 
-#: a time or an offset beyond this is none
+#: A larger time or offset is not plausible and is ignored.
 _LARGEST = 1 << 62
 
 
@@ -19,10 +19,10 @@ def trace_info(
     """The TraceInfo of a recorded trace.
 
     Args:
-        header: of its first part.
-        facts: of its last facts mark; {} when it was cut.
-        marks: all of its marks, of which the clock's are taken.
-        begin_ns: when it began, on the records' clock.
+        header: the header of its first part.
+        facts: the content of its last facts mark; {} when the file was cut.
+        marks: all of its marks, of which the clock marks are used.
+        begin_ns: when it began, in nanoseconds of the records' clock.
     """
     info = TraceInfo.from_dict(facts)
     begin_ns = begin_ns if _is_time(begin_ns) else 0
@@ -36,7 +36,7 @@ def trace_info(
     info.clock = ClockAnchor(
         [first, *(mark for mark in later if mark[0] > begin_ns)], name if type(name) is str else ""
     )
-    if any(mark.get("m") == "resume" for mark in marks):  # the facts are those of the last session only
+    if any(mark.get("m") == "resume" for mark in marks):  # the facts describe the last session only
         info.usage = Usage()
     info.command = info.command or list(header.command)
     info.started_ns = info.started_ns if info.started_ns and _is_time(info.started_ns) else begin_ns
@@ -46,11 +46,11 @@ def trace_info(
 
 
 def combined(facts: Sequence[Mapping[str, Any]], sessions: int) -> dict[str, Any]:
-    """The facts of several sessions as one: see TraceInfo.of_several(). {} of none.
+    """The facts of several sessions, combined by TraceInfo.of_several(); {} without any.
 
     Args:
-        facts: of those that have told them.
-        sessions: how many there were; where some have told nothing, what the system accounts to all is not known.
+        facts: the facts of those sessions that wrote them.
+        sessions: the number of sessions; if some wrote no facts, the resource usage of all is not known.
     """
     if not facts:
         return {}
@@ -61,7 +61,7 @@ def combined(facts: Sequence[Mapping[str, Any]], sessions: int) -> dict[str, Any
 
 
 def is_writers_loss(mark: Mapping[str, Any]) -> bool:
-    """Whether a mark tells of records that its writer could not bring to the file."""
+    """Whether a mark counts records that its writer could not write."""
     return mark.get("m") == "lost" and mark.get("by") == "writer"
 
 
@@ -73,14 +73,15 @@ def lacking(
     *,
     of_cut: bool,
 ) -> str:
-    """What a file lacks of its trace, in words; "" when it is whole.
+    """Which records of its trace a file lacks, in words; "" when it has all.
 
     Args:
         state: see TraceFile.state.
-        unread: stream -> records that were written to it and cannot be read; None = not known.
-        missing: records that it never got, and how many of them could not be read in the file that it was made of.
-        marks: all of its marks, of which the writer's give the reason.
-        of_cut: it was made of a file whose end was missing.
+        unread: stream -> records that were written and cannot be read; None = not known.
+        missing: the number of records that were never written, and how many of these were unreadable in the file that
+            this file was made of.
+        marks: all marks of the file, of which the writer's give the reason.
+        of_cut: whether the file was made of a file whose end was missing.
     """
     parts = []
     lacked, unreadable = missing
@@ -103,7 +104,7 @@ def lacking(
 
 
 def _offset(header: Header, begin_ns: int) -> int:
-    """ns from the records' clock to the wall clock, as it was when the trace began."""
+    """Nanoseconds from the records' clock to the wall clock when the trace began."""
     offset = header.clock.get("realtime_offset_ns")
     if type(offset) is int and abs(offset) < _LARGEST:
         return offset

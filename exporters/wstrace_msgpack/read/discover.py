@@ -1,4 +1,4 @@
-"""Which files belong to a trace: parts name the one before them; and which of them hold the same records."""
+"""Finds the files of a trace, whose parts each name their predecessor, and files that hold the same records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wstrace_msgpack.read.part import Part, first_header
 
 
 def files_of(paths: Iterable[str]) -> list[str]:
-    """The parts of every trace that is named, each file once however often it is.
+    """The paths of all parts of the named traces, each file once even if it is named twice.
 
     Raises:
         TraceFileError: a part cannot be read.
@@ -24,10 +24,10 @@ def files_of(paths: Iterable[str]) -> list[str]:
 
 
 def refuse_copies(parts: Sequence[Part]) -> None:
-    """Raises TraceFileError when two files hold records of the same trace: they would be counted twice.
+    """Raises TraceFileError when two files hold the same records, which would be counted twice.
 
-    Copies of a file have its id. What `recover`, `merge` and `replay` made of a trace has an id of its own but the
-    trace's boot and time of creation; pieces of it that do not overlap in time are put together.
+    Copies of a file have its id. A file that `recover`, `merge` or `replay` made has an id of its own, but the boot id
+    and creation time of its trace; such files are accepted when they do not overlap in time.
     """
     alike: dict[object, list[Part]] = {}
     for other in parts:
@@ -44,7 +44,7 @@ def refuse_copies(parts: Sequence[Part]) -> None:
 
 
 def _session(part: Part) -> tuple[str, int, int]:
-    """What names the trace that a part was first written for."""
+    """The boot id, creation time and part number, which identify what a part was first written for."""
     return part.header.boot_id, part.header.created_ns, part.header.part
 
 
@@ -54,13 +54,13 @@ def _overlap(one: Part, other: Part) -> bool:
 
 
 def _n_rows(part: Part) -> int:
-    """Rows of a part that can be read."""
+    """The number of rows of a part that can be read."""
     part.check()
     return sum(part.frame_rows().values())
 
 
 def parts_of(path: str) -> list[str]:
-    """The file itself and the parts that follow it; where `keep` removed the first ones, those that are left.
+    """The paths of a file and of the parts that follow it; rotation with `keep` may have removed the first ones.
 
     Raises:
         TraceFileError: a part cannot be read.
@@ -74,7 +74,7 @@ def parts_of(path: str) -> list[str]:
 
 
 def _chain(paths: list[str]) -> list[str]:
-    """Those that follow each other by `prev`, from the first on. One whose header is lost is not left out."""
+    """The paths whose headers name their predecessor by `prev`, from the first on. A part without a header is kept."""
     found: list[str] = []
     before: bytes | None = None
     for path in paths:
@@ -87,7 +87,7 @@ def _chain(paths: list[str]) -> list[str]:
 
 
 def _scanned_id(path: str) -> bytes | None:
-    """The file id that a damaged part's frames have, None when it has no good one."""
+    """The file id in the frames of a damaged part; None when no frame is good."""
     try:
         part = Part(path)
     except TraceFileError:

@@ -1,4 +1,4 @@
-"""A trace that is still being written: its batches as they come."""
+"""Reads a trace file while it is being written."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from wstrace_msgpack.read.schemas import Schemas
 
 
 class Follower:
-    """Follows one growing file, and the parts that come after it, until the trace is ended.
+    """Reads one growing file, and the parts that follow it, until the trace ends.
 
     Args:
-        path: of a part.
-        strings: the dictionary that names are put into.
+        path: the path of a part.
+        strings: the dictionary for the names of the batches.
 
     Attributes:
-        finished: it was ended, or its writer is gone.
-        ledger, facts: what its end said.
-        header: of the part that it began with; None when that had none yet.
+        finished: whether the trace has ended, or its writer has.
+        ledger: the ledger in the END frame.
+        facts: the content of the last facts mark.
+        header: the header of the first part; None when it was not yet written.
 
     Raises:
-        TraceFileError: it cannot be opened.
+        TraceFileError: the file cannot be opened.
     """
 
     def __init__(self, path: str, strings: Dictionary, limits: Limits = LIMITS) -> None:
@@ -48,7 +49,7 @@ class Follower:
         self._whole = Whole(strings)
         self._schemas = Schemas(limits)
         self._row_ids = {table: RowIds(limits.table_rows) for table in TABLES}
-        self._before = Header()  # of the part before
+        self._before = Header()  # the header of the previous part
         self._open(path)
 
     def _open(self, path: str) -> None:
@@ -59,7 +60,7 @@ class Follower:
         self._decoder: Decoder | None = None
 
     def batches(self) -> Iterator[Batch]:
-        """What has come since the last call: mappings before the rows that refer to them."""
+        """Yields what was written since the last call, mappings before the rows that refer to them."""
         before = self._size
         self._size = self._input.refresh()
         for frame in self._scanner.frames(growing=True):
@@ -113,7 +114,7 @@ class Follower:
                 yield batch
 
     def _next_part(self) -> bool:
-        """Opens the part that follows this one, when there is one."""
+        """Opens the part that follows this one; returns False when there is none."""
         before = self._scanner.file_id
         path = part_path(self._path, self._number + 1)
         if not is_trace(path):

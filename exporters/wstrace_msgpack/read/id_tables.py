@@ -1,4 +1,4 @@
-"""The reader's tables: names and mappings of one part, and of all parts together."""
+"""The reader's tables of names and mappings, for one part and for all parts together."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS
 from wstrace_msgpack.format.layout import LOST, FrameError, Limits
 
 _U32 = (1 << 32) - 1
-#: ids up to which a table is a plain array
+#: A table whose ids are below this is an array indexed by id.
 _DENSE = 1 << 22
-#: columns that tell whether two parts speak of one mapping
+#: The columns that identify a mapping in several parts.
 _IDENTITY = ("time_ns", "pid", "start", "end", "offset", "file", "flags")
-#: missing ids that are told apart; a hostile file may have four billion
+#: At most this many distinct missing ids are counted of each kind; a hostile file may have four billion.
 _MISSING_KEPT = 1 << 16
 
 
 class Tables:
-    """What STRINGS and MAPPINGS frames said. An id that no frame gave reads `[lost]`."""
+    """The names and mappings of one part, from its STRINGS and MAPPINGS frames."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -34,7 +34,7 @@ class Tables:
         self.n_mappings = 0
 
     def add_strings(self, base: int, names: list[str]) -> None:
-        """Names base, base + 1, ...; the first that gave an id is believed. Raises FrameError past the limits."""
+        """Adds names with ids from `base` on; an id keeps its first name. Raises FrameError past the limits."""
         if base < 1 or base + len(names) > self._limits.strings:
             raise FrameError(f"names {base:,} to {base + len(names):,}")
         for position, name in enumerate(names, base):
@@ -45,7 +45,7 @@ class Tables:
                 self.names[position] = name
 
     def add_mappings(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Rows of mappings. Raises FrameError past the limits, or without ids."""
+        """Adds rows of mappings. Raises FrameError past the limits, or if they have no ids."""
         if "id" not in columns:
             raise FrameError("mappings without ids")
         n = len(columns["id"])
@@ -55,14 +55,14 @@ class Tables:
         self._rows.append(columns)
 
     def mappings(self) -> dict[str, NDArray[Any]]:
-        """All rows as columns, one an id, in order of ids; `file` and `build_id` as ids of names."""
+        """All mappings as columns, one row per id, ascending; `file` and `build_id` are ids of names."""
         columns = {}
         for column in MAPPING.columns:
             parts = [_typed(rows, column.name, column.type, len(rows["id"])) for rows in self._rows]
             columns[column.name] = _joined(parts, column.type)
         ids = columns["id"]
         if _ascending(ids) and not (len(ids) and ids[0] == 0):
-            return columns  # as this writer gives them: no copy of what may be 60 MB
+            return columns  # our writer's order; this avoids a copy of up to 60 MB
         _, first = np.unique(ids, return_index=True)
         first = first[ids[first] != 0]
         return {name: array[first] for name, array in columns.items()}
@@ -84,7 +84,7 @@ def _typed(rows: dict[str, NDArray[Any]], name: str, kind: str, n: int) -> NDArr
 
 
 class Lookup:
-    """u32 ids -> u32 values, 0 -> 0, unknown ids -> a value of their own."""
+    """A function from u32 ids to u32 values, with 0 -> 0, and `unknown` for an id without a value."""
 
     def __init__(self, ids: NDArray[Any], values: NDArray[Any], unknown: int) -> None:
         order = np.argsort(ids, kind="stable")
@@ -97,7 +97,7 @@ class Lookup:
             self._dense[self._ids] = self._values
 
     def __call__(self, ids: NDArray[Any]) -> NDArray[Any]:
-        """The value of each id."""
+        """The value of each id, u32, in the shape of `ids`."""
         if self._dense is not None:
             values: NDArray[Any] = self._dense[np.minimum(ids, len(self._dense) - 1)]
             return values
@@ -107,12 +107,12 @@ class Lookup:
 
 
 class PartLookups:
-    """One part's ids -> the whole trace's: names to codes, mappings to ids, mappings to files and kinds.
+    """Translates one part's ids to those of the whole trace, and mappings to their files and kinds.
 
     Args:
         tables: the part's names and mappings.
-        whole: the whole trace's.
-        rows: table -> (what translates ids of its rows, those that an earlier part has given): see row_ids.RowIds.
+        whole: the mappings of the whole trace, to which the part's are added.
+        rows: table -> (the Lookup of its rows' ids, the ids that earlier parts have given): see row_ids.RowIds.
     """
 
     def __init__(self, tables: Tables, whole: Whole, rows: Mapping[str, tuple[Lookup, NDArray[Any]]]) -> None:
@@ -125,11 +125,11 @@ class PartLookups:
         for column in ("file", "build_id"):
             mappings[column] = self.name(mappings[column])
         given = whole.add(mappings)
-        #: what translates the part's ids, by semantic
+        #: semantic -> the function that translates the part's ids
         self.spaces: dict[str, Recoding] = {"str": self.name}
         if not np.array_equal(given, mappings["id"]):
             self.spaces["map"] = Lookup(mappings["id"], given, 0)
-        #: table -> the whole trace's ids of rows that need not be given again
+        #: table -> ids in the whole trace of rows that an earlier part has given
         self.given = {table: before for table, (_, before) in rows.items() if len(before)}
         for table, (lookup, _) in rows.items():
             self.spaces[TABLES[table]] = functools.partial(self._row, table, lookup)
@@ -141,7 +141,7 @@ class PartLookups:
 
     @property
     def n_missing(self) -> int:
-        """Names, mappings and rows of other tables that were asked for and stand in no table."""
+        """The number of names, mappings and rows of tables that were referred to but are in no table."""
         return sum(map(len, self._missing.values()))
 
     def _noted(self, kind: str, ids: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:
@@ -153,21 +153,21 @@ class PartLookups:
             self._missing[kind].update(distinct(lost)[:_MISSING_KEPT].tolist())
 
     def _row(self, table: str, lookup: Lookup, ids: NDArray[Any]) -> NDArray[Any]:
-        """The whole trace's ids of a table's rows; 0, and noted, where it has none."""
+        """The whole trace's ids of a table's rows; a missing row gives 0 and is counted."""
         found = lookup(ids)
         self._note(table, ids[(found == 0) & (ids != 0)])
         return found
 
     def name(self, ids: NDArray[Any]) -> NDArray[Any]:
-        """The codes of the part's names."""
+        """The codes of names by their ids in the part; a missing name gives `[lost]` and is counted."""
         return self._noted("name", ids, self._name(ids))
 
     def file(self, ids: NDArray[Any]) -> NDArray[Any]:
-        """The `file` codes of the part's mappings."""
+        """The `file` codes of mappings by their ids in the part; a missing one gives `[lost]` and is counted."""
         return self._noted("mapping", ids, self._file(ids))
 
     def derived(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """file, pc_file and kind, as far as the columns that they come from stand."""
+        """The derived columns file, pc_file and kind, as far as the columns that they need are present."""
         found = {}
         if "mapping" in columns:
             found["file"] = self.file(columns["mapping"])
@@ -181,7 +181,10 @@ class PartLookups:
 
 
 class Whole:
-    """All parts of a trace together. Parts of one session share their mappings' ids; others get new ones."""
+    """The mappings of all parts of a trace.
+
+    Parts of one session share the ids of their mappings. A mapping of another session whose id is taken gets a new id.
+    """
 
     def __init__(self, strings: Dictionary | None = None) -> None:
         self.strings = strings if strings is not None else Dictionary()
@@ -191,8 +194,8 @@ class Whole:
         self._next = 1
 
     def add(self, rows: dict[str, NDArray[Any]]) -> NDArray[Any]:
-        """Takes a part's mappings, names as codes; gives the whole trace's id of each."""
-        if not self._rows:  # one part, as a rule: its ids stand as they are
+        """Adds a part's mappings, with names as codes; returns the whole trace's id of each, u32, shape (n,)."""
+        if not self._rows:  # the only part, as a rule: its ids are kept
             self._rows.append(rows)
             return rows["id"]
         if not self._known:
@@ -213,7 +216,7 @@ class Whole:
         return given
 
     def _unused(self) -> int:
-        """An id that no mapping has: behind all others, or between them where one has taken the last id."""
+        """An unused id: above all others, or between them when the greatest id is taken."""
         if self._next > _U32:
             self._next = 1
         while self._next in self._known:
@@ -221,7 +224,7 @@ class Whole:
         return self._next
 
     def _learn(self, rows: dict[str, NDArray[Any]]) -> None:
-        """Takes note of the first part's mappings, for the parts that follow."""
+        """Indexes the first part's mappings, for the parts that follow."""
         identity = (rows[name].tolist() for name in _IDENTITY)
         for own, row in zip(rows["id"].tolist(), zip(*identity, strict=True), strict=True):
             self._known[own] = row
@@ -230,11 +233,11 @@ class Whole:
 
     @property
     def n_rows(self) -> int:
-        """Mappings so far."""
+        """The number of mappings so far."""
         return sum(len(rows["id"]) for rows in self._rows)
 
     def batch(self, first: int = 0) -> Batch:
-        """The mappings from the first-th on as one batch, in order of ids."""
+        """The mappings from index `first` on as one batch, with ascending ids."""
         columns = {c.name: _joined([rows[c.name] for rows in self._rows], c.type)[first:] for c in MAPPING.columns}
         if _ascending(columns["id"]):
             return Batch(MAPPING, columns, strings=self.strings)
@@ -243,7 +246,7 @@ class Whole:
 
 
 def label_codes(files: NDArray[Any], kinds: NDArray[Any], strings: Dictionary) -> NDArray[Any]:
-    """The `file` code of mappings: their path, or `[heap]`, `[stack]`, `[anon]` ... by their kind."""
+    """The `file` codes of mappings: the path, or `[heap]`, `[stack]`, `[anon]` ... by their kind."""
     unnamed = np.array(
         [0 if kind == "other" else strings.code(f"[{kind}]") for kind in KINDS] + [0] * (16 - len(KINDS)), "<u4"
     )

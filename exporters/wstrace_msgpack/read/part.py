@@ -1,4 +1,4 @@
-"""Part: one file of a trace. Opened by its footer where that stands and fits; otherwise by a scan from the start."""
+"""Part: one file of a trace, opened by its footer if that is intact, otherwise by a scan from the start."""
 
 from __future__ import annotations
 
@@ -40,24 +40,30 @@ ENTRY = np.dtype(
     [("kind", "|u1"), ("offset", "<u8"), ("length", "<u4"), ("n", "<u4"), ("t0", "<u8"), ("t1", "<u8"),
      ("stream", "<u2"), ("pids", "<u8"), ("seq", "<u8")]
 )  # fmt: skip
-assert ENTRY.itemsize == 51  # ours, not the file's
+assert ENTRY.itemsize == 51  # the size in memory; the file has another layout
 _U32 = (1 << 32) - 1
-#: a clock that says more has not run for so long: 146 years
+#: Later times are ignored: no clock has run for 146 years.
 _LATEST = 1 << 62
-#: streams that are told apart without looking into their frames
+#: The most streams that entries distinguish; of further ones, the frames must be read.
 _STREAMS = 4096
 
 
 class Part:
-    """One file: its header, where its frames stand, its tables.
+    """One file of a trace: its header, the positions of its frames, and its tables.
 
     Args:
-        path: a regular file.
-        limits: what is put up with.
-        scan: True = do not trust the index, check every byte.
+        path: the path of a regular file.
+        limits: the limits past which a frame or a table is malformed.
+        scan: True = ignore the index and check every byte.
+
+    Attributes:
+        entries: one ENTRY for each good frame, in the order of the file.
+        damage: what was found wrong so far.
+        unreadable: the names of columns that could not be decoded so far.
+        end: the content of the END frame; None when the file has none.
 
     Raises:
-        TraceFileError: it is no trace, of a greater major version, or needs what this reader lacks.
+        TraceFileError: the file is no trace, has a greater major version, or needs a feature that this reader lacks.
     """
 
     def __init__(self, path: str, limits: Limits = LIMITS, *, scan: bool = False) -> None:
@@ -69,7 +75,7 @@ class Part:
         self.end: frames.End | None = None
         self.file_id: bytes | None = None
         self.scanned = self._checked = False
-        self.streams = [""]  # by their number in `entries`; 0 = not told
+        self.streams = [""]  # names by their number in `entries`; number 0 = not known
         self.checked_bytes = self.bad_heads = 0  # by the scan
         self._tables: Tables | None = None
         self._counts: list[Rows] | None = None
@@ -81,10 +87,10 @@ class Part:
             self.close()
             raise
 
-    # -- where the frames stand --------------------------------------------------------------------------------------
+    # -- positions of the frames -------------------------------------------------------------------------------------
 
     def _by_footer(self) -> NDArray[Any] | None:
-        """The entries that END and INDEX give, or None when anything about them does not fit."""
+        """The entries from the END and INDEX frames, or None when anything in these is inconsistent."""
         source = self.input
         base = max(0, source.size - END_BYTES)
         tail = bytes(source.read(base, END_BYTES))
@@ -114,12 +120,12 @@ class Part:
         return entries
 
     def _page(self, page: IndexPage) -> NDArray[Any]:
-        """The entries of an index page with this part's numbers of streams, u64, shape (n, 8)."""
+        """The entries of an index page, with streams by their number in this part, u64, shape (n, 8)."""
         numbers = np.array([0, *(self._number(name) for name in page.streams)], "<u8")
         return np.column_stack((page.entries, numbers[page.stream], page.pids))
 
     def _number(self, stream: str) -> int:
-        """The number of a stream; 0 past a limit."""
+        """The number of a stream; 0 past the limit of _STREAMS."""
         if stream in self.streams:
             return self.streams.index(stream)
         if len(self.streams) > _STREAMS:
@@ -128,7 +134,7 @@ class Part:
         return len(self.streams) - 1
 
     def _by_scan(self) -> NDArray[Any]:
-        """The entries of all good frames, each checked."""
+        """The entries of all good frames, found by checking every byte."""
         scanner = Scanner(self.input, self.limits)
         rows = []
         self._counts = counts = []
@@ -150,7 +156,7 @@ class Part:
                 except FrameError:
                     scanner.damage.bad_frames += 1
             else:
-                self.end = None  # an END that is not the last does not count: the trace was gone on with
+                self.end = None  # only an END at the end counts: after another one, the trace was resumed
         if not rows:
             why = "is empty" if not self.input.size else "is no wstrace trace file"
             raise TraceFileError(f"{self.path} {why}")
@@ -176,15 +182,15 @@ class Part:
     def read(
         self, kinds: frozenset[int] | None = None, selection: Selection = EVERYTHING, *, after: int = -1
     ) -> Iterator[Frame]:
-        """The frames of those kinds that can hold rows of the selection, in the order of the file.
+        """Yields the frames of some kinds that can hold rows of the selection, in the order of the file.
 
-        A frame that is not where the index says makes it scan the whole file, and go on behind the last one given.
+        When a frame is not where the index says, the whole file is scanned, and reading continues behind the last
+        frame that was yielded.
 
         Args:
-            kinds: None = all.
-            selection: frames of another known stream, with a window outside of its time, or of none of its processes
-                are passed over; those without a window, or of which the index tells no processes, are given.
-            after: only frames behind that offset.
+            kinds: the kinds of frames; None = all.
+            selection: frames that the index shows to have another stream, no time or no process of it are skipped.
+            after: a byte offset; only frames behind it are read.
         """
         position, done = 0, after
         chosen = self.chosen(kinds, selection, done)
@@ -205,29 +211,30 @@ class Part:
             yield frame
 
     def frame(self, entry: Any, source: Input) -> Frame | None:
-        """The frame of an entry, read from that input of the same file; None when it is not what the entry says."""
+        """The frame of an entry, read from an Input of the same file; None when it does not match the entry."""
         frame = frame_at(source, int(entry["offset"]), self.file_id, self.limits)
         fits = frame is not None and frame.seq == entry["seq"] and frame.kind == entry["kind"]
         return frame if fits else None
 
     def is_of_another(self, entry: Any, source: Input, stream: str | None) -> bool:
-        """Whether a frame's first bytes name another stream than the one wanted: then the rest need not be read.
+        """Whether a frame's first bytes name another stream than `stream`, so that the rest need not be read.
 
-        Only the name of a stream of ours is believed before the CRC is checked: no flipped bit makes one of another.
+        Before the CRC is checked, only names in schema.STREAMS are trusted: one flipped bit does not turn one of them
+        into another.
         """
         if stream is None or entry["kind"] not in (EVENTS, SNAPSHOT) or entry["stream"]:
-            return False  # where the index tells the stream, chosen() has asked it
+            return False  # chosen() has used the stream in the index
         data = source.read(int(entry["offset"]), min(int(entry["length"]), frames.PEEK_BYTES))
         head = unpack_head(data)
         if head is None or (head.file_id, head.seq, head.kind) != (self.file_id, entry["seq"], entry["kind"]):
-            return False  # not the frame that the index means: who reads it will see
+            return False  # not the frame that the index means, which frame() will notice
         found = frames.peek_rows(data[HEAD_BYTES:], self.limits).stream
         return found != stream and found in STREAMS
 
     def chosen(
         self, kinds: frozenset[int] | None = None, selection: Selection = EVERYTHING, after: int = -1
     ) -> NDArray[Any]:
-        """The entries of those kinds behind an offset that, by the index, can hold rows of the selection."""
+        """The entries of some kinds behind a byte offset that, by the index, can hold rows of the selection."""
         start, end = selection.start, selection.end
         entries = self.entries
         keep = entries["offset"].astype("<i8") > after
@@ -247,7 +254,7 @@ class Part:
 
     @property
     def tables(self) -> Tables:
-        """Its names and mappings, read on first use."""
+        """The names and mappings of this part, read on first use."""
         if self._tables is None:
             tables = Tables(self.limits)
             for frame in self.read(frozenset((STRINGS, MAPPINGS))):
@@ -262,18 +269,18 @@ class Part:
         return self._tables
 
     def row_ids(self, table: str) -> NDArray[Any]:
-        """The ids that its rows of a table give, distinct, u32; those past the limit are left out."""
+        """The distinct ids of this part's rows of a table, u32, ascending, up to the limit."""
         found = np.empty(0, "<u4")
         for frame in self.read(frozenset((EVENTS,)), Selection(table)):
             try:
                 ids = ids_in(frame.body, table, self.limits)
             except FrameError:
-                continue  # it is counted when its rows are read
+                continue  # counted as damage when the rows are read
             found = np.union1d(found, ids)[: self.limits.table_rows]
         return found
 
     def marks(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
-        """Its marks as they stand in the file; of one kind, those that the index tells to be of it or of none."""
+        """Yields the marks of the file; with `kind`, without those that the index shows to be of another kind."""
         for frame in self.read(frozenset((MARK,)), Selection(kind)):
             try:
                 yield frames.unpack_mark(frame.body, self.limits)
@@ -283,14 +290,14 @@ class Part:
     # -- sums --------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Checks every byte that no scan has, once; where one is wrong, the file is scanned."""
+        """Checks every byte once, unless a scan has; an error leads to a scan of the file."""
         if not (self.scanned or self._checked):
             for _ in self.read():
                 pass
             self._checked = True
 
     def lost_rows(self) -> dict[str, int] | None:
-        """stream -> rows that were written, as END says, and cannot be read; None without END: it is not known."""
+        """stream -> rows that were written according to END and cannot be read; None = not known, without END."""
         if self.end is None:
             return None
         found = self.frame_rows() if self.damage.any else self.end.rows
@@ -298,12 +305,12 @@ class Part:
 
     @property
     def clean(self) -> bool:
-        """It has its end, and nothing was found damaged."""
+        """Whether the file has its END frame, and no damage was found so far."""
         return self.end is not None and self.end.clean and not self.damage.any and not self.damage.tail_bytes
 
     @property
     def begin_ns(self) -> int:
-        """The first clock mark's time, else that of the first row."""
+        """The time of the first clock mark, else of the first row, in nanoseconds; 0 without either."""
         for mark in self.marks():
             at = mark.get("monotonic")
             if mark.get("m") == "clock" and type(at) is int and 0 <= at < _LATEST:
@@ -312,27 +319,30 @@ class Part:
         return int(times.min()) if len(times) else 0
 
     def span(self) -> tuple[int, int] | None:
-        """(first, last) time of its rows, without streams that stand again in each piece of a trace; None: no such."""
+        """(first, last) time of its rows in nanoseconds, or None.
+
+        Essential streams are left out, because each part of a trace repeats them.
+        """
         essential = [self.streams.index(name) for name in self.streams if name in STREAMS and STREAMS[name].essential]
         entries = self.entries[np.isin(self.entries["kind"], (EVENTS, SNAPSHOT)) & (self.entries["t1"] != 0)]
         entries = entries[~np.isin(entries["stream"], essential) & (entries["n"] != 0)]
         return (int(entries["t0"].min()), int(entries["t1"].max())) if len(entries) else None
 
     def counts(self) -> list[Rows]:
-        """Stream, n, window and lost of every EVENTS and SNAPSHOT frame, without its columns. Read once."""
+        """Stream, n, window and lost of every EVENTS and SNAPSHOT frame, without columns, read on first use."""
         if self._counts is None:
             found = [frames.peek_rows(frame.body, self.limits) for frame in self.read(frozenset((EVENTS, SNAPSHOT)))]
             self._counts = found if self._counts is None else self._counts  # a scan meanwhile has read them all
         return self._counts
 
     def rows(self) -> dict[str, int]:
-        """stream -> rows: what END says, else what the frames say."""
+        """stream -> number of rows, from END, or from the frames if that is missing or the file is damaged."""
         if self.end is not None and not self.damage.any:
             return {name: n for name, n in self.end.rows.items() if name and n}
         return self.frame_rows()
 
     def frame_rows(self) -> dict[str, int]:
-        """stream -> rows in the frames that can be read, whatever END says."""
+        """stream -> number of rows in the frames that can be read."""
         found: dict[str, int] = {}
         for rows in self.counts():
             found[rows.stream] = found.get(rows.stream, 0) + rows.n
@@ -341,7 +351,7 @@ class Part:
         return {name: n for name, n in found.items() if name and n}
 
     def lost(self) -> dict[str, int]:
-        """stream -> records that the kernel dropped, of EVENTS frames and `lost` marks."""
+        """stream -> number of records that the kernel dropped, by its EVENTS and SNAPSHOT frames."""
         found: dict[str, int] = {}
         for rows in self.counts():
             found[rows.stream] = found.get(rows.stream, 0) + rows.lost
@@ -353,7 +363,7 @@ class Part:
 
 
 def _tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
-    """Entries in the order of the file, when they cover it without a gap: an index cannot hide a frame."""
+    """Entries in the order of the file if they cover it without a gap, so that no frame is hidden; else None."""
     if (rows[:, :4] > np.array([127, size, _U32, _U32], "<u8")).any():
         return None
     rows = rows[np.argsort(rows[:, 1], kind="stable")]
@@ -368,7 +378,7 @@ def _tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
 
 
 def first_header(path: str, limits: Limits = LIMITS) -> frames.Header | None:
-    """The header of a file whose first frame is a good one, else None. Raises TraceFileError when it cannot be read."""
+    """The header of a file, or None unless its first frame is a good header. Raises TraceFileError if unreadable."""
     source = Input(path)
     try:
         frame = frame_at(source, 0, None, limits)

@@ -1,4 +1,4 @@
-"""Batches of a selection decoded ahead on several threads, given in the order of the file."""
+"""Decodes the batches of a selection ahead on several threads, in the order of the file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.scan import Input
 from wstrace_msgpack.read.trace import TraceFile
 
-#: frames on their way: half a megabyte each as a rule, 16 MiB at most
+#: Frames that are decoded ahead: about half a megabyte each, 16 MiB at most.
 _AHEAD = 8
 
 
 class Prefetched:
-    """The same batches as iterating `Batches`, faster on more than one core. Reading and zstd release the GIL.
+    """An iterable of the same batches as `batches`, faster on more than one core: reading and zstd release the GIL.
 
-    A part that was not read by its index, or whose index proves wrong, is read on one thread.
+    When the index of a part proves wrong, the rest of that part is read on one thread.
     """
 
     def __init__(self, batches: Batches) -> None:
@@ -30,7 +30,7 @@ class Prefetched:
 
     def __iter__(self) -> Iterator[Batch]:
         trace, selection = self._batches.trace, self._batches.selection
-        if not isinstance(trace, TraceFile) or selection.stream == "mapping":  # what is in memory
+        if not isinstance(trace, TraceFile) or selection.stream == "mapping":  # already in memory
             yield from self._batches
             return
         for part, decoder in trace.decoders(selection):
@@ -43,7 +43,7 @@ def _ordered(part: Part, decoder: Decoder, pool: ThreadPoolExecutor) -> Iterator
     opened: list[Input] = []
 
     def decode(position: int) -> tuple[bool, Batch | None]:
-        if not hasattr(local, "input"):  # an Input of its own: it reads into its own buffer
+        if not hasattr(local, "input"):  # one Input per thread, because an Input reads into one buffer
             local.input = Input(part.path)
             opened.append(local.input)
         entry = entries[position]
@@ -62,7 +62,7 @@ def _ordered(part: Part, decoder: Decoder, pool: ThreadPoolExecutor) -> Iterator
                 waiting.append(pool.submit(decode, submitted))
                 submitted += 1
             good, batch = waiting.popleft().result()
-            if not good:  # the index is wrong here: the slow way, which scans, from this frame on
+            if not good:  # the index is wrong: part.read() scans from this frame on
                 for future in waiting:
                     future.cancel()
                 after = int(entries[done - 1]["offset"]) if done else -1

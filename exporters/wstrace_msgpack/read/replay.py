@@ -1,4 +1,4 @@
-"""The source `replay`: a trace file gives its records again, at full speed or at the speed they came."""
+"""The source `replay`: delivers the records of a trace file, at full speed or at the speed of the recording."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from wstrace.ledger import Ledger
 from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
 from wstrace_msgpack.format.layout import FRAME_ROWS
 
-if TYPE_CHECKING:  # every session knows this class, few read a file: 10 ms
+if TYPE_CHECKING:  # every session imports this module, but few read a file: this saves 10 ms
     from wstrace_msgpack.read.follow import Follower
     from wstrace_msgpack.read.scan import Damage
     from wstrace_msgpack.read.trace import TraceFile
 
-#: rows that one drain gives at most
+#: The most rows of one drain().
 _DRAIN_ROWS = 1 << 18
 
-#: stages of the ledger that a window of a trace does not have the records for
+#: Stages of the ledger that count records outside of a replayed window too.
 _OF_ALL_RECORDS = frozenset({"recorded", "counted", "unaccounted", "unresolved"})
 
 
 class Replay(Source):
-    """Gives the records of a trace file, with its ledger and what it says of itself.
+    """A source of the records of a trace file, with the file's ledger and description.
 
     Args:
         path: the file, or several separated by commas.
-        speed: 1.0 = as fast as they came, 2.0 = twice as fast; 0 = as fast as they can be read.
-        start, end: seconds from the trace's beginning; only records between them are given.
-        follow: wait for what is written to the file meanwhile, until it is ended.
+        speed: 1.0 = the speed of the recording, 2.0 = twice that; 0 = as fast as the file can be read.
+        start, end: seconds from the trace's beginning; only records between them are delivered.
+        follow: whether to wait for what is still being written to the file, until the trace ends.
+
+    Raises:
+        UsageError: `speed` is negative, or `follow` is combined with speed, start or end.
     """
 
     name: ClassVar[str] = "replay"
@@ -65,7 +68,7 @@ class Replay(Source):
         self._begun: tuple[int, int] | None = None
 
     def open(self, context: Context) -> None:
-        """Opens the file: the session is the trace that it holds. Raises TraceFileError."""
+        """Opens the file, whose description becomes that of the session. Raises TraceFileError."""
         from wstrace.table import Selection
         from wstrace_msgpack.read.description import trace_info
         from wstrace_msgpack.read.follow import Follower
@@ -87,7 +90,7 @@ class Replay(Source):
         self._batches = self._given(trace)
 
     def start(self, context: Context) -> None:
-        """Nothing to arm: the file is open."""
+        """Does nothing: the file is open."""
 
     def cancel(self) -> None:
         """Closes the file."""
@@ -111,7 +114,7 @@ class Replay(Source):
                     yield from _pieces(batch)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """The next records, at most a quarter of a million, or none while it is not their time."""
+        """The next records, at most about _DRAIN_ROWS, or none when they are not due within `timeout` seconds."""
         until = now_ns() / 1e9 + timeout
         if self._follower is not None:
             yield from self._followed(self._follower, timeout)
@@ -147,7 +150,7 @@ class Replay(Source):
             self._latest_ns = max(self._latest_ns, batch.window[1])
 
     def _due(self, batch: Batch, until: float) -> bool:
-        """Waits for the batch's time, at most until then."""
+        """Waits until the batch is due, at most until the time `until` in seconds; returns whether it is due."""
         if not self._speed or batch.schema is MAPPING:
             return True
         now = now_ns()
@@ -160,7 +163,7 @@ class Replay(Source):
         return now_ns() >= at
 
     def stop(self) -> Iterable[Batch]:
-        """Nothing more; the file's ledger stands in place of one's own."""
+        """Copies the file's ledger into the session's, closes the file, and returns no records."""
         from wstrace_msgpack.read.description import trace_info
 
         ledger, info = self._context.ledger, self._context.info
@@ -189,16 +192,16 @@ class Replay(Source):
 
     @property
     def finished(self) -> bool:
-        """All was given."""
+        """Whether all records were delivered."""
         return self._finished
 
     def statistics(self) -> dict[str, int]:
-        """Rows given."""
+        """`rows`: the number of rows delivered."""
         return {"rows": self._rows}
 
 
 def _pieces(batch: Batch) -> Iterator[Batch]:
-    """A batch of events in pieces as a session has them: a frame of a stranger's file may have a million rows."""
+    """Splits a batch of events to FRAME_ROWS rows each, because a frame of another writer may have a million rows."""
     if len(batch) <= FRAME_ROWS or batch.schema.snapshot:
         yield batch
         return
@@ -209,7 +212,7 @@ def _pieces(batch: Batch) -> Iterator[Batch]:
 
 
 def _has_its_columns(batch: Batch, damage: Damage) -> bool:
-    """Whether a batch has what every source gives; a frame of a file that lacks it counts as bad."""
+    """Whether a batch has the columns that its stream always has; if not, its frame is counted as bad."""
     whole = batch.schema.always <= set(batch)
     damage.bad_frames += not whole
     return whole

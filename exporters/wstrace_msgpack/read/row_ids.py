@@ -1,4 +1,4 @@
-"""Ids of streams whose rows other streams name (schema.TABLES): one part's to the whole trace's."""
+"""Translates ids of streams whose rows other streams refer to (schema.TABLES) from a part to the whole trace."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NONE: NDArray[Any] = np.empty(0, "<u4")
 
 
 def same_session(header: Header, before: Header) -> bool:
-    """Whether a part goes on with the ids of the one before it: the session of another file, or boot, has its own."""
+    """Whether a part continues the session of the part before it, and therefore its ids."""
     return header.part > 0 and header.prev == before.id and header.boot_id == before.boot_id
 
 
 def ids_in(body: Any, table: str, limits: Limits) -> NDArray[Any]:
-    """The own ids of the rows of a table in an EVENTS body, u32; none of another stream. Raises FrameError."""
+    """The rows' own ids in an EVENTS body of a table, u32, shape (n,); none for another stream. Raises FrameError."""
     key = own_id(table)
     rows = unpack_rows(body, key.__eq__, limits)
     ids = rows.columns.get(key, _NONE)
@@ -30,17 +30,17 @@ def ids_in(body: Any, table: str, limits: Limits) -> NDArray[Any]:
 
 
 class RowIds:
-    """The ids of one table's rows, for the parts of a trace in their order.
+    """The ids of one table's rows, through the parts of a trace in their order.
 
-    Parts of one session share their ids, and each of them begins with the rows that stand in the one before. Another
-    session's ids are kept where nobody has them yet; those that somebody has are replaced by unused ones.
+    Parts of one session share their ids, and each repeats rows of the one before. An id of another session is kept if
+    it is still unused, and otherwise replaced by an unused id.
 
     Args:
-        most: so many ids that are new in a part are taken; rows past them are not known.
+        most: the most new ids that are accepted from one part; further rows are missing.
 
     Attributes:
-        given: the whole trace's ids of rows that stood in an earlier part of this session, ascending.
-        lookup: the part's ids -> the whole trace's; 0 for an id without a row.
+        given: ids in the whole trace of rows that an earlier part of this session has, ascending.
+        lookup: from the part's ids to the whole trace's; 0 for an id without a row.
     """
 
     def __init__(self, most: int) -> None:
@@ -49,14 +49,14 @@ class RowIds:
         self.lookup = Lookup(_NONE, _NONE, 0)
 
     def begin_part(self, *, same: bool) -> None:
-        """A further part, of the same session or of another."""
+        """Begins the next part; `same` says whether it belongs to the same session."""
         if not same:
             self._own = self._whole = _NONE
             self.lookup = Lookup(_NONE, _NONE, 0)
         self.given, self._room = np.sort(self._whole), self._most
 
     def add(self, ids: NDArray[Any]) -> bool:
-        """Takes note of rows of this part by the ids that stand in it; whether one is new."""
+        """Adds rows of this part by their ids; returns whether any of these is new."""
         new = np.setdiff1d(ids[ids != 0], self._own)[: self._room]
         self._room -= len(new)
         if not len(new):
@@ -74,5 +74,5 @@ class RowIds:
 
 
 def tables_of_part(rows: Mapping[str, RowIds]) -> dict[str, tuple[Lookup, NDArray[Any]]]:
-    """table -> (lookup, given) as they are now."""
+    """table -> (lookup, given), for PartLookups."""
     return {table: (ids.lookup, ids.given) for table, ids in rows.items()}

@@ -1,7 +1,7 @@
-"""Frames out of a file that need not be whole: find the next good one, count what lies between.
+"""Finds the good frames of a file that may be cut or damaged, and counts what lies between them.
 
-A frame is good when its fixed bytes, its file id, its length and its CRC hold. Where one is bad, the search goes on
-byte by byte for the next head; a gap in seq tells how many frames are lost.
+A frame is good when its fixed bytes, its file id, its length and its CRC are right. After a bad frame, the next head is
+searched byte by byte; a gap in the sequence numbers (seq) tells how many frames are lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wstrace_msgpack.format.layout import (
 )
 
 _SMALL_READ, _SEARCH_READ = 4096, 1 << 20
-#: bytes in which the first good frame of a trace must stand
+#: The first good frame of a trace must begin within this many bytes.
 _SEARCH_FIRST = 64 << 20
 
 
@@ -48,12 +48,16 @@ class Frame(NamedTuple):
 
 @dataclass(slots=True)
 class Damage:
-    """What a scan found wrong.
+    """The damage that was found in a file.
 
-    lost_bytes: bytes that belong to no good frame. lost_frames: missing by their seq. bad_frames: whole by their CRC,
-    but with a body that is not what the format says. duplicates: dropped, seen before. reordered: taken, out of order.
-    tail_bytes: those of lost_bytes that lie behind the last good frame: what a cut leaves. lost_names: names, rows and
-    mappings that were asked for and stand in no table: they read `[lost]`.
+    Attributes:
+        lost_bytes: bytes that belong to no good frame.
+        lost_frames: frames that are missing by their sequence numbers.
+        bad_frames: frames with a right CRC, but with a body that the format does not permit.
+        duplicates: frames that were dropped because their sequence number was seen before.
+        reordered: frames that were out of order, and were read nevertheless.
+        tail_bytes: those of lost_bytes that lie behind the last good frame, as in a cut file.
+        lost_names: names, mappings and rows that were referred to but are in no table; they read `[lost]`.
     """
 
     lost_bytes: int = 0
@@ -66,7 +70,7 @@ class Damage:
 
     @property
     def any(self) -> bool:
-        """Something other than a cut tail."""
+        """Whether there is damage other than a cut end."""
         return bool(
             self.lost_bytes > self.tail_bytes
             or self.lost_frames
@@ -81,10 +85,10 @@ class Damage:
 
 
 class Input:
-    """A regular file, read at offsets. Not for two threads at once.
+    """A regular file, read at offsets; for one thread at a time.
 
     Raises:
-        TraceFileError: it cannot be opened, or is none.
+        TraceFileError: the file cannot be opened, or is not a regular file.
     """
 
     def __init__(self, path: str) -> None:
@@ -103,13 +107,13 @@ class Input:
         self._large = bytearray()
 
     def refresh(self) -> int:
-        """The size it has now."""
+        """Updates `size` and returns it, in bytes."""
         self.size = os.fstat(self._file.fileno()).st_size
         self._small = memoryview(b"")
         return self.size
 
     def read(self, at: int, n: int) -> memoryview:
-        """n bytes, or fewer at its end; valid until the next read."""
+        """n bytes at an offset, fewer at the end of the file; valid until the next read."""
         begin = at - self._small_at
         if begin >= 0 and begin + n <= len(self._small):
             return self._small[begin : begin + n]
@@ -128,19 +132,19 @@ class Input:
         return view[:got]
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the file."""
         self._file.close()
 
 
 def frame_at(source: Input, at: int, file_id: bytes | None, limits: Limits = LIMITS) -> Frame | None:
-    """The good frame at that offset, or None."""
+    """The good frame at a byte offset, or None."""
     head = head_at(source, at, file_id, limits)
     return _checked(source, at, head) if head is not None else None
 
 
 def head_at(source: Input, at: int, file_id: bytes | None, limits: Limits = LIMITS) -> Head | None:
-    """The head at that offset, when it is this file's, within the limits, and its frame lies within the file."""
-    if at > source.size - HEAD_BYTES:  # an offset out of a file may be any number, and a seek takes 63 bits
+    """The head at a byte offset if it has this file id, keeps the limits, and its frame ends in the file; else None."""
+    if at > source.size - HEAD_BYTES:  # an offset from the file may be any u64, but seek() takes 63 bits only
         return None
     head = unpack_head(source.read(at, HEAD_BYTES))
     if head is None or (file_id is not None and head.file_id != file_id):
@@ -159,7 +163,7 @@ def _checked(source: Input, at: int, head: Head) -> Frame | None:
 
 
 class Sequence:
-    """Which seqs were seen: tells gaps, duplicates and late ones apart."""
+    """The sequence numbers seen so far, which tell gaps, duplicates and late frames apart."""
 
     def __init__(self, damage: Damage, first: int = 0) -> None:
         self.next = first
@@ -167,7 +171,7 @@ class Sequence:
         self._gaps: list[tuple[int, int]] = []
 
     def take(self, seq: int) -> bool:
-        """Whether a frame of that seq is new."""
+        """Notes a frame's sequence number in the damage; returns False for a duplicate."""
         if seq >= self.next:
             if seq > self.next:
                 self._gaps.append((self.next, seq))
@@ -186,12 +190,14 @@ class Sequence:
 
 
 class Scanner:
-    """Goes through a file from an offset on.
+    """Scans a file from an offset on.
 
     Args:
         source: the file.
-        limits: what is put up with.
-        start, seq, file_id: where to begin, when that is not the file's start.
+        limits: the limits past which a frame is bad.
+        start: the byte offset to begin at.
+        seq: the sequence number expected there.
+        file_id: the file's id; None = the id in the first good frame.
     """
 
     def __init__(
@@ -202,21 +208,18 @@ class Scanner:
         self.file_id = file_id
         self.damage = Damage()
         self.sequence = Sequence(self.damage, seq)
-        self.end = start  # of the last good frame
+        self.end = start  # the end of the last good frame
         self._at = start
         self._budget = 0
         self.checked_bytes = self.bad_heads = 0
         self._window, self._window_at = b"", 0
 
     def frames(self, *, growing: bool = False) -> Iterator[Frame]:
-        """The good frames up to the file's end as it is now.
+        """Yields the good frames up to the present end of the file.
 
         Args:
-            growing: what lies behind the last good frame is not lost but unfinished: it is looked at again by the
-                next call.
-
-        Raises:
-            TraceFileError: there is none at the beginning: this is no trace.
+            growing: True = bytes behind the last good frame are unfinished, not lost, and the next call reads them
+                again.
         """
         source = self.source
         self._window = b""
@@ -240,10 +243,10 @@ class Scanner:
         self._at = at
 
     def _step(self, head: Head | None) -> int:
-        """Bytes to pass before the search goes on.
+        """The number of bytes to skip before the search goes on.
 
-        A file made of bad heads would have every byte checked many times over: 25 GB for 2 MB of them. Each costs its
-        length from a budget; once that is spent, bad frames are skipped by their length.
+        In a file made of bad heads, every byte would be checked many times: 25 GB for a file of 2 MB. Therefore each
+        check is deducted from a budget; once that is spent, bad frames are skipped by their length.
         """
         length = max(head.frame_len if head is not None else 0, _SMALL_READ)
         self._budget -= length
@@ -263,9 +266,9 @@ class Scanner:
         return frame
 
     def _settled(self, head: Head, frame: Frame) -> bytes | None:
-        """The file's id by its first good frame; the CRC does not cover the id, so something else must agree.
+        """The file's id by its first good frame, or None when it cannot be confirmed: the CRC does not cover the id.
 
-        A header's body holds it again; behind another frame, the next head must have the same.
+        A header repeats the id in its body. After any other frame, the next head must have the same id.
         """
         if frame.kind == HEADER:
             try:
@@ -277,7 +280,7 @@ class Scanner:
         return head.file_id if following is None or following.file_id == head.file_id else None
 
     def _search(self, at: int) -> int:
-        """Where the next head may stand, or the file's end."""
+        """The byte offset at which the next head may begin, or the size of the file."""
         needle, size = SYNC + (self.file_id or b""), self.source.size
         while at < size and (self.file_id is not None or at <= _SEARCH_FIRST):
             if not self._window_at <= at < self._window_at + len(self._window) - len(needle):

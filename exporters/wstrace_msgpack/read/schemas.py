@@ -1,4 +1,4 @@
-"""What the columns of a trace's streams mean: those known here, and what the file itself announces of others."""
+"""The schemas of a trace's streams: those known to wstrace, and those that the file announces."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from wstrace_msgpack.format.layout import Limits
 
 
 class Schemas:
-    """Streams by name. Of a stream of ours only columns are added: a file cannot change what a column of it means.
+    """Schemas by the name of the stream. A file can add columns to a known stream, but not change a known column.
 
     Args:
-        limits: a file may announce as many streams as a table of `free_items` has, and as many columns as a frame.
+        limits: bounds the announced streams by `free_items`, and the columns of each by `columns`.
 
     Attributes:
-        unknown: semantic that this version does not know -> the columns (stream.column) that have it; they are given
-            as the numbers that stand in the file.
-        present: stream -> columns that its rows have, as far as the marks say; those of older writers do not.
+        unknown: semantic that this version does not know -> the columns (stream.column) that have it, whose values are
+            read as plain numbers.
+        present: stream -> the columns that its rows have, as the marks announce; empty in files of older writers.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -28,14 +28,14 @@ class Schemas:
         self.present: dict[str, set[str]] = {}
 
     def __call__(self, name: str) -> Schema:
-        """The schema of a stream; one without columns when nothing is known of it."""
+        """The schema of a stream; without columns when the stream is unknown."""
         return self._streams.get(name) or Schema(name, ())
 
     def __contains__(self, name: object) -> bool:
         return name in self._streams
 
     def add(self, announced: dict[str, Any], snapshots: Any = (), essentials: Any = ()) -> None:
-        """Takes what a header or a mark `schema` announces; what stood first is right."""
+        """Adds what a header or a mark `schema` announces; the first announcement of a column counts."""
         for name, rows in announced.items():
             if name not in self._streams and len(self._streams) >= self._limits.free_items:
                 return
@@ -54,7 +54,7 @@ class Schemas:
             self._streams[name] = Schema(name, tuple(columns), essential, snapshot, schema.always)
 
     def add_mark(self, mark: dict[str, Any]) -> None:
-        """Takes a mark, when it is one that announces schemas."""
+        """Adds what a mark announces, if it is a mark `schema`."""
         if mark.get("m") == "schema":
             announced, present = announced_rows(mark.get("schema")), mark.get("present")
             self.add(announced, mark.get("snapshot"), mark.get("essential"))

@@ -1,4 +1,4 @@
-"""What of a file a selection needs."""
+"""Which times, columns and processes of a file a selection needs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _LAST = (1 << 64) - 1
 
 
 def time64(ns: int) -> np.uint64:
-    """A bound in time as the records have them: one before or after all of them is the first or the last of all."""
+    """A time in nanoseconds as u64, like the times of records; a time out of range becomes the nearest u64."""
     return np.uint64(min(max(ns, 0), _LAST))
 
 
-#: derived column -> the stored ones it is computed from
+#: Derived column -> the stored columns that it is computed from.
 DERIVED_FROM = {"file": ("mapping",), "kind": ("mapping",), "pc_file": ("pc_mapping", "flags")}
 
-#: every row of every stream
+#: Selects every row of every stream.
 EVERYTHING = Selection()
 
 
 def stored_columns(selection: Selection) -> frozenset[str] | None:
-    """The stored columns that are needed for it; None for all."""
+    """The stored columns that a selection needs; None = all."""
     if selection.columns is None:
         return None
     needed = {source for name in selection.columns for source in DERIVED_FROM.get(name, (name,))}
@@ -35,5 +35,5 @@ def stored_columns(selection: Selection) -> frozenset[str] | None:
 
 
 def pids_wanted(selection: Selection) -> int:
-    """Its processes as the index has them."""
+    """The processes of a selection as a set of bits, as in the index: see index.pid_set."""
     return pid_set(selection.pids or ())

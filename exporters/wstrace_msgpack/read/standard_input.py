@@ -1,4 +1,4 @@
-"""A trace on standard input: kept in a temporary file, because reading one goes to and fro."""
+"""Reads a trace from standard input by way of a temporary file, because the reader needs random access."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from tempfile import TemporaryDirectory
 
 from wstrace.errors import TraceFileError
 
-#: a longer one has to be a file
+#: A longer standard input is refused.
 LIMIT_BYTES = 16 << 30
 _CHUNK = 1 << 20
 
 
 class StandardInput:
-    """A copy of standard input, up to its end, in a file of our own that close() removes.
+    """A copy of standard input, up to its end, in a temporary file that close() removes.
+
+    Args:
+        limit: the most bytes to copy.
+
+    Attributes:
+        path: the path of the copy.
 
     Raises:
-        TraceFileError: it is a terminal, longer than the limit, or there is no room for it.
+        TraceFileError: standard input is a terminal, is longer than the limit, or cannot be copied.
     """
 
     def __init__(self, limit: int = LIMIT_BYTES) -> None:

@@ -1,4 +1,4 @@
-"""TraceFile: a trace as its streams, tables and sums; one part or several, whole, cut or damaged."""
+"""TraceFile: a recorded trace of one or several files, which may be cut or damaged."""
 
 from __future__ import annotations
 
@@ -35,16 +35,20 @@ def open_trace(
     strings: Dictionary | None = None,
     scan: bool = False,
 ) -> TraceFile:
-    """A trace file, opened for reading; a path whose trace was rotated opens all its parts.
+    """Opens a trace file for reading, with all parts that follow it if the trace was rotated.
 
     Args:
-        path: a file, or several that are read one after the other; "-" is standard input, which is read to its end.
-        limits: what a frame may hold before it is called bad.
-        strings: the dictionary that names are put into; None = one of its own.
-        scan: check every byte, even where the index of a file fits.
+        path: one file, or several that are read as one trace; "-" is standard input, which is read to its end.
+        limits: the limits past which a frame is bad.
+        strings: the dictionary for names; None = a new one.
+        scan: whether to check every byte at once, instead of trusting an intact index.
+
+    Returns:
+        The trace, which is a context manager that closes its files.
 
     Raises:
-        TraceFileError: no such file, or no trace; or two of several hold records of the same trace.
+        TraceFileNotFound: there is no such file.
+        TraceFileError: a file cannot be read or is no trace; or two files hold the same records.
     """
     given = [path] if isinstance(path, str) or hasattr(path, "__fspath__") else list(path)
     if "-" not in given:
@@ -62,17 +66,18 @@ def open_trace(
 
 
 class TraceFile(Trace):
-    """A trace, streamed: nothing but tables, sums and the frames' places is held in memory. A context manager.
+    """A recorded trace, of which only tables, sums and the frames' positions are held in memory. A context manager.
+
+    Names are codes into `strings`, and ids of mappings are those in `mappings`; both are valid for all parts.
 
     Args:
-        paths: its parts in order.
-
-    Names are codes into `strings`, ids of mappings those of `mappings`; both hold for all parts.
+        paths: the parts in their order.
+        limits, strings, scan: see open_trace().
     """
 
-    #: of a trace that came by standard input: its file, which is removed with it
+    #: The copy of standard input that this trace reads, which close() removes.
     copy: StandardInput | None = None
-    #: the index of a file that has its end is believed, and not every byte is checked before it is called whole
+    #: Whether the state of a file with an intact index is determined without checking every byte.
     trusting: bool = False
 
     def __init__(
@@ -112,24 +117,24 @@ class TraceFile(Trace):
 
     @property
     def name(self) -> str:
-        """The path of its first part."""
+        """The path of the first part."""
         return self.parts[0].path
 
     @property
     def header(self) -> frames.Header:
-        """The first part's header."""
+        """The header of the first part."""
         return self.parts[0].header
 
     @property
     def clean(self) -> bool:
-        """Every part has its end and nothing was found damaged."""
+        """Whether every part has its END frame, and no damage was found so far."""
         return all(part.clean for part in self.parts)
 
     @property
     def state(self) -> str:
-        """`clean`, `incomplete` (it never got all records), `cut` (its end is missing) or `damaged`.
+        """`clean`, `incomplete` (records were never written), `cut` (the end is missing) or `damaged`.
 
-        The first time that it is asked for, every byte is checked, unless `trusting`: 1.5 GB a second.
+        The first access checks every byte, at about 1.5 GB per second, unless `trusting` is set.
         """
         self._check()
         if any(part.damage.any for part in self.parts):
@@ -145,30 +150,30 @@ class TraceFile(Trace):
 
     @property
     def missing(self) -> int:
-        """Records that it never got: what its ledger and its writer's marks say.
+        """The number of records that were never written, as the ledger and the writer's marks say.
 
-        They were taken for it and did not reach it, or the tracer failed before it took them (`lost_tracer`), or they
-        could not be read in the file that it was made of.
+        These are records that the exporter accepted and could not write, records that the tracer lost by a failure
+        (`lost_tracer`), and records that were unreadable in the file that this file was made of.
         """
         told, ledger = [frames.counts(mark.get("lost")) for mark in self.marks if is_writers_loss(mark)], self._told()
         unwritten = max(ledger.missing_from("msgpack"), sum(sum(lost.values()) for lost in told))
         return unwritten + ledger.get("lost_tracer") + ledger.get("file_lost_records")
 
     def damage(self) -> dict[str, int]:
-        """What was found wrong so far, by name, in all parts: see scan.Damage."""
+        """The damage found so far in all parts: the counts of scan.Damage by name."""
         for part, lookups in zip(self.parts, self._lookups, strict=True):
             part.damage.lost_names = lookups.n_missing
         found = [part.damage.as_dict() for part in self.parts]
         return {name: sum(one[name] for one in found) for name in found[0]}
 
     def span(self) -> tuple[int, int] | None:
-        """(first, last) time of its rows in ns, or None when it has none with a time."""
+        """(first, last) time of the rows in nanoseconds, or None when no row has a time."""
         entries = np.concatenate([part.entries for part in self.parts])
         timed = entries[np.isin(entries["kind"], (EVENTS, SNAPSHOT)) & (entries["t1"] != 0) & (entries["n"] != 0)]
         return (int(timed["t0"].min()), int(timed["t1"].max())) if len(timed) else None
 
     def process_names(self) -> dict[int, list[str]]:
-        """pid -> the names it had, in order, not those of its other threads; up to the limits on both."""
+        """pid -> the names that its main thread had, in their order; both are bounded by the limits."""
         found: dict[int, list[str]] = {}
         processes = self.processes
         if "pid" in processes and "name" in processes:
@@ -199,16 +204,16 @@ class TraceFile(Trace):
 
     @property
     def marks(self) -> list[dict[str, object]]:
-        """Every mark as it stands in the file: clock, lost, resume, schema, user, facts ..."""
+        """Every mark in the file (clock, lost, resume, schema, user, facts ...) as a dict: see FORMAT.md."""
         if self._marks is None:
             self._marks = [mark for part in self.parts for mark in part.marks()]
         return self._marks
 
     @property
     def facts(self) -> dict[str, object]:
-        """The facts of the session that wrote it, as they stand in the file: see `info`. Empty for a cut trace.
+        """The facts of the session that wrote the file, combined if there were several; {} for a cut trace.
 
-        Where several sessions wrote the files: what can be said of them together.
+        `info` has them as a TraceInfo.
         """
         told = (mark.get("facts") for mark in self.marks if mark.get("m") == "facts")
         found = [facts for facts in told if isinstance(facts, dict)]
@@ -217,7 +222,7 @@ class TraceFile(Trace):
 
     @property
     def info(self) -> TraceInfo:
-        """What was traced, how, where and when: what its header, clock marks and facts say."""
+        """The description of the trace from its header, clock marks and facts, with what the file lacks."""
         info = self._description()
         state, ledger = self.state, self._told()
         unread = (
@@ -229,10 +234,10 @@ class TraceFile(Trace):
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger at its end; of a cut trace what its frames tell: recorded rows and what the kernel dropped.
+        """The ledger in the file; for a cut trace, the recorded rows and kernel losses that its frames show.
 
-        `file_lost_records` adds what cannot be read, by stream; `file_cut` its files of which that is not known. As
-        for `state`, every byte is checked.
+        `file_lost_records` counts the records that cannot be read, by stream, and `file_cut` the parts for which that
+        number is not known. Every byte is checked, as for `state`.
         """
         self._check()
         ledger = self._told()
@@ -244,7 +249,7 @@ class TraceFile(Trace):
         return ledger
 
     def _told(self) -> Ledger:
-        """The ledger as the file has it, without what is found wrong with the file itself."""
+        """The ledger in the file, without the damage of the file itself."""
         told = [part.end.ledger for part in self.parts if part.end is not None and part.end.ledger]
         told += [frames.counts(mark.get("ledger")) for mark in self.marks if mark.get("m") == "ledger"]
         ledger = Ledger()
@@ -252,7 +257,7 @@ class TraceFile(Trace):
             for stage, who, n in Ledger.from_dict(one).rows():
                 ledger.add(stage, n, who)
         if told:
-            # a session whose file was resumed was killed: its rows are here, its own account is not
+            # A resumed file was left by a session that was killed: its rows are in the file, but not its ledger.
             if killed := sum(mark.get("m") == "resume" for mark in self.marks):
                 for stream, n in self.rows.items():
                     ledger.add("recorded", max(n - ledger.get("recorded", stream), 0), stream)
@@ -266,12 +271,12 @@ class TraceFile(Trace):
 
     @property
     def rows(self) -> dict[str, int]:
-        """stream -> rows in the file."""
+        """stream -> number of rows in the file."""
         return self._sum(lambda part: part.rows())
 
     @property
     def lost(self) -> dict[str, int]:
-        """stream -> records that the kernel dropped, as the frames say."""
+        """stream -> number of records that the kernel dropped, by the frames."""
         return self._sum(lambda part: part.lost())
 
     def _sum(self, of: Callable[[Part], dict[str, int]]) -> dict[str, int]:
@@ -284,9 +289,9 @@ class TraceFile(Trace):
 
     @property
     def begin_ns(self) -> int:
-        """When it began, on the records' clock, as `info.started_ns`: --start and --end count from it everywhere.
+        """When the trace began, in nanoseconds of the records' clock; --start and --end count from it.
 
-        What the file says of it, else its first clock mark, else its first row.
+        This is `info.started_ns`: from the facts, else from the first clock mark, else from the first row.
         """
         return self._description().started_ns
 
@@ -294,7 +299,7 @@ class TraceFile(Trace):
         return trace_info(self.header, self.facts, self.marks, self.parts[0].begin_ns)
 
     def present(self, stream: str) -> dict[str, str]:
-        """column -> its type: those that the file says its rows have, and those of each part's first batch."""
+        """column -> type, for the columns that the file announces as present or that a part's first batch has."""
         found = types_of(self._first_batches(stream))
         told = self.schemas.present.get(stream, set())
         for column in self.schema(stream).columns:
@@ -303,7 +308,7 @@ class TraceFile(Trace):
         return found
 
     def _first_batches(self, stream: str) -> Iterator[Batch]:
-        """The first batch of each part: files of older writers do not say which columns their rows have."""
+        """Yields the first batch of each part, because older writers do not announce which columns are present."""
         if stream == MAPPING.name:
             yield self.mappings
             return
@@ -312,7 +317,7 @@ class TraceFile(Trace):
             yield from itertools.islice((batch for batch in batches if batch is not None and len(batch)), 1)
 
     def schema(self, name: str) -> Schema:
-        """The schema of a stream: the known one with what the file announces beside it, or all that it announces."""
+        """The schema of a stream: the known one with the columns that the file adds, or the one that it announces."""
         return self.schemas(name)
 
     @property
@@ -327,11 +332,12 @@ class TraceFile(Trace):
         return self._schemas
 
     def unknown(self) -> dict[str, object]:
-        """What of the file this version passes over or gives as bare numbers, by kind; empty when it knows all of it.
+        """What this version of wstrace does not know of the file, by kind; {} when it knows everything.
 
-        version: of a later format. frames: number of frames by an unknown kind. streams: without a schema, here or in
-        the file. semantics: semantic -> columns that have it. columns: of an unknown type, filter or codec, looked for
-        in the first frame of each stream.
+        Returns:
+            `version`: the format version, if that is a later one. `frames`: kind -> number of frames of unknown kinds.
+            `streams`: streams without a schema. `semantics`: unknown semantic -> columns that have it. `columns`:
+            columns of an unknown type, filter or codec in the first frame of a stream.
         """
         for stream in self.rows:
             next(iter(self.batches(stream)), None)
@@ -358,7 +364,7 @@ class TraceFile(Trace):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def read(self, selection: Selection) -> Iterator[Batch]:
-        """The batches of a selection, one a frame, in the order of the file; of mappings one for the whole trace."""
+        """Yields the batches of a selection, one per frame in the order of the file, after one of all mappings."""
         if selection.stream in (None, "mapping"):
             whole, columns, pids = self.mappings, selection.columns, selection.pids
             if pids is not None:
@@ -375,12 +381,12 @@ class TraceFile(Trace):
                     yield batch
 
     def decoders(self, selection: Selection) -> Iterator[tuple[Part, Decoder]]:
-        """Each part, with what makes batches of its frames."""
+        """Yields each part with a decoder of its frames."""
         for part, lookups in zip(self.parts, self._lookups, strict=True):
             yield part, Decoder(part, lookups, selection, self.schema, self.strings)
 
     def close(self) -> None:
-        """Closes its files."""
+        """Closes the files."""
         self.closed = True
         for part in self.parts:
             part.close()
