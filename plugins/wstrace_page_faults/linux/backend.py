@@ -33,6 +33,7 @@ from wstrace_page_faults.linux.rings import SIDE, Rings
 from wstrace_page_faults.linux.samples import RingSamples, merge
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
+from wstrace_page_faults.stacks_option import parse_stacks
 
 _LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were seen
 _FOREVER = (1 << 64) - 1
@@ -50,6 +51,8 @@ class PageFaults(Source):
         kernel: also record faults that kernel code takes on the target's memory (read() into a new buffer).
         children: follow the processes that the target starts.
         period: record one fault out of this many; all are counted.
+        stacks: whose frames a fault carries: python, native, lines, or several joined by +; auto = python where the
+            kernel permits it; none.
     """
 
     name: ClassVar[str] = "page_faults"
@@ -58,13 +61,21 @@ class PageFaults(Source):
     needs_target: ClassVar[bool] = True
 
     def __init__(
-        self, *, ring_bytes: int = 0, poll_ms: int = 100, kernel: bool = True, children: bool = True, period: int = 1
+        self,
+        *,
+        ring_bytes: int = 0,
+        poll_ms: int = 100,
+        kernel: bool = True,
+        children: bool = True,
+        period: int = 1,
+        stacks: str = "auto",
     ) -> None:
         for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
             if value < least:
                 raise UsageError(f"page_faults: {option} is {value}", f"give at least {least}")
         self._ring_bytes, self._poll_seconds = ring_bytes, poll_ms / 1000
         self._asked = Settings(kernel, children, period)
+        self._stacks = parse_stacks(stacks)
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
         self._events: PerfEvents
