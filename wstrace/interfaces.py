@@ -67,6 +67,8 @@ class Target(abc.ABC):
     launched: bool
     #: what wait() returned, once it has ended
     exit_code: int | None = None
+    #: the name of the signal that ended it, `SIGSEGV`; "" = none, or not known
+    exit_signal: str = ""
 
     @abc.abstractmethod
     def resume(self) -> None:

@@ -298,7 +298,7 @@ class Session:
                     return True
                 if time.monotonic() >= until:
                     return False
-            self.info.exit_code = code
+            self.info.exit_code, self.info.exit_signal = code, target.exit_signal
         while not self.finished and (children or not self.context.targets):
             if time.monotonic() >= until:
                 return False

@@ -27,6 +27,16 @@ def printable(text: str, limit: int = 0) -> str:
     return "".join(c if c.isprintable() else _escape(ord(c)) for c in text)
 
 
+def printable_words(text: str, limit: int) -> str:
+    """A sentence from outside, as printable(): what is left out of its middle is whole words, where it has words."""
+    if len(text) > limit:
+        tail = (limit - 5) // 2
+        front, back = text[: limit - 5 - tail].rpartition(" ")[0], text[len(text) - tail :].partition(" ")[2]
+        if front and back:
+            return printable(f"{front} ... {back}")
+    return printable(text, limit)
+
+
 def _escape(code: int) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # surrogateescape maps the byte `code - 0xDC00` to this code.
         return f"\\x{code - 0xDC00:02x}"

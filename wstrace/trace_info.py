@@ -69,6 +69,7 @@ class TraceInfo:
         command: the command line of a launched target, or the name of an attached one.
         targets: the pids that the trace began with.
         exit_code: the target's exit code, once it has ended.
+        exit_signal: the signal that ended it, `SIGSEGV`; "" = none, or not known.
         level: the level that the sources reached; None = no source has reported one.
         usage: what the system accounts to all targets together.
         sampled: one out of this many faults was recorded.
@@ -89,6 +90,7 @@ class TraceInfo:
     command: list[str] = field(default_factory=list)
     targets: tuple[int, ...] = ()
     exit_code: int | None = None
+    exit_signal: str = ""
     level: Level | None = None
     usage: Usage = field(default_factory=Usage)
     sampled: int = 1
@@ -144,6 +146,7 @@ class TraceInfo:
             first,
             targets=tuple(dict.fromkeys(pid for info in infos for pid in info.targets)),
             exit_code=None,
+            exit_signal="",
             level=next((level for level in levels if level.name != "full"), levels[0] if levels else None),
             usage=replace(usage, peak_pid=None),
             sampled=max(info.sampled for info in infos),
@@ -169,6 +172,7 @@ class TraceInfo:
             "pid": self.targets[0] if self.targets else None,
             "pids": list(self.targets) if len(self.targets) > 1 else None,
             "exit_code": self.exit_code,
+            "exit_signal": self.exit_signal,
             "level": level.name,
             "level_why": level.why,
             "level_remedy": level.remedy,
@@ -203,6 +207,7 @@ class TraceInfo:
             command=_texts(facts.get("command")),
             targets=tuple(one for one in map(_count, targets[:_MOST_TEXTS]) if one is not None),
             exit_code=_count(facts.get("exit_code")),
+            exit_signal=_text(facts.get("exit_signal")),
             level=Level(level, why, remedy) if level else None,
             usage=Usage(
                 _count(facts.get("usage_minor")),
@@ -225,7 +230,8 @@ class TraceInfo:
 
 _KEYS = frozenset(
     (
-        *("command", "pid", "pids", "exit_code", "level", "level_why", "level_remedy", "usage_minor", "usage_major"),
+        *("command", "pid", "pids", "exit_code", "exit_signal", "level", "level_why", "level_remedy"),
+        *("usage_minor", "usage_major"),
         *("peak_resident_bytes", "peak_sampled", "peak_pid", "sampled", "not_visible", "started_ns", "ended_ns"),
         *("page_size", "saved", "incomplete", "final_snapshot", "snapshot_age_ms"),
     )

@@ -9,12 +9,13 @@ from wstrace.analysis.summary import Summary
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.ledger import Ledger
 from wstrace.schema import PAGE_FAULT
-from wstrace.text import base_name, duration, number, plural, printable, size
+from wstrace.text import base_name, duration, number, plural, printable, printable_words, size
 from wstrace.trace_info import TraceInfo
 
 #: Rows of the ledger that are already in the second line.
 _TOLD = {"counted", "recorded", "sampled", "unaccounted"}
 NAME_LIMIT = 60
+SENTENCE_LIMIT = 240
 #: The number of files whose missing names are listed singly.
 _MOST_REASONS = 3
 #: from one fault in so many on, faults at addresses without a known mapping are told in line 2
@@ -46,6 +47,8 @@ def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:
             parts.append(f"most resident in {name(resident[0][0])}")
     elif files := summary.top("file", 1):
         parts.append(f"most in {name(files[0].label)}{_asker(summary, files[0].label)}")
+    if info.exit_signal:
+        parts.append(f"killed by {printable(info.exit_signal, NAME_LIMIT)}")
     level = info.level_name
     return "; ".join(parts) + (f" [level {printable(level, NAME_LIMIT)}]" if level != "full" else "")
 
@@ -93,6 +96,8 @@ def nothing(summary: Summary, filter: Filter, seen: int) -> str:  # noqa: A002
         return ""
     if hint := filter.nearest_file:
         return f"no page lies in {printable(filter.file, NAME_LIMIT)}: {printable(hint)}"
+    if (filter.tids or not summary.resident()) and (there := filter.other_numbers):
+        return there
     if filter.hard:
         return "no fault read from disk"
     return "" if summary.resident() else "no such fault"
@@ -142,7 +147,7 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
     if only_snapshots(summary, info, seen) and not recorded and not counted:
         parts = [
             "resident pages only: it holds no faults",
-            *([printable(info.incomplete, 4 * NAME_LIMIT)] * bool(info.incomplete)),
+            *([printable_words(info.incomplete, SENTENCE_LIMIT)] * bool(info.incomplete)),
         ]
         parts += [f"rusage {number(usage)}"] if usage else []
         parts += _not_visible(info, hidden)
@@ -154,12 +159,12 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
         parts = [_sum(terms, counted, info), *_nameless(ledger, recorded)]
         if counters(summary, info):
             parts = [f"counted {number(counted)}, none recorded one by one"]
-        parts += [printable(info.incomplete, 4 * NAME_LIMIT)] if info.incomplete else []
+        parts += [printable_words(info.incomplete, SENTENCE_LIMIT)] if info.incomplete else []
         parts += [f"rusage {number(usage)}"] if usage is not None else []
         parts += _not_visible(info, hidden)
         parts.append(f"level {printable(info.level_name, NAME_LIMIT)}")
     if summary.last_ns > summary.first_ns:
-        parts.append(f"over {duration((summary.last_ns - summary.first_ns) / 1e9)}")
+        parts.append(f"first to last fault: {duration((summary.last_ns - summary.first_ns) / 1e9)}")
     return "; ".join([*parts, *_when_resident(summary, info)])
 
 
@@ -191,7 +196,7 @@ def _when_resident(summary: Summary, info: TraceInfo) -> list[str]:
 
 def _not_visible(info: TraceInfo, hidden: int) -> list[str]:
     """What the trace cannot show: by how much the system's account exceeds the counts, and the sources' reasons."""
-    reasons = [printable(reason, 2 * NAME_LIMIT) for reason in info.notes]
+    reasons = [printable_words(reason, SENTENCE_LIMIT) for reason in info.notes]
     count = number(hidden) if hidden else ""
     if not count:
         return [f"not visible: {', '.join(reasons)}"] if reasons else []
@@ -231,7 +236,7 @@ def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]
     """(line, whether it is a loss) for each non-zero row of the ledger that is not in line 2; losses first."""
     found = []
     for stage, who, n in ledger.rows():
-        lost, words = ledger.is_loss(stage), printable(ledger.words(stage), 2 * NAME_LIMIT)
+        lost, words = ledger.is_loss(stage), printable_words(ledger.words(stage), SENTENCE_LIMIT)
         if n and stage not in _TOLD and (lost or not only_loss):
             of = f" ({printable(who, NAME_LIMIT)})" if who else ""
             found.append((f"{'lost' if lost else 'note':4}  {number(n):>11}  {words}{of}", lost))
@@ -254,7 +259,7 @@ def unnamed(places: PlaceCounts) -> list[str]:
 def next_step(summary: Summary, info: TraceInfo) -> str:
     """The last line of a live trace: where it is saved and what to type next, or how to save it."""
     if info.incomplete:
-        return f"output incomplete: {printable(info.incomplete, 4 * NAME_LIMIT)}"
+        return f"output incomplete: {printable_words(info.incomplete, SENTENCE_LIMIT)}"
     if not info.saved:
         return "not saved: add -o FILE"
     path = printable(info.saved)

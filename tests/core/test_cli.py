@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -192,3 +194,51 @@ def test_without_a_command_the_help_is_shown_as_it_is(capfd):
     shown = "".join(capfd.readouterr())
     assert "\n  run     Trace a command from its first instruction.\n" in shown
     assert "x0a" not in shown
+
+
+@pytest.mark.parametrize("words", [["-fo", "x.wst"], ["-qfo", "x.wst"], ["-qfox.wst"], ["-f", "-q", "--output=x.wst"]])
+def test_short_options_may_stand_together(tmp_path, words):
+    done = wstrace("run", *words, "-c", "import sys; print(sys.argv[1:])", "-o", "its", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "['-o', 'its']\n"), done.stderr
+    assert (tmp_path / "x.wst").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives up a right of root's")
+def test_another_user_is_refused_in_one_line_to_who_has_not_the_right(tmp_path):
+    libc = ctypes.CDLL(None)
+
+    def no_setuid():
+        for capability in (6, 7):  # CAP_SETGID, CAP_SETUID
+            libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: gone after execve()
+
+    done = wstrace("run", "--user", "nobody", "--", "true", cwd=tmp_path, preexec_fn=no_setuid)
+    assert done.returncode == 122
+    assert done.stderr == (
+        "wstrace: cannot become the user nobody to run true: Operation not permitted;"
+        " run wstrace as root, or leave --user out\n"
+    )
+
+
+def test_what_wstrace_logs_on_the_command_line_begins_with_its_name():
+    said = (
+        "import logging; from wstrace.cli import main\n"
+        "import wstrace.cli.doctor as d\n"
+        "d.examine = lambda *_: logging.getLogger('wstrace').error('resolver %s is left out', 'x') or exit(3)\n"
+        "main(['doctor'])"
+    )
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "wstrace: resolver x is left out\n"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no process ends by a signal on this system")
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGTERM"])
+def test_the_signal_that_ended_the_target_is_in_the_report_and_in_the_file(tmp_path, name):
+    code = f"import os, signal; os.kill(os.getpid(), signal.{name})"
+    ran = wstrace("run", "-o", "x.wst", "-c", code, cwd=tmp_path)
+    assert ran.returncode == 128 + getattr(signal, name)
+    assert ran.stderr.splitlines()[0].endswith(f"; killed by {name}")
+    assert wstrace("report", "x.wst", cwd=tmp_path).stdout.splitlines()[0] == ran.stderr.splitlines()[0]
+    report = json.loads(wstrace("report", "x.wst", "--json", cwd=tmp_path).stdout)
+    assert report["facts"]["exit_signal"] == name
+    ran = wstrace("run", "-c", f"raise SystemExit({ran.returncode})", cwd=tmp_path)
+    assert "killed" not in ran.stderr, "a program may end with this code by itself"

@@ -372,3 +372,10 @@ def test_processes_of_other_hosts_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         summary.add(of_host(faults([(5, pid, pid, 0, 1, 2, 1)], strings), 1))
     assert sum(row.total for row in summary.top("process", None)) == 4
     assert summary.total == 4
+
+
+def test_a_summary_answers_for_itself():
+    summary = Summary()
+    assert repr(summary) == "<Summary: 0 faults>"
+    summary.add(faults([(1_000, 7, 7, 0, 1, 1, 1), (2_001_000, 7, 7, 1, 1, 1, 1), (5, 7, 8, 0, 2, 1, 1)], dictionary()))
+    assert repr(summary) == "<Summary: 3 faults, 1 from disk, 1 process; most in libc.so.6 (2)>"

@@ -22,6 +22,8 @@ _NS = 1_000_000_000
 #: Labels that tables show in place of a file. They are not globs, though they look like character classes.
 _LABEL = re.compile(r"\[[^\[\]]*\]")
 _NAMES = 10_000
+#: of the processes or threads that there are, so many are named
+_SHOWN = 10
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Filter:
     soft: bool = False
     origin_ns: int = 0
     _strings: Dictionary | None = field(default=None, init=False, repr=False)
+    _seen: dict[str, set[int]] = field(default_factory=dict, init=False, repr=False)
     _matches: NDArray[np.int8] = field(default_factory=lambda: np.empty(0, np.int8), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -86,10 +89,11 @@ class Filter:
         if self.file:
             keep &= self._file(batch)
         if faults:
-            if self.pids:
-                keep &= np.isin(batch["pid"], self.pids)
-            if self.tids:
-                keep &= np.isin(batch["tid"], self.tids)
+            for name, chosen in (("pid", self.pids), ("tid", self.tids)):
+                if chosen:
+                    keep &= np.isin(batch[name], chosen)
+                    seen = self._seen.setdefault(name, set())
+                    seen.update(distinct(batch[name])[: max(_NAMES - len(seen), 0)].tolist())
             if self.hard or self.soft:
                 keep &= ((batch["flags"] & FAULT_MAJOR) != 0) == self.hard
             if self.start or self.end:
@@ -112,6 +116,20 @@ class Filter:
         seen = [base_name(strings[code]) or UNKNOWN for code in np.flatnonzero(self._matches == 0)[:_NAMES].tolist()]
         near = nearest(self.file, seen)
         return near if near.startswith("did you mean") else "--by file shows the names"
+
+    @property
+    def other_numbers(self) -> str:
+        """A sentence with the processes or threads that there are, for when those that were chosen have no fault."""
+        for name, chosen, (one, more) in (
+            ("pid", self.pids, ("process", "processes")),
+            ("tid", self.tids, ("thread", "threads")),
+        ):
+            seen = sorted(self._seen.get(name, ()))
+            if seen and not self._seen[name].intersection(chosen):
+                rest = f" and {len(seen) - _SHOWN:,} more" if len(seen) > _SHOWN else ""
+                there = ", ".join(map(str, seen[:_SHOWN]))
+                return f"no fault is of {_numbers(one, more, chosen)}; {more} with faults: {there}{rest}"
+        return ""
 
     def _time(self, batch: Batch) -> NDArray[np.bool_]:
         times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], np.uint64)

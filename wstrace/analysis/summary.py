@@ -28,7 +28,7 @@ from wstrace.schema import (
     RESIDENT_PAGES,
     WRITTEN_PAGES,
 )
-from wstrace.text import base_name
+from wstrace.text import base_name, number, plural, printable
 
 By = Literal["file", "module", "pair", "thread", "process", "kind"]
 
@@ -95,6 +95,13 @@ class Summary:
             RESIDENT_PAGES.name: self._snapshots.add,
             WRITTEN_PAGES.name: self._write,
         }
+
+    def __repr__(self) -> str:
+        counted = [plural(self.total, "fault")] + [f"{number(self.major)} from disk"] * bool(self.major)
+        if self.processes:
+            counted.append(f"{number(self.processes)} process{'es' if self.processes > 1 else ''}")
+        most = [f"most in {printable(base_name(row.label), 60)} ({number(row.total)})" for row in self.top(n=1)]
+        return f"<{type(self).__name__}: {'; '.join([', '.join(counted), *most])}>"
 
     def add(self, batch: Batch) -> None:
         """Counts a batch of page_fault, process, resident or written rows; other streams are ignored."""

@@ -113,6 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     WSTRACE_DEBUG=1 shows the traceback instead.
     """
     _speak_utf8()
+    _log_lines()
     try:
         result = wstrace.main(list(arguments), prog_name="wstrace", standalone_mode=False)
         if sys.stdout is not None:
@@ -124,6 +125,20 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as stopped:
         return _interrupted(stopped)
     return result if isinstance(result, int) else 0
+
+
+def _log_lines() -> None:
+    """What the library logs is a line of wstrace's own, as all that it says here."""
+    import logging
+
+    from wstrace.text import printable
+
+    class Line(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return f"wstrace: {printable(record.getMessage())}"
+
+    if logging.lastResort is not None and os.environ.get("WSTRACE_DEBUG") != "1":
+        logging.lastResort.setFormatter(Line())
 
 
 def _complain(error: Exception) -> int:

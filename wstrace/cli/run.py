@@ -20,7 +20,9 @@ class TargetWords(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Inserts `--` where the target begins, so that click does not parse the target's own options."""
         ctx.meta["wstrace.literal"] = False
-        takes_value = {name for p in self.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts}
+        self._takes_value = {
+            name for p in self.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts
+        }
         at = 0
         while at < len(args):
             word = args[at]
@@ -30,8 +32,15 @@ class TargetWords(click.Command):
             if word in ("-m", "-c") or not word.startswith("-") or word == "-":
                 args = [*args[:at], "--", *args[at:]]
                 break
-            at += 2 if word in takes_value else 1
+            at += 1 + self._value_follows(word)
         return super().parse_args(ctx, args)
+
+    def _value_follows(self, word: str) -> bool:
+        """Whether the next word is the value of this option, or of the last of short ones together (`-fo FILE`)."""
+        if word.startswith("--"):
+            return word in self._takes_value
+        first = next((at for at, letter in enumerate(word) if f"-{letter}" in self._takes_value), len(word))
+        return first == len(word) - 1
 
 
 @click.command(cls=TargetWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})

@@ -99,7 +99,10 @@ class LinuxTarget(Target):
         if ended is None:
             return False
         self._rusage = _rusage(self.pid)
-        self.exit_code = ended.si_status if ended.si_code == _os.CLD_EXITED else 128 + ended.si_status
+        if ended.si_code == _os.CLD_EXITED:
+            self.exit_code = ended.si_status
+        else:
+            self.exit_code, self.exit_signal = 128 + ended.si_status, _signal_name(ended.si_status)
         return True
 
     def _reap(self) -> None:
@@ -270,6 +273,14 @@ def _keep_freed_memory() -> None:
 def platform() -> Platform:
     """The Platform of Linux."""
     return LinuxPlatform()
+
+
+def _signal_name(number: int) -> str:
+    """`SIGSEGV`; a real-time signal has a number only."""
+    try:
+        return str(signal.Signals(number).name)
+    except ValueError:
+        return f"signal {number}"
 
 
 def _rusage(pid: int) -> Any:

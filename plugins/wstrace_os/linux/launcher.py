@@ -64,10 +64,8 @@ class Launcher:
         os.close(self._answer)
 
 
-def exec_refused(command: str, number: int) -> CommandNotFound | CannotExecute | Unavailable:
-    """The error for a failed execve() (or, as errno + 1000, for a failed change of user)."""
-    if number > 1000:
-        return Unavailable(f"cannot become the user to run {command} as: {os.strerror(number - 1000)}")
+def exec_refused(command: str, number: int) -> CommandNotFound | CannotExecute:
+    """The error for a failed execve()."""
     if number == errno.ENOENT and not os.path.lexists(command):
         return CommandNotFound(f"{command}: no such command")
     why = f"{command}: {os.strerror(number)}"
@@ -116,11 +114,19 @@ def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool)
             os._exit(126)
     os.close(go_read)
     os.close(answer_write)
-    told = os.read(answer_read, _U64.size)
-    pid = _U64.unpack(told)[0] if len(told) == _U64.size else 0
+    told = os.read(answer_read, 2 * _U64.size)
+    pid, refused = _U64.unpack(told[: _U64.size])[0] if len(told) >= _U64.size else 0, told[_U64.size :]
     if pid != forked:  # The forked child has ended, and its sibling is now our child.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(forked, 0)
+    if refused and owner is not None:
+        os.close(go_write)
+        os.close(answer_read)
+        os.waitpid(pid, 0)
+        raise Unavailable(
+            f"cannot become the user {owner.name} to run {command[0]}: {os.strerror(_U64.unpack(refused)[0])}",
+            "run wstrace as root, or leave --user out",
+        )
     if pid:
         return pid, Launcher(path, go_write, answer_read)
     os.close(go_write)
@@ -189,7 +195,7 @@ def _child(
             try:
                 owner.become()
             except OSError as error:
-                os.write(out, _U64.pack(os.getpid()) + _U64.pack(1000 + (error.errno or 0)))
+                os.write(out, _U64.pack(os.getpid()) + _U64.pack(error.errno or 0))
                 os._exit(126)
         # Python ignores these two signals from its start, and a program inherits that; execve() resets handlers itself.
         _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)

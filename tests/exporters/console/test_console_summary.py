@@ -30,7 +30,7 @@ def test_first_line_is_the_answer_and_the_second_completeness(kit: Any) -> None:
     )
     assert second == (
         "recorded 9,700 + lost 0 = counted 9,700; rusage 9,960; "
-        "not visible: 260 (possible reasons: MAP_POPULATE, mlock); level full; over 8.5 ms"
+        "not visible: 260 (possible reasons: MAP_POPULATE, mlock); level full; first to last fault: 8.5 ms"
     )
     assert rest[-1] == "not saved: add -o FILE"
 

@@ -137,7 +137,7 @@ def test_labels_of_the_tables_can_be_typed_back(kit: Any) -> None:
     ({"file": "libtorch"}, "no page lies in libtorch: did you mean 'libtorch_cpu.so'?"),
     ({"file": "[hep]"}, "no page lies in [hep]: did you mean '[heap]'?"),
     ({"file": "\x1bnothing"}, "no page lies in \\x1bnothing: --by file shows the names"),
-    ({"pid": [5]}, "no such fault"),
+    ({"pid": [5]}, "no fault is of process 5; processes with faults: 700, 800"),
 ])  # fmt: skip
 def test_what_a_filter_has_not_found_is_said(kit: Any, options: dict[str, Any], told: str) -> None:
     trace = kit.Trace()
@@ -166,9 +166,12 @@ def test_processes_are_chosen_with_their_resident_pages(kit: Any) -> None:
 def test_a_complete_trace_says_so_in_a_short_line_and_all_figures_when_asked(kit: Any) -> None:
     trace = kit.Trace()
     batches = alone(trace)
-    assert kit.printed(trace, batches).splitlines()[1] == "complete: 30 faults recorded = counted, 0 lost; over 29 us"
+    assert (
+        kit.printed(trace, batches).splitlines()[1]
+        == "complete: 30 faults recorded = counted, 0 lost; first to last fault: 29 us"
+    )
     full = kit.printed(trace, batches, verbose=True).splitlines()[1]
-    assert full == "recorded 30 + lost 0 = counted 30; level full; over 29 us"
+    assert full == "recorded 30 + lost 0 = counted 30; level full; first to last fault: 29 us"
     assert json.loads(kit.printed(trace, batches, json=True))["completeness"] == full
     trace.context.ledger.add("dropped_lane", 1, "x")
     assert kit.printed(trace, batches).splitlines()[1].startswith("recorded 30")
@@ -269,3 +272,39 @@ def test_the_headline_names_what_was_filtered(kit: Any) -> None:
     console.export(batch)
     told = headline.answer(console.summary, trace.context.info, Filter(pids=np.array([700]).tolist()), 5)
     assert told == "5 of 5 faults (process 700), 0 from disk; most in [anon] (by libc.so.6)"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ({"tid": [99999]}, "no fault is of thread 99999; threads with faults: 700, 701, 800"),
+        ({"pid": [9, 8]}, "no fault is of processes 9, 8; processes with faults: 700, 800"),
+    ],
+)
+def test_a_process_or_thread_that_the_trace_lacks_is_said(kit: Any, chosen: Any, told: str) -> None:
+    trace = kit.Trace(live=False)
+    text = kit.printed(trace, [*kit.ordinary(trace), trace.pages([(9, LIBC)], pid=700)], **chosen)
+    assert text.splitlines()[2:4] == ["", told]
+    assert "%" not in text, "no table of zeros"
+
+
+def test_many_threads_are_not_all_listed(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    text = kit.printed(trace, [trace.faults([(1, LIBC, LIBC)], tid=tid) for tid in range(1, 40)], tid=[99])
+    assert text.splitlines()[3].endswith("threads with faults: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 29 more")
+
+
+def test_the_time_in_line_2_says_what_it_spans(kit: Any) -> None:
+    trace = kit.Trace()
+    assert kit.printed(trace, alone(trace)).splitlines()[1].endswith("; first to last fault: 29 us")
+
+
+def test_reasons_in_line_2_are_cut_between_words(kit: Any) -> None:
+    trace = kit.Trace()
+    batches = alone(trace)
+    trace.context.info.notes = [" ".join(f"reason{n}" for n in range(60))]
+    second = kit.printed(trace, batches).splitlines()[1]
+    words = set(trace.context.info.notes[0].split())
+    shown = second.partition("not visible: ")[2].partition(";")[0].split()
+    assert len(shown) > 5
+    assert set(shown) - words == {"..."}
