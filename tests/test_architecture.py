@@ -27,6 +27,8 @@ LAYERS = [
     "text",
     "ledger",
     "batch",
+    "stack_ids",
+    "call_sites",
     "guard",
     "clock",
     "trace_info",

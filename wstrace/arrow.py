@@ -37,7 +37,8 @@ class Converter:
         self._read = batches if read is None else read
         self._strings = batches.trace.strings
         self.columns = tuple(batches.columns)
-        self._names: dict[str, tuple[int, Any]] = {}  # what codes mean -> (names of the trace by then, its dictionary)
+        #: what codes mean -> (names of the trace by then, its dictionary)
+        self._names: dict[str | tuple[str, ...], tuple[int, Any]] = {}
         self.schema = self._core.Schema([self._core.Field(c.name, self._type(c), nullable=True) for c in self.columns])
 
     def _dictionary(self, names: list[str]) -> Any:
@@ -53,7 +54,7 @@ class Converter:
 
     def _named(self, column: Column) -> Any:
         """The dictionary of a column's names; None for numbers. While a trace is read, its marks may coin new names."""
-        space = "kind" if column.name == "kind" else column.semantic
+        space = column.words or column.semantic
         known = self._names.get(space)
         if known is None or known[0] != len(self._strings):
             size, names = len(self._strings), names_of(column, self._strings)

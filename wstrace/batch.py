@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wstrace.schema import KINDS, Column, Schema
+from wstrace.schema import Column, Schema
 from wstrace.text import well_formed
 
 if TYPE_CHECKING:  # A Batch only calls methods of its arrays, so `--help` need not import numpy.
@@ -69,8 +69,8 @@ class Dictionary:
 
 def names_of(column: Column, strings: Dictionary) -> list[str] | None:
     """The texts behind the codes of a column, indexed by code and well-formed; None for a column of numbers."""
-    if column.name == "kind":
-        return [*KINDS, *(f"kind {i}" for i in range(len(KINDS), 256))]
+    if column.words:
+        return [*column.words, *(f"{column.name} {i}" for i in range(len(column.words), 256))]
     if column.semantic == "str":
         return [well_formed(name) for name in strings.names(0, len(strings))]
     return None
@@ -163,7 +163,7 @@ class SnapshotPart:
 
 
 class Batch:
-    """Read-only 1-D columns of equal length, all of one stream.
+    """Read-only 1-D columns of equal length, all of one stream; those of an internal stream may have 2 dimensions.
 
     Args:
         schema: the stream. Further columns (an enricher's) are allowed; missing ones are absent, never zero.
@@ -194,7 +194,7 @@ class Batch:
         snapshot: SnapshotPart | None = None,
         rows: int | None = None,
     ) -> None:
-        sizes = {array.shape for array in columns.values()}
+        sizes = {array.shape[:1] if schema.internal else array.shape for array in columns.values()}
         if rows is not None:
             sizes.add((rows,))
         if len(sizes) > 1 or any(len(shape) != 1 for shape in sizes):

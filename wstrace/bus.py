@@ -49,20 +49,27 @@ class Queue:
         self._items: collections.deque[Batch] = collections.deque()
         self._ready = threading.Condition()
         self._closed = False
-        self.bytes = self.peak_bytes = 0
+        self.bytes = self.peak_bytes = self.internal_bytes = 0
 
     def put(self, batch: Batch) -> bool:
-        """Adds the batch; returns False when the queue is full or closed."""
+        """Adds the batch; returns False when the queue is full or closed. Internal batches have as much room apart."""
         size = batch.nbytes
         limit = self._limit * ESSENTIAL_ROOM if batch.schema.essential else self._limit
         with self._ready:
-            if self._closed or (self._items and self.bytes + size > limit):
+            held = self.internal_bytes if batch.schema.internal else self.bytes
+            if self._closed or (held and held + size > limit):
                 return False
             self._items.append(batch)
-            self.bytes += size
+            self._count(batch, size)
             self.peak_bytes = max(self.peak_bytes, self.bytes)
             self._ready.notify()
         return True
+
+    def _count(self, batch: Batch, size: int) -> None:
+        if batch.schema.internal:
+            self.internal_bytes += size
+        else:
+            self.bytes += size
 
     def get(self, timeout: float) -> Batch | None:
         """The next batch, or None after timeout seconds or when closed and empty."""
@@ -72,7 +79,7 @@ class Queue:
             if not self._items:
                 return None
             batch = self._items.popleft()
-            self.bytes -= batch.nbytes
+            self._count(batch, -batch.nbytes)
             return batch
 
     def close(self) -> None:
@@ -86,13 +93,14 @@ class Queue:
         """Whether the queue is closed and empty."""
         return self._closed and not self._items
 
-    def clear(self) -> int:
-        """Drops all waiting batches and returns their number of rows."""
+    def clear(self, *, internal: bool = False) -> int:
+        """Drops the waiting batches of internal streams, or those of all others; returns their number of rows."""
         with self._ready:
-            rows = sum(len(batch) for batch in self._items)
-            self._items.clear()
-            self.bytes = 0
-        return rows
+            dropped = [batch for batch in self._items if batch.schema.internal is internal]
+            self._items = collections.deque(batch for batch in self._items if batch.schema.internal is not internal)
+            for batch in dropped:
+                self._count(batch, -batch.nbytes)
+        return sum(map(len, dropped))
 
 
 def start_thread(thread: threading.Thread) -> None:
@@ -254,11 +262,12 @@ class Bus(Worker):
 
     def publish(self, batch: Batch) -> None:
         """Queues a batch without blocking; a batch that does not fit is counted as `dropped_bus`."""
-        if len(batch):
+        internal = batch.schema.internal  # no record of the trace: its loss costs what an enricher would make of it
+        if len(batch) and not internal:
             self.published += len(batch)
             self._ledger.add("recorded", len(batch), batch.schema.name)
         if not self.queue.put(batch):
-            self._ledger.add("dropped_bus", len(batch), batch.schema.name)
+            self._ledger.add("unconsumed" if internal else "dropped_bus", len(batch), batch.schema.name)
 
     def wait_for_room(self, stopping: threading.Event) -> None:
         """Waits until every queue is nearly empty, or for `patience` seconds without progress. For patient sources."""
@@ -281,7 +290,7 @@ class Bus(Worker):
 
     def take(self, batch: Batch) -> None:
         """Passes one batch through the enrichers to the exporters' queues."""
-        self._in_flight = len(batch)
+        self._in_flight = 0 if batch.schema.internal else len(batch)
         self._pass_on([batch], self.enrichers)
         self._in_flight = 0
 
@@ -289,7 +298,8 @@ class Bus(Worker):
         """Does nothing: an enricher is called with a batch only."""
 
     def end(self) -> None:
-        """Counts what the queue still held at the deadline, and passes on what the enrichers had held back."""
+        """Counts what the queue still held at the deadline; the enrichers emit what they held back."""
+        self._ledger.add("unconsumed", self.queue.clear(internal=True))
         self._ledger.add("dropped_bus", self.queue.clear())
         for position, enricher in enumerate(list(self.enrichers)):
             self._pass_on(self._guard(enricher, enricher.close), self.enrichers[position + 1 :])
@@ -332,6 +342,9 @@ class Bus(Worker):
         for enricher in list(enrichers):
             batches = [out for batch in batches for out in self._enrich(enricher, batch)]
         for batch in batches:
+            if batch.schema.internal:
+                self._ledger.add("unconsumed", len(batch), batch.schema.name)
+                continue
             for queue in self.exporter_queues:
                 queue.offer(batch)
 

@@ -18,6 +18,7 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
 from wstrace.ledger import Ledger
 from wstrace.schema import OFFSET_UNKNOWN, Schema
+from wstrace.stack_ids import StackIds
 from wstrace.trace_info import Level as Level
 from wstrace.trace_info import TraceInfo as TraceInfo
 from wstrace.trace_info import Usage as Usage
@@ -99,6 +100,7 @@ class Target(abc.ABC):
 class Context:
     """What the session shares with all parts. There is one per session; none of its fields is ever replaced.
 
+    stack_ids: where ids of `call_site` rows are taken from, by every part that makes such rows (call_sites.CallSites).
     info: what is known of the trace beside its records; plugins fill in what they find out.
     children: also trace processes that the targets start.
     require: "full" = a source must not fall back to a lower level.
@@ -108,6 +110,7 @@ class Context:
     targets: tuple[Target, ...] = ()
     strings: Dictionary = field(default_factory=Dictionary)
     ledger: Ledger = field(default_factory=Ledger)
+    stack_ids: StackIds = field(default_factory=StackIds)
     info: TraceInfo = field(default_factory=TraceInfo)
     resolvers: Mapping[str, Resolver] = field(default_factory=dict)
     children: bool = True

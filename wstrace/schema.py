@@ -22,11 +22,12 @@ SEMANTICS = {
     "count": "an amount",
     "str": "the code of a name in the session's Dictionary",
     "map": "the id of a row of `mapping`",
+    "stack": "the id of a row of `call_site`: the innermost frame of a stack",
 }
 #: Semantics whose numbers are ids that a session, a part of a file and a merged file each give anew: u32, 0 = unknown.
 #: Semantic -> the stream whose rows they name, and whose own id is the column of that semantic; "" = the Dictionary.
 #: Whoever moves records between two of those recodes by this table, so another id space is one more entry here.
-ID_SPACES = {"str": "", "map": "mapping"}
+ID_SPACES = {"str": "", "map": "mapping", "stack": "call_site"}
 #: Those of the streams that are such tables whose rows are given as those of any stream are: table -> semantic.
 TABLES = {table: space for space, table in ID_SPACES.items() if table not in ("", "mapping")}
 
@@ -36,7 +37,8 @@ class Column:
     """A column: its name, width and meaning.
 
     semantic is one of SEMANTICS. A derived column can be computed again from the others; it is never stored in a trace
-    file.
+    file. words: what the values stand for, by index; () = they are numbers. width: values of a row, in an internal
+    stream only; 0 = as many as the source took.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Column:
     semantic: str
     about: str = ""
     derived: bool = False
+    words: tuple[str, ...] = ()
+    width: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,9 @@ class Schema:
     essential: later batches cannot be understood without these, so a full queue does not cost them.
     snapshot: a state at one time (SNAPSHOT frames), not a series of events.
     always: columns that every source's batches have: who reads them need not ask.
+    internal: for enrichers only. The bus gives it to no exporter, so that what it holds never reaches an output, and
+        counts the rows that no enricher took. A full queue of it costs no row of another stream. Its columns may have
+        several values a row.
     """
 
     name: str
@@ -60,6 +67,7 @@ class Schema:
     essential: bool = False
     snapshot: bool = False
     always: frozenset[str] = frozenset()
+    internal: bool = False
 
     def column(self, name: str) -> Column | None:
         """The column of that name, or None."""
@@ -100,6 +108,49 @@ PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC, PROCESS_EXIT, PROCESS_NAME = 1, 2, 3, 
 
 SPACE_MAP, SPACE_UNMAP, SPACE_REPLACE = 1, 2, 3
 
+# -- stacks ------------------------------------------------------------------------------------------------------
+
+#: what a frame of a stack is
+FRAME_KINDS = ("", "python", "native", "kernel", "jit")
+FRAME_NONE, FRAME_PYTHON, FRAME_NATIVE, FRAME_KERNEL, FRAME_JIT = range(5)
+#: bits of a frame's flags: its caller is a guess (by the frame pointer); its callers are missing: the stack was cut
+#: here; it was interrupted by a signal; it is the interpreter's own; its code was not checked in this fault
+FRAME_GUESSED, FRAME_CUT, FRAME_SIGNAL, FRAME_INTERPRETER, FRAME_UNCHECKED = 1, 2, 4, 8, 16
+
+#: How a fault's stack was had, or why there is none. A trace file holds the index: words are added, never renumbered.
+STACK_HOW = (
+    "",  # none, for no known reason
+    "exact",  # read at the fault
+    "learned",  # read at the fault from a place that was learned from the trace
+    "own",  # unwound from the fault's own sample
+    "borrowed",  # of another fault at the same place, with the same stack pointer
+    "no Python frame",
+    "interpreter not known yet",
+    "no interpreter that can be read",
+    "thread not found",
+    "frames not readable",
+    "stack lost",
+    "displaced by another BPF program",
+    "not sampled",
+    "more call sites than the limit",
+)
+(
+    HOW_UNKNOWN,
+    HOW_EXACT,
+    HOW_LEARNED,
+    HOW_OWN,
+    HOW_BORROWED,
+    HOW_NO_PYTHON,
+    HOW_NOT_YET,
+    HOW_NO_INTERPRETER,
+    HOW_NO_THREAD,
+    HOW_NOT_READABLE,
+    HOW_LOST,
+    HOW_DISPLACED,
+    HOW_NOT_SAMPLED,
+    HOW_NO_ROOM,
+) = range(len(STACK_HOW))
+
 # -- streams -----------------------------------------------------------------------------------------------------
 
 PAGE_FAULT = Schema(
@@ -117,7 +168,12 @@ PAGE_FAULT = Schema(
         Column("pc_mapping", "u32", "map", "the mapping of pc, 0 = unknown"),
         Column("file", "u32", "str", "path of va's mapping, or [heap], [stack], [anon] ...", derived=True),
         Column("pc_file", "u32", "str", "path of pc's mapping, or [kernel]", derived=True),
-        Column("kind", "u8", "id", "kind of va's mapping: an index into KINDS", derived=True),
+        Column("kind", "u8", "id", "kind of va's mapping", derived=True, words=KINDS),
+        Column("stack", "u32", "stack", "the Python frame that was running, 0 = none: see stack_how"),
+        Column("stack_how", "u8", "id", "how the Python stack was had, or why there is none", words=STACK_HOW),
+        Column("native_stack", "u32", "stack", "the innermost frame of the sampled native stack, 0 = none"),
+        Column("native_how", "u8", "id", "how the native stack was had, or why there is none", words=STACK_HOW),
+        Column("weight", "u32", "count", "recorded faults of its thread that its native stack stands for"),
     ),
     always=frozenset(("pid", "tid", "pc", "va", "flags")),
 )
@@ -188,7 +244,7 @@ RESIDENT_PAGES = Schema(
         Column("shares", "u8", "count", "processes that map it, 255 = unknown"),
         Column("mapping", "u32", "map"),
         Column("file", "u32", "str", derived=True),
-        Column("kind", "u8", "id", derived=True),
+        Column("kind", "u8", "id", derived=True, words=KINDS),
     ),
     snapshot=True,
     always=frozenset(("start", "pages")),
@@ -201,7 +257,7 @@ WRITTEN_PAGES = Schema(
         Column("pages", "u32", "count"),
         Column("mapping", "u32", "map"),
         Column("file", "u32", "str", derived=True),
-        Column("kind", "u8", "id", derived=True),
+        Column("kind", "u8", "id", derived=True, words=KINDS),
     ),
     snapshot=True,
     always=frozenset(("start", "pages")),
@@ -219,7 +275,61 @@ MARK = Schema(
     essential=True,
 )
 
-STREAMS = {s.name: s for s in (PAGE_FAULT, PROCESS, ADDRESS_SPACE, MAPPING, RESIDENT_PAGES, WRITTEN_PAGES, MARK)}
+#: The frames of stacks, as a tree: a stack is the id of its innermost frame, and a row names its caller's. Callers'
+#: rows come first. `wstrace.call_sites` makes them.
+CALL_SITE = Schema(
+    "call_site",
+    (
+        Column("id", "u32", "stack", "its own id"),
+        Column("parent", "u32", "stack", "its caller, 0 = none: it is the outermost frame"),
+        Column("kind", "u8", "id", words=FRAME_KINDS),
+        Column("mapping", "u32", "map", "the mapping of its code; 0 of a Python frame"),
+        Column("offset", "u64", "count", "of its instruction: into the file of the mapping; the address without one"),
+        Column("function", "u32", "str", "its qualified name, of a Python or JIT frame"),
+        Column("file", "u32", "str", "its source file, of a Python or JIT frame"),
+        Column("line", "u32", "count", "in that file, from 1; 0 = not known"),
+        Column(
+            "flags",
+            "u8",
+            "bits",
+            "1 guessed, 2 the stack was cut here, 4 interrupted by a signal, 8 the interpreter's own, 16 not checked",
+        ),
+    ),
+    essential=True,
+    always=frozenset(("id", "parent", "kind", "mapping", "offset", "function", "file", "line", "flags")),
+)
+
+#: Registers and stack bytes of sampled faults, to be unwound by an enricher. They hold the target's memory.
+STACK_DUMP = Schema(
+    "stack_dump",
+    (
+        Column("time_ns", "u64", "ns"),
+        Column("pid", "u32", "id"),
+        Column("tid", "u32", "id"),
+        Column("pc", "u64", "addr", "the faulting instruction"),
+        Column("va", "u64", "addr", "the faulting byte address"),
+        Column("registers", "u64", "addr", "as perf gives them: AX BX CX DX SI DI BP SP IP R8-R15", width=17),
+        Column("dump", "u64", "bits", "words of the stack from the stack pointer up", width=0),
+        Column("size", "u32", "count", "bytes of the dump that are real"),
+    ),
+    always=frozenset(("time_ns", "pid", "tid", "pc", "va", "registers", "dump", "size")),
+    internal=True,
+)
+
+STREAMS = {
+    s.name: s
+    for s in (
+        PAGE_FAULT,
+        PROCESS,
+        ADDRESS_SPACE,
+        MAPPING,
+        CALL_SITE,
+        RESIDENT_PAGES,
+        WRITTEN_PAGES,
+        MARK,
+        STACK_DUMP,
+    )
+}
 
 
 def own_id(table: str) -> str:

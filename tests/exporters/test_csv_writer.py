@@ -20,7 +20,7 @@ SIGNED = st.sampled_from([0, -1, 1, 9_999, 10_000, -10_000, 10**18, LEAST, -LEAS
 UNSIGNED = st.sampled_from([0, 1, 9, 10, 9_999, 10_000, 10_001, 10**19, MOST]) | st.integers(0, MOST)
 ROWS = st.lists(st.tuples(UNSIGNED, SIGNED, st.integers(0, len(NAMES) + 1), st.integers(0, 255)), max_size=12)
 TABLE = Schema("table", (Column("time_ns", "u64", "ns"), Column("code", "i64", "count"), Column("name", "u32", "str"),
-                         Column("kind", "u8", "id"), Column("pid", "u32", "id")))  # fmt: skip
+                         Column("kind", "u8", "id", words=KINDS), Column("pid", "u32", "id")))  # fmt: skip
 
 
 def batch_of(rows: list[tuple[int, ...]]) -> Batch:

@@ -50,7 +50,7 @@ class Limits:
     frame_decoded: int = 48 << 20
     zstd_window_log: int = 23
     mappings: int = 1 << 20
-    table_rows: int = 1 << 20  # The ids of rows of another table, per part.
+    table_rows: int = 1 << 21  # The ids of rows of another table, per part.
     processes: int = 1 << 20  # Rows of `process`, per part.
     process_names: int = 1 << 16  # processes whose names are told one by one
     names_of_one: int = 64

@@ -133,7 +133,8 @@ class Decoder:
         wanted = self.selection.columns
         derived = {}
         if schema.column("mapping") is not None and (wanted is None or not DERIVED_FROM.keys().isdisjoint(wanted)):
-            derived = self._lookups.derived(found)
+            stored = {column.name for column in schema.columns if not column.derived}
+            derived = {name: a for name, a in self._lookups.derived(found).items() if name not in stored}
         return {**recoded(schema, found, self._lookups.spaces), **derived}
 
     def _kept(self, rows: frames.Rows) -> NDArray[Any] | None:

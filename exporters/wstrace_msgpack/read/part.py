@@ -315,7 +315,8 @@ class Part:
             at = mark.get("monotonic")
             if mark.get("m") == "clock" and type(at) is int and 0 <= at < _LATEST:
                 return at
-        times = self.entries["t0"][np.isin(self.entries["kind"], (EVENTS, SNAPSHOT))]
+        timed = np.isin(self.entries["kind"], (EVENTS, SNAPSHOT)) & (self.entries["t1"] != 0)
+        times = self.entries["t0"][timed]
         return int(times.min()) if len(times) else 0
 
     def span(self) -> tuple[int, int] | None:

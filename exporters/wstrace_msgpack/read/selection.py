@@ -26,7 +26,8 @@ def stored_columns(selection: Selection) -> frozenset[str] | None:
     """The stored columns that a selection needs; None = all."""
     if selection.columns is None:
         return None
-    needed = {source for name in selection.columns for source in DERIVED_FROM.get(name, (name,))}
+    # the name itself, too: what one stream derives, another stores (`file` of a call site)
+    needed = {source for name in selection.columns for source in (name, *DERIVED_FROM.get(name, ()))}
     if selection.start is not None or selection.end is not None:
         needed.add("time_ns")
     if selection.pids is not None:
