@@ -49,11 +49,19 @@ GOLD("pe32w") PROCESSENTRY32W entry = {
 
 GOLD("token") TOKEN_PRIVILEGES token = {1, {{{20, 0}, SE_PRIVILEGE_ENABLED}}};
 
-GOLD("pbi") PROCESS_BASIC_INFORMATION pbi = {.UniqueProcessId = 42, .InheritedFromUniqueProcessId = 7};
+GOLD("pbi") PROCESS_BASIC_INFORMATION pbi = {.PebBaseAddress = P(0x7ffe1000), .UniqueProcessId = 42, .InheritedFromUniqueProcessId = 7};
 
 GOLD("spi") SYSTEM_PROCESS_INFORMATION spi = {
     .NextEntryOffset = 0x180, .ImageName = {14, 16, P(0x12340)}, .UniqueProcessId = P(42),
     .InheritedFromUniqueProcessId = P(7), .VirtualMemoryCounters = {.WorkingSetSize = 0x1000000}};
+
+GOLD("dbgborn") DEBUG_EVENT born = {
+    .dwDebugEventCode = CREATE_PROCESS_DEBUG_EVENT, .dwProcessId = 42, .dwThreadId = 43,
+    .u.CreateProcessInfo = {.hFile = P(0x44), .hProcess = P(0x48), .hThread = P(0x4c)}};
+
+GOLD("dbgwrong") DEBUG_EVENT wrong = {
+    .dwDebugEventCode = EXCEPTION_DEBUG_EVENT, .dwProcessId = 42, .dwThreadId = 43,
+    .u.Exception.ExceptionRecord.ExceptionCode = EXCEPTION_BREAKPOINT};
 
 GOLD("sysinfo") SYSTEM_INFO sysinfo = {.dwPageSize = 4096, .lpMaximumApplicationAddress = P(0x7ffeffff)};
 

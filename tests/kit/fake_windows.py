@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fake_windows_system import KILL_ON_JOB_CLOSE, FakeSystem, at, write_utf16
+from fake_windows_debug import FakeDebugging
+from fake_windows_system import KILL_ON_JOB_CLOSE, at, write_utf16
 
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows.layouts import (
@@ -59,6 +60,7 @@ class FakeProcess:
     name: str = "app.exe"
     capacity: int = 1024
     wow64: bool = False
+    output: str = ""  # what its standard output is; "" = it has none
     denied: bool | str = False  # True, or "limited": only the limited right is given
     token_denied: bool = False
     elevated: bool = False
@@ -92,7 +94,7 @@ class FakeProcess:
                 self.lost += 1
 
 
-class FakeWindows(FakeSystem):
+class FakeWindows(FakeDebugging):
     """The api of one fake machine.
 
     Args:
@@ -253,6 +255,8 @@ class FakeWindows(FakeSystem):
             self.processes[1].fault(KERNEL_PC, buffer)
         if process is None:
             return 0
+        if self.reads_peb(process, address, buffer):
+            return 1
         if process.pid == 1:
             ctypes.memmove(buffer, address, size)
             return 1

@@ -170,6 +170,7 @@ class FakeSystem:
             return -0x3FFFFFF8
         row = at(buffer, PROCESS_BASIC_INFORMATION[self.POINTER], 1)[0]
         row["UniqueProcessId"], row["InheritedFromUniqueProcessId"] = process.pid, process.parent
+        row["PebBaseAddress"] = 0x1000
         return 0
 
     def NtQuerySystemInformation(self, kind: int, buffer: int, size: int, returned: int) -> int:

@@ -17,8 +17,8 @@ import wstrace
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_mapped_files.windows.backend import build_ids
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows import launchers, token
 from wstrace_os.windows import process as processes
-from wstrace_os.windows import token
 from wstrace_os.windows.backend import platform
 from wstrace_os.windows.listing import listed, user_name
 from wstrace_page_faults.windows.backend import PageFaults
@@ -257,6 +257,37 @@ def test_the_program_is_the_one_that_path_finds(tmp_path, monkeypatch):
         image = processes.image(winapi, handle)
     target.close()
     assert Path(image).samefile(tmp_path / "python.exe"), "assumption: lpApplicationName decides what starts"
+
+
+@real
+def test_the_target_behind_py_is_the_interpreter(tmp_path):
+    if shutil.which("py") is None:
+        pytest.skip("no py launcher here")
+    told = tmp_path / "pid"
+    target = platform().launch(["py", "-c", f"import os; open({str(told)!r}, 'w').write(str(os.getpid()))"])
+    try:
+        assert not told.exists()
+        assert target.name.lower().startswith("python"), "assumption: py's child is a python.exe with our own stdout"
+        assert target.job is None or target.job.members() == [target.pid], (
+            "assumption: py is in our job and waits for its child only"
+        )
+        target.resume()
+        assert target.wait(60) == 0
+    finally:
+        target.close()
+    assert int(told.read_text()) == target.pid, (
+        "assumption: a child that is held at CREATE_PROCESS_DEBUG_EVENT runs on after DebugActiveProcessStop and resume"
+    )
+
+
+@real
+def test_the_launcher_that_pip_made_is_resolved():
+    path = shutil.which("pytest")
+    if path is None:
+        pytest.skip("pytest is in no PATH here")
+    found = launchers.read(path)
+    assert found is not None, "assumption: pip's launcher ends in #!INTERPRETER and a zip"
+    assert Path(found.interpreter).samefile(sys.executable), "assumption: the shebang is this Python"
 
 
 @real

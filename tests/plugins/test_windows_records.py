@@ -145,9 +145,17 @@ def test_token_privileges(width):
 @WIDTHS
 def test_what_tells_of_processes(width):
     basic = golden("pbi", layouts.PROCESS_BASIC_INFORMATION, width)[0]
-    assert basic.item() == (42, 7)
+    assert basic.item() == (0x7FFE1000, 42, 7)
     entry = golden("spi", layouts.SYSTEM_PROCESS_INFORMATION, width)[0]
     assert entry.item() == (0x180, 14, 0x12340, 42, 7, 0x1000000)
+
+
+@WIDTHS
+def test_what_a_debugger_is_told(width):
+    born = golden("dbgborn", layouts.DEBUG_EVENT, width)[0]
+    assert [int(born[name]) for name in born.dtype.names if name != "ExceptionCode"] == [3, 42, 43, 0x44, 0x48, 0x4C]
+    wrong = golden("dbgwrong", layouts.DEBUG_EVENT, width)[0]
+    assert [int(wrong[name]) for name in born.dtype.names[:4]] == [1, 42, 43, 0x80000003]
 
 
 @WIDTHS

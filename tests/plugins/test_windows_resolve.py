@@ -105,3 +105,50 @@ def test_a_venv_that_is_named_by_a_relative_path_is_told_by_its_full_one(folder,
     found = resolve([os.path.join("venv", "Scripts", "python.exe"), "app.py"])
     assert found.path == str(base)
     assert found.environment["__PYVENV_LAUNCHER__"] == str(venv)
+
+
+def test_the_current_folder_comes_first_as_in_cmd(folder, monkeypatch):
+    program(folder / "bin" / "tool.exe")
+    program(folder / "here" / "tool.exe")
+    monkeypatch.chdir(folder / "here")
+    monkeypatch.delenv("NoDefaultCurrentDirectoryInExePath", raising=False)
+    assert resolve(["tool.exe"]).path == os.path.join(".", "tool.exe")
+
+
+@pytest.mark.parametrize("path", ["bin", "bin:.", ".:bin", "here:bin", ":bin"])
+def test_an_elevated_tracer_starts_nothing_that_lies_in_the_current_folder(folder, monkeypatch, path):
+    """Whoever may write there would have his program started by an administrator."""
+    there = program(folder / "bin" / "tool.exe")
+    program(folder / "here" / "tool.exe")
+    program(folder / "here" / "here" / "tool.exe")
+    monkeypatch.chdir(folder / "here")
+    monkeypatch.setenv("PATH", os.pathsep.join(str(there.parent) if p == "bin" else p for p in path.split(":")))
+    assert resolve(["tool.exe"], elevated=True).path == str(there)
+
+
+@pytest.mark.parametrize("how", ["elevated", "variable"])
+def test_a_program_that_lies_only_there_is_told_with_its_path(folder, monkeypatch, how):
+    program(folder / "here" / "tool.exe")
+    monkeypatch.chdir(folder / "here")
+    if how == "variable":
+        monkeypatch.setenv("NoDefaultCurrentDirectoryInExePath", "1")
+    with pytest.raises(CommandNotFound, match="not started by its name") as refused:
+        resolve(["tool.exe"], elevated=how == "elevated")
+    written = refused.value.remedy.split()[1]
+    assert resolve([written], elevated=True).path == written
+
+
+def test_a_name_gets_the_endings_of_pathext_in_their_order(folder):
+    program(folder / "bin" / "tool.exe")
+    program(folder / "bin" / "tool.com")
+    program(folder / "bin" / "tool")  # no program on Windows
+    assert resolve(["tool"]).path == str(folder / "bin" / "tool.com")
+    assert resolve([str(folder / "bin" / "tool")]).path == str(folder / "bin" / "tool.com")
+    assert resolve(["tool.exe"]).path == str(folder / "bin" / "tool.exe")
+
+
+def test_a_folder_of_path_may_stand_in_quotes_and_a_folder_is_no_program(folder, monkeypatch):
+    (folder / "other" / "tool.exe").mkdir(parents=True)
+    there = program(folder / "bin" / "tool.exe")
+    monkeypatch.setenv("PATH", f'{folder / "other"}{os.pathsep}"{there.parent}"')
+    assert resolve(["tool.exe"]).path == str(there)

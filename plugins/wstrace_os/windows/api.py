@@ -169,6 +169,15 @@ QueryInformationJobObject = declare(
     "kernel32.dll", "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
 
+WaitForDebugEvent = declare("kernel32.dll", "WaitForDebugEvent", c_int32, c_void_p, c_uint32)
+ContinueDebugEvent = declare("kernel32.dll", "ContinueDebugEvent", c_int32, c_uint32, c_uint32, c_uint32)
+DebugActiveProcessStop = declare("kernel32.dll", "DebugActiveProcessStop", c_int32, c_uint32)
+SuspendThread = declare("kernel32.dll", "SuspendThread", c_uint32, c_void_p)
+GetStdHandle = declare("kernel32.dll", "GetStdHandle", c_void_p, c_uint32)
+DuplicateHandle = declare("kernel32.dll", "DuplicateHandle", c_int32, *[c_void_p] * 4, c_uint32, c_int32, c_uint32)
+#: Windows 10
+CompareObjectHandles = declare("kernelbase.dll", "CompareObjectHandles", c_int32, c_void_p, c_void_p)
+
 # -- advapi32.dll -------------------------------------------------------------------------------------------------
 OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
 #: TokenUser = 1: a TOKEN_USER, whose first member points to the SID behind it

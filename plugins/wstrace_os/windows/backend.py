@@ -6,6 +6,7 @@ import importlib
 import mmap
 import os
 import platform as machine
+import signal
 import subprocess
 import sys
 import threading
@@ -16,9 +17,9 @@ from contextlib import AbstractContextManager, suppress
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Platform, Target, Usage
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows import born, token
 from wstrace_os.windows import console as windows_console
 from wstrace_os.windows import process as processes
-from wstrace_os.windows import token
 from wstrace_os.windows.job import Job
 from wstrace_os.windows.resolve import resolve
 
@@ -35,10 +36,12 @@ class WindowsTarget(Target):
     """A process by its handle. Launched: created suspended, it runs from resume() on."""
 
     def __init__(self, pid: int, name: str, handle: int, child: subprocess.Popen[bytes] | None = None,
-                 job: Job | None = None) -> None:  # fmt: skip
+                 job: Job | None = None, started_by: str = "") -> None:  # fmt: skip
         self.pid, self.name, self.launched = pid, name, child is not None
         #: tells of its children; None for an attached process, and where Windows lets it into no job of ours
         self.job = job
+        #: the launcher that started it, "" for none
+        self.started_by = started_by
         self.exit_code: int | None = None
         self._handle, self._child, self._resumed = handle, child, False
         self._last = Usage()
@@ -47,12 +50,9 @@ class WindowsTarget(Target):
         """Lets a launched target run. Windows has accepted the command already."""
         if self._child is None or self._resumed:
             return
-        with processes.opened(winapi, self.pid, winapi.PROCESS_SUSPEND_RESUME) as handle:
-            if self.job is not None:
-                self.job.release()  # from here on it does not end with us
-            status = winapi.NtResumeProcess(handle)
-        if status < 0:
-            raise winapi.failed("NtResumeProcess", winapi.RtlNtStatusToDosError(status), f"of pid {self.pid}")
+        if self.job is not None:
+            self.job.release()  # from here on it does not end with us
+        _resume(self.pid)
         self._resumed = True
 
     def wait(self, timeout: float) -> int | None:
@@ -91,6 +91,9 @@ class WindowsTarget(Target):
     def close(self) -> None:
         """Closes the handle; a launched target that never ran is ended."""
         if self._child is not None and not self._resumed:
+            if self._child.pid != self.pid:
+                with suppress(Unavailable):
+                    self.signal(signal.SIGTERM)
             self._child.kill()
             self.wait(5)
         if self.job is not None:
@@ -124,29 +127,41 @@ class WindowsPlatform(Platform):
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
         """A process created suspended, in a job that tells of its children; what starts: see `resolve`.
 
+        A launcher that decides when it runs has run by then: the process is the one that it started (see `born`).
+
         Raises:
             CommandNotFound, CannotExecute: there is no such program, or Windows refuses it.
-            Unavailable: another user was asked for.
+            Unavailable: another user was asked for, or a launcher started nothing.
         """
         if user is not None:
             raise Unavailable("wstrace launches as another user on POSIX systems only", "use runas or psexec for it")
-        program = resolve(command)
+        program = resolve(command, elevated=self.is_administrator())
+        flags = CREATE_SUSPENDED | (born.DEBUG_PROCESS if program.launcher else 0)
         try:
             child = subprocess.Popen(
-                program.arguments, executable=program.path, env=program.environment, creationflags=CREATE_SUSPENDED
+                program.arguments, executable=program.path, env=program.environment, creationflags=flags
             )
         except OSError as error:
             raise _refused(command[0], error) from None
         job = None
+        pid, name, started_by = child.pid, os.path.basename(command[0]), ""
         try:
-            handle = winapi.open_process(winapi, child.pid, ATTACH_RIGHTS)
             if os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0"):
                 with suppress(Unavailable):  # then its children are looked for as an attached target's are
                     job = Job(winapi, child.pid)
+            if program.launcher:
+                _resume(child.pid)
+                started = born.held(winapi, child.pid, name)
+                pid, name, started_by = started.pid, started.name, f"{name} ({child.pid})"
+                if job is not None:
+                    job.is_for(pid, started.launchers)
+            handle = winapi.open_process(winapi, pid, ATTACH_RIGHTS)
         except BaseException:
+            if job is not None:
+                job.close()  # which ends all that is in it
             child.kill()
             raise
-        return WindowsTarget(child.pid, os.path.basename(command[0]), handle, child, job)
+        return WindowsTarget(pid, name, handle, child, job, started_by)
 
     def attach(self, pid: int) -> Target:
         """A handle on a running process. Raises TargetExited, or Unavailable when access is denied."""
@@ -194,6 +209,13 @@ class WindowsPlatform(Platform):
 def platform() -> Platform:
     """The Platform of Windows."""
     return WindowsPlatform()
+
+
+def _resume(pid: int) -> None:
+    with processes.opened(winapi, pid, winapi.PROCESS_SUSPEND_RESUME) as handle:
+        status = winapi.NtResumeProcess(handle)
+    if status < 0:
+        raise winapi.failed("NtResumeProcess", winapi.RtlNtStatusToDosError(status), f"of pid {pid}")
 
 
 def _refused(command: str, error: OSError) -> CommandNotFound | CannotExecute:

@@ -23,7 +23,7 @@ def stamp_and_size(read: Read) -> tuple[int, int]:
     Raises:
         ValueError: no PE headers.
     """
-    at = _nt_headers(read)
+    at = nt_headers(read)
     return struct.unpack("<I", read(at + 8, 4))[0], struct.unpack("<I", read(at + 24 + 56, 4))[0]
 
 
@@ -38,7 +38,7 @@ def of_file(read: Read) -> str:
     Raises:
         ValueError: no PE headers.
     """
-    at = _nt_headers(read)
+    at = nt_headers(read)
     sections, optional_size = struct.unpack("<H", read(at + 6, 2))[0], struct.unpack("<H", read(at + 20, 2))[0]
     wide = struct.unpack("<H", read(at + 24, 2))[0] == _PE32_PLUS
     table = 24 + (112 if wide else 96)
@@ -46,12 +46,13 @@ def of_file(read: Read) -> str:
     if given > _DEBUG_DIRECTORY and table + 8 * (_DEBUG_DIRECTORY + 1) <= 24 + optional_size:
         rva, size = struct.unpack("<II", read(at + table + 8 * _DEBUG_DIRECTORY, 8))
         headers = read(at + 24 + optional_size, 40 * min(sections, _MAX_SECTIONS))
-        if found := _pdb(read, _place(headers, rva), size):
+        if found := _pdb(read, place(headers, rva), size):
             return found
     return by_stamp(*stamp_and_size(read))
 
 
-def _nt_headers(read: Read) -> int:
+def nt_headers(read: Read) -> int:
+    """Where the PE signature stands. Raises ValueError: no PE headers."""
     if read(0, 2) != b"MZ":
         raise ValueError("no MZ")
     at: int = struct.unpack("<I", read(0x3C, 4))[0]
@@ -60,7 +61,7 @@ def _nt_headers(read: Read) -> int:
     return at
 
 
-def _place(section_headers: bytes, rva: int) -> int:
+def place(section_headers: bytes, rva: int) -> int:
     """Where an RVA lies in the file, 0 where it lies in no section."""
     for at in range(0, len(section_headers), 40):
         start, raw_size, raw = struct.unpack_from("<III", section_headers, at + 12)

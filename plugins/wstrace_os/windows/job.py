@@ -8,6 +8,7 @@ JOBOBJECT_BASIC_PROCESS_ID_LIST.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class Job:
 
     def __init__(self, api: WindowsApi, pid: int) -> None:
         self._api, self.pid = api, pid
+        self._waiting: frozenset[int] = frozenset()
         self._message, self._key, self._about = np.zeros(1, "<u4"), np.zeros(1, "<u8"), np.zeros(1, "<u8")
         self._handles: list[int] = []
         try:
@@ -86,7 +88,12 @@ class Job:
         while self._api.GetQueuedCompletionStatus(self._port, *places, 0):
             if self._message[0] == _NEW_PROCESS and int(self._about[0]) != self.pid:
                 born.append(int(self._about[0]))
-        return born
+        return [pid for pid in born if pid not in self._waiting]
+
+    def is_for(self, pid: int, launchers: Collection[int]) -> None:
+        """The process is one that its launchers started; they are no news and no members from now on."""
+        self.pid, self._waiting = pid, frozenset(launchers)
+        self.news()  # of what ran before it
 
     def members(self) -> list[int]:
         """The processes that are in it now; [] when the system does not tell."""
@@ -98,7 +105,8 @@ class Job:
             )
             if done:
                 pids: list[int] = listed[_LIST_HEAD:].view(f"<u{self._api.POINTER}").tolist()
-                return pids[: int(listed[4:8].view("<u4")[0])]
+                told = pids[: int(listed[4:8].view("<u4")[0])]
+                return [pid for pid in told if pid not in self._waiting]
             if self._api.GetLastError() != winapi.ERROR_MORE_DATA:
                 break
             room *= 4

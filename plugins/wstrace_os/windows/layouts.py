@@ -100,11 +100,27 @@ PROCESSENTRY32W = _both(
 """szExeFile: 260 UTF-16 code units."""
 
 PROCESS_BASIC_INFORMATION = _both(
-    [("UniqueProcessId", "P", 32, 16), ("InheritedFromUniqueProcessId", "P", 40, 20)],
+    [("PebBaseAddress", "P", 8, 4), ("UniqueProcessId", "P", 32, 16), ("InheritedFromUniqueProcessId", "P", 40, 20)],
     48,
     24,
 )
 """NtQueryInformationProcess, class 0 (winternl.h; the parent's number stands in its last Reserved member)."""
+
+DEBUG_EVENT = _both(
+    [
+        ("dwDebugEventCode", "<u4", 0, 0),
+        ("dwProcessId", "<u4", 4, 4),
+        ("dwThreadId", "<u4", 8, 8),
+        ("ExceptionCode", "<u4", 16, 12),
+        ("hFile", "P", 16, 12),
+        ("hProcess", "P", 24, 16),
+        ("hThread", "P", 32, 20),
+    ],
+    176,
+    96,
+)
+"""ExceptionCode is an EXCEPTION_DEBUG_EVENT's; hFile a CREATE_PROCESS_ or LOAD_DLL_DEBUG_EVENT's, the next two the
+former's (minwinbase.h)."""
 
 SYSTEM_INFO = _both([("dwPageSize", "<u4", 4, 4), ("lpMaximumApplicationAddress", "P", 16, 12)], 48, 36)
 
@@ -131,6 +147,7 @@ LAYOUT_SIZES = {
     "PROCESS_MEMORY_COUNTERS": (72, 40),
     "PROCESSENTRY32W": (568, 556),
     "PROCESS_BASIC_INFORMATION": (48, 24),
+    "DEBUG_EVENT": (176, 96),
     "SYSTEM_INFO": (48, 36),
     "SYSTEM_PROCESS_INFORMATION": (256, 184),
 }

@@ -2,42 +2,56 @@
 
 CreateProcess by itself looks first in the folder of the running executable, which is that of wstrace's own Python: so
 the program is looked up as the shell does it (PATH, PATHEXT) and given by its full path.
-Sources: Microsoft Learn, CreateProcessW; CPython, venvlauncher.c and multiprocessing; distlib, t32/t64 launchers.
+Sources: Microsoft Learn, CreateProcessW, NeedCurrentDirectoryForExePathW; CPython, venvlauncher.c.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from wstrace.errors import CannotExecute, CommandNotFound
+from wstrace_os.windows import launchers
 
-_MAX_SHEBANG = 4096
-_END_OF_ZIP = 22 + 65_535  # the record at the end of a zip, with the longest comment
+_PATHEXT = ".COM;.EXE;.BAT;.CMD;.VBS;.JS;.WS;.MSC"
+#: set: cmd.exe and CreateProcess do not look into the current folder for a name without a path
+_NOT_HERE_VARIABLE = "NoDefaultCurrentDirectoryInExePath"
 
 
 class Program(NamedTuple):
-    """What CreateProcess is given: the executable, the words of its command line, the environment (None = ours)."""
+    """What CreateProcess is given: the executable, the words of its command line, the environment (None = ours).
+
+    launcher: it starts the program that is meant, which only it knows.
+    """
 
     path: str
     arguments: list[str]
     environment: dict[str, str] | None
+    launcher: bool = False
 
 
-def resolve(command: Sequence[str]) -> Program:
+def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
     """The program behind a command. A script's launcher and a venv's python.exe are resolved to what they would start.
+
+    Args:
+        command: its words.
+        elevated: for a name without a path the current folder is not searched, where anyone may have put a program.
 
     Raises:
         CommandNotFound: there is no such program.
         CannotExecute: it is no program but a script; says what to write.
     """
-    path = shutil.which(command[0])
+    path = next(_candidates(command[0], elevated=elevated), None)
     if path is None:
+        here = next(_candidates(os.path.join(os.curdir, command[0]), elevated=False), None)
+        if here is not None and not os.path.dirname(command[0]):
+            raise CommandNotFound(
+                f"there is no command {command[0]!r} in PATH, and that of the current folder is not started by its name"
+                + (" in an elevated terminal" if elevated else f" ({_NOT_HERE_VARIABLE} is set)"),
+                f"write {here} if it is meant",
+            )
         raise CommandNotFound(f"there is no command {command[0]!r}", "give its path, or look at PATHEXT and PATH")
     suffix = Path(path).suffix.lower()
     if suffix in (".bat", ".cmd"):
@@ -48,66 +62,32 @@ def resolve(command: Sequence[str]) -> Program:
             f"write the program first: wstrace run -- python {command[0]} ...",
         )
     arguments = list(command)
-    script_interpreter = _shebang(path)
-    if script_interpreter:
-        arguments = [script_interpreter, path, *command[1:]]
-        path = script_interpreter
-    base = _venv_base(path)
-    if base is None:
-        return Program(path, arguments, None)
-    return Program(str(base), arguments, {**os.environ, "__PYVENV_LAUNCHER__": os.path.abspath(path)})
+    launcher = launchers.read(path)
+    if launcher is not None and launcher.script:
+        arguments = [launcher.interpreter, path, *command[1:]]
+        path = launcher.interpreter
+    if base := launchers.venv_base(path):
+        return Program(base, arguments, {**os.environ, "__PYVENV_LAUNCHER__": os.path.abspath(path)})
+    if launcher is not None:  # uv's name for an interpreter outside of a venv
+        return Program(launcher.interpreter, arguments, None)
+    return Program(path, arguments, None, launchers.decides_at_run_time(path, command[1:]))
 
 
-def _shebang(path: str) -> str:
-    """The interpreter of a launcher that pip made for a script (pytest.exe), "" for any other program.
-
-    Such a launcher runs `INTERPRETER launcher.exe ARGUMENTS`: it ends in a line `#!INTERPRETER` and the script's zip.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(file.tell() - _END_OF_ZIP, 0))
-            if b"PK\5\6" not in file.read():
-                return ""
-        with zipfile.ZipFile(path) as archive, Path(path).open("rb") as file:
-            if "__main__.py" not in archive.namelist():
-                return ""
-            start = min(info.header_offset for info in archive.infolist())
-            file.seek(max(start - _MAX_SHEBANG, 0))
-            before = file.read(min(start, _MAX_SHEBANG))
-    except (OSError, zipfile.BadZipFile, ValueError):
-        return ""
-    _, mark, line = before.rpartition(b"#!")
-    words = line.decode("utf-8", "replace").strip().strip('"')
-    return words if mark and words.lower().endswith(".exe") and Path(words).is_file() else ""
-
-
-def _venv_base(path: str) -> Path | None:
-    """The interpreter that a venv's python.exe starts, as multiprocessing finds it; None for any other program."""
-    here = Path(path)
-    for folder in (here.parent, here.parent.parent):
-        home = _home(folder / "pyvenv.cfg")
-        if home is None:
-            continue
-        base = home / here.name
-        if not base.is_file():
-            base = Path(getattr(sys, "_base_executable", "")) if _same(path, sys.executable) else base
-        if base.is_file() and not _same(str(base), path) and here.stem.lower().startswith("python"):
-            return base
-    return None
-
-
-def _home(file: Path) -> Path | None:
-    """The folder of the base interpreter that a pyvenv.cfg names."""
-    try:
-        lines = file.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return None
-    for key, _, value in (line.partition("=") for line in lines[:100]):
-        if key.strip().lower() == "home":
-            return Path(value.strip())
-    return None
-
-
-def _same(one: str, other: str) -> bool:
-    return os.path.normcase(os.path.abspath(one)) == os.path.normcase(os.path.abspath(other))
+def _candidates(name: str, *, elevated: bool) -> Iterator[str]:
+    """The files that a shell would take a name for, the best first."""
+    suffixes = [suffix for suffix in os.environ.get("PATHEXT", _PATHEXT).split(";") if suffix]
+    names = [name + suffix.lower() for suffix in suffixes]
+    if name.lower().endswith(tuple(suffix.lower() for suffix in suffixes)):
+        names.insert(0, name)
+    folders = [""]
+    if not os.path.dirname(name):
+        # those of PATH that are no full paths are places in the current folder
+        folders = [folder.strip('"') for folder in os.environ.get("PATH", "").split(os.pathsep)]
+        folders = [folder for folder in folders if Path(folder).is_absolute() or (folder and not elevated)]
+        if not elevated and _NOT_HERE_VARIABLE not in os.environ:
+            folders.insert(0, os.curdir)
+    for folder in folders:
+        for one in names:
+            path = os.path.join(folder, one)
+            if Path(path).exists() and not Path(path).is_dir():
+                yield path

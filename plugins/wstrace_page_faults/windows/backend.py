@@ -114,6 +114,9 @@ class PageFaults(Source):
         context.info.level = level
         if level.name != "full":
             self._note(level.why)
+        for target in context.targets:
+            if launcher := getattr(target, "started_by", ""):
+                self._note(f"{target.name} ({target.pid}) was started by {launcher}, which is not traced")
         if any(not target.launched for target in context.targets):
             self._note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
 

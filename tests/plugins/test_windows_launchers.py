@@ -1,0 +1,238 @@
+"""Launchers: what their files tell of the interpreter behind them, and the program that is held when they start it."""
+
+import io
+import os
+import struct
+import zipfile
+
+import pytest
+from fake_windows import FakeWindows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from windows_machine import machine, traced
+
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace.testing import ScriptedTarget
+from wstrace_os.windows import born, launchers
+from wstrace_os.windows.job import Job
+from wstrace_os.windows.pe_resources import named_data
+from wstrace_os.windows.resolve import resolve
+
+RCDATA, TABLE = 10, 0x8000_0000
+
+
+def script_zip(main="__main__.py"):
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.writestr(main, "print(1)")
+    return zipped.getvalue()
+
+
+def pip_launcher(interpreter, quoted=False):
+    """distlib: stub, shebang line, zip."""
+    words = f'"{interpreter}"' if quoted else str(interpreter)
+    return b"MZ" + b"\0" * 5000 + b"#!" + words.encode() + b"\r\n" + script_zip()
+
+
+def old_uv_launcher(interpreter, magic=b"UVSC"):
+    """uv before 0.8: stub, zip, path, its length, magic."""
+    path = str(interpreter).encode()
+    return b"MZ" + b"\0" * 5000 + script_zip() + path + struct.pack("<I", len(path)) + magic
+
+
+def uv_launcher(interpreter, kind=1, wide=True, names=("UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH")):
+    """uv from 0.8 on: a PE file with RT_RCDATA resources, laid out as the linker does: tables, names, entries, data."""
+    contents = [bytes((kind,)), str(interpreter).encode()]
+    head = b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40)
+    directories = b"\0" * 16 + struct.pack("<II", 0x1000, 0x1000) + b"\0" * 104
+    rest = struct.pack("<H", 0x20B if wide else 0x10B).ljust(112 if wide else 96, b"\0") + directories
+    coff = b"PE\0\0" + struct.pack("<HHIIIHH", 0x8664, 1, 0, 0, 0, len(rest), 0x22)
+    section = b".rsrc\0\0\0" + struct.pack("<IIII", 0x1000, 0x1000, 0x1000, 0x400) + b"\0" * 16
+    file = (head + coff + rest + section).ljust(0x400, b"\0")
+    tables = struct.pack("<IIHHHH", 0, 0, 0, 0, 0, 1) + struct.pack("<II", RCDATA, TABLE | 24)
+    tables += struct.pack("<IIHHHH", 0, 0, 0, 0, len(names), 0)
+    texts = 24 + 16 + 8 * len(names) + 24 * len(names) + 16 * len(names)
+    languages, data, places, strings = b"", b"", b"", b""
+    for i, name in enumerate(names):
+        tables += struct.pack("<II", TABLE | (texts + len(strings)), TABLE | (40 + 8 * len(names) + 24 * i))
+        entry = 40 + 8 * len(names) + 24 * len(names) + 16 * i
+        languages += struct.pack("<IIHHHH", 0, 0, 0, 0, 0, 1) + struct.pack("<II", 0, entry)
+        strings += struct.pack("<H", len(name)) + name.encode("utf-16-le")
+    for content in contents:
+        places += struct.pack("<IIII", 0x1000 + texts + len(strings) + len(data), len(content), 0, 0)
+        data += content
+    return file + (tables + languages + places + strings + data).ljust(0x1000, b"\0")
+
+
+MADE = {
+    "pip": (pip_launcher, True),
+    "pip, quoted": (lambda path: pip_launcher(path, quoted=True), True),
+    "uv before 0.8": (old_uv_launcher, True),
+    "uv before 0.8, python": (lambda path: old_uv_launcher(path, b"UVPY"), False),
+    "uv": (uv_launcher, True),
+    "uv, python": (lambda path: uv_launcher(path, 2), False),
+    "uv, 32-bit": (lambda path: uv_launcher(path, wide=False), True),
+}
+
+
+@pytest.fixture
+def python(tmp_path):
+    path = tmp_path / "base dir" / "python.exe"
+    path.parent.mkdir()
+    path.write_bytes(b"MZ")
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_the_interpreter_stands_in_the_launchers_file(tmp_path, python, kind):
+    make, script = MADE[kind]
+    tool = tmp_path / "tool.exe"
+    tool.write_bytes(make(python))
+    assert launchers.read(str(tool)) == (python, script)
+    found = resolve([str(tool), "a", "b"])
+    assert found.path == python
+    assert found.arguments == ([python, str(tool), "a", "b"] if script else [str(tool), "a", "b"])
+    assert not found.launcher
+
+
+def test_a_path_of_uvs_may_be_relative_to_the_launcher(tmp_path, python):
+    tool = tmp_path / "tool.exe"
+    tool.write_bytes(uv_launcher(os.path.join("base dir", "python.exe")))
+    assert launchers.read(str(tool)).interpreter == python
+
+
+@pytest.mark.parametrize("content", [
+    uv_launcher("/nowhere/python.exe"), uv_launcher("x", 3), uv_launcher("x", names=("OTHER", "UV_PYTHON_PATH")),
+    uv_launcher("a\0b"), old_uv_launcher("/nowhere/x.exe"), b"MZ" + b"\xff" * 4 + b"UVSC", b"UVSC",
+])  # fmt: skip
+def test_a_launcher_that_leads_nowhere_is_a_program(tmp_path, content):
+    tool = tmp_path / "tool.exe"
+    tool.write_bytes(content)
+    assert launchers.read(str(tool)) is None
+    assert resolve([str(tool)]).path == str(tool)
+
+
+@given(st.lists(st.tuples(st.integers(0, 0x1100), st.integers(0, 255)), min_size=1, max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_hostile_resources_cost_the_name_only(changes):
+    file = bytearray(uv_launcher("C:\\python.exe"))
+    for at, value in changes:
+        file[at] = value
+    found = named_data(io.BytesIO(file), ("UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"), 4096)
+    assert set(found) <= {"UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"}
+    assert all(len(data) <= 4096 for data in found.values())
+
+
+@pytest.mark.parametrize(("name", "words", "decides"), [
+    ("py.exe", ["-3.12", "app.py"], True), ("PYW.EXE", [], True), ("uv.exe", ["run", "app.py"], True),
+    ("uv.exe", ["--quiet", "tool", "run", "ruff"], True), ("uvx.exe", ["ruff"], True), ("uv.exe", ["sync"], False),
+    ("uv.exe", ["pip", "install", "run"], False), ("python.exe", ["run"], False), ("pytest.exe", [], False),
+])  # fmt: skip
+def test_launchers_that_decide_when_they_run(tmp_path, name, words, decides):
+    tool = tmp_path / name
+    tool.write_bytes(b"MZ")
+    assert resolve([str(tool), *words]).launcher is decides
+
+
+def test_a_shim_of_scoop_is_known_by_the_file_beside_it(tmp_path):
+    tool = tmp_path / "tool.exe"
+    tool.write_bytes(b"MZ")
+    (tmp_path / "tool.shim").write_text("path = C:\\x.exe")
+    assert resolve([str(tool)]).launcher
+
+
+# -- what such a launcher starts is held --------------------------------------------------------------------------
+
+CREATED, ENDED, LOADED, WRONG = 3, 5, 6, 1
+
+
+def family(*events):
+    """A machine whose debugger is told of these: process 20 is the launcher."""
+    windows = FakeWindows()
+    windows.process(1, output="pipe")
+    windows.process(20, name="py.exe", output="pipe")
+    windows.debug_events = list(events)
+    return windows
+
+
+def test_the_program_is_held_and_nobody_is_debugged_any_more():
+    windows = family((CREATED, 20), (WRONG, 20, 0x80000003), (CREATED, 21), (LOADED, 20))
+    windows.process(21, parent=20, name="python.exe", output="pipe")
+    assert born.held(windows, 20, "py.exe") == (21, "python.exe", (20,))
+    assert windows.suspended == [21]
+    assert windows.debugged == set()
+    assert windows.handles == {}  # of executables and DLLs that the events brought
+    assert [status for _, status in windows.continued] == [0x10002] * 4
+
+
+def test_an_exception_of_the_launchers_own_is_its_own_to_handle():
+    windows = family((CREATED, 20), (WRONG, 20, 0xC0000005), (CREATED, 21))
+    windows.process(21, parent=20, name="python.exe", output="pipe")
+    born.held(windows, 20, "py.exe")
+    assert windows.continued[1] == (20, 0x80010001)
+
+
+def test_what_a_launcher_asks_before_is_not_the_program():
+    """`uv run` asks interpreters about themselves, and builds: their output goes to itself."""
+    windows = family((CREATED, 20), (CREATED, 21), (ENDED, 21), (CREATED, 22))
+    windows.process(21, parent=20, name="python.exe", output="kept")
+    windows.process(22, parent=20, name="python.exe", output="pipe")
+    assert born.held(windows, 20, "uv.exe") == (22, "python.exe", (20,))
+
+
+def test_where_outputs_cannot_be_compared_the_first_child_is_the_program():
+    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
+    windows.no_comparison = True  # before Windows 10
+    windows.process(21, parent=20, name="python.exe", output="kept")
+    assert born.held(windows, 20, "py.exe").pid == 21
+
+
+def test_a_console_that_is_born_on_the_way_is_not_the_program():
+    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
+    windows.process(21, parent=20, name="conhost.exe", output="pipe")
+    windows.process(22, parent=20, name="python.exe", output="pipe")
+    assert born.held(windows, 20, "py.exe") == (22, "python.exe", (20, 21))
+
+
+def test_a_launcher_behind_a_launcher_runs_on():
+    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
+    windows.process(21, parent=20, name="uv.exe", output="pipe")
+    windows.process(22, parent=21, name="python.exe", output="pipe")
+    assert born.held(windows, 20, "py.exe") == (22, "python.exe", (20, 21))
+
+
+def test_a_launcher_that_ends_without_a_program_is_told():
+    windows = family((CREATED, 20), (ENDED, 20))
+    with pytest.raises(Unavailable, match=r"py\.exe ended without starting a program"):
+        born.held(windows, 20, "py.exe")
+    assert windows.debugged == set()
+
+
+def test_a_child_that_is_told_late_is_let_go():
+    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
+    windows.process(21, parent=20, name="python.exe", output="pipe")
+    windows.process(22, parent=20, name="helper.exe", output="kept")
+    born.held(windows, 20, "py.exe")
+    assert windows.debugged == set()
+    assert (22, 0x10002) in windows.continued
+
+
+def test_a_launcher_is_neither_news_nor_member_of_the_job():
+    windows = family()
+    job = Job(windows, 20)
+    windows.born(21, 20)
+    windows.born(22, 20)
+    job.is_for(21, (20,))
+    assert job.news() == []
+    assert job.members() == [21, 22]
+    windows.born(23, 21)
+    assert job.news() == [23]
+    job.close()
+
+
+def test_the_trace_says_who_started_its_target():
+    target = ScriptedTarget(7, "python.exe")
+    target.started_by = "py.exe (20)"
+    _, context = traced(machine(), context=Context(targets=(target,)))
+    assert "python.exe (7) was started by py.exe (20), which is not traced" in context.info.notes
