@@ -1,4 +1,4 @@
-"""Traces into one new trace: what `recover` and `merge` do, streamed. The new file keeps their time and host."""
+"""Copies traces into one new trace, streamed, for `recover` and `merge`. The new file keeps their times and hosts."""
 
 from __future__ import annotations
 
@@ -27,17 +27,25 @@ from wstrace_msgpack.write.parts import Parts
 from wstrace_msgpack.write.writer import TraceWriter
 
 _TIMES = ("t", "monotonic", "boottime")
-#: hosts of a trace that was merged before, which are told apart
+#: At most this many hosts of a merged trace are distinguished.
 _HOSTS = 1 << 12
-#: marks that the new file gets of its own
+#: Marks that are not copied, because the new file gets its own.
 _OWN_MARKS = frozenset(("facts", "ledger", "schema", "user", "hosts"))
 
 
 def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> int:
-    """Writes all that can be read of the traces to one new file, in the order of time; gives its rows.
+    """Writes all that can be read of the traces to one new file, in the order of time.
+
+    Args:
+        traces: the traces, at least one; the first one's clock is that of the new file.
+        output: the path of the new file.
+        force: whether an existing file may be overwritten.
+
+    Returns:
+        The number of rows of the new file.
 
     Raises:
-        OutputError: it cannot be written, or not all of it was: what is there can be read, and says what it lacks.
+        OutputError: the file cannot be created, or lacks records; such a file can be read, and says what it lacks.
     """
     first = traces[0]
     strings = Dictionary()
@@ -88,16 +96,17 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
 
 
 class Moved:
-    """One trace's batches as they stand in the new file: its ids, times and host.
+    """Translates one trace's batches to the ids, times and hosts of the new file.
 
     Args:
-        strings: the new file's names.
-        renumbered: semantic -> the new file's ids of that space.
-        shift: ns added to times.
-        host: which one of several it is, or the first of its own; None = there is but one.
-        suffix: what is put behind the names of its processes.
-        alone: no other trace goes into the new file. Where one does, columns of a semantic that is not known here are
-            left out: they may be ids, which mean something else in each file.
+        trace: the trace.
+        strings: the dictionary of the new file.
+        renumbered: semantic -> the translation of ids of that space to those of the new file.
+        shift: nanoseconds to add to times.
+        host: the number of the trace's first host in the new file; None = the new file has one host only.
+        suffix: text to append to the names of processes.
+        alone: whether the new file is made of this trace only. If not, columns of an unknown semantic are left out,
+            because they may be ids that mean something else in each file.
     """
 
     def __init__(
@@ -121,7 +130,7 @@ class Moved:
         self._of_processes: dict[str, Recoding] = {**self._spaces, "str": Translation(trace.strings, strings, suffix)}
 
     def batches(self, part: Part, decoder: Decoder) -> Iterator[Batch]:
-        """The rows of a part, without those of tables, which the new file has first."""
+        """Yields the rows of a part, without those of schema.TABLES, which precede all others in the new file."""
         for frame in part.read(decoder.kinds):
             batch = decoder.batch(frame)
             if batch is not None and (len(batch) or batch.lost) and batch.schema.name not in TABLES:
@@ -134,7 +143,7 @@ class Moved:
         return column is None or not (column.derived or (column.semantic not in SEMANTICS and not self._alone))
 
     def batch(self, batch: Batch) -> Batch:
-        """A batch, moved."""
+        """The batch with the new file's ids, times and hosts, without derived columns."""
         schema = batch.schema
         stored = {name: batch[name] for name in batch if self._is_kept(schema.column(name))}
         columns = recoded(schema, stored, self._of_processes if schema.name == PROCESS.name else self._spaces)
@@ -150,7 +159,7 @@ class Moved:
         )
 
     def mark(self, mark: Mapping[str, Any]) -> dict[str, Any]:
-        """A mark with its times moved."""
+        """The mark with its times on the new file's clock."""
         moved = dict(mark)
         for key in _TIMES:
             if type(moved.get(key)) is int:
@@ -162,7 +171,7 @@ class Moved:
 
 
 def _ids(trace: TraceFile, space: str) -> NDArray[Any]:
-    """The ids of a space that a trace's table gives, ascending."""
+    """The ids of the rows of an id space's table in a trace, distinct, ascending, u32."""
     table = ID_SPACES[space]
     key = next(column.name for column in trace.schema(table).columns if column.semantic == space)
     given = [batch[key] for batch in trace.batches(table, [key]) if key in batch]
@@ -172,7 +181,7 @@ def _ids(trace: TraceFile, space: str) -> NDArray[Any]:
 
 
 def _shift(first: TraceFile, other: TraceFile) -> int:
-    """ns from the other's clock to the first one's: 0 on one boot of a machine, else by their realtime."""
+    """Nanoseconds from the clock of `other` to that of `first`: 0 within one boot, else by their wall clocks."""
     a, b = first.header, other.header
     if a.boot_id == b.boot_id and (a.boot_id or a.host == b.host):
         return 0
@@ -183,14 +192,14 @@ def _shift(first: TraceFile, other: TraceFile) -> int:
 
 
 def _hosts(trace: TraceFile) -> list[str]:
-    """The names of a trace's hosts, one a boot: several where it was itself merged."""
+    """The names of a trace's hosts, one per boot; several if the trace was merged itself."""
     told = next((mark.get("hosts") for mark in trace.marks if mark.get("m") == "hosts"), None)
     names = told if isinstance(told, list) and told else [trace.header.host.get("name", "")]
     return [str(name) for name in names[:_HOSTS]]
 
 
 def _facts(traces: Sequence[TraceFile]) -> dict[str, Any]:
-    """The facts of all traces together; what the system accounts only where each of them tells it."""
+    """The combined facts of all traces; the resource usage only if every trace has facts."""
     return combined([trace.facts for trace in traces if trace.facts], len(traces))
 
 

@@ -1,4 +1,4 @@
-"""The exporter `msgpack`: a trace file."""
+"""The exporter `msgpack`: writes a trace file."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from wstrace.output_file import remove
 from wstrace.schema import ADDRESS_SPACE
 from wstrace.trace_info import TraceInfo
 
-if TYPE_CHECKING:  # every session knows this class, not each writes a file
+if TYPE_CHECKING:  # every session imports this module, but not every one writes a file
     from wstrace_msgpack.write.row_writer import RowWriter
     from wstrace_msgpack.write.writer import TraceWriter
 
 
 class MsgpackExporter(Exporter):
-    """Writes the trace to a file: WSTF, or one plain msgpack map a record.
+    """Writes the trace to a file in the format WSTF, or as one plain msgpack map per record.
 
     Args:
         path: the file; "-" is standard output.
-        layout: "wstf" = the trace file; "rows" = one msgpack map a record, for other tools (ten times the size).
-        fsync: when data is brought to the disk: "none", "interval" (at most once a second), "frame".
-        rotate_bytes: a new part begins at this size; 0 = never.
-        rotate_seconds: a new part begins at this age; 0 = never.
-        keep: how many parts stay on the disk, the newest; 0 = all.
-        force: an existing file is overwritten.
-        resume: an unfinished trace is gone on with.
-        level: of zstd, 1 to 19.
+        layout: "wstf" = a trace file; "rows" = one msgpack map per record, for other tools (ten times the size).
+        fsync: when to call fsync(): "none" = only at the end, "interval" = at most once a second, "frame".
+        rotate_bytes: the size in bytes at which a new part begins; 0 = never.
+        rotate_seconds: the age in seconds at which a new part begins; 0 = never.
+        keep: how many of the newest parts remain on the disk; 0 = all.
+        force: whether to overwrite an existing file.
+        resume: whether to continue an unfinished trace.
+        level: the compression level of zstd, 1 to 19.
+
+    Raises:
+        UsageError: an option is out of range, or `layout=rows` is combined with parts or `resume`.
     """
 
     name: ClassVar[str] = "msgpack"
@@ -66,7 +69,7 @@ class MsgpackExporter(Exporter):
         self._told = 0
 
     def start(self, context: Context) -> None:
-        """Creates the file. Raises OutputError when it cannot."""
+        """Creates the file, or continues it under `resume`. Raises OutputError when the system refuses."""
         from wstrace_msgpack.write.parts import Parts
         from wstrace_msgpack.write.row_writer import RowWriter
         from wstrace_msgpack.write.writer import TraceWriter
@@ -95,7 +98,7 @@ class MsgpackExporter(Exporter):
         self._begin(writer, context.info)
 
     def _begin(self, writer: TraceWriter, info: TraceInfo) -> None:
-        """The first frame, and of a trace that was recorded before its own clock marks: it keeps its time and host."""
+        """Writes the header; a replayed trace keeps its own times, host and clock marks."""
         from wstrace_msgpack.format.frames import Header
 
         if not info.recorded:
@@ -118,30 +121,34 @@ class MsgpackExporter(Exporter):
 
     def export(self, batch: Batch) -> None:
         """Takes one batch."""
-        if self._writer is not None and batch.schema is not ADDRESS_SPACE:  # its sense is in the mappings
+        if self._writer is not None and batch.schema is not ADDRESS_SPACE:  # its content is in the mappings
             self._taken += 1
             try:
                 self._writer.write(batch)
             except OutputError:
-                self._told += len(batch)  # the lane counts this one
+                self._told += len(batch)  # ExporterQueue counts these rows
                 raise
             finally:
                 self._tell_loss()
 
     def tick(self) -> None:
-        """Writes what has waited for a second."""
+        """Writes rows that have waited for a second."""
         if self._writer is not None:
             self._writer.tick()
             self._tell_loss()
 
     def flush(self, timeout: float) -> None:
-        """Writes what waits."""
+        """Writes all waiting rows."""
         if self._writer is not None:
             self._writer.flush()
             self._tell_loss()
 
     def close(self) -> None:
-        """Ends the file with the ledger and what is known of the trace. Raises OutputError when it does not fit."""
+        """Ends the file with the ledger and the description of the trace.
+
+        Raises:
+            OutputError: the end could not be written, or the file lacks records.
+        """
         writer, self._writer = self._writer, None
         if writer is None:
             return
@@ -164,9 +171,9 @@ class MsgpackExporter(Exporter):
             info.saved = self.path
 
     def _missing(self, writer: TraceWriter | RowWriter) -> str:
-        """What the file lacks of the records that were taken for it, and why; "" when it has them all."""
+        """How many accepted records the file lacks, and why, in words; "" when it has them all."""
         ledger = self._context.ledger
-        # the ledger of a trace that is read again tells what the older file lacks
+        # The ledger of a replayed trace counts what the older file lacks, not what this one does.
         n = writer.dropped if self._context.info.recorded else ledger.missing_from(self.name)
         if not n:
             return ""
@@ -181,7 +188,7 @@ class MsgpackExporter(Exporter):
             self._told = dropped
 
     def cancel(self) -> None:
-        """The session could not start: closes the file, and removes it if it is a new one."""
+        """Closes the file of a session that could not start, and removes it if it is new."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()
@@ -189,7 +196,7 @@ class MsgpackExporter(Exporter):
                 remove(self.path)
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: closes the descriptor and writes nothing."""
+        """Closes the descriptor and writes nothing."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()
@@ -197,5 +204,5 @@ class MsgpackExporter(Exporter):
     _statistics: dict[str, int] = {}  # noqa: RUF012  replaced, never changed
 
     def statistics(self) -> dict[str, int]:
-        """Rows, bytes, parts, what waits and what was dropped."""
+        """The writer's counts: see TraceWriter.statistics and RowWriter.statistics."""
         return self._writer.statistics() if self._writer is not None else dict(self._statistics)

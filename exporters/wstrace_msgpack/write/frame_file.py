@@ -1,8 +1,8 @@
-"""Frames to a file, one write() each, whole or not at all; and the index of what was written.
+"""Appends frames to a file, each whole or not at all, and the index of what was written.
 
-When the disk is full or fails, the file is cut to the end of its last whole frame, a bounded number of frames waits in
-memory, and what does not fit there is dropped and counted. A frame gets its seq when it is written, so a dropped one
-leaves no gap: the file says of it in a `lost` mark.
+When the disk is full or fails, the file is truncated to the end of its last whole frame. Frames then wait in memory, up
+to a limit past which they are dropped and counted. A frame gets its sequence number when it is written, so a dropped
+frame leaves no gap; a mark `lost` counts its rows.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from wstrace_msgpack.format.layout import (
 from wstrace_msgpack.format.values import packb
 
 RETRY_SECONDS = 1.0
-#: kind, offset, length, n, t0, t1, stream, pids
+#: The number of values of an index entry: kind, offset, length, n, t0, t1, stream, pids.
 _ENTRY_PARTS = 8
 _INDEX_STREAMS = 4096
-#: bytes of frames that wait for a disk; tables, marks and processes have this much more room
+#: The bytes of frames that may wait for the disk, and the multiple of that for tables, marks and processes.
 QUEUE_BYTES, ESSENTIAL_ROOM = 4 << 20, 2
 
 
 class Waiting(NamedTuple):
-    """A frame without its seq: body, and what the index and the ledger say of it."""
+    """A frame that waits to be written: its body, and its values in the index."""
 
     kind: int
     body: bytes
@@ -57,9 +57,9 @@ class Sink:
 
     Args:
         out: the open file.
-        file_id: 8 bytes, the same in all its frames.
-        seq, offset: where to go on in a resumed file.
-        sync: "none", "interval" (at most once a second) or "frame".
+        file_id: the 8 bytes that identify the file in each of its frames.
+        seq, offset: the sequence number and byte offset of the next frame, in a resumed file.
+        sync: when to call fsync(): "none", "interval" (at most once a second) or "frame".
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Sink:
         self.seq = seq
         self.offset = offset
         self.rows: Counter[str] = Counter()
-        self.dropped: Counter[str] = Counter()  # all told
+        self.dropped: Counter[str] = Counter()  # rows by stream
         self.error = ""  # why frames wait now
-        self.why_dropped = ""  # the first reason that rows were dropped for
-        self.unsafe = ""  # what failed of bringing to the disk what is written
-        self.dead = ""  # why nothing will ever be written again
+        self.why_dropped = ""  # why rows were dropped first
+        self.unsafe = ""  # why written data may not be on the disk
+        self.dead = ""  # why nothing can be written any more
         self.stalls = self.sync_errors = self.synced_bytes = 0
-        self._unmarked: Counter[str] = Counter()  # dropped and not yet told in a mark
+        self._unmarked: Counter[str] = Counter()  # dropped rows that no mark counts yet
         self._sync = sync
         self._waiting: deque[Waiting] = deque()
         self.waiting_bytes = 0
         self._entries = array("Q")
-        self._streams = {"": 0}  # name -> its number in the index
+        self._streams = {"": 0}  # name -> number in the index
         self._pages: list[int] = []
         self._retry_at = self._synced_at = 0.0
         self._torn = False
@@ -89,13 +89,15 @@ class Sink:
     def append(
         self, kind: int, body: bytes, *, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0), pids: int = 0
     ) -> bool:
-        """Writes a frame or lets it wait; False when it had to be dropped.
+        """Writes a frame, or queues it while the disk fails; returns False when it had to be dropped.
 
         Args:
-            stream, n, t, pids: what the index says of it; stream of a mark that is no row: its kind.
+            kind, body: the frame.
+            stream, n, t, pids: its stream, rows, times and set of processes in the index; for a mark that is no row,
+                `stream` is the kind of the mark.
 
         Raises:
-            OutputError: an output that will never take more (a pipe whose reader is gone).
+            OutputError: the output can take no more, as a pipe without a reader.
         """
         if self.dead:
             raise OutputError(self.dead)
@@ -113,18 +115,18 @@ class Sink:
 
     @property
     def full(self) -> bool:
-        """Nothing more fits: encoding it is not worth the time."""
+        """Whether a further frame would be dropped, so that it need not be encoded."""
         return self.waiting_bytes > QUEUE_BYTES and time.monotonic() < self._retry_at
 
     def drop(self, stream: str, n: int, why: str = "") -> None:
-        """Counts rows that do not reach the file; why: "" = what the output failed with last."""
+        """Counts rows that are not written; `why` "" means the last error of the output."""
         if n:
             self.why_dropped = self.why_dropped or why or self.error
             self.dropped[stream] += n
             self._unmarked[stream] += n
 
     def drain(self, *, now: bool = False) -> bool:
-        """Writes what waits; True when nothing waits any more. While the disk fails it tries once a second."""
+        """Writes the waiting frames; returns whether none is left. After a failure it tries once a second, or `now`."""
         if self._waiting and (now or time.monotonic() >= self._retry_at):
             while self._waiting and self._write(self._waiting[0]):
                 self.waiting_bytes -= len(self._waiting.popleft().body)
@@ -137,7 +139,7 @@ class Sink:
         return not self._waiting
 
     def mark(self, kind: str, **fields: Any) -> None:
-        """Appends a mark of now."""
+        """Appends a mark with the present time."""
         self.append(MARK, packb({"m": kind, "t": now_ns(), **fields}), stream=kind)
 
     def _write(self, frame: Waiting) -> bool:
@@ -165,7 +167,7 @@ class Sink:
         return True
 
     def _number(self, stream: str) -> int:
-        """The number that a stream has in the index; 0 past a bound, where a reader looks into the frame."""
+        """The number of a stream in the index; 0 past a limit, so that readers look into the frame."""
         if len(self._streams) >= _INDEX_STREAMS:
             return self._streams.get(stream, 0)
         return self._streams.setdefault(stream, len(self._streams))
@@ -179,7 +181,7 @@ class Sink:
         self._retry_at = time.monotonic() + RETRY_SECONDS
         self._torn = self._torn or torn
         if self._torn:
-            try:  # now, so that the file never ends in half a frame; again before the next write if this fails
+            try:  # truncate now, so that the file ends with a whole frame; a failure is retried before the next write
                 self.out.cut(self.offset)
                 self._torn = False
             except OSError:
@@ -194,7 +196,7 @@ class Sink:
                 self.synced_bytes = self.offset
             except OSError as error:
                 self.sync_errors += 1
-                # the next fsync() says nothing of the pages that this one could not write: fsync(2)
+                # The next fsync() does not report the pages that this one could not write: see fsync(2).
                 self.unsafe = self.unsafe or f"fsync failed: {error.strerror or error}"
 
     def _index_page(self) -> None:
@@ -206,10 +208,12 @@ class Sink:
             self._pages.append(at)
 
     def restore(self, entries: list[tuple[Any, ...]], pages: list[int], rows: dict[str, int]) -> None:
-        """What a resumed file holds already: its rows, its index pages, and for frames that no page has what one tells.
+        """Sets what a resumed file holds already.
 
         Args:
-            entries: (kind, offset, frame_len, n, t0, t1, stream, pid_set) of each.
+            entries: (kind, offset, frame_len, n, t0, t1, stream, pid_set) of each frame that is in no index page.
+            pages: the byte offsets of the index pages.
+            rows: stream -> number of rows.
         """
         for *entry, stream, pids in entries:
             self._entries.extend((*entry, self._number(stream), pids))
@@ -217,9 +221,9 @@ class Sink:
         self.rows.update(rows)
 
     def settle(self) -> None:
-        """Before the end: writes what waits, and drops what does not fit, with a mark that says so."""
+        """Writes the waiting frames before the end of the file; drops those that fail, and counts them in a mark."""
         if not self.drain(now=True):
-            for frame in self._waiting:  # those that wait are lost now; smaller ones may still fit
+            for frame in self._waiting:  # dropping these may leave room for the mark and the index
                 self.drop(frame.stream, frame.n)
             self._waiting.clear()
             self.waiting_bytes = 0
@@ -229,11 +233,11 @@ class Sink:
             self.drain(now=True)
 
     def end(self, ledger: dict[str, int]) -> None:
-        """INDEX and END, then the file and its directory to the disk.
+        """Writes INDEX and END, then syncs the file and its directory.
 
         Raises:
-            OutputError: they do not fit, and the file stands as far as its last whole frame; or it is whole, and the
-                system does not say that it is on the disk.
+            OutputError: the end cannot be written, and the file ends with its last whole frame; or the file is
+                complete, but the system does not confirm that it is on the disk.
         """
         self.settle()
         self._index_page()

@@ -1,4 +1,4 @@
-"""Batches that the writer keeps: until they fill a frame, or for the parts to come."""
+"""Batches that the writer keeps, until they fill a frame or for later parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from wstrace.batch import Batch
 from wstrace_msgpack.format.layout import LIMITS
 
-#: share of a reader's limit which a session's rows of a table may take: a part that begins with them is not full yet
+#: A session's rows of a table may fill this fraction of a reader's limit, so that a part that repeats them has room.
 _HELD_SHARE = 0.5
 
 
@@ -21,12 +21,12 @@ class Gathering:
         self.since = 0.0
 
     def fits(self, batch: Batch) -> bool:
-        """Whether it has the columns of those that wait, with the same meaning."""
+        """Whether a batch has the same columns and schema as those that wait."""
         first = self.batches[0]
         return set(first) == set(batch) and first.schema == batch.schema
 
     def add(self, batch: Batch) -> None:
-        """One more."""
+        """Adds a batch."""
         if not self.batches:
             self.since = time.monotonic()
         self.batches.append(batch)
@@ -35,16 +35,16 @@ class Gathering:
 
 
 class Held:
-    """All rows of a table so far: every part needs them. Bounded, so that a part never reaches a reader's limit."""
+    """All rows of a table so far, which every part repeats; bounded, so that no part reaches a reader's limit."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self._rows = 0
 
     def add(self, batch: Batch) -> bool:
-        """The rows of a batch; False when there is no room for them."""
+        """Adds the rows of a batch; returns False when they do not fit."""
         if self._rows + len(batch) > _HELD_SHARE * LIMITS.table_rows:
             return False
         self._rows += len(batch)
-        self.batches.append(batch.take(slice(None)))  # without its loss, which is told once
+        self.batches.append(batch.take(slice(None)))  # without its `lost`, which is written only once
         return True

@@ -1,8 +1,8 @@
-"""The writer's tables: which names and mappings a part already has, and which mappings still live.
+"""The writer's tables: which names and mappings the present part has, and which mappings are still live.
 
-A part of a rotated trace begins with the live mappings and their names, so that it stands alone. A mapping dies when
-newer ones of its address space cover it, or when the last process that uses the space is gone; some seconds later, as
-records may come after the exit.
+A part of a rotated trace begins with the live mappings and their names, so that it can be read alone. A mapping is dead
+when newer mappings of its address space cover it, or when the last process that uses the space has ended. It is
+forgotten some seconds later, because records may arrive after the exit.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import DTYPES, MAPPING, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK
 
-#: seconds for which a dead mapping is kept: its last records wait for a watermark and for their frame
+#: Seconds for which a dead mapping is kept, while its last records wait in a ring and for a frame.
 GRACE_SECONDS = 3.0
-#: rows held before those that died are looked for
+#: The number of rows at which dead ones are first removed.
 PRUNE_ROWS = 65_536
 
 
 class Names:
-    """Codes of the session's Dictionary -> ids of this part, given in order of first use."""
+    """The names of one part: ids for codes of the session's Dictionary, numbered in the order of first use."""
 
     def __init__(self, strings: Dictionary, first: int = 1) -> None:
         self._strings = strings
@@ -37,7 +37,7 @@ class Names:
         self.new: list[str] = []  # not yet in a STRINGS frame; the last has id next - 1
 
     def ids(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """The ids of those codes, 0 for a code of no name; names seen for the first time are put into `new`."""
+        """The ids of codes, u32, shape (n,), 0 for a code without a name; first uses are appended to `new`."""
         if not len(codes):
             return codes.astype("<u4")
         if (top := int(codes.max())) >= len(self._strings):
@@ -59,15 +59,18 @@ class Names:
 
 
 class Spaces:
-    """Address spaces (pid incarnations) and who uses them: a forked child goes on in its parent's."""
+    """Numbers address spaces, and notes which processes use them.
+
+    fork() and exec() begin a space for new mappings; a forked child also uses its parent's.
+    """
 
     def __init__(self) -> None:
-        self._of: dict[int, int] = {}  # pid -> the space it maps into
-        self._uses: dict[int, set[int]] = {}  # pid -> spaces it may still refer to
+        self._of: dict[int, int] = {}  # pid -> the space of its new mappings
+        self._uses: dict[int, set[int]] = {}  # pid -> the spaces whose mappings its records may refer to
         self._next = 1
 
     def space(self, pid: int) -> int:
-        """The space that pid's new mappings belong to."""
+        """The space of a process's new mappings."""
         if pid not in self._of:
             self._begin(pid)
         return self._of[pid]
@@ -78,7 +81,7 @@ class Spaces:
         self._next += 1
 
     def apply(self, batch: Batch) -> None:
-        """Forks, execs and exits of a process batch, in order."""
+        """Applies the forks, execs and exits of a batch of processes, in their order."""
         if not {"event", "pid", "tid", "ppid"} <= set(batch):
             return
         event, pid, tid = batch["event"], batch["pid"], batch["tid"]
@@ -93,7 +96,7 @@ class Spaces:
                 self._uses.pop(who, None)
 
     def users(self) -> dict[int, int]:
-        """space -> number of living processes that may refer to it."""
+        """space -> number of live processes whose records may refer to it."""
         counts: dict[int, int] = {}
         for spaces in self._uses.values():
             for space in spaces:
@@ -102,7 +105,7 @@ class Spaces:
 
 
 class Mappings:
-    """Mapping rows that live, in the session's ids and codes; `new` are not yet in this part."""
+    """The live mappings, with the session's ids and codes; those in `new` are not yet in this part."""
 
     def __init__(self) -> None:
         self.spaces = Spaces()
@@ -114,7 +117,7 @@ class Mappings:
         self.new_rows = 0
 
     def add(self, batch: Batch) -> None:
-        """The rows of a mapping batch."""
+        """Adds the rows of a batch of mappings."""
         n = len(batch)
         if not n:
             return
@@ -130,18 +133,18 @@ class Mappings:
             self._prune_at = max(PRUNE_ROWS, 2 * self._held)
 
     def take_new(self) -> dict[str, NDArray[Any]] | None:
-        """The rows not yet in this part, as columns; they count as written from now on."""
+        """The rows that are not yet in this part, as columns, or None; they count as written from now on."""
         rows, self.new, self.new_rows = self.new, [], 0
         return concatenate(rows) if rows else None
 
     def restart(self) -> None:
-        """A new part: all that lives is to be written again."""
+        """Begins a new part, to which all live mappings are to be written again."""
         self.prune()
         self.new = [{k: v for k, v in rows.items() if k != "space"} for rows in self._rows]
         self.new_rows = self._held
 
     def prune(self) -> None:
-        """Forgets the rows that have been dead for a while; notes those that died since the last time."""
+        """Removes the rows that have been dead for GRACE_SECONDS, and notes which have died since the last call."""
         if not self._rows:
             return
         rows = concatenate(self._rows)
@@ -159,12 +162,12 @@ class Mappings:
         ids, starts, ends = rows["id"].tolist(), rows["start"].tolist(), rows["end"].tolist()
         dead: set[int] = set()
         covered: dict[int, Covered] = {}
-        for i in range(len(ids) - 1, -1, -1):  # the newest first
+        for i in range(len(ids) - 1, -1, -1):  # from the newest to the oldest
             using = users.get(spaces[i], 0)
             if using == 0:
                 dead.add(ids[i])
             elif using == 1 and not covered.setdefault(spaces[i], Covered()).add(starts[i], ends[i]):
-                dead.add(ids[i])  # with more users a child may still have what its parent has overlaid
+                dead.add(ids[i])  # with several users, a child may still have what its parent has covered
         return dead
 
 
@@ -176,7 +179,7 @@ class Covered:
         self._ends: list[int] = []
 
     def add(self, start: int, end: int) -> bool:
-        """Adds [start, end); False when all of it was covered."""
+        """Adds [start, end); returns False when all of it was covered already."""
         first = bisect_left(self._ends, start)
         last = first
         while last < len(self._starts) and self._starts[last] <= end:
@@ -190,7 +193,7 @@ class Covered:
 
 
 def concatenate(rows: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Rows of several batches as one set of columns; a column that one of them lacks is left out."""
+    """The rows of several batches as one set of columns; a column that any batch lacks is left out."""
     if len(rows) == 1:
         return rows[0]
     names = [name for name in rows[0] if all(name in other for other in rows)]
@@ -198,5 +201,5 @@ def concatenate(rows: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
 
 
 def shifted(ids: NDArray[Any], base: int) -> NDArray[Any]:
-    """Ids plus base, where a resumed file or another trace has taken the low ones; 0 (unknown) is left as it is."""
+    """Ids plus `base`, where a resumed file or another trace uses the lower ones; 0 (unknown) stays 0."""
     return ids if base == 0 else np.where(ids == 0, ids, ids + np.uint32(base)).astype("<u4")

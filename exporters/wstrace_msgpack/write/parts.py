@@ -1,4 +1,4 @@
-"""Parts of a trace on the disk: when the next one begins, and which old ones are removed."""
+"""The parts of a trace on the disk: when the next one begins, and which old ones are removed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from wstrace_msgpack.write.frame_file import Sink
 
 
 class Parts:
-    """The part being written, and those before it. create() opens the first one; resume.take_up() one that is there.
+    """The part being written, and those before it. create() opens the first part, resume.take_up() an existing one.
 
     Args:
-        path: of part 0; "-" is standard output.
-        command: what was traced, for the header.
-        force: existing parts may be overwritten.
-        rotate_bytes, rotate_seconds: a new part at this size or age; 0 = never.
-        keep: how many parts stay on the disk, the newest; 0 = all.
+        path: the path of part 0; "-" is standard output.
+        command: the traced command, for the header.
+        force: whether existing parts may be overwritten.
+        rotate_bytes, rotate_seconds: the size and age at which a new part begins; 0 = never.
+        keep: how many of the newest parts remain on the disk; 0 = all.
         sync: see Sink.
     """
 
@@ -43,22 +43,22 @@ class Parts:
         self.path = path
         self.number = 0
         self.next_string, self.table_rows = 1, 0
-        self.bases: dict[str, int] = {}  # semantic -> added to the session's ids: a resumed file has the low ones
-        self.shuffle = True  # a file of version 1.0 that is gone on with has a header that does not need it
+        self.bases: dict[str, int] = {}  # semantic -> added to the session's ids: a resumed file uses lower ones
+        self.shuffle = True  # False for a resumed file of version 1.0, whose header does not require the filter
         self._command = list(command)
         self.like: frames.Header | None = None
         self._force = force
         self._bytes, self._seconds, self._keep, self.sync = rotate_bytes, rotate_seconds, keep, sync
         self._dropped: Counter[str] = Counter()
         self._why_dropped = ""
-        self._rows: Counter[str] = Counter()  # in the parts before; of a part taken up, those that it had count less
+        self._rows: Counter[str] = Counter()  # rows in earlier parts, minus those that a resumed part had before
         self._finished_bytes = 0
         self._retry_at = 0.0
         self.refused = ""  # why the next part cannot be opened now
         self.written: list[str] = []
 
     def exist(self) -> bool:
-        """Whether a trace of that name is there."""
+        """Whether a trace with this path exists."""
         return self.path != "-" and (is_trace(self.path) or bool(numbered(self.path)))
 
     def create(self) -> None:
@@ -72,10 +72,10 @@ class Parts:
         self.go_on(Sink(out, os.urandom(8), sync=self.sync))
 
     def begin(self, like: frames.Header | None = None) -> None:
-        """The first frame, unless the file is one that was taken up.
+        """Writes the header of the first part, unless the file is resumed.
 
         Args:
-            like: the header of another trace, whose clock, host and command this one keeps (recover, merge, replay).
+            like: the header of another trace whose clock, host and command to keep (recover, merge, replay), or None.
         """
         self.like = like
         if not self.written:
@@ -83,7 +83,11 @@ class Parts:
             self.sink.append(HEADER, self.header(None).pack())
 
     def begin_next(self, prev: bytes | None) -> None:
-        """The first frame of the next part. Raises OutputError when its file cannot be opened."""
+        """Opens the next part and writes its header. Raises OutputError when its file cannot be opened.
+
+        Args:
+            prev: the file id of the part before.
+        """
         out = osfile.OutputFile(part_path(self.path, self.number + 1), force=self._force)
         self.number += 1
         self.next_string, self.table_rows, self.shuffle = 1, 0, True
@@ -92,13 +96,13 @@ class Parts:
         self.sink.append(HEADER, self.header(prev).pack())
 
     def go_on(self, sink: Sink) -> None:
-        """Frames go to that sink from now on."""
+        """Makes `sink` the one that frames go to from now on."""
         self.sink = sink
         self._rows.subtract(sink.rows)
         self._began = time.monotonic()
 
     def header(self, prev: bytes | None) -> frames.Header:
-        """What this part says of itself."""
+        """The header of this part; `prev` is the file id of the part before, or None."""
         from importlib.metadata import version
 
         if self.like is not None:
@@ -122,7 +126,7 @@ class Parts:
         )
 
     def due(self, full: bool = False) -> bool:
-        """Whether the next part is to begin: by size, by age, or because a table is near a reader's limit."""
+        """Whether the next part is to begin: by size, by age, or because a table is `full` for readers."""
         sink = self.sink
         if not sink.out.regular or sink.waiting_bytes or time.monotonic() < self._retry_at:
             return False
@@ -133,7 +137,7 @@ class Parts:
         )
 
     def next(self) -> bool:
-        """Begins the next part and ends this one; False when no new file can be opened now: then this one goes on."""
+        """Begins the next part and ends this one; returns False, and keeps this one, when no file can be opened."""
         old = self.sink
         try:
             self.begin_next(old.file_id)
@@ -144,9 +148,9 @@ class Parts:
                 self.sink.mark("rotation", why=error.why)
             return False
         self.refused = ""
-        with contextlib.suppress(OutputError):  # its end did not fit: it reads as cut, its rows are there
+        with contextlib.suppress(OutputError):  # without its end it reads as cut, but its rows can be read
             old.end({})
-        self.sink.unsafe = old.unsafe  # told when the last part ends
+        self.sink.unsafe = old.unsafe  # reported when the last part ends
         self._dropped.update(old.dropped)
         self._why_dropped = self._why_dropped or old.why_dropped
         self._rows.update(old.rows)
@@ -156,7 +160,7 @@ class Parts:
         return True
 
     def end(self, ledger: dict[str, int]) -> None:
-        """Ends the last part. Raises OutputError when its end does not fit, or the part after it was refused."""
+        """Ends the last part. Raises OutputError when that fails, or when the next part could not be opened."""
         self.sink.end(ledger)
         if self.refused:
             raise OutputError(
@@ -165,17 +169,17 @@ class Parts:
             )
 
     def dropped(self) -> Counter[str]:
-        """Rows that did not reach the disk, by stream."""
+        """Rows that were dropped, by stream."""
         return self._dropped + self.sink.dropped
 
     def why_dropped(self) -> str:
-        """The first reason that rows were dropped for; "" when none were."""
+        """Why rows were dropped first; "" when none were."""
         return self._why_dropped or self.sink.why_dropped
 
     def rows(self, stream: str) -> int:
-        """Rows of a stream written by this writer, in all parts."""
+        """The number of rows of a stream that this writer has written, in all parts."""
         return self._rows[stream] + self.sink.rows[stream]
 
     def bytes(self) -> int:
-        """Bytes written in all parts."""
+        """The size of all parts in bytes."""
         return self._finished_bytes + self.sink.offset

@@ -1,4 +1,4 @@
-"""Taking up an unfinished trace: cut to its last good frame, and gone on with the next seq."""
+"""Resumes an unfinished trace: truncates it after its last good frame, and continues with the next sequence number."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from wstrace_msgpack.write.parts import Parts
 
 
 def take_up(parts: Parts) -> None:
-    """Goes on in the last part of the trace; after another boot of the machine, in a new part.
+    """Continues the last part of an existing trace; after a reboot of the machine, begins a new part.
 
     Raises:
-        OutputError: another writer has it.
+        OutputError: another process is writing the file, or it cannot be opened.
         TraceFileError: the file is no trace.
     """
     files = parts_of(parts.path)
@@ -30,7 +30,7 @@ def take_up(parts: Parts) -> None:
             parts.number = last.header.part
             parts.written = files
             boot = osfile.boot_id()
-            if not boot or last.header.boot_id != boot:  # times of another boot are on another clock
+            if not boot or last.header.boot_id != boot:  # each boot has its own clock
                 out.close()
                 parts.begin_next(last.file_id)
             else:

@@ -1,4 +1,4 @@
-"""layout=rows: one plain msgpack map a record, for tools that know msgpack and nothing of us. Names are in clear."""
+"""Writes `layout=rows`: one plain msgpack map per record with names as text, for tools that do not know wstrace."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ class RowWriter:
     """Writes `{"stream": ..., column: value, ...}` for every row; the ledger and the facts come last.
 
     Args:
-        path: "-" is standard output.
+        path: the file; "-" is standard output.
         strings: the session's dictionary.
-        force: an existing file is overwritten.
+        force: whether to overwrite an existing file.
+
+    Raises:
+        OutputError: the file cannot be opened.
     """
 
     def __init__(self, path: str, strings: Dictionary, *, force: bool = False) -> None:
@@ -35,7 +38,7 @@ class RowWriter:
         self.created = self._out.created
 
     def write(self, batch: Batch) -> None:
-        """Takes a batch. Raises OutputError when the disk refuses; the file ends with its last whole record."""
+        """Writes a batch. Raises OutputError when that fails; the file then ends with a whole record."""
         for start in range(0, len(batch), _CHUNK_ROWS):
             part = batch.take(slice(start, start + _CHUNK_ROWS))
             self._put(b"".join(map(packb, self._maps(part))))
@@ -67,15 +70,15 @@ class RowWriter:
         self.bytes += len(data)
 
     def tick(self) -> None:
-        """Nothing is due by time: every batch is written as it comes."""
+        """Does nothing: every batch is written at once."""
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Does nothing: every batch is written at once."""
 
     settle = flush
 
     def close(self, ledger: Mapping[str, int], facts: Mapping[str, Any]) -> None:
-        """Writes `{"stream": "end", "ledger": ..., "facts": ...}` and closes the file."""
+        """Writes `{"stream": "end", "ledger": ..., "facts": ...}` and closes the file. Raises OutputError."""
         try:
             end = {"stream": "end", "time_ns": time.time_ns(), "ledger": dict(ledger), "facts": plain(facts)}
             self._put(packb(end))
@@ -85,9 +88,9 @@ class RowWriter:
             raise OutputError(f"{self._out.path} may not survive a power failure: {unsafe}", "copy it to another disk")
 
     def abandon(self) -> None:
-        """Closes the descriptor."""
+        """Closes the descriptor without writing."""
         self._out.close()
 
     def statistics(self) -> dict[str, int]:
-        """Rows and bytes written."""
+        """The rows and bytes written, and the rows dropped."""
         return {"rows": sum(self.rows.values()), "bytes": self.bytes, "dropped": self.dropped}

@@ -1,7 +1,7 @@
-"""TraceWriter: batches to frames, frames to parts.
+"""TraceWriter: encodes batches as frames, and writes these to the parts of a trace.
 
-One thread writes. Small batches of a stream wait together until they fill a frame or are a second old; before a frame
-goes out, the names and mappings that it refers to stand in the file.
+All of it runs on one thread. Small batches of a stream wait until together they fill a frame or are a second old. The
+names and mappings that a frame refers to are written before it.
 """
 
 from __future__ import annotations
@@ -38,22 +38,19 @@ from wstrace_msgpack.write.gathering import Gathering, Held
 from wstrace_msgpack.write.live_mappings import Mappings, Names, concatenate, shifted
 from wstrace_msgpack.write.parts import Parts
 
-#: characters of names in one STRINGS frame: its body stays below a megabyte in any encoding
+#: The most characters of names in one STRINGS frame, so that its body stays below a megabyte in any encoding.
 _STRINGS_CHARS = 128 << 10
-#: at this share of a reader's limit on a table the part ends
+#: A part ends when a table reaches this fraction of a reader's limit.
 _TABLE_SHARE = 0.75
 
 
 class TraceWriter:
-    """Writes one trace, in one part or several.
+    """Writes one trace, in one or several parts. Every method raises OutputError when the output can take no more.
 
     Args:
-        parts: opens the first and every further part.
-        strings: the session's dictionary: codes of `str` columns.
-        level: of zstd; 1 is the measured optimum, 3 is slower and hardly smaller.
-
-    Raises (every method):
-        OutputError: the output will never take more.
+        parts: opens the first part and each further one.
+        strings: the session's dictionary, for the codes in `str` columns.
+        level: the compression level of zstd; 1 is the measured optimum: 3 is slower and hardly smaller.
     """
 
     def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1) -> None:
@@ -62,18 +59,18 @@ class TraceWriter:
         self._packing = Packing(level, parts.shuffle)
         self._gathering: dict[str, Gathering] = {}
         self._mappings = Mappings()
-        self._held: dict[str, Held] = {}  # of each table
-        #: of a snapshot that has begun: the part that is to come, and the one to write: a long part is several frames
+        self._held: dict[str, Held] = {}  # by table
+        #: unfinished snapshot -> (the part expected next, the number of the next frame); a long part is several frames
         self._snapshots: dict[tuple[str, int, int, int], tuple[int, int]] = {}
-        self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had, in this part
-        self.rows: Counter[str] = Counter()  # taken, by stream
-        self.left_out: Counter[str] = Counter()  # columns of a type that the format has not
+        self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had in this part
+        self.rows: Counter[str] = Counter()  # rows accepted, by stream
+        self.left_out: Counter[str] = Counter()  # columns of a type that the format lacks
         self._clocked = time.monotonic()
         self._skew = 0
         self._sink = parts.sink
 
     def begin(self, like: Header | None = None) -> None:
-        """The header, before all else; like: see Parts.begin."""
+        """Writes the header, before anything else; for `like`, see Parts.begin."""
         self._parts.begin(like)
         self._begin_part()
 
@@ -82,7 +79,7 @@ class TraceWriter:
         self._packing = self._packing._replace(shuffle=self._parts.shuffle)
         self._names = Names(self._strings, self._parts.next_string)
         self._table_rows = self._parts.table_rows
-        #: the session's ids -> the part's, by semantic
+        #: semantic -> the translation of the session's ids to the part's
         self._spaces: dict[str, Recoding] = {
             "str": self._names.ids,
             **{space: functools.partial(shifted, base=base) for space, base in self._parts.bases.items()},
@@ -93,7 +90,7 @@ class TraceWriter:
     # -- taking ----------------------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Takes a batch of any stream but address_space."""
+        """Takes a batch of any stream except address_space."""
         name = batch.schema.name
         self.rows[name] += len(batch)
         if name == "mapping":
@@ -123,43 +120,39 @@ class TraceWriter:
             self._cut(name)
 
     def tick(self) -> None:
-        """What is due by time: old rows, the clock mark, a new part, a disk that failed."""
+        """Does what is due by time: writes old rows and a clock mark, retries a failed disk, begins a new part."""
         now = time.monotonic()
         if any(now - g.since >= FRAME_SECONDS for g in self._gathering.values()):
             self.flush()
         clocks = osfile.clocks()
         skew = clocks.get("boottime", 0) - clocks["monotonic"]
-        if now - self._clocked >= CLOCK_MARK_SECONDS or abs(skew - self._skew) > 10**9:  # after suspend
+        if now - self._clocked >= CLOCK_MARK_SECONDS or abs(skew - self._skew) > 10**9:  # after a suspend
             self._clock()
         self._sink.drain()
         self._rotate_if_due()
 
     def copy_mark(self, mark: Mapping[str, Any]) -> None:
-        """A mark of another trace as it stands there."""
+        """Writes a mark of another trace unchanged."""
         body = packb({key: plain(value) for key, value in mark.items()})
         self._sink.append(MARK, body, stream=str(mark.get("m", "")))
 
     def flush(self) -> None:
-        """Writes all that waits."""
+        """Writes all waiting rows."""
         for name in sorted(self._gathering, key=lambda name: name == "page_fault"):
             self._cut(name)
         self._tables()
 
     def mark(self, kind: str, **fields: Any) -> None:
-        """A MARK frame."""
+        """Writes a MARK frame with the present time."""
         self._sink.mark(kind, **fields)
 
     def settle(self) -> None:
-        """Before close(): writes what waits; what does not fit is dropped now, and counted in `dropped`."""
+        """Writes all waiting rows before close(); those that cannot be written are dropped and counted in `dropped`."""
         self.flush()
         self._sink.settle()
 
     def close(self, ledger: Mapping[str, int], facts: Mapping[str, Any]) -> None:
-        """Writes the rest and ends the file.
-
-        Raises:
-            OutputError: the end did not fit.
-        """
+        """Writes the rest and ends the file. Raises OutputError when the end cannot be written."""
         self.flush()
         self._clock()
         if facts:
@@ -167,14 +160,14 @@ class TraceWriter:
         self._parts.end(dict(ledger))
 
     def abandon(self) -> None:
-        """Closes the descriptor and writes nothing: this is a forked child."""
+        """Closes the descriptor and writes nothing, in a forked child or after a failed start."""
         self._sink.out.close()
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
     def _clock(self) -> None:
         if self._parts.like is not None:
-            return  # another trace's times: our clock says nothing of them
+            return  # the times are those of another trace, not of our clock
         self._clocked = time.monotonic()
         clocks = osfile.clocks()
         self._skew = clocks.get("boottime", 0) - clocks["monotonic"]
@@ -190,7 +183,7 @@ class TraceWriter:
             self._sink.append(MARK, packb(mark), stream="mark", n=1, pids=pids)
 
     def _cut(self, name: str) -> None:
-        """Frames of what was gathered of a stream: as many as it takes; none where nothing waits any more."""
+        """Writes the waiting rows of a stream, if any, as one or several frames."""
         gathering = self._gathering.pop(name, None)
         if gathering is None:
             return
@@ -220,7 +213,7 @@ class TraceWriter:
         body = frames.pack_events(name, n, window, lost, part, self._packing)
         pids = pid_set(part["pid"]) if "pid" in part and part["pid"].dtype == "<u4" else 0
         self._sink.append(EVENTS, body, stream=name, n=n, t=window, pids=pids)
-        if name not in TABLES:  # what uses its rows belongs into the same part
+        if name not in TABLES:  # the rows that refer to a table belong in the same part
             self._rotate_if_due()
 
     def _snapshot(self, batch: Batch) -> None:
@@ -229,7 +222,7 @@ class TraceWriter:
         key, t = (name, one.number, one.host, one.pid), one.time_ns
         pids = pid_set([one.pid]) if one.pid else 0
         due, number = self._snapshots.pop(key, (0, 0))
-        number += one.part != due  # a part that never came stays a gap: a reader must not take the rest for the whole
+        number += one.part != due  # keep the gap of a missing part, so that readers see the snapshot as incomplete
         for start in range(0, max(n, 1), FRAME_ROWS):
             part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
             part = recoded(batch.schema, part, self._spaces)
@@ -247,7 +240,7 @@ class TraceWriter:
         self._rotate_if_due()
 
     def _stored(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """The columns that a file holds: not the derived ones, only types that the format has."""
+        """The columns to write: those that are not derived and whose type the format has."""
         kept: dict[str, NDArray[Any]] = {}
         for name, array in batch.columns.items():
             column = batch.schema.column(name)
@@ -260,9 +253,9 @@ class TraceWriter:
         return kept
 
     def _announce(self, schema: Schema, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Says what a stream's columns mean, before its first rows in a part; and which of them rows have from here on.
+        """Announces a stream's columns before its first rows in a part, and further columns when they first appear.
 
-        A batch may have columns that those before it lacked: known ones, and ones that enrichers added.
+        A batch may have columns that earlier ones lacked: columns of the schema, or columns that an enricher added.
         """
         name = schema.name
         if name not in self._announced:
@@ -280,7 +273,7 @@ class TraceWriter:
         self.mark("schema", schema={schema.name: rows}, present=present, **kinds)
 
     def _tables(self) -> None:
-        """Brings new rows of tables, mappings and names into the file, names first."""
+        """Writes new rows of tables, then new names, then new mappings."""
         for table in TABLES:
             self._cut(table)
         rows = self._mappings.take_new()
@@ -330,23 +323,23 @@ class TraceWriter:
 
     @property
     def dropped(self) -> int:
-        """Rows that did not reach the disk, and never will."""
+        """The number of rows that were dropped for good."""
         if self._sink.dead:
             return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name not in ("mapping", *TABLES))
         return sum(self._parts.dropped().values())
 
     @property
     def why_dropped(self) -> str:
-        """The first reason that rows were dropped for; "" when none were, or none by the output itself."""
+        """Why rows were dropped first; "" when none were, or when the output was not the reason."""
         return self._sink.dead or self._parts.why_dropped()
 
     @property
     def created(self) -> bool:
-        """The file is a new one of this writer's."""
+        """Whether this writer created the file, and writes its first part."""
         return self._sink.out.created and self._parts.number == 0
 
     def statistics(self) -> dict[str, int]:
-        """Rows taken and dropped, bytes written and waiting, parts, stalls."""
+        """Rows accepted and dropped, bytes written and waiting, parts, failed writes and syncs, columns left out."""
         sink = self._sink
         return {
             "rows": sum(self.rows.values()),
@@ -361,7 +354,7 @@ class TraceWriter:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Facts as msgpack has them: scalars, lists and maps; anything else as its text."""
+    """A value as msgpack can encode it: scalars, lists and maps, bounded in size; anything else as text."""
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int | np.integer):

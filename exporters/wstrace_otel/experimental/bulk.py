@@ -1,8 +1,8 @@
-"""Every page fault as an OTLP log record, built from columns as the protobuf's own bytes, without the SDK.
+"""Sends every page fault as an OTLP log record, whose protobuf bytes are built from columns without the SDK.
 
-Rows with texts (file, instruction's file, kind, access) of one length have records of one length: a template of bytes
-is repeated and the columns are written into it. Integers are varints padded to full width, which every decoder
-takes (protobuf encoding guide: a varint may use more bytes than it needs).
+Rows whose texts (file, file of the instruction, kind, access) have the same length have records of the same length: a
+template of bytes is repeated, and the columns are written into it. Integers are varints padded to their full width,
+which every decoder accepts (protobuf encoding guide: a varint may use more bytes than it needs).
 
 Source: opentelemetry-proto 1.9, logs/v1/logs.proto and common/v1/common.proto.
 """
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
     from wstrace_otel.transport.own_providers import OwnProviders
 
-#: requests that may wait, and seconds that a batch waits for room
+#: The most requests that wait, and the seconds for which a batch waits for room.
 REQUESTS_QUEUED, ROOM_SECONDS = 8, 1.0
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _TEXT_FLAGS = FAULT_MAJOR | FAULT_ACCESS_KNOWN | FAULT_WRITE | FAULT_EXECUTE
-#: field numbers of LogRecord and the two severities used (SeverityNumber DEBUG = 5, INFO = 9)
+#: Field numbers of LogRecord.
 _SEVERITY, _TEXT, _ATTRIBUTES, _EVENT = 2, 3, 6, 12
 
 
 def varint(n: int) -> bytes:
-    """A number as a varint."""
+    """A number as a protobuf varint."""
     found = bytearray()
     while n > 0x7F:
         found.append(n & 0x7F | 0x80)
@@ -52,31 +52,31 @@ def varint(n: int) -> bytes:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A length-delimited field: text, bytes or a message."""
+    """A length-delimited protobuf field: text, bytes or a message."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def text_attribute(name: str, value: str) -> bytes:
-    """KeyValue {key, AnyValue {string_value}} as a field of a LogRecord."""
+    """A text attribute, KeyValue {key, AnyValue {string_value}}, as a field of a LogRecord."""
     return field(_ATTRIBUTES, field(1, name.encode()) + field(2, field(1, value.encode())))
 
 
 def _open_attribute(name: str, value: bytes, blank: int) -> bytes:
-    """An attribute that ends in `blank` bytes to be written for each row, after the bytes `value` of its AnyValue."""
+    """An attribute up to the bytes `value` of its AnyValue, after which each row writes `blank` bytes of its own."""
     size = len(value) + blank
     pair = field(1, name.encode()) + b"\x12" + varint(size) + value
     return varint(_ATTRIBUTES << 3 | 2) + varint(len(pair) + blank) + pair
 
 
 class Template:
-    """The bytes of a record with the places that differ from row to row."""
+    """The bytes of a record, and the places in it that differ from row to row."""
 
     def __init__(self) -> None:
         self._parts = bytearray()
         self._places: list[tuple[int, NDArray[np.uint8]]] = []
 
     def add(self, constant: bytes, column: NDArray[np.uint8] | None = None) -> None:
-        """Bytes alike in every row, and after them a column of bytes, shape (n, width)."""
+        """Appends bytes that are equal in every row, then a column of bytes, shape (n, width)."""
         self._parts += constant
         if column is not None:
             self._places.append((len(self._parts), column))
@@ -93,12 +93,12 @@ class Template:
 
 
 def fixed64(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Little-endian bytes of u64, shape (n, 8)."""
+    """The little-endian bytes of u64 values, shape (n, 8)."""
     return np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(-1, 8)
 
 
 def padded_varint(values: NDArray[Any], width: int) -> NDArray[np.uint8]:
-    """Varints of `width` bytes each, shape (n, width): 5 hold 32 bits."""
+    """Varints of `width` bytes each, shape (n, width); 5 bytes hold 32 bits."""
     shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
     found = ((values.astype(np.uint64)[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
     found[:, :-1] |= 0x80
@@ -106,7 +106,7 @@ def padded_varint(values: NDArray[Any], width: int) -> NDArray[np.uint8]:
 
 
 def hex64(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """16 hex digits each, shape (n, 16)."""
+    """The 16 hexadecimal digits of each u64, shape (n, 16)."""
     big = np.ascontiguousarray(values, ">u8").view(np.uint8).reshape(-1, 8)
     found = np.empty((len(big), 16), np.uint8)
     found[:, 0::2], found[:, 1::2] = _HEX[big >> 4], _HEX[big & 15]
@@ -117,9 +117,9 @@ class BulkLogs:
     """Sends every page fault as a log record.
 
     Args:
-        providers: give the connection and the queue.
-        resource_of: pid -> Resource.
-        offset: monotonic ns -> what to add for wall time.
+        providers: provides the connection and the queue.
+        resource_of: the Resource of a process by its pid.
+        offset: the nanoseconds to add to a time of the records' clock for wall time.
     """
 
     def __init__(
@@ -136,28 +136,28 @@ class BulkLogs:
         self._sender.start()
 
     def add_faults(self, batch: Batch) -> None:
-        """Queues the requests of a batch; waits for room, so that a slow receiver slows the exporter's queue."""
+        """Queues the requests of a batch; waits for room, so that a slow receiver fills the exporter's queue."""
         for body, records in self._encoder.payloads(batch):
             self._sender.put((body, records), wait=ROOM_SECONDS)
 
     def add_mappings(self, batch: Batch) -> None:
-        """Does nothing: a record names its file itself."""
+        """Does nothing: each record names its file."""
 
     def tick(self) -> None:
-        """Does nothing: requests are sent as they come."""
+        """Does nothing: requests are queued at once."""
 
     def close(self) -> None:
         """Does nothing: everything is queued."""
 
 
 class Encoder:
-    """Makes requests of batches; keeps the texts that it has encoded.
+    """Encodes batches as OTLP requests, and caches the encoded texts.
 
     Args:
-        resource_of: pid -> Resource.
-        offset: monotonic ns -> what to add for wall time.
-        max_bytes: of a request, before compression.
-        version: of the scope.
+        resource_of: the Resource of a process by its pid.
+        offset: the nanoseconds to add to a time of the records' clock for wall time.
+        max_bytes: the most bytes of a request before compression.
+        version: the version of the instrumentation scope.
     """
 
     MAX_TEXTS = 1 << 16
@@ -171,7 +171,7 @@ class Encoder:
         self._texts: dict[int, bytes] = {}
 
     def payloads(self, batch: Batch) -> Iterator[tuple[bytes, int]]:
-        """(the body of an OTLP logs request, records in it) until all of a batch of page faults is told."""
+        """Yields (the body of an OTLP logs request, the number of its records) for a batch of page faults."""
         for pid in distinct(batch["pid"]).tolist():
             rows = batch.take(batch["pid"] == pid) if (batch["pid"] != pid).any() else batch
             head = field(1, bytes(message(self._resource_of(pid)).SerializeToString()))
@@ -180,18 +180,18 @@ class Encoder:
                 yield field(1, head + field(2, self._scope + body + self._schema)), n
 
     def _records(self, batch: Batch) -> Iterator[NDArray[np.uint8]]:
-        """The records of a process, those of one length together, shape (n, length) each."""
+        """Yields the records of one process, grouped by their length, shape (n, length) each."""
         n = len(batch)
         zero = np.zeros(n, np.uint8)
         pc_file, file, kind = (batch.columns.get(name, zero) for name in ("pc_file", "file", "kind"))
         index, spans = span_intervals.assign(batch)
-        # all that decides the texts, in one number: flags 5 bits, kind 4, span or not 1, two file codes of 21 bits
+        # What determines the texts, in one number: flags (5 bits), kind (4), has a span (1), two file codes (21 each).
         like = (batch["flags"] & _TEXT_FLAGS).astype(np.uint64)
         like |= kind.astype(np.uint64) << np.uint64(5) | (index >= 0).astype(np.uint64) << np.uint64(9)
         like |= file.astype(np.uint64) << np.uint64(10) | pc_file.astype(np.uint64) << np.uint64(31)
         keys, first, text_of = np.unique(like, return_index=True, return_inverse=True)
         texts = [self._text(batch, key, row) for key, row in zip(keys.tolist(), first.tolist(), strict=True)]
-        # what decides the shape of a record: the length of its texts, its type, and whether it has a span
+        # What determines the layout of a record: the length of its texts, its type, and whether it has a span.
         shape = np.array([len(text) for text in texts], np.int64) << 2
         shape |= (keys & np.uint64(FAULT_MAJOR)).astype(np.int64) << 1
         shape |= (keys >> np.uint64(9) & np.uint64(1)).astype(np.int64)
@@ -216,7 +216,7 @@ class Encoder:
             yield template.records(len(rows))
 
     def _columns(self, batch: Batch) -> dict[str, NDArray[np.uint8]]:
-        """What differs from row to row, as bytes of fixed width."""
+        """The values that differ from row to row, as bytes of fixed width."""
         times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[1], np.uint64)
         found = {"time": fixed64(times.astype(np.int64) + self._offset(batch.window[1]))}
         found["va"], found["pc"] = hex64(batch["va"]), hex64(batch["pc"])
@@ -226,8 +226,8 @@ class Encoder:
 
     def _fixed(self, template: Template, rows: NDArray[np.intp], columns: dict[str, NDArray[np.uint8]], *,
                major: bool) -> None:  # fmt: skip
-        # tags that stand for themselves: 0x09 time (fixed64), 0x59 observed time (fixed64), 0x4a trace id, 0x52 span
-        # id, 0x45 flags (fixed32)
+        # Protobuf tags: 0x09 time (fixed64), 0x59 observed time (fixed64), 0x4a trace id, 0x52 span id, 0x45 flags
+        # (fixed32).
         template.add(b"\x09", columns["time"][rows])
         template.add(b"\x59" + time.time_ns().to_bytes(8, "little"))
         template.add(_MAJOR_HEAD if major else _MINOR_HEAD)
@@ -238,7 +238,7 @@ class Encoder:
             template.add(_THREAD, columns["tid"][rows])
 
     def _text(self, batch: Batch, key: int, row: int) -> bytes:
-        """The attributes that are texts, as events.fault_attributes has them; those of a key are alike."""
+        """The text attributes of a row, as in events.fault_attributes; rows with an equal key have equal texts."""
         found = self._texts.get(key)
         if found is None:
             if len(self._texts) >= self.MAX_TEXTS:
@@ -248,7 +248,7 @@ class Encoder:
 
 
 def _cut(records: Iterator[NDArray[np.uint8]], room: int) -> Iterator[tuple[bytes, int]]:
-    """Joins records to bodies of at most `room` bytes; one that is larger alone stands alone."""
+    """Yields (joined records, their number), each of at most `room` bytes unless a single record is larger."""
     parts: list[bytes] = []
     size = count = 0
     for rows in records:
@@ -281,7 +281,7 @@ def _texts(batch: Batch, row: int) -> bytes:
 
 
 def _others(batch: Batch) -> list[tuple[bytes, NDArray[np.uint8]]]:
-    """(bytes alike in every row, bytes of each row) of the numbers among events.other_columns; not of names."""
+    """(bytes that are equal in every row, bytes of each row) for the numeric columns of events.other_columns."""
     found = []
     for column in other_columns(batch):
         name, values = names.FAULT_COLUMN + column.name, batch[column.name]
@@ -293,7 +293,7 @@ def _others(batch: Batch) -> list[tuple[bytes, NDArray[np.uint8]]]:
 
 
 def _head(severity: int, text: bytes, kind: str) -> bytes:
-    """Severity, event name and type, which only the type decides."""
+    """The severity, event name and type of a record, which depend on the type of the fault only."""
     found = bytes((_SEVERITY << 3, severity)) + field(_TEXT, text) + field(_EVENT, names.EVENT_FAULT.encode())
     return found + text_attribute(names.FAULT_TYPE, kind)
 

@@ -1,7 +1,9 @@
-"""OTLP profiles (v1development, experimental): faults by instruction, straight from columns.
+"""Sends OTLP profiles (v1development, experimental): the number of faults by instruction, counted from columns.
 
-A sample is a distinct (instruction, touched file, kind, type, span) with the number of its faults. Source:
-opentelemetry-proto, profiles/v1development/profiles.proto; index 0 of every table is the zero value.
+A sample is a distinct (instruction, touched file, kind, type, span) with its number of faults. Index 0 of every table
+is the zero value.
+
+Source: opentelemetry-proto, profiles/v1development/profiles.proto.
 """
 
 from __future__ import annotations
@@ -30,24 +32,24 @@ if TYPE_CHECKING:
 
     from wstrace_otel.transport.own_providers import OwnProviders
 
-#: seconds between two profiles
+#: Seconds between two profiles.
 PROFILE_SECONDS = 10.0
 #: (pc, pc_mapping, pc_file, file, kind, major, trace id, span id)
 Key = tuple[int, int, int, int, int, int, int, int]
 _NO_SPAN = SpanInterval(0, 0, 0, 0)
-#: distinct samples that a process may have in one profile; faults of further ones are lost and counted
+#: The most distinct samples of a process in one profile; faults of further ones are counted as lost.
 MAX_SAMPLES = 65_536
-#: mappings whose bounds are kept
+#: The most mappings whose bounds are kept.
 MAX_MAPPINGS = 65_536
 
 
 def need() -> Any:
-    """The messages. Raises OutputError where the installed package has none."""
+    """The protobuf modules of profiles and of their service. Raises OutputError when they are not installed."""
     try:
         from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
         from opentelemetry.proto.profiles.v1development import profiles_pb2
 
-        profiles_pb2.Stack  # noqa: B018  earlier drafts of the protocol had none, and collectors no longer read them
+        profiles_pb2.Stack  # noqa: B018  absent in earlier drafts, which collectors no longer read
     except (ImportError, AttributeError):
         raise OutputError("OTLP profiles need a package that is not installed or too old",
                           'pip install -U "wstrace[otel]"') from None  # fmt: skip
@@ -55,14 +57,14 @@ def need() -> Any:
 
 
 class ProfileExport:
-    """Sends what Profiles has counted, every ten seconds and at the end.
+    """Sends a profile every PROFILE_SECONDS and at the end.
 
     Args:
-        providers: give the connection and the queue.
-        resource_of: pid -> Resource.
-        strings: the session's names.
-        wall: monotonic ns -> ns since the epoch.
-        ledger: where faults that found no room in a profile are counted.
+        providers: provides the connection and the queue.
+        resource_of: the Resource of a process by its pid.
+        strings: the session's dictionary.
+        wall: converts a time of the records' clock to nanoseconds since the epoch.
+        ledger: where faults that exceed MAX_SAMPLES are counted as lost.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class ProfileExport:
         self._sender.start()
 
     def add_faults(self, batch: Batch) -> None:
-        """Counts a batch."""
+        """Counts the faults of a batch."""
         self._profiles.add(batch)
 
     def add_mappings(self, batch: Batch) -> None:
@@ -94,7 +96,7 @@ class ProfileExport:
         self._profiles.add_mappings(batch)
 
     def tick(self) -> None:
-        """Sends a profile when ten seconds have passed since the last one."""
+        """Sends a profile when PROFILE_SECONDS have passed since the last one."""
         if time.monotonic() - self._sent_at >= PROFILE_SECONDS:
             self._send()
 
@@ -112,7 +114,7 @@ class ProfileExport:
 
 
 class Profiles:
-    """Counts faults by sample until they are taken as a message."""
+    """Counts faults by sample until take() encodes them."""
 
     def __init__(self) -> None:
         self._samples: dict[int, dict[Key, int]] = {}  # pid -> samples
@@ -125,7 +127,7 @@ class Profiles:
         self._mappings.add(batch)
 
     def add(self, batch: Batch) -> None:
-        """Counts a batch of page faults."""
+        """Counts the faults of a batch of page faults."""
         n = len(batch)
         if not n:
             return
@@ -149,12 +151,15 @@ class Profiles:
         self._last = max(self._last, last)
 
     def take(self, resource_of: Any, strings: Any, wall: Any) -> tuple[bytes, int]:
-        """(the body of a request, faults in it) of all that was counted since the last time; (b"", 0) for nothing.
+        """Encodes all that was counted since the last call.
 
         Args:
-            resource_of: pid -> Resource.
-            strings: the session's names.
-            wall: monotonic ns -> ns since the epoch.
+            resource_of: the Resource of a process by its pid.
+            strings: the session's dictionary.
+            wall: converts a time of the records' clock to nanoseconds since the epoch.
+
+        Returns:
+            (the body of a request, the number of faults in it); (b"", 0) when nothing was counted.
         """
         taken, self._samples = self._samples, {}
         if not taken:
@@ -182,7 +187,7 @@ class Profiles:
 
 
 class _Tables:
-    """The tables that samples point into; each row once."""
+    """The tables that samples refer to, with distinct rows."""
 
     def __init__(self, messages: Any, dictionary: Any, strings: Any, mappings: MappingTable) -> None:
         self._dictionary, self._strings, self._known = dictionary, strings, mappings
@@ -193,7 +198,7 @@ class _Tables:
             table.add()
 
     def string(self, text: str) -> int:
-        """Its index in string_table."""
+        """The index of a text in string_table."""
         index = self._index.get(("string", text))
         if index is None:
             index = self._index["string", text] = len(self._dictionary.string_table)
@@ -201,7 +206,7 @@ class _Tables:
         return index
 
     def _row(self, key: Any, table: Any) -> tuple[int, Any]:
-        """(index, the row to be filled or None when it stands already)."""
+        """(index, the new row to fill, or None when the row exists)."""
         index = self._index.get(key)
         if index is not None:
             return index, None
@@ -209,7 +214,7 @@ class _Tables:
         return len(table), table.add()
 
     def attribute(self, name: str, value: str) -> int:
-        """Its index in attribute_table."""
+        """The index of an attribute in attribute_table."""
         index, row = self._row(("attribute", name, value), self._dictionary.attribute_table)
         if row is not None:
             row.key_strindex = self.string(name)
@@ -217,7 +222,7 @@ class _Tables:
         return index
 
     def mapping(self, mapping: int, file: int) -> int:
-        """Its index in mapping_table."""
+        """The index of a mapping in mapping_table."""
         index, row = self._row(("mapping", mapping, file), self._dictionary.mapping_table)
         if row is not None:
             row.filename_strindex = self.string(file_name(self._strings, file))
@@ -230,7 +235,7 @@ class _Tables:
         return index
 
     def stack(self, address: int, mapping: int, file: int) -> int:
-        """The index in stack_table of the stack that is this one instruction."""
+        """The index in stack_table of a stack of one instruction."""
         index, row = self._row(("stack", address, mapping, file), self._dictionary.stack_table)
         if row is not None:
             location = len(self._dictionary.location_table)
@@ -240,7 +245,7 @@ class _Tables:
         return index
 
     def link(self, trace_id: int, span_id: int) -> int:
-        """Its index in link_table, 0 for no span."""
+        """The index of a span in link_table, 0 for no span."""
         if not span_id:
             return 0
         index, row = self._row(("link", trace_id, span_id), self._dictionary.link_table)
@@ -249,7 +254,7 @@ class _Tables:
         return index
 
     def sample(self, sample: Any, key: Key, count: int) -> None:
-        """Fills a sample."""
+        """Fills a sample message."""
         pc, pc_mapping, pc_file, file, kind, major, trace_id, span_id = key
         sample.stack_index = self.stack(pc, pc_mapping, pc_file)
         sample.values.append(count)
