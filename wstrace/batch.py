@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wstrace.schema import Column, Schema
+from wstrace.schema import DTYPES, Column, Schema
 from wstrace.text import well_formed
 
 if TYPE_CHECKING:  # A Batch only calls methods of its arrays, so `--help` need not import numpy.
@@ -278,6 +278,17 @@ class Batch:
             snapshot=self.snapshot,
             rows=rows,
         )
+
+
+def checked(batch: Any) -> Batch:
+    """Returns the result of a source or an enricher; raises TypeError unless it is a Batch with the schema's types."""
+    if not isinstance(batch, Batch):
+        raise TypeError(f"it gave {type(batch).__name__}, not a Batch")
+    for column in batch.schema.columns:
+        if column.name in batch and batch[column.name].dtype != DTYPES[column.type]:
+            found = batch[column.name].dtype
+            raise TypeError(f"its column {column.name} of {batch.schema.name} is {found}, not {column.type}")
+    return batch
 
 
 def _count(rows: NDArray[Any] | slice, n: int) -> int:

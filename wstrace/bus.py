@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, checked
 from wstrace.errors import Unavailable
-from wstrace.guard import checked, counts, named, pass_interrupt, quietly, why
+from wstrace.guard import counts, named, pass_interrupt, quietly, why
 from wstrace.interfaces import Context, Enricher, Exporter
 from wstrace.ledger import Ledger
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from wstrace.errors import UsageError
-from wstrace.options import Spec, nearest, options_of
+from wstrace.options import Spec, options_of
+from wstrace.text import nearest
 
 #: The command line's own options: keys at the top of a configuration, and WSTRACE_<KEY> variables.
 TOP = ("sources", "exporters", "output", "duration", "children", "fail_on_loss", "require", "quiet", "user")

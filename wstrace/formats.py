@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING
 
+from wstrace.declarations import Format
 from wstrace.errors import OutputError, UsageError, WstraceError
-from wstrace.interfaces import Format
-from wstrace.options import nearest
 from wstrace.output_file import whole_file
 from wstrace.plugins import Plugins, default_plugins, load
+from wstrace.text import nearest
 
 if TYPE_CHECKING:
     from wstrace.trace import Trace

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from wstrace.batch import Batch
 from wstrace.errors import PluginError, WstraceError
-from wstrace.schema import DTYPES
 
 _T = TypeVar("_T")
 
@@ -49,17 +47,6 @@ def named(who: str) -> Iterator[None]:
             error.args = (f"interrupted in {who}",)
         pass_interrupt(error)
         raise PluginError(f"{who} failed: {why(error)}", "WSTRACE_DEBUG=1 shows where") from error
-
-
-def checked(batch: Any) -> Batch:
-    """Returns the result of a source or an enricher; raises TypeError unless it is a Batch with the schema's types."""
-    if not isinstance(batch, Batch):
-        raise TypeError(f"it gave {type(batch).__name__}, not a Batch")
-    for column in batch.schema.columns:
-        if column.name in batch and batch[column.name].dtype != DTYPES[column.type]:
-            found = batch[column.name].dtype
-            raise TypeError(f"its column {column.name} of {batch.schema.name} is {found}, not {column.type}")
-    return batch
 
 
 def quietly(call: Callable[[], _T], otherwise: _T) -> _T:

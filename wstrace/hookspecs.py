@@ -7,11 +7,15 @@ ever passes through pluggy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pluggy
 
-from wstrace.interfaces import Command, Enricher, Exporter, Format, Platform, Resolver, Source
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wstrace.declarations import Command, Format
+    from wstrace.interfaces import Enricher, Exporter, Platform, Resolver, Source
 
 hookspec = pluggy.HookspecMarker("wstrace")
 hookimpl = pluggy.HookimplMarker("wstrace")

@@ -7,35 +7,34 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 import wstrace.hookspecs
+from wstrace.declarations import Command, Format
+from wstrace.entry_points import EntryPoint, entry_points
 from wstrace.errors import Unavailable, UsageError
 from wstrace.guard import pass_interrupt, why
-from wstrace.interfaces import Command, Enricher, Exporter, Format, Platform, Resolver, Source
-from wstrace.options import nearest
+from wstrace.hook_checks import CHECKS, suffixes_of
+from wstrace.text import nearest
 
-log = logging.getLogger("wstrace")
+if TYPE_CHECKING:  # not imported for `--help`, which asks for no class
+    from wstrace.interfaces import Enricher, Exporter, Platform, Resolver, Source
 
 GROUP = BUILT_IN = "wstrace"
 #: The entry point of wstrace_os, the built-in plugin with a platform; loading all plugins takes 40 ms.
 _PLATFORM = "os"
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: What failed and what to do, for a checkout whose plugins are not installed for this Python.
 NOT_INSTALLED = (
-    f"wstrace's own plugins are not found: {Path(__file__).parent.parent} is not installed for {sys.executable}",
-    f"run: {sys.executable} -m pip install -e {Path(__file__).parent.parent}",
+    f"wstrace's own plugins are not found: {_ROOT} is not installed for {sys.executable}",
+    f"run: {sys.executable} -m pip install -e {_ROOT}",
 )
-#: Earlier name of a method -> its present name.
-RENAMED = {"abandon": "after_fork_in_child"}
 #: Hook of an earlier version -> what a plugin does instead.
 GONE = {
     "wstrace_api": "wstrace's own names are fixed: offer yours in your own package, and leave the hook out",
@@ -78,7 +77,7 @@ class Plugins:
         self._trace = trace
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(wstrace.hookspecs)
-        self.found = [self._load(entry, *about) for entry, about in _entry_points()]
+        self.found = [self._load(entry) for entry in _entry_points()]
 
     @classmethod
     def from_environment(
@@ -93,13 +92,13 @@ class Plugins:
             trace=environ.get("WSTRACE_TRACE_PLUGINS") == "1",
         )
 
-    def _load(self, entry: metadata.EntryPoint, distribution: str, version: str) -> Plugin:
-        plugin = Plugin(entry.name, distribution, version)
+    def _load(self, entry: EntryPoint) -> Plugin:
+        plugin = Plugin(entry.name, entry.distribution, entry.version)
         if entry.name in self._disabled:
             plugin.state = "disabled"
         elif self._allowed is not None and entry.name not in self._allowed:
             plugin.state = "not allowed"
-        elif not self._third_party and distribution != BUILT_IN:
+        elif not self._third_party and entry.distribution != BUILT_IN:
             plugin.state = "disabled"
         if plugin.state == "loaded":
             try:
@@ -134,7 +133,7 @@ class Plugins:
             plugin = implementation.plugin_name
             try:
                 result = implementation.function(*(arguments[name] for name in implementation.argnames))
-                result = _CHECKS[hook](result) if hook in _CHECKS and result is not None else result
+                result = CHECKS[hook](result) if hook in CHECKS and result is not None else result
             except Unavailable as absent:
                 self._fail(plugin, str(absent), state="unavailable")
                 result = None
@@ -186,6 +185,9 @@ class Plugins:
                 made[name] = cls()
             except BaseException as error:
                 pass_interrupt(error)
+                import logging  # The import takes 3 ms, and nearly no start needs it.
+
+                log = logging.getLogger("wstrace")
                 log.error("resolver %s is left out: %s", name, why(error))  # noqa: TRY400  one line is enough
         return made
 
@@ -267,71 +269,6 @@ class Plugins:
         raise UsageError(f"there is no {role} {name!r}", nearest(name, known))
 
 
-def current(cls: type) -> None:
-    """Raises UsageError for a class that still uses a method's earlier name, which would never be called."""
-    for old, new in RENAMED.items():
-        if issubclass(cls, Source | Exporter) and hasattr(cls, old):
-            raise UsageError(f"{cls.__name__}.{old}() is called {new}() now", "rename the method in the plugin")
-
-
-def _classes_of(base: type) -> Callable[[Any], Any]:
-    """Returns a check of a hook's result: every item is a subclass of base that has a name."""
-
-    def check(given: Any) -> Any:
-        classes = list(given)
-        for cls in classes:
-            if not (isinstance(cls, type) and issubclass(cls, base) and isinstance(getattr(cls, "name", None), str)):
-                raise TypeError(f"it gave {cls!r}, which is no {base.__name__} class with a name")
-            current(cls)
-        return classes
-
-    return check
-
-
-def _commands(given: Any) -> Any:
-    commands = list(given)
-    for one in commands:
-        if not isinstance(one, Command) or not all(isinstance(part, str) for part in (one.word, one.help, one.target)):
-            raise TypeError(f"it gave {one!r}, which is no Command of three texts")
-    return commands
-
-
-def _stages(given: Any) -> Any:
-    for stage, about in given.items():
-        loss, words = about
-        if not (isinstance(stage, str) and isinstance(loss, bool) and isinstance(words, str)):
-            raise TypeError(f"it gave {stage!r}: {about!r}, which is no stage with (is it loss?, words)")
-    return given
-
-
-def _variables(given: Any) -> Any:
-    for name, text in given.items():
-        if not (isinstance(name, str) and isinstance(text, str)):
-            raise TypeError(f"it gave {name!r}: {text!r}, which are not two texts")
-        if not name or "=" in name or b"\0" in os.fsencode(name + text):
-            raise ValueError(f"it gave {name!r}: {text!r}, which no environment takes")
-    return given
-
-
-def _platform(given: Any) -> Any:
-    if not isinstance(given, Platform):
-        raise TypeError(f"it gave {given!r}, which is no Platform")
-    return given
-
-
-#: hook -> the check of its result, which raises when a plugin returned something else
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "wstrace_sources": _classes_of(Source),
-    "wstrace_enrichers": _classes_of(Enricher),
-    "wstrace_resolvers": _classes_of(Resolver),
-    "wstrace_exporters": _classes_of(Exporter),
-    "wstrace_commands": _commands,
-    "wstrace_stages": _stages,
-    "wstrace_target_environment": _variables,
-    "wstrace_platform": _platform,
-}
-
-
 def load(target: str) -> Any:
     """The object that "module:attribute" names."""
     module, _, attribute = target.partition(":")
@@ -354,45 +291,11 @@ def own_platform() -> Platform | None:
         return None
 
 
-def suffixes_of(
-    plugin: str, formats: Iterable[object], taken: Mapping[str, tuple[str, Format]]
-) -> dict[str, tuple[str, Format]]:
-    """suffix -> (plugin, Format) for the formats that a plugin's hook returned. Raises ValueError for unusable ones."""
-    found: dict[str, tuple[str, Format]] = {}
-    for given in formats:
-        if (
-            not isinstance(given, Format)
-            or given.takes not in ("rows", "trace")
-            or not isinstance(given.suffixes, tuple)
-        ):
-            raise ValueError(f"{given!r} is no Format with suffixes=('.one', ...) and takes='rows' or 'trace'")
-        if not isinstance(given.write, str) or [*map(bool, given.write.split(":"))] != [True, True]:
-            raise ValueError(f"the format {given.name!r}: write={given.write!r} is not 'module:function'")
-        for suffix in given.suffixes:
-            if not isinstance(suffix, str) or not suffix.startswith(".") or suffix != suffix.lower() or len(suffix) < 2:
-                raise ValueError(f"the format {given.name!r}: {suffix!r} is no suffix such as '.csv'")
-            if suffix in taken:
-                other, theirs = taken[suffix]
-                raise ValueError(f"{suffix} is the format {theirs.name!r} of the plugin {other!r} already")
-            if suffix in found:
-                raise ValueError(f"{suffix} is named twice, the second time by the format {given.name!r}")
-            found[suffix] = (plugin, given)
-    return found
-
-
-def _entry_points() -> list[tuple[metadata.EntryPoint, tuple[str, str]]]:
-    """Entry points with (distribution, version), built-in ones first, then by name; the first of equal names wins."""
-    told: dict[int, tuple[str, str]] = {}
-
-    def about(entry: metadata.EntryPoint) -> tuple[str, str]:
-        dist = entry.dist
-        if id(dist) not in told:  # importlib parses all of METADATA for each name and each version
-            told[id(dist)] = (dist.name, dist.version) if dist is not None else ("", "")
-        return told[id(dist)]
-
-    entries: dict[str, tuple[metadata.EntryPoint, tuple[str, str]]] = {}
-    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda e: (about(e)[0] != BUILT_IN, e.name)):
-        entries.setdefault(entry.name, (entry, about(entry)))
+def _entry_points() -> list[EntryPoint]:
+    """The plugins' entry points: built-in ones first, then by name; of two with one name, the first counts."""
+    entries: dict[str, EntryPoint] = {}
+    for entry in sorted(entry_points(GROUP), key=lambda e: (e.distribution != BUILT_IN, e.name)):
+        entries.setdefault(entry.name, entry)
     return list(entries.values())
 
 

@@ -13,15 +13,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wstrace import bus
+from wstrace.batch import checked
 from wstrace.bus import Bus, ExporterQueue
 from wstrace.clock import now_ns
 from wstrace.config import Config
 from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError
-from wstrace.guard import checked, counts, named, quietly, why
+from wstrace.guard import counts, named, quietly, why
+from wstrace.hook_checks import current
 from wstrace.interfaces import Context, Enricher, Exporter, Source, Target
 from wstrace.ledger import Ledger
 from wstrace.options import Spec, build, parse_spec
-from wstrace.plugins import Plugins, current, default_plugins
+from wstrace.plugins import Plugins, default_plugins
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -108,6 +109,14 @@ def base_name(path: str) -> str:
     separators = "/" if path.startswith("/") else "\\/"
     cut = max(path.rfind(separator) for separator in separators)
     return path[cut + 1 :] or path
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'X'?`, or "" when nothing is near."""
+    import difflib  # The import takes 1 ms of every start.
+
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
 
 
 def size(n_bytes: float) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from wstrace.declarations import Command
 from wstrace.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from wstrace.interfaces import Command, Exporter
+    from wstrace.interfaces import Exporter
 
 
 @hookimpl
@@ -22,7 +23,5 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
     """Returns the command `report`."""
-    from wstrace.interfaces import Command
-
     return [Command("report", "Show who brought which pages, from a trace file.",
                     "wstrace_console.commands.report:report", "Inspect")]  # fmt: skip

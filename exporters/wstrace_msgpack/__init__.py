@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from wstrace.declarations import Command
 from wstrace.hookspecs import hookimpl
-from wstrace.interfaces import Command, Exporter, Source
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Exporter, Source
 
 
 @hookimpl

@@ -13,9 +13,12 @@ Its parts, each of which imports only those before it (tests/test_architecture.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from wstrace.hookspecs import hookimpl
-from wstrace.interfaces import Exporter
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Exporter
 
 
 @hookimpl

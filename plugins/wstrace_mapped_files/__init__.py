@@ -12,9 +12,12 @@ A backend (`linux`, `windows`) has
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wstrace.hookspecs import hookimpl
-from wstrace.interfaces import Enricher
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Enricher
 
 
 @hookimpl

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from wstrace.errors import Unavailable
 from wstrace.hookspecs import hookimpl
-from wstrace.interfaces import Platform
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Platform
 
 _SYSTEMS = {"linux": "linux", "win32": "windows"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wstrace.errors import UsageError
-from wstrace.options import nearest
+from wstrace.text import nearest
 
 _ALONE = ("auto", "none")
 _JOINED = ("python", "native", "lines")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wstrace.hookspecs import hookimpl
-from wstrace.interfaces import Resolver
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Resolver
 
 
 @hookimpl

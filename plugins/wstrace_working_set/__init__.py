@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from wstrace.declarations import Command
 from wstrace.hookspecs import hookimpl
-from wstrace.interfaces import Command, Source
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Source
 
 
 @hookimpl

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wstrace.hookspecs import hookimpl
-from wstrace.interfaces import Source
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Source
 
 
 @hookimpl

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from evil_plugin import evil, misbehave
 
+import wstrace.hook_checks
 import wstrace.hookspecs
 import wstrace.plugins
 from wstrace.batch import Batch
@@ -160,8 +160,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def find(load: Any) -> Plugins:
         own = wstrace.plugins._entry_points()
-        entry = SimpleNamespace(name="evil", load=load)
-        monkeypatch.setattr(wstrace.plugins, "_entry_points", lambda: [*own, (entry, ("evil", "1.0"))])
+        entry = SimpleNamespace(name="evil", distribution="evil", version="1.0", load=load)
+        monkeypatch.setattr(wstrace.plugins, "_entry_points", lambda: [*own, entry])
         default_plugins.cache_clear()
         return default_plugins()
 
@@ -195,7 +195,7 @@ def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(
         getattr(plugins, role, None)
     plugins.target_environment([])
     assert plugins.platform.name in ("linux", "windows")
-    if hook != "wstrace_platform" and hook in wstrace.plugins._CHECKS:
+    if hook != "wstrace_platform" and hook in wstrace.hook_checks.CHECKS:
         assert state(plugins)[0] == "failed", state(plugins)
         assert state(plugins)[1].startswith(hook)
 
@@ -236,7 +236,7 @@ def test_a_command_that_cannot_be_imported_is_named(found: Any, capsys: pytest.C
 def test_a_checkout_that_is_not_installed_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(metadata, "entry_points", lambda group: ())
+    monkeypatch.setattr(wstrace.plugins, "entry_points", lambda group: [])
     default_plugins.cache_clear()
     try:
         for words in (["report", "x.wst"], ["run", "--", "true"], ["attach", "1", "-s", "page_faults"]):

@@ -8,7 +8,6 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,12 @@ from msgpack_scripted import recorded
 from plugin_entries import Entry, module
 
 import wstrace.formats
+import wstrace.plugins
 from wstrace import cli
+from wstrace.declarations import Format
+from wstrace.entry_points import entry_points
 from wstrace.errors import OutputError, UsageError
 from wstrace.formats import save
-from wstrace.interfaces import Format
 from wstrace.plugins import Plugins, default_plugins
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
@@ -42,11 +43,11 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 @pytest.fixture
 def plugins_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plugins]:
     """Our plugins, and one beside them that has these formats, for all that asks for plugins."""
-    own = list(metadata.entry_points(group="wstrace"))
+    own = entry_points("wstrace")
 
     def installed(*formats: object) -> Plugins:
         entry = Entry("their_plugin", module(wstrace_formats=lambda: list(formats)))
-        monkeypatch.setattr(metadata, "entry_points", lambda group: [*own, entry])
+        monkeypatch.setattr(wstrace.plugins, "entry_points", lambda group: [*own, entry])
         default_plugins.cache_clear()
         return default_plugins()
 

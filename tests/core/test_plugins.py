@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 import pytest
 from plugin_entries import Entry, module
 
@@ -26,7 +24,7 @@ GOOD = Entry(
 
 
 def plugins(monkeypatch, *entries, **kwargs) -> Plugins:
-    monkeypatch.setattr(metadata, "entry_points", lambda group: list(entries))
+    monkeypatch.setattr(wstrace.plugins, "entry_points", lambda group: list(entries))
     return Plugins(**kwargs)
 
 
@@ -59,26 +57,6 @@ def test_two_plugins_with_one_name_of_a_class(monkeypatch):
     assert "taken" in next(p.error for p in found.found if p.name == "late")
 
 
-def test_a_distribution_is_asked_once_for_its_name(monkeypatch):
-    """importlib parses all of METADATA for each answer: of nine plugins that was 6 ms of every start."""
-
-    class Distribution:
-        version, asked = "1.0", 0
-
-        @property
-        def name(self):
-            Distribution.asked += 1
-            return "outside"
-
-    one = Distribution()
-    entries = [Entry(f"plugin{n}", module()) for n in range(5)]
-    for entry in entries:
-        entry.dist = one
-    found = plugins(monkeypatch, *entries)
-    assert [(p.distribution, p.version) for p in found.found] == [("outside", "1.0")] * 5
-    assert Distribution.asked == 1
-
-
 def test_switching_off_by_plugin_or_class_name(monkeypatch):
     other = Entry("other", module(wstrace_sources=lambda: []))
     assert states(plugins(monkeypatch, GOOD, other, disabled=["good"])) == {"good": "disabled", "other": "loaded"}
@@ -88,14 +66,14 @@ def test_switching_off_by_plugin_or_class_name(monkeypatch):
 
 
 def test_the_environment_switches_too(monkeypatch):
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [GOOD])
+    monkeypatch.setattr(wstrace.plugins, "entry_points", lambda group: [GOOD])
     environ = {"WSTRACE_DISABLE_PLUGINS": "good, x"}
     assert states(Plugins.from_environment(environ=environ)) == {"good": "disabled"}
     assert states(Plugins.from_environment(environ={"WSTRACE_LOAD_PLUGINS": ""})) == {"good": "not allowed"}
 
 
 def test_every_hook_call_can_be_seen(monkeypatch, capsys):
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [GOOD])
+    monkeypatch.setattr(wstrace.plugins, "entry_points", lambda group: [GOOD])
     Plugins.from_environment(environ={"WSTRACE_TRACE_PLUGINS": "1"}).sources  # noqa: B018
     assert "hook wstrace_sources of good" in capsys.readouterr().err
 

@@ -8,11 +8,11 @@ from wstrace.hookspecs import hookimpl
 
 
 class Entry:
-    """An entry point as importlib.metadata gives it."""
+    """An entry point as wstrace.entry_points gives it."""
 
     def __init__(self, name, module, dist="outside"):
         self.name, self.value, self._module = name, name, module
-        self.dist = types.SimpleNamespace(name=dist, version="1.0")
+        self.distribution, self.version = dist, "1.0"
 
     def load(self):
         if isinstance(self._module, Exception):

@@ -14,9 +14,8 @@ from wstrace.analysis.symbols import UNKNOWN
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
-from wstrace.options import nearest
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
-from wstrace.text import base_name
+from wstrace.text import base_name, nearest
 
 _NS = 1_000_000_000
 #: Labels that tables show in place of a file. They are not globs, though they look like character classes.

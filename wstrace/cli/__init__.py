@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import click
 
+from wstrace.declarations import Command
 from wstrace.errors import OutputError, UsageError, WstraceError
 from wstrace.guard import named
-from wstrace.interfaces import Command
-from wstrace.options import nearest
+from wstrace.text import nearest
 
 #: Exit codes of an internal error and of Ctrl-C; those of errors stand on the classes in wstrace.errors.
 INTERNAL, INTERRUPTED = 125, 130

@@ -10,10 +10,10 @@ import click
 
 from wstrace.cli.common import Duration
 from wstrace.cli.tracing import warn
+from wstrace.declarations import Format
 from wstrace.errors import UsageError
 from wstrace.formats import ROWS, format_of, save
 from wstrace.guard import pass_interrupt, quietly, why
-from wstrace.interfaces import Format
 from wstrace.options import Option, converted, keyword_options
 from wstrace.plugins import default_plugins, load
 from wstrace.terminal.progress import progress_bar

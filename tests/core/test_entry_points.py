@@ -1,0 +1,136 @@
+"""Entry points: read as importlib.metadata reads them, from folders that look like those that installers make."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
+import pytest
+
+import wstrace.entry_points
+from wstrace.entry_points import EntryPoint, entry_points
+
+POINTS = """
+[console_scripts]
+other = no:no
+
+[group]
+# a comment
+first = one
+second=one.two:three.four
+ third  =  one : two [extra]
+
+[groups]
+stranger = one
+"""
+
+
+def install(folder: Path, name: str, about: str = "", points: str = "", told: str | None = None) -> None:
+    made = folder / (about or f"{name}-1.0.dist-info")
+    made.mkdir(parents=True)
+    head = "PKG-INFO" if made.suffix == ".egg-info" else "METADATA"
+    text = told or f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n\nName: not this one\n"
+    (made / head).write_text(text)
+    if points:
+        (made / "entry_points.txt").write_text(points)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """sys.path: two folders, the first of which hides what is in the second; one that is no folder; one that is not."""
+    folders = [tmp_path / "first", tmp_path / "second", tmp_path / "absent"]
+    for folder in folders[:2]:
+        folder.mkdir()
+    monkeypatch.setattr(sys, "path", [str(folder) for folder in folders])
+    return sys.path
+
+
+def told_by_the_library() -> set[tuple[str, ...]]:
+    return {(e.name, e.value, e.dist.name, e.dist.version) for e in metadata.entry_points(group="group")}
+
+
+def test_every_layout_is_read_as_the_library_reads_it(path):
+    first, second = Path(path[0]), Path(path[1])
+    install(first, "Wheel_Made", points=POINTS)
+    install(first, "develop", "develop.egg-info", "[group]\nold = develop\n")
+    install(first, "egg", "egg-2.0-py3.11.egg-info", "[group]\negg = egg\n", "Name: egg\nVersion: 2.0\n")
+    install(first, "folded", points="[group]\nfolded = x\n",
+            told="Metadata-Version: 2.1\nVersion: 1.0\nLicense: one\n        two: three\nName: folded\n")  # fmt: skip
+    install(first, "hides")
+    install(second, "hides", "hides-0.9.dist-info", "[group]\nhidden = x\n")
+    install(first, "dash_ed", points="[group]\nkept = x\n")
+    install(second, "dash-ed", "dash.ed-1.0.dist-info", "[group]\nhidden = x\n")
+    install(second, "without_points")
+    (second / "a_file-1.0.egg-info").write_text("Name: a_file\n")
+    found = entry_points("group")
+    assert {tuple(entry) for entry in found} == told_by_the_library()
+    assert {entry.name for entry in found} == {"first", "second", "third", "old", "egg", "folded", "kept"}
+
+
+def test_what_a_value_names_is_loaded():
+    assert EntryPoint("x", "os.path", "", "").load() is metadata.EntryPoint("x", "os.path", "g").load()
+    for value in ("os:path.join", "os : path.join", "os:path.join [extra, more]"):
+        assert EntryPoint("x", value, "", "").load() is metadata.EntryPoint("x", value, "g").load()
+    with pytest.raises(AttributeError):
+        EntryPoint("x", "os:absent", "", "").load()
+    with pytest.raises(ImportError):
+        EntryPoint("x", "no_such_module_anywhere", "", "").load()
+
+
+def test_a_zip_file_on_the_path_has_distributions_too(path, tmp_path):
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as made:
+        made.writestr("zipped-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: zipped\nVersion: 1.0\n")
+        made.writestr("zipped-1.0.dist-info/entry_points.txt", "[group]\nzipped = zipped\n")
+    path.append(str(tmp_path / "app.zip"))
+    install(Path(path[0]), "plain", points="[group]\nplain = plain\n")
+    assert set(entry_points("group")) == {("zipped", "zipped", "zipped", "1.0"), ("plain", "plain", "plain", "1.0")}
+
+
+def test_a_finder_with_distributions_of_its_own_is_asked(path, monkeypatch):
+    class Own(metadata.Distribution):
+        def read_text(self, filename):
+            return {"METADATA": "Name: own\nVersion: 3\n", "entry_points.txt": "[group]\nown = own\n"}.get(filename)
+
+        def locate_file(self, path):
+            return path
+
+    class Finder(MetaPathFinder):
+        def find_distributions(self, context=None):
+            return [Own()]
+
+        def find_spec(self, *_):
+            return None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
+    assert entry_points("group") == [("own", "own", "own", "3")]
+
+
+def test_a_distribution_without_these_entry_points_is_not_read(path, monkeypatch):
+    """importlib parses all of METADATA for each answer: of nine plugins that was 6 ms of every start."""
+    install(Path(path[0]), "many", points="[group]\n" + "".join(f"p{n} = p{n}\n" for n in range(5)))
+    install(Path(path[0]), "none", points="[other]\nx = x\n")
+    read, asked = wstrace.entry_points._headers, []
+    monkeypatch.setattr(wstrace.entry_points, "_headers", lambda about: asked.append(about) or read(about))
+    assert [entry[2:] for entry in entry_points("group")] == [("many", "1.0")] * 5
+    assert [Path(about).name for about in asked] == ["many-1.0.dist-info"]
+
+
+def test_files_that_are_no_text_cost_only_their_own_plugin(path):
+    install(Path(path[0]), "good", points="[group]\ngood = good\n")
+    install(Path(path[0]), "bad", points="[group]\n")
+    (Path(path[0]) / "bad-1.0.dist-info" / "entry_points.txt").write_bytes(b"\xff\xfe[group]\nbad = \xff\n")
+    assert entry_points("group") == [("good", "good", "good", "1.0")]
+
+
+def test_a_start_imports_nothing_for_them_and_no_class_of_a_session():
+    code = (
+        "import sys\nfrom wstrace.cli import main\nassert main(['--help']) == 0\n"
+        "heavy = {'importlib.metadata', 'email', 'zipfile', 'pathlib', 'logging', 'wstrace.interfaces'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
