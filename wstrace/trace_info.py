@@ -78,6 +78,7 @@ class TraceInfo:
         started_ns, ended_ns: when the trace began and ended, on the records' clock; 0 = not known.
         page_size: bytes in a page on the machine where it was recorded; 0 = not known.
         host: for a recorded trace: system, release, machine and name; {} = this machine.
+        hosts: for a trace merged from several hosts or boots: their names; () = it is of one.
         boot_id: for a recorded trace: the boot whose clock its records have; "" = this boot's, or not known.
         created_ns: for a recorded trace: the wall time at which it began, in ns.
         saved: the file that holds the whole trace, once it is written; "-" = it went to standard output.
@@ -100,6 +101,7 @@ class TraceInfo:
     ended_ns: int = 0
     page_size: int = 0
     host: Mapping[str, object] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
     boot_id: str = ""
     created_ns: int = 0
     saved: str = ""

@@ -97,6 +97,11 @@ class OtelExporter(Exporter):
         from wstrace_otel.export.lifecycle import Lifecycle
         from wstrace_otel.transport.providers import GlobalProviders
 
+        if len(hosts := context.info.hosts) > 1:
+            raise OutputError(
+                f"otel cannot tell equal pids of several hosts apart, and this trace is of {', '.join(hosts)}",
+                "replay the trace of each host by itself",
+            )
         self._context = context
         self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
         self._clock = context.info.clock

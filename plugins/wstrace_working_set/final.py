@@ -36,6 +36,7 @@ class FinalSnapshotSource(Source):
     name: ClassVar[str] = "final_snapshot"
     streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
     default: ClassVar[bool] = True
+    needs_target: ClassVar[bool] = True
 
     def __init__(self, *, longest: float = 600.0) -> None:
         self._longest = longest

@@ -20,6 +20,8 @@ from wstrace_os.snapshots import address_space, parts
 if TYPE_CHECKING:
     from wstrace_write_watch.backend import Watch
 
+_TO_ATTACH = "to attach: call wstrace.agent() in that process, then: wstrace attach PID -s write_watch"
+
 
 class WriteWatchSource(Source):
     """Runs of pages written since the last read, of the calling process or of one that allows it.
@@ -52,10 +54,13 @@ class WriteWatchSource(Source):
 
     @classmethod
     def probe(cls) -> Level:
-        """full, or none with the reason."""
+        """full, with what a watch of another process needs; or none with the reason."""
         from wstrace_write_watch.backend import backend
 
-        return backend().probe()
+        level = backend().probe()
+        if level.name != "full":
+            return level
+        return Level("full", "of the process itself; another one is watched through its agent", _TO_ATTACH)
 
     def start(self, context: Context) -> None:
         """Proves that writes are seen, and starts the watch."""

@@ -278,9 +278,10 @@ def test_a_source_that_wants_a_target_is_not_silently_idle():
     Session(sources=[Wanting()], targets=[ScriptedTarget()], enrichers=[], record=False)
 
 
-def test_page_faults_without_a_process_is_refused():
-    with pytest.raises(UsageError, match="page_faults has no process to trace"):
-        Session(sources=["page_faults"])
+@pytest.mark.parametrize("source", ["page_faults", "final_snapshot"])
+def test_a_source_of_processes_without_one_is_refused(source):
+    with pytest.raises(UsageError, match=f"{source} has no process to trace"):
+        Session(sources=[source])
 
 
 def test_a_lone_spec_is_one(tmp_path):

@@ -360,3 +360,27 @@ def test_standard_input_is_bounded_and_no_terminal(trace, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(TraceFileError, match=r"pipe one into it: wstrace run -o -"):
         StandardInput()
+
+
+@pytest.mark.parametrize("words", [["report"], ["info"], ["replay"], ["query"]])
+def test_traces_of_several_hosts_are_merged_before_they_are_read_together(tmp_path, monkeypatch, words):
+    a = snapshots_of(tmp_path / "a.wst", "a", 10, monkeypatch)
+    b = snapshots_of(tmp_path / "b.wst", "b", 20, monkeypatch)
+    code, _, said = wstrace(*words, a, b, *["select 1"] * (words == ["query"]))
+    assert code in (123, 125), said
+    if words != ["query"]:  # which takes one file
+        assert f"{a} and {b} come from different boots: their clocks differ, and equal pids are different" in said
+        assert "; wstrace merge " in said
+    assert wstrace("merge", a, b, "-o", tmp_path / "ab.wst")[0] == 0
+    assert wstrace(words[0], tmp_path / "ab.wst", *["select 1"] * (words == ["query"]))[0] == 0
+
+
+def test_otel_refuses_the_processes_of_several_hosts(tmp_path, monkeypatch):
+    paths = [snapshots_of(tmp_path / f"{host}.wst", host, 10, monkeypatch) for host in "ab"]
+    assert wstrace("merge", *paths, "-o", tmp_path / "ab.wst")[0] == 0
+    code, _, said = wstrace("replay", tmp_path / "ab.wst", "-e", "otel")
+    assert code == 123
+    assert said.splitlines() == [
+        "wstrace: otel cannot tell equal pids of several hosts apart, and this trace is of a, b;"
+        " replay the trace of each host by itself"
+    ]

@@ -6,6 +6,7 @@ import errno
 import os
 
 import pytest
+from command_line import wstrace
 from msgpack_scripted import everything, started
 
 from wstrace.errors import OutputError
@@ -175,3 +176,19 @@ def test_a_file_of_a_tracer_that_failed_is_incomplete(tmp_path):
     with open_trace(str(tmp_path / "x.wst")) as trace:
         assert (trace.state, trace.missing) == ("incomplete", 229_433)
         assert trace.info.incomplete == "the file lacks 229,433 records"
+
+
+def test_info_says_where_the_missing_records_were_lost(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    everything(exporter, context, 5000)
+    for stage, n, who in (("lost_tracer", 70, "minor"), ("file_lost_records", 30, "page_fault"),
+                          ("failed_lane", 9, "msgpack")):  # fmt: skip
+        context.ledger.set(stage, n, who)
+    with pytest.raises(OutputError):
+        exporter.close()
+    told = wstrace("info", tmp_path / "x.wst").stdout.splitlines()
+    assert told[1:4] == [
+        "  records that did not reach it: 9",
+        "  records that the tracer failed on: 70",
+        "  records that could not be read in the file that it was made of: 30",
+    ]

@@ -8,7 +8,7 @@ from msgpack_scripted import started
 
 from wstrace import schema
 from wstrace.batch import Batch, Dictionary
-from wstrace.errors import OutputError
+from wstrace.errors import OutputError, TraceFileError
 from wstrace.schema import Column, Schema
 from wstrace.table import Selection
 from wstrace.testing import batch_of
@@ -119,9 +119,10 @@ def test_a_merge_of_two_boots(tmp_path, monkeypatch):
         paths.append(written(tmp_path / f"{prefix}.wst", prefix, 3))
     with open_trace(paths[0]) as a, open_trace(paths[1]) as b:
         copy([a, b], str(tmp_path / "merged.wst"))
-    for path in (paths, str(tmp_path / "merged.wst")):
-        with open_trace(path) as trace:
-            assert visits_of(trace) == 2
+    with open_trace(str(tmp_path / "merged.wst")) as trace:
+        assert visits_of(trace) == 2
+    with pytest.raises(TraceFileError, match="come from different boots"):  # without merge their pids would be mixed
+        open_trace(paths)
 
 
 def test_a_file_that_is_gone_on_with(tmp_path):

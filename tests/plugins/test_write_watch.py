@@ -461,3 +461,20 @@ def test_memory_is_not_freed_under_live_arrays_at_the_interpreters_end(ending):
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
+
+
+def test_a_watch_that_works_here_says_what_another_process_needs():
+    from wstrace_write_watch.source import WriteWatchSource
+
+    level = WriteWatchSource.probe()
+    assert level.name == "full"
+    assert level.why == "of the process itself; another one is watched through its agent"
+    assert level.remedy == "to attach: call wstrace.agent() in that process, then: wstrace attach PID -s write_watch"
+
+
+def test_where_it_does_not_work_the_probe_has_the_systems_reason(monkeypatch):
+    from wstrace_write_watch import backend
+    from wstrace_write_watch.source import WriteWatchSource
+
+    monkeypatch.setattr(backend.backend(), "probe", lambda: Level("none", "why", "remedy"))
+    assert WriteWatchSource.probe() == Level("none", "why", "remedy")

@@ -8,7 +8,7 @@ import click
 
 from wstrace.text import printable
 from wstrace_msgpack.commands.info import unknown_lines
-from wstrace_msgpack.read.discover import files_of, refuse_copies
+from wstrace_msgpack.read.discover import boot_of, files_of, refuse_copies
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.trace import TraceFile
 from wstrace_msgpack.write.copy import copy
@@ -47,6 +47,6 @@ def _by_boot(paths: tuple[str, ...]) -> list[list[str]]:
         for path in files_of(paths):
             parts.append(part := Part(path))
             opened.callback(part.close)
-            groups.setdefault(part.header.boot_id or repr(part.header.host), []).append(path)
+            groups.setdefault(boot_of(part), []).append(path)
         refuse_copies(parts)
     return list(groups.values())

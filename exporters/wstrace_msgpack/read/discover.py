@@ -43,6 +43,28 @@ def refuse_copies(parts: Sequence[Part]) -> None:
         pieces.append(other)
 
 
+def refuse_other_boots(parts: Sequence[Part]) -> None:
+    """Raises TraceFileError when traces of several boots or hosts, whose clocks and pids differ, are read as one.
+
+    The parts of one trace, which each name their predecessor, may be of several boots: it was resumed.
+    """
+    known = [part for part in parts if part.header.boot_id or part.header.host]
+    ids = {part.file_id for part in parts}
+    for other in known[1:]:
+        first = known[0]
+        if boot_of(other) != boot_of(first) and other.header.prev not in ids:
+            raise TraceFileError(
+                f"{first.path} and {other.path} come from different boots: their clocks differ, and equal pids are"
+                " different processes",
+                f"wstrace merge {first.path} {other.path} -o ALL.wst",
+            )
+
+
+def boot_of(part: Part) -> str:
+    """What identifies the boot of the machine that a file comes from, which has one clock."""
+    return part.header.boot_id or repr(part.header.host)
+
+
 def _session(part: Part) -> tuple[str, int, int]:
     """The boot id, creation time and part number, which identify what a part was first written for."""
     return part.header.boot_id, part.header.created_ns, part.header.part

@@ -18,8 +18,8 @@ from wstrace.trace_info import TraceInfo
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import END, EVENTS, LIMITS, SNAPSHOT, VERSION, Limits
 from wstrace_msgpack.read.decoder import Decoder
-from wstrace_msgpack.read.description import combined, is_writers_loss, lacking, trace_info
-from wstrace_msgpack.read.discover import files_of, refuse_copies
+from wstrace_msgpack.read.description import combined, hosts_of, is_writers_loss, lacking, trace_info
+from wstrace_msgpack.read.discover import files_of, refuse_copies, refuse_other_boots
 from wstrace_msgpack.read.id_tables import PartLookups, Whole
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.row_ids import RowIds, same_session, tables_of_part
@@ -92,12 +92,13 @@ class TraceFile(Trace):
         self.parts: list[Part] = []
         try:
             self.parts.extend(Part(path, limits, scan=scan) for path in paths)
+            if not self.parts:
+                raise TraceFileError("no trace file was named")  # noqa: TRY301
             refuse_copies(self.parts)
+            refuse_other_boots(self.parts)
         except BaseException:
             self.close()
             raise
-        if not self.parts:
-            raise TraceFileError("no trace file was named")
         self._whole = Whole(strings)
         self.strings = self._whole.strings
         self._lookups = list(self._part_lookups())
@@ -230,6 +231,7 @@ class TraceFile(Trace):
         )
         missing, cut = (self.missing, ledger.get("file_lost_records")), bool(ledger.get("file_cut"))
         info.incomplete = lacking(state, unread, missing, self.marks, of_cut=cut) or info.incomplete
+        info.hosts = hosts_of(self.marks)
         return info
 
     @property
