@@ -113,6 +113,7 @@ class Mappings:
         self._held = 0
         self._prune_at = PRUNE_ROWS
         self._dead_since: dict[int, float] = {}  # id -> monotonic seconds
+        self._named: set[int] = set()  # ids in rows that every part repeats
         self.new: list[dict[str, NDArray[Any]]] = []
         self.new_rows = 0
 
@@ -132,6 +133,10 @@ class Mappings:
             self.prune()
             self._prune_at = max(PRUNE_ROWS, 2 * self._held)
 
+    def keep(self, ids: NDArray[Any]) -> None:
+        """Keeps the mappings of those ids for good: rows that every part repeats name them."""
+        self._named.update(distinct(ids).tolist())
+
     def take_new(self) -> dict[str, NDArray[Any]] | None:
         """The rows that are not yet in this part, as columns, or None; they count as written from now on."""
         rows, self.new, self.new_rows = self.new, [], 0
@@ -150,7 +155,7 @@ class Mappings:
         rows = concatenate(self._rows)
         ids = rows["id"].tolist()
         now = time.monotonic()
-        self._dead_since = {i: self._dead_since.get(i, now) for i in self._dead(rows)}
+        self._dead_since = {i: self._dead_since.get(i, now) for i in self._dead(rows) - self._named}
         until = now - GRACE_SECONDS
         keep = np.fromiter((self._dead_since.get(i, math.inf) > until for i in ids), bool, len(ids))
         self._rows = [{name: array[keep] for name, array in rows.items()}] if keep.any() else []

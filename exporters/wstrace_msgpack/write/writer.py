@@ -107,6 +107,10 @@ class TraceWriter:
         if name in TABLES and not self._held.setdefault(name, Held()).add(batch):
             self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
             return
+        if name in TABLES:
+            for column in batch.schema.columns:
+                if column.semantic == "map" and column.name in batch:
+                    self._mappings.keep(batch[column.name])
         self._gather(batch)
 
     def _gather(self, batch: Batch) -> None:

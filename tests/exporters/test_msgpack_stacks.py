@@ -1,0 +1,157 @@
+"""Stacks in a trace file: what went in comes out, through parts, merges, cut files and sessions that go on with one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import synthetic_trace as synthetic
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgpack_scripted import started
+from stacks_scripted import Fault, Stacks, stacks_of
+
+from wstrace import Session
+from wstrace.batch import Batch
+from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP
+from wstrace.table import Selection
+from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
+from wstrace_msgpack.read.replay import Replay
+from wstrace_msgpack.read.trace import TraceFile, open_trace
+from wstrace_msgpack.write.copy import copy
+from wstrace_msgpack.write.exporter import MsgpackExporter
+
+PYTHON = st.tuples(
+    st.sampled_from(["f", "C.g", "<module>", "h \udcff"]), st.sampled_from(["/a.py", "b.py"]), st.integers(0, 3)
+)
+NATIVE = st.tuples(st.integers(1, 4), st.sampled_from([0, 4096, (1 << 64) - 1]))
+FAULTS = st.lists(
+    st.tuples(st.lists(PYTHON, max_size=5), st.lists(NATIVE, max_size=5), st.sampled_from([0, 1, (1 << 32) - 1])).map(
+        lambda values: Fault(*values)
+    ),
+    min_size=1,
+    max_size=20,
+)
+SETTINGS = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def write(path, *batches_of_faults, **options) -> list:
+    """A trace in which each list of faults is flushed; gives what was exported."""
+    exporter, context = started(path, force=not options.get("resume"), fsync="none", **options)
+    stacks, given_ = Stacks(context.strings, context.stack_ids), []
+    given_.append(synthetic.mappings(context.strings, 5))
+    exporter.export(given_[0])
+    for faults in batches_of_faults:
+        for batch in stacks.batches(faults):
+            exporter.export(batch)
+            given_.append(batch)
+        exporter.flush(1)
+    exporter.close()
+    return given_
+
+
+def same(path, exported) -> None:
+    with open_trace(path if isinstance(path, list) else str(path)) as trace:
+        read = list(trace.read(Selection()))
+        for column in ("stack", "native_stack"):
+            assert stacks_of(read, column) == stacks_of(exported, column)
+        for column in ("stack_how", "native_how", "weight"):
+            assert columns(read, column) == columns(exported, column)
+        assert trace.damage()["lost_names"] == 0
+
+
+def columns(batches, name: str) -> list[int]:
+    return [value for batch in batches if name in batch for value in batch[name].tolist()]
+
+
+@given(st.lists(FAULTS, min_size=1, max_size=3))
+@SETTINGS
+def test_what_went_in_comes_out(tmp_path, lists):
+    same(tmp_path / "x.wst", write(tmp_path / "x.wst", *lists))
+
+
+@given(FAULTS, FAULTS)
+@SETTINGS
+def test_a_merge_and_a_recovered_file(tmp_path, one, other):
+    exported = write(tmp_path / "a.wst", one), write(tmp_path / "b.wst", other)
+    with open_trace(str(tmp_path / "a.wst")) as a, open_trace(str(tmp_path / "b.wst")) as b:
+        copy([a, b], str(tmp_path / "merged.wst"), force=True)
+        copy([a], str(tmp_path / "again.wst"), force=True)
+    same(tmp_path / "again.wst", exported[0])
+    with open_trace(str(tmp_path / "merged.wst")) as trace:
+        for column in ("stack", "native_stack"):
+            assert sorted(stacks_of(trace.read(Selection()), column)) == sorted(
+                stack for batches in exported for stack in stacks_of(batches, column)
+            )
+
+
+@given(FAULTS, FAULTS)
+@SETTINGS
+def test_a_session_that_goes_on_with_a_file(tmp_path, one, other):
+    exported = write(tmp_path / "x.wst", one), write(tmp_path / "x.wst", other, resume=True)
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert stacks_of(trace.read(Selection())) == [s for batches in exported for s in stacks_of(batches)]
+
+
+def test_each_part_has_the_mappings_of_its_call_sites_though_their_process_ended_long_ago(tmp_path, monkeypatch):
+    monkeypatch.setattr("wstrace_msgpack.write.live_mappings.GRACE_SECONDS", 0.0)
+    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)
+    stacks = Stacks(context.strings, context.stack_ids)
+    exporter.export(synthetic.mappings(context.strings, 3))
+    fault = Fault(python=[("f", "a.py", 1)], native=[(2, 4096), (1, 64)])
+    for round_ in range(4):
+        for batch in stacks.batches([fault]):
+            exporter.export(batch)
+        if round_ == 0:
+            exporter.export(synthetic.processes(context.strings))
+        exporter.flush(1)
+    exporter.close()
+    found = []
+    for path in sorted(tmp_path.glob("x*.wst")):
+        with TraceFile([str(path)]) as trace:
+            read = list(trace.read(Selection()))
+            found += stacks_of(read, "native_stack")
+            known = set(trace.mappings["id"].tolist())
+            assert set(columns([b for b in read if b.schema.name == "call_site"], "mapping")) <= {0, *known}
+            assert trace.damage()["lost_names"] == 0
+    assert len(found) == 4
+    assert {len(stack) for stack in found} == {2}
+
+
+def test_a_replay_gives_them_on(tmp_path):
+    exported = write(tmp_path / "x.wst", [Fault(python=[("f", "a.py", n), ("main", "a.py", 9)]) for n in range(5)])
+    exporter = RecordingExporter()
+    session = Session(sources=[Replay(path=[str(tmp_path / "x.wst")])], exporters=[exporter], enrichers=[]).start()
+    session.wait(5)
+    session.stop()
+    assert stacks_of(exporter.batches) == stacks_of(exported)
+    assert stacks_of(session.trace.read(Selection())) == stacks_of(exported)
+
+
+@pytest.mark.parametrize("name", ["file", "kind"])
+def test_a_column_that_faults_derive_is_stored_of_a_call_site(tmp_path, name):
+    write(tmp_path / "x.wst", [Fault(python=[("f", "a.py", 1)], native=[(1, 4096)])])
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        (alone,) = {tuple(columns([batch], name)) for batch in trace.batches("call_site", [name]) if len(batch) > 0}
+        whole = [value for batch in trace.batches("call_site") for value in batch[name].tolist()]
+        assert list(alone) == whole
+        texts = [trace.strings[value] for value in whole] if name == "file" else whole
+        assert set(texts) == ({"", "a.py"} if name == "file" else {0, 1, 2})
+
+
+@pytest.mark.parametrize("layout", ["wstf", "rows"])
+def test_no_byte_of_a_stack_dump_reaches_a_file(tmp_path, layout):
+    secret, path = int.from_bytes(b"passwor", "little"), tmp_path / "x.wst"
+    dump = {c.name: np.zeros((3, c.width or 64) if c.width != 1 else 3, DTYPES[c.type]) for c in STACK_DUMP.columns}
+    dump["dump"][:] = dump["registers"][:] = dump["pc"][:] = secret
+    source = ScriptedSource(
+        [Batch(STACK_DUMP, dump), batch_of(PAGE_FAULT, time_ns=5, pid=7, tid=7, pc=1, va=2, flags=0)]
+    )
+    exporter = MsgpackExporter(path=str(path), layout=layout)
+    session = Session(sources=[source], exporters=[exporter], enrichers=[], record=False).start()
+    session.wait(5)
+    session.stop()
+    assert session.ledger.get("unconsumed") == 3
+    assert b"passwor" not in path.read_bytes()
+    if layout == "wstf":
+        with open_trace(str(path)) as trace:
+            assert trace.rows == {"page_fault": 1}
