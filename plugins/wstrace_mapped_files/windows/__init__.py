@@ -1,1 +1,1 @@
-"""What `wstrace_mapped_files` needs of Windows; imports on every system, works on this one."""
+"""The Windows backend of `wstrace_mapped_files`. It can be imported on every system, and works on Windows."""

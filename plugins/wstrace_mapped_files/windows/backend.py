@@ -1,4 +1,4 @@
-"""Mapped files on Windows: VirtualQueryEx for what lies where, GetMappedFileNameW for the file behind it."""
+"""Mapped files on Windows: VirtualQueryEx gives the allocations, GetMappedFileNameW the files behind them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory, columns
 from wstrace_os.windows.paths import is_remote, openable
 
-#: a listing asks once for each allocation of the process: some hundred calls of 1 to 2 us
+#: A bound on the time of a listing, which makes one call per allocation: some hundred calls of 1 to 2 us.
 LISTING_NS = 50_000_000
 COMPLETE = True
 _HEADER_BYTES = 4096
 
 
 def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: WindowsApi = winapi) -> Any:
-    """The mappings of a process now, as columns start, end, offset, file, flags; None when it is gone."""
+    """The present mappings of a process, as columns start, end, offset, file, flags; None when it has ended."""
     try:
         handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
     except TargetExited:
@@ -42,10 +42,11 @@ def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: W
 
 
 def build_ids(rows: Sequence[Row], strings: Dictionary, api: WindowsApi = winapi) -> list[str]:
-    """The build-id of each row's image, "" for what is none and for a process that is gone.
+    """The build-id of each row's image; "" for a row that is no image, and when the process has ended.
 
-    Of the process only the page of the headers is read, which its loader has read before: it tells whether the file at
-    that path is still the one that was loaded. Then its PDB's GUID and age name it, else time stamp and size.
+    Only the page of the headers is read from the process, which its loader has read before. It shows whether the file
+    at that path is still the one that was loaded. If so, the id is the GUID and age of its PDB, else its time stamp and
+    size.
     """
     return [_build_id(row, strings[row.file], api) if row.offset == 0 else "" for row in rows]
 
@@ -56,7 +57,7 @@ def _build_id(row: Row, path: str, api: WindowsApi) -> str:
             loaded = image_id.stamp_and_size(partial(_read_memory, api, handle, row.start))
     except (Unavailable, ValueError):
         return ""
-    if is_remote(path):  # a server may let us wait, and learns who we are
+    if is_remote(path):  # opening it could block, and would send our credentials to the server
         return image_id.by_stamp(*loaded)
     try:
         with Path(openable(path)).open("rb") as file:
@@ -89,7 +90,7 @@ def mapped_file(address: int, pid: int | None = None, api: WindowsApi = winapi) 
     r"""The path of the file mapped at an address, with its drive letter or as `\\server\share\file`; None without one.
 
     Raises:
-        TargetExited: the process is gone.
+        TargetExited: the process has ended.
         Unavailable: access is denied.
     """
     pid = os.getpid() if pid is None else pid

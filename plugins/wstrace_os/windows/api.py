@@ -1,8 +1,8 @@
-"""The functions of psapi.dll and kernel32.dll that wstrace calls, under their own names, and errors that name them.
+"""The functions of Windows that wstrace calls, under their own names, and errors that name them.
 
-Pointers are passed as integers (`array.ctypes.data`). psapi.dll is asked for the bare names: it exports them on every
-Windows (kernel32's K32 names came with Windows 7), which Microsoft's pages give as the portable choice.
-`WindowsApi` has their signatures; whatever takes an `api` takes this module, or a stand-in with the same functions.
+Pointers are passed as integers (`array.ctypes.data`). The PSAPI functions are taken from psapi.dll, as Microsoft
+recommends for portability: it exports them on every Windows, while kernel32's K32 names came with Windows 7.
+`WindowsApi` has the signatures; a parameter `api` takes this module, or a stand-in with the same functions.
 Sources: Microsoft Learn, pages of psapi.h, memoryapi.h, processthreadsapi.h, tlhelp32.h; error codes of winerror.h.
 """
 
@@ -14,7 +14,7 @@ from ctypes import c_int32, c_size_t, c_uint32, c_void_p, c_wchar_p
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.foreign import declare
 from wstrace_os.windows.interface import WindowsApi
-from wstrace_os.windows.layouts import POINTER as POINTER  # the width that whoever takes an `api` reads
+from wstrace_os.windows.layouts import POINTER as POINTER  # re-exported as api.POINTER
 
 # -- rights, PROCESS_* of winnt.h ---------------------------------------------------------------------------------
 PROCESS_TERMINATE = 0x0001
@@ -26,11 +26,12 @@ PROCESS_SUSPEND_RESUME = 0x0800
 PROCESS_QUERY_LIMITED_INFORMATION = 0x1000
 SYNCHRONIZE = 0x0010_0000
 
-#: a snapshot, and names of mapped files
+#: The rights for a snapshot and for the names of mapped files.
 QUERY_RIGHTS = PROCESS_QUERY_INFORMATION | PROCESS_VM_READ
-#: the watch: the page of InitializeProcessForWsWatch leaves SET_INFORMATION out; the kernel asks for it (observed)
+#: The rights for the watch. Microsoft's page of InitializeProcessForWsWatch omits SET_INFORMATION, but the kernel
+#: requires it (observed).
 WATCH_RIGHTS = QUERY_RIGHTS | PROCESS_SET_INFORMATION | SYNCHRONIZE
-#: emptying: its page asks for SET_QUOTA
+#: The rights for EmptyWorkingSet, whose page requires SET_QUOTA.
 EMPTY_RIGHTS = QUERY_RIGHTS | PROCESS_SET_QUOTA
 
 # -- error codes --------------------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
 # -- psapi.dll ----------------------------------------------------------------------------------------------------
 InitializeProcessForWsWatch = declare("psapi.dll", "InitializeProcessForWsWatch", c_int32, c_void_p)
 GetWsChanges = declare("psapi.dll", "GetWsChanges", c_int32, c_void_p, c_void_p, c_uint32)
-#: the third argument is a pointer (PDWORD, in and out)
+#: The third argument is a pointer (PDWORD, in and out).
 GetWsChangesEx = declare("psapi.dll", "GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p)
 QueryWorkingSet = declare("psapi.dll", "QueryWorkingSet", c_int32, c_void_p, c_void_p, c_uint32)
 QueryWorkingSetEx = declare("psapi.dll", "QueryWorkingSetEx", c_int32, c_void_p, c_void_p, c_uint32)
@@ -98,29 +99,29 @@ CloseHandle = declare("kernel32.dll", "CloseHandle", c_int32, c_void_p)
 GetCurrentProcess = declare("kernel32.dll", "GetCurrentProcess", c_void_p)
 GetCurrentProcessId = declare("kernel32.dll", "GetCurrentProcessId", c_uint32)
 GetExitCodeProcess = declare("kernel32.dll", "GetExitCodeProcess", c_int32, c_void_p, c_void_p)
-#: four FILETIMEs: created, exited, kernel, user; in 100 ns
+#: Four FILETIMEs in units of 100 ns: created, exited, kernel, user.
 GetProcessTimes = declare("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
 NtResumeProcess = declare("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
 WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
-#: the handler is called on a thread that the system makes in the process
+#: The handler is called on a thread that the system creates in the process.
 SetConsoleCtrlHandler = declare("kernel32.dll", "SetConsoleCtrlHandler", c_int32, c_void_p, c_int32)
 TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
 IsWow64Process = declare("kernel32.dll", "IsWow64Process", c_int32, c_void_p, c_void_p)
-#: Windows 10 1511: the machine (IMAGE_FILE_MACHINE_*) of a process, 0 = native, and of the system
+#: Since Windows 10 1511: the machine (IMAGE_FILE_MACHINE_*) of a process, 0 = native, and of the system.
 IsWow64Process2 = declare("kernel32.dll", "IsWow64Process2", c_int32, c_void_p, c_void_p, c_void_p)
 GetProcessId = declare("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
-#: ProcessProtectionLevelInfo = 7: a DWORD
+#: ProcessProtectionLevelInfo = 7 is a DWORD.
 GetProcessInformation = declare("kernel32.dll", "GetProcessInformation", c_int32, c_void_p, c_int32, c_void_p, c_uint32)
-#: ProcessBasicInformation = 0; gives an NTSTATUS
+#: ProcessBasicInformation = 0; returns an NTSTATUS.
 NtQueryInformationProcess = declare(
     "ntdll.dll", "NtQueryInformationProcess", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
-#: SystemProcessInformation = 5; gives an NTSTATUS
+#: SystemProcessInformation = 5; returns an NTSTATUS.
 NtQuerySystemInformation = declare(
     "ntdll.dll", "NtQuerySystemInformation", c_int32, c_int32, c_void_p, c_uint32, c_void_p
 )
 RtlNtStatusToDosError = declare("ntdll.dll", "RtlNtStatusToDosError", c_uint32, c_int32)
-#: the true version, whatever the manifest of the calling program says
+#: The true version, whatever the manifest of the calling program says.
 RtlGetVersion = declare("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
 GetSystemInfo = declare("kernel32.dll", "GetSystemInfo", None, c_void_p)
 GetCurrentThread = declare("kernel32.dll", "GetCurrentThread", c_void_p)
@@ -137,7 +138,7 @@ ReadProcessMemory = declare(
     "kernel32.dll", "ReadProcessMemory", c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p
 )
 SetProcessWorkingSetSize = declare("kernel32.dll", "SetProcessWorkingSetSize", c_int32, c_void_p, c_size_t, c_size_t)
-#: lpdwCount is ULONG_PTR, in and out, in elements; lpdwGranularity is a ULONG of 4 bytes
+#: lpdwCount is a ULONG_PTR, in and out, in elements; lpdwGranularity is a ULONG of 4 bytes.
 GetWriteWatch = declare(
     "kernel32.dll", "GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p
 )
@@ -161,7 +162,7 @@ SetInformationJobObject = declare(
 CreateIoCompletionPort = declare(
     "kernel32.dll", "CreateIoCompletionPort", c_void_p, c_void_p, c_void_p, c_size_t, c_uint32
 )
-#: of a job's messages: its number, the key of the port, the pid
+#: For a job's message it returns the number of the message, the key of the port, and the pid.
 GetQueuedCompletionStatus = declare("kernel32.dll", "GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32)
 
 IsProcessInJob = declare("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_void_p, c_void_p)
@@ -180,7 +181,7 @@ CompareObjectHandles = declare("kernelbase.dll", "CompareObjectHandles", c_int32
 
 # -- advapi32.dll -------------------------------------------------------------------------------------------------
 OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
-#: TokenUser = 1: a TOKEN_USER, whose first member points to the SID behind it
+#: TokenUser = 1 is a TOKEN_USER, whose first member points to the SID that follows it.
 GetTokenInformation = declare(
     "advapi32.dll", "GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p
 )
@@ -193,22 +194,22 @@ PrivilegeCheck = declare("advapi32.dll", "PrivilegeCheck", c_int32, c_void_p, c_
 
 
 def GetLastError() -> int:  # noqa: N802 - the system's own name
-    """The error code of the last call of this thread (ctypes keeps it: use_last_error)."""
+    """The error code of this thread's last call, which ctypes keeps under use_last_error."""
     return int(ctypes.get_last_error())  # type: ignore[attr-defined, unused-ignore]
 
 
 def meaning(code: int) -> str:
-    """`ERROR_ACCESS_DENIED`, or what the system says of another code."""
+    """The meaning of an error code, such as `ERROR_ACCESS_DENIED`, or the system's text for it."""
     return MEANINGS.get(code) or getattr(ctypes, "FormatError", lambda n: "unknown")(code)
 
 
 def failed(call: str, code: int, what: str = "") -> Unavailable:
-    """The error to raise for a call that failed: it names the call, the code, its meaning and what to do.
+    """The error to raise for a failed call, which names the call, the code, its meaning and what to do.
 
     Args:
-        call: the function's name.
-        code: GetLastError().
-        what: what was asked, `of pid 12`.
+        call: the name of the function.
+        code: the error code, from GetLastError().
+        what: the subject of the call, such as `of pid 12`.
     """
     why = f"{call}{f' {what}' if what else ''} failed with {code} ({meaning(code)})"
     return Unavailable(why, DENIED if code == ERROR_ACCESS_DENIED else "")
@@ -219,7 +220,7 @@ def open_process(api: WindowsApi, pid: int, rights: int) -> int:
 
     Raises:
         TargetExited: there is no such process.
-        Unavailable: access is refused; says what lifts it, if anything does.
+        Unavailable: access is refused; the error says what lifts that, if anything does.
     """
     handle = api.OpenProcess(rights, 0, pid)
     if not handle:
@@ -232,14 +233,14 @@ def open_process(api: WindowsApi, pid: int, rights: int) -> int:
                 "trace another process: nothing lifts this",
             )
         raise failed("OpenProcess", code, f"of pid {pid}")
-    if api.GetProcessId(handle) not in (0, pid):  # OpenProcess looks past the lowest two bits of a number
+    if api.GetProcessId(handle) not in (0, pid):  # OpenProcess ignores the lowest two bits of a pid
         api.CloseHandle(handle)
         raise TargetExited(f"no process has the id {pid}")
     return int(handle)
 
 
 def is_protected(api: WindowsApi, pid: int) -> bool:
-    """True for a protected process (antivirus, parts of the system, copy protection); False where it is not known."""
+    """Whether a process is protected (antivirus, parts of the system, copy protection); False when not known."""
     handle = api.OpenProcess(PROCESS_QUERY_LIMITED_INFORMATION, 0, pid)
     if not handle:
         return False

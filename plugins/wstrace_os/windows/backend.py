@@ -1,4 +1,4 @@
-"""Launching and attaching processes on Windows."""
+"""Launches and attaches processes on Windows."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from wstrace_os.windows.resolve import resolve
 
 CREATE_SUSPENDED = 0x0000_0004  # processthreadsapi.h
 ATTACH_RIGHTS = winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE
-_SLICE_SECONDS = 0.2  # a blocking wait cannot be interrupted, so Ctrl-C is looked for between slices
+_SLICE_SECONDS = 0.2  # a wait cannot be interrupted, so it is split for Ctrl-C
 _ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND, _ERROR_ELEVATION_REQUIRED = 2, 3, 740
 _SIGTERM_CODE = 1
-#: `no`: the target is put into no job of ours, for programs that cannot be in one (some sandboxes and brokers)
+#: The environment variable that keeps the target out of a job with `no`, for some sandboxes and brokers.
 JOB_VARIABLE = "WSTRACE_JOB"
 
 
 class WindowsTarget(Target):
-    """A process by its handle. Launched: created suspended, it runs from resume() on."""
+    """A process and its handle. A launched process is created suspended, and runs from resume() on."""
 
     def __init__(self, pid: int, name: str, handle: int, child: subprocess.Popen[bytes] | None = None,
                  job: Job | None = None, started_by: str = "") -> None:  # fmt: skip
         self.pid, self.name, self.launched = pid, name, child is not None
-        #: tells of its children; None for an attached process, and where Windows lets it into no job of ours
+        #: The job that reports its children; None for an attached process, or when Windows refuses the job.
         self.job = job
-        #: the launcher that started it, "" for none
+        #: The launcher that started it, "" for none.
         self.started_by = started_by
         self.exit_code: int | None = None
         self._handle, self._child, self._resumed = handle, child, False
         self._last = Usage()
 
     def resume(self) -> None:
-        """Lets a launched target run. Windows has accepted the command already."""
+        """Lets a launched target run. Windows accepted the command at launch()."""
         if self._child is None or self._resumed:
             return
         if self.job is not None:
-            self.job.release()  # from here on it does not end with us
+            self.job.release()  # from here on, the end of this tracer does not end the process
         _resume(self.pid)
         self._resumed = True
 
     def wait(self, timeout: float) -> int | None:
-        """Its exit code, an NTSTATUS as a signed 32-bit number (attached: 0); None after timeout seconds."""
+        """The exit code as a signed 32-bit number, 0 for an attached process; None after `timeout` seconds."""
         deadline = time.perf_counter() + timeout
         while self.exit_code is None:
             left = deadline - time.perf_counter()
@@ -69,7 +69,7 @@ class WindowsTarget(Target):
         return self.exit_code
 
     def usage(self) -> Usage:
-        """Peak of the working set and CPU time. Windows counts faults of both kinds together: see the ledger."""
+        """The peak of the working set and the CPU time; Windows counts minor and major faults together only."""
         if self._handle:
             counters = processes.counters(winapi, self._handle)
             seen = self._last.peak_resident_bytes
@@ -79,7 +79,7 @@ class WindowsTarget(Target):
         return self._last
 
     def signal(self, number: int) -> None:
-        """Ends the process: Windows has no signals to send to one. Ctrl-C reaches it from the console by itself."""
+        """Terminates the process, as Windows has no signals; Ctrl-C reaches it from the console by itself."""
         if self.wait(0) is not None:
             return
         handle = winapi.open_process(winapi, self.pid, winapi.PROCESS_TERMINATE)
@@ -89,7 +89,7 @@ class WindowsTarget(Target):
             winapi.CloseHandle(handle)
 
     def close(self) -> None:
-        """Closes the handle; a launched target that never ran is ended."""
+        """Closes the handle; a launched target that was never resumed is terminated."""
         if self._child is not None and not self._resumed:
             if self._child.pid != self.pid:
                 with suppress(Unavailable):
@@ -115,7 +115,7 @@ class WindowsPlatform(Platform):
     page_size = mmap.PAGESIZE
 
     def __init__(self) -> None:
-        # psutil switches SeDebugPrivilege on when it is imported, by whomever: here it comes without that
+        # Importing psutil enables SeDebugPrivilege; it is imported here so that this can be undone.
         if token.elevated(winapi) and "psutil" not in sys.modules:
             with token.privilege_as_it_was(winapi):
                 importlib.import_module("psutil")
@@ -125,13 +125,14 @@ class WindowsPlatform(Platform):
         return token.elevated(winapi)
 
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
-        """A process created suspended, in a job that tells of its children; what starts: see `resolve`.
+        """Creates a process, suspended, in a job that reports its children; `resolve` finds the program.
 
-        A launcher that decides when it runs has run by then: the process is the one that it started (see `born`).
+        A launcher that decides only at run time runs first: the target is the process that it starts (see `born`).
 
         Raises:
-            CommandNotFound, CannotExecute: there is no such program, or Windows refuses it.
-            Unavailable: another user was asked for, or a launcher started nothing.
+            CommandNotFound: there is no such program.
+            CannotExecute: Windows refuses to execute it.
+            Unavailable: `user` is given, which Windows does not support here; or a launcher started nothing.
         """
         if user is not None:
             raise Unavailable("wstrace launches as another user on POSIX systems only", "use runas or psexec for it")
@@ -147,7 +148,7 @@ class WindowsPlatform(Platform):
         pid, name, started_by = child.pid, os.path.basename(command[0]), ""
         try:
             if os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0"):
-                with suppress(Unavailable):  # then its children are looked for as an attached target's are
+                with suppress(Unavailable):  # children are then found by listings, as for an attached target
                     job = Job(winapi, child.pid)
             if program.launcher:
                 _resume(child.pid)
@@ -158,7 +159,7 @@ class WindowsPlatform(Platform):
             handle = winapi.open_process(winapi, pid, ATTACH_RIGHTS)
         except BaseException:
             if job is not None:
-                job.close()  # which ends all that is in it
+                job.close()  # terminates all processes in it
             child.kill()
             raise
         return WindowsTarget(pid, name, handle, child, job, started_by)
@@ -166,17 +167,17 @@ class WindowsPlatform(Platform):
     def attach(self, pid: int) -> Target:
         """A handle on a running process. Raises TargetExited, or Unavailable when access is denied."""
         handle = winapi.open_process(winapi, pid, ATTACH_RIGHTS)
-        if processes.exited(winapi, handle):  # it stays there as long as anybody has a handle
+        if processes.exited(winapi, handle):  # an ended process can be opened while anyone has a handle on it
             winapi.CloseHandle(handle)
             raise TargetExited(f"process {pid} has ended")
         return WindowsTarget(pid, processes.name(winapi, handle, pid), handle)
 
     def thread_id(self) -> int:
-        """GetCurrentThreadId."""
+        """The id of the calling thread: GetCurrentThreadId."""
         return threading.get_native_id()
 
     def environment(self) -> Mapping[str, str]:
-        """Windows's version, machine, width of this Python, and whether the terminal is elevated; Wine is named."""
+        """The version of Windows, the machine, Python with its width, the privilege, and Wine if it is that."""
         shown = {
             "system": f"Windows {machine.version()}",
             "machine": machine.machine(),
@@ -187,22 +188,22 @@ class WindowsPlatform(Platform):
         return {**shown, "wine": f"{wine}: the watch of working sets is a stub there"} if wine else shown
 
     def remedies(self) -> Mapping[str, str]:
-        """What lifts the level, ready to paste into PowerShell."""
+        """Commands that lift the level, for PowerShell."""
         return {
             "elevated": "Start-Process -Verb RunAs powershell",
             "other users": "wstrace attach PID --debug-privilege   (in an elevated terminal)",
         }
 
     def debug_privilege(self) -> None:
-        """Switches SeDebugPrivilege on."""
+        """Enables SeDebugPrivilege."""
         token.set_debug_privilege(winapi)
 
     def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
-        """Holds the end that Windows puts to a process whose console closes."""
+        """Delays the end of this process when its console closes: see console.held_close."""
         return windows_console.held_close(winapi, ask)
 
     def output_owner(self) -> tuple[int, int] | None:
-        """None: a file belongs to who created it."""
+        """None: a file belongs to the user who created it."""
         return None
 
 

@@ -1,7 +1,7 @@
-"""The end of a console on Windows: its window is closed, the user logs off, the machine is shut down.
+"""Handles the end of a console on Windows: its window is closed, the user logs off, the machine is shut down.
 
-Ctrl-C and Ctrl-Break are signals of the C runtime and of Python (SIGINT, SIGBREAK); these three have no signal there.
-Log-off and shut-down are told to services and to programs without user32.dll only, so they may never come.
+Ctrl-C and Ctrl-Break are signals in Python (SIGINT, SIGBREAK); these three events are not. Log-off and shutdown are
+reported only to services and to programs without user32.dll, so these events may never arrive.
 Source: Microsoft Learn, SetConsoleCtrlHandler, HandlerRoutine (wincon.h).
 """
 
@@ -16,22 +16,22 @@ from wstrace_os.windows import api as winapi
 from wstrace_os.windows.interface import WindowsApi
 
 CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT = 2, 5, 6
-#: Windows ends the process when the handler returns, and after 5 s whatever it does
+#: Windows ends the process when the handler returns, or after 5 s.
 HELD_SECONDS = 4.5
-#: BOOL HandlerRoutine(DWORD); other systems have no WINFUNCTYPE, and nothing that calls it but tests
+#: BOOL HandlerRoutine(DWORD). Other systems have no WINFUNCTYPE, and only tests call it there.
 _HandlerRoutine = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)(ctypes.c_int32, ctypes.c_uint32)
 
 
 @contextmanager
 def held_close(api: WindowsApi, ask: Callable[[], None]) -> Iterator[None]:
-    """While entered, a close calls ask() on a thread of the system's and is held until the exit, 4.5 s at most.
+    """A context in which the closing of the console calls ask(), and waits for the context's end for at most 4.5 s.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
-        ask: asks for the end of what is under way; must not wait for it.
+        ask: requests the end of the work inside the context, without waiting for it; called on another thread.
 
     Raises:
-        Unavailable: the system takes no handler.
+        Unavailable: the system refuses the handler.
     """
     left = threading.Event()
 
@@ -49,5 +49,5 @@ def held_close(api: WindowsApi, ask: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        left.set()  # first: the system holds the list of handlers while it calls one
+        left.set()  # before the removal: the system locks the list of handlers while it calls one
         api.SetConsoleCtrlHandler(address, 0)

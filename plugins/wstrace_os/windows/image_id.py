@@ -1,6 +1,6 @@
-"""What tells one build of a PE image from another: the GUID and age of its PDB, else its time stamp and size.
+"""The id of a build of a PE image: the GUID and age of its PDB, else its time stamp and size.
 
-Everything read is hostile input: each read is bounded, whoever does it.
+Images are untrusted input, so every read is bounded.
 Source: Microsoft Learn, "PE Format": COFF file header, optional header, .debug section.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-#: (place, size) -> exactly so many bytes; raises what its maker raises
+#: (offset, size) -> exactly `size` bytes; it may raise what its maker chooses.
 Read = Callable[[int, int], bytes]
 
 _PE32_PLUS = 0x20B
@@ -18,25 +18,25 @@ _MAX_SECTIONS, _MAX_DEBUG_ENTRIES = 4096, 64
 
 
 def stamp_and_size(read: Read) -> tuple[int, int]:
-    """TimeDateStamp and SizeOfImage, which stand at the same place in a file and in memory.
+    """TimeDateStamp and SizeOfImage, whose offsets are the same in a file and in memory.
 
     Raises:
-        ValueError: no PE headers.
+        ValueError: there are no PE headers.
     """
     at = nt_headers(read)
     return struct.unpack("<I", read(at + 8, 4))[0], struct.unpack("<I", read(at + 24 + 56, 4))[0]
 
 
 def by_stamp(stamp: int, size: int) -> str:
-    """The id of an image that names no PDB."""
+    """The id of an image without a PDB, in hexadecimal."""
     return f"{stamp:08x}{size:x}"
 
 
 def of_file(read: Read) -> str:
-    """The id of an image file, hex.
+    """The id of an image file, in hexadecimal.
 
     Raises:
-        ValueError: no PE headers.
+        ValueError: there are no PE headers.
     """
     at = nt_headers(read)
     sections, optional_size = struct.unpack("<H", read(at + 6, 2))[0], struct.unpack("<H", read(at + 20, 2))[0]
@@ -62,7 +62,7 @@ def nt_headers(read: Read) -> int:
 
 
 def place(section_headers: bytes, rva: int) -> int:
-    """Where an RVA lies in the file, 0 where it lies in no section."""
+    """The file offset of an RVA; 0 when it lies in no section."""
     for at in range(0, len(section_headers), 40):
         start, raw_size, raw = struct.unpack_from("<III", section_headers, at + 12)
         if rva and start <= rva < start + raw_size:

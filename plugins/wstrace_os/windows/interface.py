@@ -1,8 +1,8 @@
 """WindowsApi: the functions of the system that wstrace calls, with their signatures.
 
-`wstrace_os.windows.api` is the real one; the tests have a machine in memory. Names and arguments are Microsoft's; a
-pointer or a handle is an integer, BOOL is 0 or not, and what failed is asked of GetLastError on the same thread.
-A function that this Windows has not got raises Unavailable when it is called.
+`wstrace_os.windows.api` is the real implementation; the tests have one in memory. Names and arguments are Microsoft's.
+Pointers, handles and BOOL are integers; GetLastError on the same thread gives the error of a call that failed.
+A function that this Windows lacks raises Unavailable when it is called.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ Handle = int | None
 
 
 class WindowsApi(Protocol):
-    """The calls of psapi.dll, kernel32.dll, ntdll.dll, advapi32.dll and winmm.dll; POINTER is bytes of a pointer."""
+    """Functions of psapi.dll, kernel32.dll, ntdll.dll, advapi32.dll and winmm.dll.
+
+    Attributes:
+        POINTER: the bytes of a pointer.
+    """
 
     POINTER: int
 

@@ -1,6 +1,6 @@
-"""Births in the family of a launched process, told by a job object.
+"""Job: a job object around a launched process, which reports the processes that it and its children start.
 
-While its process is suspended the job also ends it when the tracer is killed: none is left behind that never ran.
+While the process is suspended, the job also terminates it when the tracer is killed, so that it is not left behind.
 Source: Microsoft Learn, jobapi2.h: AssignProcessToJobObject, SetInformationJobObject, QueryInformationJobObject;
 winnt.h: JOBOBJECT_ASSOCIATE_COMPLETION_PORT (its messages are not guaranteed), JOBOBJECT_EXTENDED_LIMIT_INFORMATION,
 JOBOBJECT_BASIC_PROCESS_ID_LIST.
@@ -16,11 +16,11 @@ import numpy as np
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows.interface import WindowsApi
 
-_RIGHTS = winapi.PROCESS_SET_QUOTA | winapi.PROCESS_TERMINATE  # what its page asks for
+_RIGHTS = winapi.PROCESS_SET_QUOTA | winapi.PROCESS_TERMINATE  # as AssignProcessToJobObject requires
 _PROCESS_ID_LIST, _ASSOCIATE_COMPLETION_PORT, _EXTENDED_LIMITS = 3, 7, 9  # JOBOBJECTINFOCLASS
-#: JOBOBJECT_EXTENDED_LIMIT_INFORMATION: bytes by pointer width, and where LimitFlags stands
+#: JOBOBJECT_EXTENDED_LIMIT_INFORMATION: its size in bytes by pointer width, and the offset of LimitFlags.
 _LIMITS_BYTES, _LIMIT_FLAGS_AT = {8: 144, 4: 112}, 16
-_BREAKAWAY_OK = 0x800  # else a child that asks to be outside of its parent's job could not be made
+_BREAKAWAY_OK = 0x800  # without it, creating a child with CREATE_BREAKAWAY_FROM_JOB would fail
 _KILL_ON_JOB_CLOSE = 0x2000
 _NEW_PROCESS = 6  # JOB_OBJECT_MSG_NEW_PROCESS
 _LIST_HEAD = 8  # NumberOfAssignedProcesses, NumberOfProcessIdsInList
@@ -28,16 +28,16 @@ _MAX_MEMBERS = 1 << 16
 
 
 class Job:
-    """A job around a process that has not run yet: its descendants are born into it.
+    """A job for a process that has not run yet, so that its descendants are in it too.
 
-    Until release() the end of this tracer ends the process. Then the job has no limits.
+    Until release(), the end of this tracer terminates the process. Afterwards the job has no limits.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
         pid: the process.
 
     Raises:
-        Unavailable: Windows lets the process into no job of ours (it may be in one that forbids it).
+        Unavailable: Windows refuses the job, as when the process is in another one that forbids it.
     """
 
     def __init__(self, api: WindowsApi, pid: int) -> None:
@@ -78,11 +78,11 @@ class Job:
         self._set(_EXTENDED_LIMITS, limits)
 
     def release(self) -> None:
-        """The process goes on without us from now on. Raises Unavailable when the system refuses."""
+        """Lets the process outlive this tracer from now on. Raises Unavailable when the system refuses."""
         self._limit(_BREAKAWAY_OK)
 
     def news(self) -> list[int]:
-        """The processes that were born in it since the last call, of which each may have ended by now."""
+        """The pids of the processes that were created in the job since the last call; they may have ended by now."""
         born: list[int] = []
         places = (self._message.ctypes.data, self._key.ctypes.data, self._about.ctypes.data)
         while self._api.GetQueuedCompletionStatus(self._port, *places, 0):
@@ -96,7 +96,7 @@ class Job:
         self.news()  # of what ran before it
 
     def members(self) -> list[int]:
-        """The processes that are in it now; [] when the system does not tell."""
+        """The pids of the processes that are in the job now; [] when the system does not say."""
         room = 256
         while room <= _MAX_MEMBERS:
             listed = np.zeros(_LIST_HEAD + room * self._api.POINTER, "|u1")
@@ -113,16 +113,16 @@ class Job:
         return []
 
     def has(self, process: int) -> bool:
-        """True when the process of a handle is in it: its number may be another's by the time it is opened.
+        """Whether the process of a handle is in the job, because a pid may be reused before it is opened.
 
-        The handle needs PROCESS_QUERY_INFORMATION under Wine. True, too, where the system does not tell.
+        True also when the system does not say. Under Wine the handle needs PROCESS_QUERY_INFORMATION.
         """
         result = np.zeros(1, "<u4")
         told = self._api.IsProcessInJob(process, self._job, result.ctypes.data)
         return bool(result[0]) or not told
 
     def close(self) -> None:
-        """Closes the handles: its processes go on, and stay in the job. Before release() they are ended."""
+        """Closes the handles. The processes go on and stay in the job; before release() they are terminated."""
         for handle in self._handles:
             self._api.CloseHandle(handle)
         self._handles.clear()

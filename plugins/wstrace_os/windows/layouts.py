@@ -1,7 +1,7 @@
 """The structures of psapi.h, memoryapi.h and tlhelp32.h as numpy dtypes, in both pointer widths.
 
-Each name maps the bytes of a pointer (8 or 4) to the layout of that width; a tracer reads its own (POINTER). Widths are
-explicit, so that a layout is the same on the system that decodes a recording as on the one that made it.
+Each name maps the bytes of a pointer (8 or 4) to the layout of that width; a tracer uses its own, POINTER. Widths are
+explicit, so that a recording is decoded alike on every system.
 Sources: Microsoft Learn, psapi.h, memoryapi.h (winnt.h for MEMORY_BASIC_INFORMATION), tlhelp32.h; the sizes are those
 of mingw-w64's headers compiled for both targets.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 POINTER = struct.calcsize("P")
-"""Bytes of a pointer of this process."""
+"""The bytes of a pointer of this process."""
 
 
 def _both(fields: list[tuple[str, str, int, int]], size_x64: int, size_x86: int) -> dict[int, np.dtype[np.void]]:
@@ -71,7 +71,7 @@ PROCESS_MEMORY_COUNTERS = _both(
     72,
     40,
 )
-"""PageFaultCount is 32 bits wide on every Windows and wraps."""
+"""PageFaultCount has 32 bits on every Windows, and wraps."""
 
 SYSTEM_PROCESS_INFORMATION = _both(
     [
@@ -104,7 +104,7 @@ PROCESS_BASIC_INFORMATION = _both(
     48,
     24,
 )
-"""NtQueryInformationProcess, class 0 (winternl.h; the parent's number stands in its last Reserved member)."""
+"""NtQueryInformationProcess, class 0 (winternl.h, where the parent's pid is the last Reserved member)."""
 
 DEBUG_EVENT = _both(
     [

@@ -1,8 +1,8 @@
-"""All processes with their names and working sets, also those that nobody may open.
+"""Lists all processes with their names and working sets, even those that cannot be opened.
 
-Not by psutil, which switches SeDebugPrivilege on when it is imported in an elevated process.
-Source: Microsoft Learn, NtQuerySystemInformation (SYSTEM_PROCESS_INFORMATION; the places of its Reserved members are
-those of phnt), tlhelp32.h, LookupAccountSidW.
+psutil is not used, because importing it enables SeDebugPrivilege in an elevated process.
+Source: Microsoft Learn, NtQuerySystemInformation (SYSTEM_PROCESS_INFORMATION; its Reserved members are as in phnt),
+tlhelp32.h, LookupAccountSidW.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _STATUS_INFO_LENGTH_MISMATCH = 0xC000_0004
 _FIRST_BYTES, _MAX_BYTES = 1 << 19, 1 << 27
 _NAME_CHARS = 256
 _MAX_ACCOUNTS = 256
-#: machine -> SID -> name
+#: api -> SID -> name
 _accounts: WeakKeyDictionary[Any, dict[bytes, str]] = WeakKeyDictionary()
 
 
 class Listed(NamedTuple):
-    """A process: its number, its name, and the bytes of its working set."""
+    """A process: its pid, its name, and the size of its working set in bytes."""
 
     pid: int
     name: str
@@ -39,7 +39,7 @@ class Listed(NamedTuple):
 
 
 def listed(api: WindowsApi) -> list[Listed]:
-    """Every process with a working set. Raises Unavailable when the system gives no listing."""
+    """Every process with a working set. Raises Unavailable when the system refuses the listing."""
     try:
         return _by_system_information(api)
     except Unavailable:  # Wine
@@ -47,7 +47,7 @@ def listed(api: WindowsApi) -> list[Listed]:
 
 
 def user_name(api: WindowsApi, pid: int) -> str:
-    """`DOMAIN\\name` of the user whom a process runs as; "" where its token is refused or the name is not known."""
+    """`DOMAIN\\name` of the user that a process runs as; "" when its token is refused or the name is not known."""
     try:
         with processes.opened(api, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
             return _account(api, token.user(api, handle))
@@ -56,7 +56,7 @@ def user_name(api: WindowsApi, pid: int) -> str:
 
 
 def _account(api: WindowsApi, sid: bytes) -> str:
-    accounts = _accounts.setdefault(api, {})  # a question may go to a server of the domain
+    accounts = _accounts.setdefault(api, {})  # cached, because a lookup may ask a server of the domain
     if sid not in accounts:
         if len(accounts) >= _MAX_ACCOUNTS:
             accounts.clear()
@@ -105,7 +105,7 @@ def _entries(api: WindowsApi, buffer: np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 def _by_handles(api: WindowsApi) -> Iterator[Listed]:
-    """A listing of numbers, and a handle for each: those that are refused are left out."""
+    """Lists the pids and opens each process; processes that cannot be opened are left out."""
     for pid, _ in processes.parents(api):
         try:
             with processes.opened(api, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:

@@ -1,6 +1,6 @@
-"""What lies where in a process on Windows: its allocations, the files behind them, as ADDRESS_SPACE columns.
+"""The allocations of a process on Windows and the files behind them, as ADDRESS_SPACE columns.
 
-Windows tells nobody of a new mapping, so a tracer asks: VirtualQueryEx gives the allocation of an address (for an
+Windows does not report new mappings, so they are queried: VirtualQueryEx gives the allocation of an address (for an
 image, AllocationBase is the module's load address), GetMappedFileNameW the file behind it. Both fail once the process
 has exited. A row is one allocation; `offset` of an image is 0, so that an offset into it is an RVA.
 """
@@ -38,11 +38,11 @@ from wstrace_os.windows.paths import drive_path, utf16
 from wstrace_os.windows.process import kernel_base
 
 _GRANULARITY = 16  # allocations start at multiples of 64 KiB
-_MAX_REGIONS = 4096  # of one allocation: a hostile target may have millions
-_MAX_QUESTIONS = 512  # a drain asks for so many unknown places at most; the others at the next one
+_MAX_REGIONS = 4096  # regions read of one allocation; a hostile target may have millions
+_MAX_QUESTIONS = 512  # unknown places that one discover() queries; later calls query the others
 _RECHECK_SECONDS = 0.1
 _MAX_NOTHING = 1 << 14
-_PATH_CHARS = 32_768  # GetMappedFileNameW: longer than MAX_PATH under \\?\
+_PATH_CHARS = 32_768  # a path under \\?\ may be longer than MAX_PATH
 
 _READABLE = winapi.PAGE_READONLY | winapi.PAGE_READWRITE | winapi.PAGE_WRITECOPY
 _EXECUTABLE = (
@@ -53,7 +53,7 @@ _WRITECOPY = winapi.PAGE_WRITECOPY | winapi.PAGE_EXECUTE_WRITECOPY
 
 
 class Region(NamedTuple):
-    """A MEMORY_BASIC_INFORMATION: pages in a row with equal attributes."""
+    """A MEMORY_BASIC_INFORMATION: consecutive pages with equal attributes."""
 
     base: int
     allocation: int
@@ -65,9 +65,15 @@ class Region(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """One VirtualAlloc, MapViewOfFile or loaded image: [start, end), its type (MEM_*), protection and file.
+    """The memory [start, end) of one VirtualAlloc, MapViewOfFile or loaded image.
 
-    protect: what it was made with. committed: the protections that its committed pages have now, or-ed; 0 without any.
+    Attributes:
+        start, end: addresses.
+        type: MEM_PRIVATE, MEM_MAPPED or MEM_IMAGE.
+        protect: the protection (PAGE_*) that it was made with.
+        file: the path of the file behind it, "" for none.
+        stack: whether it is the stack of a thread.
+        committed: the present protections of its committed pages, or-ed; 0 without such pages.
     """
 
     start: int
@@ -80,16 +86,16 @@ class Allocation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its file's path, or `[anon]`, `[stack]`, `[shared memory]`."""
+        """The path of the file, or `[anon]`, `[stack]`, `[shared memory]`."""
         if self.file:
             return self.file
         return "[stack]" if self.stack else "[anon]" if self.type == winapi.MEM_PRIVATE else "[shared memory]"
 
     @property
     def flags(self) -> int:
-        """MAP_* bits and kind, as ADDRESS_SPACE has them. An image is private: its writable pages are copied.
+        """MAP_* bits and kind, as in ADDRESS_SPACE. An image is private, because its written pages are copied.
 
-        The rights are those of the committed pages: the heap of a compiler is reserved without any.
+        The rights are those of the committed pages, because memory may be reserved without any.
         """
         kind = KIND_FILE if self.file else KIND_STACK if self.stack else KIND_ANON
         if not self.file and self.type != winapi.MEM_PRIVATE:
@@ -109,23 +115,23 @@ class Allocation(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Where it begins in its file: of an image by RVA; of a view OFFSET_UNKNOWN, for Windows does not tell it."""
+        """The offset in its file: 0 for an image (an RVA), OFFSET_UNKNOWN for a view, which Windows does not give."""
         return OFFSET_UNKNOWN if self.file and self.type != winapi.MEM_IMAGE else 0
 
 
 class Memory:
-    """Asks for the memory of one process.
+    """Queries the memory of one process.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
-        handle: a handle with PROCESS_QUERY_INFORMATION and PROCESS_VM_READ; the caller keeps and closes it.
+        handle: a handle with PROCESS_QUERY_INFORMATION and PROCESS_VM_READ, which the caller closes.
     """
 
     def __init__(self, api: WindowsApi, handle: int) -> None:
         self._api, self._handle = api, handle
         self._information = np.zeros(1, MEMORY_BASIC_INFORMATION[api.POINTER])
         self._path = np.zeros(_PATH_CHARS, "<u2")
-        #: where the kernel's addresses begin for this process
+        #: The lowest address of the kernel for this process.
         self.kernel_base = kernel_base(api)
 
     def region(self, address: int) -> Region | None:
@@ -135,20 +141,20 @@ class Memory:
         return Region(*information[0].item()) if done else None
 
     def regions(self, start: int = 0) -> Iterator[Region]:
-        """All regions from an address on, free ones too."""
+        """Yields all regions from an address on, including free ones."""
         while (region := self.region(start)) is not None and region.size:
             yield region
             start = region.base + region.size
 
     def allocation(self, address: int) -> Allocation | None:
-        """The allocation around an address, None when nothing is there."""
+        """The allocation around an address; None for free memory."""
         region = self.region(address)
         if region is None or region.state == winapi.MEM_FREE:
             return None
         return self._allocation(self.regions(region.allocation), region.allocation)[0]
 
     def allocations(self) -> Iterator[Allocation]:
-        """All allocations, by address."""
+        """Yields all allocations with ascending addresses."""
         regions = self.regions()
         region = next(regions, None)
         while region is not None:
@@ -160,7 +166,7 @@ class Memory:
                 yield allocation
 
     def _allocation(self, regions: Iterator[Region], base: int) -> tuple[Allocation | None, Region | None]:
-        """The allocation that those regions begin with, and the first region past it."""
+        """The allocation that the regions begin with, and the first region behind it."""
         first, end, guard, committed = None, base, False, 0
         for count, region in enumerate(regions):
             if region.state == winapi.MEM_FREE or region.allocation != base or count == _MAX_REGIONS:
@@ -179,7 +185,7 @@ class Memory:
         return Allocation(first.base, end, first.type, first.allocation_protect, file, stack, committed), following
 
     def file_of(self, region: Region) -> str:
-        """The path of the file behind a region; "" for private memory, which is not asked."""
+        """The path of the file behind a region; "" for private memory, without a query."""
         return "" if region.type == winapi.MEM_PRIVATE else self.file(region.base)
 
     def file(self, address: int) -> str:
@@ -189,20 +195,26 @@ class Memory:
 
 
 class AddressSpace:
-    """What is known of a process's memory so far: gives rows for what is new. One thread."""
+    """The known memory of a process; returns rows for what is new. For one thread.
+
+    Args:
+        memory: queries the process.
+        pid: the process, for the rows.
+        strings: the dictionary for paths.
+    """
 
     def __init__(self, memory: Memory, pid: int, strings: Dictionary) -> None:
         self._memory, self._pid, self._strings = memory, pid, strings
         self._known: dict[int, Allocation] = {}
         self._checked: dict[int, float] = {}
         self._hopeless: set[int] = set()
-        self._nothing: dict[int, float] = {}  # places where nothing was, and when
+        self._nothing: dict[int, float] = {}  # place without memory -> when it was queried
         self._kernel = memory.kernel_base
         self._starts = np.zeros(0, "<u8")
         self._ends = np.zeros(0, "<u8")
 
     def listing(self, now: int) -> dict[str, NDArray[Any]]:
-        """A full listing as ADDRESS_SPACE rows, the first of them with event `replace`."""
+        """A full listing at the time `now` (ns) as ADDRESS_SPACE rows, the first of them with the event `replace`."""
         self._known = {allocation.start: allocation for allocation in self._memory.allocations()}
         self._index()
         rows = self._rows([(SPACE_MAP, allocation) for allocation in self._known.values()], now)
@@ -210,10 +222,10 @@ class AddressSpace:
         return rows
 
     def discover(self, addresses: NDArray[np.uint64], now: int) -> dict[str, NDArray[Any]]:
-        """Rows for what those addresses (u64, shape (n,)) touch and what was not known, or has changed.
+        """ADDRESS_SPACE rows for new or changed allocations at these addresses, u64, shape (n,).
 
-        At most 512 questions; what is known, and a place where nothing was, is asked for again after 0.1 s at the
-        earliest. Addresses of the kernel are never asked for: no process's memory has them.
+        A call queries at most _MAX_QUESTIONS unknown places. Known allocations, and places without memory, are queried
+        again after 0.1 s at the earliest. Addresses of the kernel are not queried.
         """
         addresses = addresses[addresses < np.uint64(self._kernel)]
         chunks = np.unique(addresses >> np.uint64(_GRANULARITY)) << np.uint64(_GRANULARITY)
@@ -236,7 +248,7 @@ class AddressSpace:
             return
         self._checked[start] = now
         region, known = self._memory.region(start), self._known[start]
-        if region is None:  # the process has exited: what was known stays true for its last records
+        if region is None:  # the process has exited: keep what is known for its last records
             return
         same = region.state != winapi.MEM_FREE and region.allocation == start and region.type == known.type
         if same and region.allocation_protect == known.protect and self._memory.file_of(region) == known.file:
@@ -254,7 +266,7 @@ class AddressSpace:
                 self._nothing.clear()
             self._nothing[address] = now
             return
-        if allocation.start in self._known:  # it has more regions than are walked, and this is beyond them
+        if allocation.start in self._known:  # the address lies behind the regions that are read of it
             self._hopeless.add(address)
             return
         stale = [s for s, known in self._known.items() if s < allocation.end and allocation.start < known.end]
@@ -280,7 +292,7 @@ class AddressSpace:
 
 
 def columns(allocations: list[Allocation], strings: Dictionary) -> dict[str, NDArray[Any]]:
-    """start, end, offset, file, flags of allocations; dev and ino are absent: Windows does not tell them here."""
+    """The columns start, end, offset, file and flags of allocations; Windows does not give dev and ino here."""
     return {
         "start": np.array([a.start for a in allocations], "<u8"),
         "end": np.array([a.end for a in allocations], "<u8"),

@@ -1,8 +1,7 @@
-r"""Paths of mapped files: from the kernel's form (`\Device\HarddiskVolume3\dir\file`) to what people read, and to what
-may be opened.
+r"""Translates paths of mapped files from the kernel's form (`\Device\HarddiskVolume3\dir\file`).
 
-A path of the kernel's is never opened as it is: Windows takes `\Device\x` as a path of the current drive, where anyone
-may put a file.
+A kernel path is never opened unchanged: Windows takes `\Device\x` as a path on the current drive, where anyone may put
+a file.
 Source: Microsoft Learn, QueryDosDeviceW, FindFirstVolumeW, GetVolumePathNamesForVolumeNameW; "Naming Files, Paths, and
 Namespaces" (`\\?\`, GLOBALROOT).
 """
@@ -21,29 +20,29 @@ from wstrace_os.windows import api as winapi
 from wstrace_os.windows.interface import WindowsApi
 
 _DEVICE = "\\Device\\"
-#: devices whose tail is `server\share\file`; some put `;Z:0000` between
+#: Devices of remote files: the rest of the path is `server\share\file`, for some after `;Z:0000`.
 _REDIRECTORS = frozenset({
     "mup", "lanmanredirector", "webdavredirector", "p9rdr", "vboxminirdr", "vmhgfs", "hgfs", "rdpdr", "nfsrdr",
 })  # fmt: skip
-_MISS_SECONDS = 1.0  # a drive letter may be given later
+_MISS_SECONDS = 1.0  # a device without a drive letter is queried again after this time
 _MAX_VOLUMES = 1024
 _CHARS = 1024
 _MAX_PATH = 259
 
-#: machine -> device -> (drive letter or folder, "" for none; when it was asked)
+#: api -> device -> (drive letter or folder, "" for none; when it was queried)
 _drives: WeakKeyDictionary[Any, dict[str, tuple[str, float]]] = WeakKeyDictionary()
 
 
 def utf16(units: NDArray[Any]) -> str:
-    """Text of UTF-16 code units; an unpaired surrogate reads as U+FFFD, so that the text can be written anywhere."""
+    """The text of UTF-16 code units, with U+FFFD for an unpaired surrogate, so that every encoding can hold it."""
     return units.tobytes().decode("utf-16-le", "replace")
 
 
 def drive_path(api: WindowsApi, path: str) -> str:
     r"""`C:\dir\file` for `\Device\HarddiskVolume3\dir\file`, `\\server\share\file` for `\Device\Mup\server\share\file`.
 
-    A volume that is mounted in a folder has that folder's path; one that is nowhere stays as the kernel names it.
-    Wine's `\??\C:\file` loses its prefix.
+    The path of a volume that is mounted in a folder begins with that folder; that of a volume that is not mounted is
+    returned unchanged. Wine's `\??\C:\file` loses its prefix.
     """
     if path.startswith("\\??\\UNC\\"):
         return "\\\\" + path[len("\\??\\UNC\\") :]
@@ -62,9 +61,9 @@ def drive_path(api: WindowsApi, path: str) -> str:
 
 
 def is_remote(path: str) -> bool:
-    r"""True where another machine would be asked: `\\server\share\x`, `//server/share/x`, `\Device\Mup\server\x`.
+    r"""Whether a path is on another machine: `\\server\share\x`, `//server/share/x`, `\Device\Mup\server\x`.
 
-    To open it sends the user's credentials there.
+    Opening such a path sends the user's credentials there.
     """
     if path.startswith(_DEVICE):
         return path[len(_DEVICE) :].partition("\\")[0].lower() in _REDIRECTORS
@@ -72,7 +71,7 @@ def is_remote(path: str) -> bool:
 
 
 def openable(path: str) -> str:
-    r"""How a file that drive_path() named is opened: by `\\?\` where Win32 rules would change or refuse its path."""
+    r"""The path by which to open a result of drive_path(), with `\\?\` where Win32 would change or refuse the path."""
     if path.startswith(_DEVICE):
         return "\\\\?\\GLOBALROOT" + path
     if len(path) > _MAX_PATH and path[1:3] == ":\\":
@@ -81,7 +80,7 @@ def openable(path: str) -> str:
 
 
 def _drive(api: WindowsApi, device: str) -> str:
-    """`C:` or `C:\folder` of a device, "" where it is nowhere now."""
+    """`C:` or `C:\folder` of a device; "" when it is not mounted."""
     drives, now = _drives.setdefault(api, {}), time.perf_counter()
     known = drives.get(device)
     if known is None or (not known[0] and now - known[1] >= _MISS_SECONDS):
@@ -93,9 +92,9 @@ def _drive(api: WindowsApi, device: str) -> str:
 
 
 def _drive_letters(api: WindowsApi) -> dict[str, str]:
-    r"""`\Device\HarddiskVolume3` -> `C:` for every letter now."""
+    r"""`\Device\HarddiskVolume3` -> `C:`, for every present drive letter."""
     letters = {}
-    for letter in "ZYXWVUTSRQPONMLKJIHGFEDCBA":  # the first letter of a device wins
+    for letter in "ZYXWVUTSRQPONMLKJIHGFEDCBA":  # descending, so that a device gets its first letter
         if device := _device(api, f"{letter}:"):
             letters[device] = f"{letter}:"
     return letters
@@ -108,7 +107,7 @@ def _device(api: WindowsApi, name: str) -> str:
 
 
 def _mounted_folders(api: WindowsApi) -> dict[str, str]:
-    r"""`\Device\HarddiskVolume9` -> `C:\mnt` for every volume that is mounted in a folder."""
+    r"""`\Device\HarddiskVolume9` -> `C:\mnt`, for every volume that is mounted in a folder."""
     folders: dict[str, str] = {}
     name, paths, returned = np.zeros(_CHARS, "<u2"), np.zeros(_CHARS, "<u2"), np.zeros(1, "<u4")
     try:

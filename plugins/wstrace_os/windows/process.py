@@ -1,4 +1,4 @@
-"""Processes on Windows by their handles: names, counters, exit codes, parents and children."""
+"""Queries processes on Windows by their handles: names, counters, exit codes, parents and children."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MACHINE_TYPE = 9  # GetProcessInformation: ProcessMachineTypeInfo, Windows 11
 
 
 class Counters(NamedTuple):
-    """PROCESS_MEMORY_COUNTERS: faults of both kinds together (32 bits, wraps), and bytes."""
+    """PROCESS_MEMORY_COUNTERS: minor and major faults together (32 bits, wraps), and two sizes in bytes."""
 
     page_faults: int
     peak_working_set: int
@@ -38,7 +38,7 @@ class Counters(NamedTuple):
 
 
 def counters(api: WindowsApi, handle: int) -> Counters | None:
-    """What GetProcessMemoryInfo says; it still answers for a process that has exited. None when it refuses."""
+    """The result of GetProcessMemoryInfo, also for a process that has exited; None when the call fails."""
     info = np.zeros(1, PROCESS_MEMORY_COUNTERS[api.POINTER])
     if not api.GetProcessMemoryInfo(handle, info.ctypes.data, info.nbytes):
         return None
@@ -47,26 +47,26 @@ def counters(api: WindowsApi, handle: int) -> Counters | None:
 
 
 def parent(api: WindowsApi, handle: int) -> int:
-    """The number of the process that made it, which may have been given to another one since; 0 where not told."""
+    """The pid of a process's parent, which may have been reused since; 0 when the system does not say."""
     information = np.zeros(1, PROCESS_BASIC_INFORMATION[api.POINTER])
     status = api.NtQueryInformationProcess(handle, 0, information.ctypes.data, information.nbytes, None)
     return int(information["InheritedFromUniqueProcessId"][0]) if status >= 0 else 0
 
 
 def build(api: WindowsApi) -> int:
-    """The build number of this Windows (26100: Windows 11 24H2 and Server 2025); 0 where it does not tell."""
+    """The build number of Windows, such as 26100 for Windows 11 24H2 and Server 2025; 0 when not known."""
     information = np.zeros(1, OSVERSIONINFOW)
     information["dwOSVersionInfoSize"] = information.nbytes
     return int(information["dwBuildNumber"][0]) if api.RtlGetVersion(information.ctypes.data) >= 0 else 0
 
 
 def exited(api: WindowsApi, handle: int, milliseconds: int = 0) -> bool:
-    """True when it has ended, within so many milliseconds. The wait cannot be interrupted: keep it short."""
+    """Whether a process ends within `milliseconds`. The wait cannot be interrupted, so keep it short."""
     return int(api.WaitForSingleObject(handle, milliseconds)) == 0
 
 
 def exit_code(api: WindowsApi, handle: int) -> int:
-    """The exit code of a process that has ended; an NTSTATUS (0xC0000005 and the like) as a signed 32-bit number."""
+    """The exit code of an ended process as a signed 32-bit number, as for NTSTATUS 0xC0000005. Raises Unavailable."""
     code = np.zeros(1, "<u4")
     if not api.GetExitCodeProcess(handle, code.ctypes.data):
         raise winapi.failed("GetExitCodeProcess", api.GetLastError())
@@ -74,7 +74,7 @@ def exit_code(api: WindowsApi, handle: int) -> int:
 
 
 def image(api: WindowsApi, handle: int) -> str:
-    """The path of its executable, "" where the system does not tell."""
+    """The path of a process's executable; "" when the system does not say."""
     path, size = np.zeros(_PATH_CHARS, "<u2"), np.array([_PATH_CHARS], "<u4")
     if not api.QueryFullProcessImageNameW(handle, 0, path.ctypes.data, size.ctypes.data):
         return ""
@@ -82,12 +82,12 @@ def image(api: WindowsApi, handle: int) -> str:
 
 
 def name(api: WindowsApi, handle: int, pid: int) -> str:
-    """`python.exe`, or `pid 12` where the system does not tell."""
+    """The file name of a process's executable, or `pid 12` when the system does not say."""
     return ntpath.basename(image(api, handle)) or f"pid {pid}"
 
 
 def parents(api: WindowsApi) -> list[tuple[int, int]]:
-    """(pid, parent's pid) of every process now. A parent's pid may have been given to another process since."""
+    """(pid, parent's pid) of every present process; a parent's pid may have been reused. Raises Unavailable."""
     snapshot = api.CreateToolhelp32Snapshot(winapi.TH32CS_SNAPPROCESS, 0)
     if snapshot in (None, 0, winapi.INVALID_HANDLE_VALUE):
         raise winapi.failed("CreateToolhelp32Snapshot", api.GetLastError())
@@ -97,7 +97,7 @@ def parents(api: WindowsApi) -> list[tuple[int, int]]:
     found = []
     try:
         more = api.Process32FirstW(snapshot, address)
-        while more:  # hundreds of processes, twenty times a second
+        while more:  # runs for hundreds of processes twenty times a second
             found.append((pid.item(), parent.item()))
             more = api.Process32NextW(snapshot, address)
     finally:
@@ -106,9 +106,9 @@ def parents(api: WindowsApi) -> list[tuple[int, int]]:
 
 
 def descendants(api: WindowsApi, *roots: int) -> list[tuple[int, int]]:
-    """(pid, parent's pid) of their children, grandchildren and so on, now; parents before children.
+    """(pid, parent's pid) of all present descendants of `roots`, parents before children.
 
-    A process whose parent has ended may stand under another one that was given its number: see created().
+    When a parent's pid was reused, its children appear under the wrong process: compare created().
     """
     children: dict[int, list[int]] = {}
     for child, parent in parents(api):
@@ -123,7 +123,7 @@ def descendants(api: WindowsApi, *roots: int) -> list[tuple[int, int]]:
 
 
 def emulated(api: WindowsApi, handle: int) -> str:
-    """`x64` or `x86` for a process whose code an ARM64 Windows translates, "" for a native one or where not told."""
+    """`x64` or `x86` for a process whose code Windows on ARM64 translates; "" for a native one or when not known."""
     machine, native = np.zeros(1, "<u2"), np.zeros(1, "<u2")
     try:
         told = api.IsWow64Process2(handle, machine.ctypes.data, native.ctypes.data)
@@ -133,16 +133,16 @@ def emulated(api: WindowsApi, handle: int) -> str:
         return ""
     if machine[0]:
         return _MACHINES.get(int(machine[0]), "")
-    kind = np.zeros(1, PROCESS_MACHINE_INFORMATION)  # x64 under ARM64 is no WOW64: only this tells
+    kind = np.zeros(1, PROCESS_MACHINE_INFORMATION)  # x64 on ARM64 is not WOW64, so only this call shows it
     if not api.GetProcessInformation(handle, _MACHINE_TYPE, kind.ctypes.data, kind.nbytes):
         return ""
     return _MACHINES.get(int(kind["ProcessMachine"][0]), "")
 
 
 def kernel_base(api: WindowsApi) -> int:
-    """Where the kernel's addresses begin: for x64 the upper half; for x86 what GetSystemInfo tells.
+    """The lowest address of the kernel: 1 << 63 for x64; for x86 behind the highest address of GetSystemInfo.
 
-    A 32-bit process of a 64-bit Windows may have all 4 GiB for itself: there the kernel has no address of 32 bits.
+    On a 64-bit Windows, the kernel has no address below 4 GiB, which a 32-bit process may have for itself.
     """
     if api.POINTER == 8:
         return 1 << 63
@@ -151,11 +151,11 @@ def kernel_base(api: WindowsApi) -> int:
         return 1 << 32
     api.GetSystemInfo(information.ctypes.data)
     highest = int(information["lpMaximumApplicationAddress"][0])
-    return (highest | 0xFFFF) + 0x1_0001 if highest else 1 << 31  # above it 64 KiB that nobody has
+    return (highest | 0xFFFF) + 0x1_0001 if highest else 1 << 31  # after 64 KiB that no process can use
 
 
 def refuse_other_width(api: WindowsApi, handle: int, pid: int) -> None:
-    """A 32-bit Python gets truncated addresses of a 64-bit process, and half of its memory: it gets none.
+    """Refuses to read a 64-bit process from a 32-bit Python, which would get truncated addresses.
 
     Raises:
         Unavailable: this Python is 32-bit and the process is not.
@@ -171,7 +171,7 @@ def refuse_other_width(api: WindowsApi, handle: int, pid: int) -> None:
 
 @contextmanager
 def opened(api: WindowsApi, pid: int, rights: int) -> Iterator[int]:
-    """A handle on a process, closed at the end. Raises TargetExited, Unavailable."""
+    """Yields a handle on a process, and closes it. Raises TargetExited, Unavailable."""
     handle = winapi.open_process(api, pid, rights)
     try:
         yield handle
@@ -180,13 +180,13 @@ def opened(api: WindowsApi, pid: int, rights: int) -> Iterator[int]:
 
 
 def created(api: WindowsApi, pid: int) -> int:
-    """When it was created, in 100 ns since 1601. Raises TargetExited, Unavailable."""
+    """When a process was created, in units of 100 ns since 1601. Raises TargetExited, Unavailable."""
     with opened(api, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
         return times(api, handle)[0]
 
 
 def times(api: WindowsApi, handle: int) -> tuple[int, int, int, int]:
-    """When it was created and exited, and its CPU time in kernel and user mode; in 100 ns. Zeros when refused."""
+    """(created, exited, CPU time in kernel mode, in user mode) of a process, in units of 100 ns; zeros on failure."""
     four = np.zeros(4, "<u8")
     at = four.ctypes.data
     api.GetProcessTimes(handle, at, at + 8, at + 16, at + 24)
@@ -198,7 +198,7 @@ _wine_get_version = declare("ntdll.dll", "wine_get_version", ctypes.c_char_p)
 
 
 def wine_version() -> str:
-    """Wine's version, "" on Windows: ntdll exports wine_get_version there only."""
+    """The version of Wine, whose ntdll exports wine_get_version; "" on Windows."""
     try:
         version = _wine_get_version()
     except Unavailable:

@@ -1,7 +1,7 @@
-"""Which program a command starts on Windows, and which interpreter stands behind a launcher.
+"""Finds the program that a command starts on Windows, and the interpreter behind a launcher.
 
-CreateProcess by itself looks first in the folder of the running executable, which is that of wstrace's own Python: so
-the program is looked up as the shell does it (PATH, PATHEXT) and given by its full path.
+CreateProcess searches the folder of the running executable first, which is that of wstrace's Python. Therefore the
+program is searched as the shell does (PATH, PATHEXT), and passed with its full path.
 Sources: Microsoft Learn, CreateProcessW, NeedCurrentDirectoryForExePathW; CPython, venvlauncher.c.
 """
 
@@ -16,14 +16,18 @@ from wstrace.errors import CannotExecute, CommandNotFound
 from wstrace_os.windows import launchers
 
 _PATHEXT = ".COM;.EXE;.BAT;.CMD;.VBS;.JS;.WS;.MSC"
-#: set: cmd.exe and CreateProcess do not look into the current folder for a name without a path
+#: With this variable set, cmd.exe and CreateProcess do not search the current folder for a name without a path.
 _NOT_HERE_VARIABLE = "NoDefaultCurrentDirectoryInExePath"
 
 
 class Program(NamedTuple):
-    """What CreateProcess is given: the executable, the words of its command line, the environment (None = ours).
+    """The arguments of CreateProcess.
 
-    launcher: it starts the program that is meant, which only it knows.
+    Attributes:
+        path: the executable.
+        arguments: the words of the command line.
+        environment: the environment; None = ours.
+        launcher: whether it is a launcher that decides only at run time which program to start.
     """
 
     path: str
@@ -33,15 +37,16 @@ class Program(NamedTuple):
 
 
 def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
-    """The program behind a command. A script's launcher and a venv's python.exe are resolved to what they would start.
+    """The program of a command; for a script's launcher and a venv's python.exe, the interpreter that they would start.
 
     Args:
-        command: its words.
-        elevated: for a name without a path the current folder is not searched, where anyone may have put a program.
+        command: the words of the command.
+        elevated: whether to leave out the current folder, where anyone may have put a program, for a name without a
+            path.
 
     Raises:
         CommandNotFound: there is no such program.
-        CannotExecute: it is no program but a script; says what to write.
+        CannotExecute: the command is a script, not a program; the error says what to write instead.
     """
     path = next(_candidates(command[0], elevated=elevated), None)
     if path is None:
@@ -74,14 +79,14 @@ def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
 
 
 def _candidates(name: str, *, elevated: bool) -> Iterator[str]:
-    """The files that a shell would take a name for, the best first."""
+    """Yields the files that a shell would take a name for, the best one first."""
     suffixes = [suffix for suffix in os.environ.get("PATHEXT", _PATHEXT).split(";") if suffix]
     names = [name + suffix.lower() for suffix in suffixes]
     if name.lower().endswith(tuple(suffix.lower() for suffix in suffixes)):
         names.insert(0, name)
     folders = [""]
     if not os.path.dirname(name):
-        # those of PATH that are no full paths are places in the current folder
+        # Entries of PATH that are not absolute are relative to the current folder.
         folders = [folder.strip('"') for folder in os.environ.get("PATH", "").split(os.pathsep)]
         folders = [folder for folder in folders if Path(folder).is_absolute() or (folder and not elevated)]
         if not elevated and _NOT_HERE_VARIABLE not in os.environ:

@@ -1,4 +1,4 @@
-"""Whose a process is and what it may do, by its token: user, elevation, SeDebugPrivilege."""
+"""Queries the token of a process: its user, elevation, integrity level and SeDebugPrivilege."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _token(api: WindowsApi, process: int, rights: int = _TOKEN_QUERY) -> Iterato
 
 
 def user(api: WindowsApi, process: int) -> bytes:
-    """The SID of the user whom a process runs as. Raises Unavailable when the system does not tell."""
+    """The SID of the user that a process runs as. Raises Unavailable when the system refuses."""
     return _sid(api, process, _TOKEN_USER)
 
 
 def low_integrity(api: WindowsApi) -> bool:
-    """True when this process runs below medium integrity (a sandbox, AppContainer); False where it is not told."""
+    """Whether this process has less than medium integrity (a sandbox, AppContainer); False when not known."""
     try:
         label = _sid(api, api.GetCurrentProcess(), _TOKEN_INTEGRITY_LEVEL)
     except Unavailable:
@@ -54,13 +54,13 @@ def _sid(api: WindowsApi, process: int, what: int) -> bytes:
 
 
 def sid_text(sid: bytes) -> str:
-    """`S-1-5-21-...`: a SID as security descriptors are written."""
+    """A SID in the notation of security descriptors, `S-1-5-21-...`."""
     authority, below = int.from_bytes(sid[2:8], "big"), np.frombuffer(sid, "<u4", sid[1], 8)
     return "-".join(str(part) for part in ("S", sid[0], authority, *below.tolist()))
 
 
 def elevated(api: WindowsApi) -> bool:
-    """True when this process runs with an administrator's full token; False, too, where the system does not tell."""
+    """Whether this process runs with an administrator's full token; False when not known."""
     value, size = np.zeros(1, "<u4"), np.zeros(1, "<u4")
     try:
         with _token(api, api.GetCurrentProcess()) as token:
@@ -71,7 +71,7 @@ def elevated(api: WindowsApi) -> bool:
 
 
 def has_debug_privilege(api: WindowsApi) -> bool:
-    """True when SeDebugPrivilege is switched on in this process; to hold it is not enough."""
+    """Whether SeDebugPrivilege is enabled in this process, not merely held; False when not known."""
     required = np.zeros(1, PRIVILEGE_SET)
     required["Count"], result = 1, np.zeros(1, "<u4")
     try:
@@ -84,7 +84,7 @@ def has_debug_privilege(api: WindowsApi) -> bool:
 
 
 def set_debug_privilege(api: WindowsApi, *, on: bool = True) -> None:
-    """Switches SeDebugPrivilege of this process on, so that it may open those of other users, or off.
+    """Enables SeDebugPrivilege, which permits this process to open those of other users, or disables it.
 
     Raises:
         Unavailable: the account does not hold the privilege, or the terminal is not elevated.
@@ -94,7 +94,7 @@ def set_debug_privilege(api: WindowsApi, *, on: bool = True) -> None:
     with _token(api, api.GetCurrentProcess(), _TOKEN_ADJUST_PRIVILEGES | _TOKEN_QUERY) as token:
         _look_up(api, wanted.ctypes.data + 4)
         done = api.AdjustTokenPrivileges(token, 0, wanted.ctypes.data, 0, None, None)
-        code = api.GetLastError()  # it returns TRUE although nothing was assigned
+        code = api.GetLastError()  # the call returns TRUE even when it assigned nothing
     if not done or code == _ERROR_NOT_ALL_ASSIGNED:
         raise Unavailable(
             f"SeDebugPrivilege could not be switched {'on' if on else 'off'} (AdjustTokenPrivileges: {code})",
@@ -104,7 +104,7 @@ def set_debug_privilege(api: WindowsApi, *, on: bool = True) -> None:
 
 @contextmanager
 def privilege_as_it_was(api: WindowsApi) -> Iterator[None]:
-    """Around what switches SeDebugPrivilege on by itself (psutil, when it is imported): off again after it."""
+    """A context after which SeDebugPrivilege is as before; for imports that enable it, such as psutil's."""
     before = has_debug_privilege(api)
     try:
         yield

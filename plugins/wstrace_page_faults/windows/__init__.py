@@ -1,1 +1,1 @@
-"""What `wstrace_page_faults` needs of Windows; imports on every system, works on this one."""
+"""The Windows backend of `wstrace_page_faults`. It can be imported on every system, and works on Windows."""

@@ -1,7 +1,7 @@
 """The source `page_faults` on Windows: the working-set watch of every traced process.
 
-Windows puts no time on a record: a batch has a window instead, from the drain before to this one. It keeps 1,024
-records a process, so the drain comes the more often the fuller it finds the buffer.
+Windows gives no time with a record, so a batch has a window from the previous drain to this one. The kernel keeps 1,024
+records per process, so the fuller a drain finds the buffer, the sooner the next one follows.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from wstrace_page_faults.windows.watch import KERNEL_RECORDS
 
 
 class PageFaults(Source):
-    """Page faults with address, instruction and thread, hard or soft, by GetWsChangesEx.
+    """Page faults with address, instruction and thread, minor or major, by GetWsChangesEx.
 
     Args:
-        poll_ms: the longest time between two looks, in ms; it falls to 1 ms as the kernel's buffer fills.
-        kernel: show faults whose instruction is in the kernel.
-        children: follow the processes that the target starts.
+        poll_ms: the longest time between two drains in ms; it falls to 1 ms as the kernel's buffer fills.
+        kernel: whether to record faults whose instruction is in the kernel.
+        children: whether to trace the processes that the target starts.
     """
 
     name: ClassVar[str] = "page_faults"
@@ -55,11 +55,11 @@ class PageFaults(Source):
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
 
-    #: the system's functions, or a stand-in with the same ones
+    #: The system's functions, or a stand-in with the same ones.
     api: WindowsApi = winapi
-    #: how often it is asked whether a process has ended
+    #: Seconds between two checks of whether a process has ended.
     exits_seconds = 0.02
-    #: False: it looks only when it is asked to
+    #: Whether the drainer runs on its own thread; False for tests, where only drain() reads the buffers.
     own_thread = True
 
     def __init__(self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True) -> None:
@@ -71,18 +71,18 @@ class PageFaults(Source):
 
     @classmethod
     def probe(cls) -> Level:
-        """Tried on the calling process, whose watch stays on until it ends."""
+        """The level, tried on the calling process, whose watch then stays on until it ends."""
         try:
             return tried(cls.api)
         except Unavailable as no:
             return Level("none", no.why, no.remedy)
 
     def start(self, context: Context) -> None:
-        """Watches every target; a launched one has not run yet.
+        """Begins to watch every target; a launched one has not run yet.
 
         Raises:
-            Unavailable: access refused, a 32-bit Python for a 64-bit target, a stub (Wine), traced already, or
-                `require` is "full" and the system gives less.
+            Unavailable: access is refused, the target is 64-bit and this Python 32-bit, the watch is a stub (Wine), the
+                target is traced already, or `require` is "full" and the system gives less.
         """
         self._context = context
         self._follows = self._children and context.children
@@ -125,7 +125,7 @@ class PageFaults(Source):
         return self._drainer.processes
 
     def _add(self, pid: int, parent: int | None, *, launched: bool = False) -> WatchedProcess:
-        """Watches a process. parent: 0 for a target, None where it is not known yet."""
+        """Begins to watch a process; `parent` is 0 for a target and None when not known yet."""
         process = WatchedProcess(self.api, pid, parent, launched=launched)
         with self._drainer.lock:
             self._processes[pid] = process
@@ -146,7 +146,7 @@ class PageFaults(Source):
         self._context.info.note(text)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """Sleeps until the next look is due, at most timeout seconds, then gives what was found."""
+        """Sleeps until the next drain is due, at most `timeout` seconds, and returns what the buffers held."""
         time.sleep(min(self._drainer.pause, max(timeout, 0)))  # sleep's timer is finer than a wait on an event
         return self._drain()
 
@@ -168,7 +168,7 @@ class PageFaults(Source):
             raise failed[0].error or Unavailable("the watch failed")
 
     def _matters(self, process: WatchedProcess) -> bool:
-        """The trace ends with the launched process, and with the last one."""
+        """Whether the failed watch of a process ends the trace: that of a launched process, or of the last one."""
         return process.launched or not self._processes
 
     def _give(self, drained: Drained) -> Iterator[Batch]:
@@ -196,7 +196,7 @@ class PageFaults(Source):
         yield self._batch(PAGE_FAULT, {"pid": pid, **columns}, window, changes.lost)
 
     def _introduce_new(self, window: tuple[int, int]) -> Iterator[Batch]:
-        """The first row of each process that was taken in, and its memory as it is now."""
+        """Yields the first row of each new process, and a listing of its memory."""
         new, refused = self._births.taken()
         for pid, why in refused:
             self._note(f"child {pid} is not traced: {why}")
@@ -208,7 +208,7 @@ class PageFaults(Source):
             yield self._batch(ADDRESS_SPACE, space.listing(window[0]), window)
 
     def _mark_own(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Records that wstrace's own threads made (reading the target's memory faults pages into its watch)."""
+        """Marks records of wstrace's own threads: reading the target's memory causes faults that its watch records."""
         own = np.array(list(self._context.own_threads()), "<u4")
         columns["flags"][np.isin(columns["tid"], own)] |= FAULT_OBSERVER
 
@@ -222,7 +222,7 @@ class PageFaults(Source):
             self._births.told_by_jobs()
 
     def _failed(self, drained: Drained, error: Unavailable) -> Iterator[Batch]:
-        """One process whose watch fails ends its own trace only."""
+        """Yields the last row of a process whose watch failed; the others are traced on."""
         process = drained.process
         self._account(process)
         with self._drainer.lock:
@@ -232,7 +232,7 @@ class PageFaults(Source):
             self._note(f"process {process.pid} is no longer traced: {error.why}")
 
     def _end(self, process: WatchedProcess, now: int) -> Batch:
-        """The row of a process that has ended; its counts go into the ledger and its handle is closed."""
+        """The last row of an ended process; adds its counts to the ledger and closes its handle."""
         code = processes.exit_code(self.api, process.watch.handle)
         with self._drainer.lock:
             self._family.end(process.pid, processes.times(self.api, process.watch.handle)[1])
@@ -243,7 +243,7 @@ class PageFaults(Source):
         watch, ledger = process.watch, self._context.ledger
         counted = watch.counted()
         if counted is not None:
-            # Windows counts both types together: what was not recorded as major counts as minor
+            # Windows counts both types together: what was not recorded as major counts as minor.
             ledger.add("counted", counted - min(process.major, counted), "minor")
             ledger.add("counted", min(process.major, counted), "major")
             missing = counted - watch.recorded - watch.lost
@@ -260,7 +260,7 @@ class PageFaults(Source):
         return Batch(schema, columns, window=window, lost=lost, source=self.name, strings=self._context.strings)
 
     def stop(self) -> Iterable[Batch]:
-        """A last drain, also of processes that have ended; then the handles are closed."""
+        """Drains all processes for the last time, also ended ones, and closes the handles."""
         if not self._started or self._stopped:
             return []
         self._stopped = True
@@ -285,10 +285,10 @@ class PageFaults(Source):
 
     @property
     def finished(self) -> bool:
-        """True when every watched process has ended and all of it was given."""
+        """Whether every watched process has ended and all records were returned."""
         return self._started and not self._processes and not self._drainer.holds
 
     def statistics(self) -> dict[str, int | float]:
-        """Processes watched now, drains so far, the present pause in seconds."""
+        """Processes watched now, drains so far, and the present pause between drains in seconds."""
         now = (len(self._processes), self._drainer.pause) if self._started else (0, FASTEST_SECONDS)
         return {"processes": now[0], "drains": self._drains, "pause_seconds": now[1]}

@@ -1,4 +1,4 @@
-"""Takes in the descendants of the traced processes: those that a job tells of, and those that a listing shows."""
+"""Begins to watch descendants of the traced processes, which jobs report or listings show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wstrace_page_faults.windows.drainer import Drainer
 from wstrace_page_faults.windows.family import Family
 from wstrace_page_faults.windows.process import WatchedProcess
 
-# how often new children are looked for, by a listing of all processes: where no job tells of them, and beside one
+# Seconds between two listings of all processes: without jobs that report the children, and beside such jobs.
 _FAMILY_SECONDS, _STRAYS_SECONDS = 0.05, 0.5
 _LOOK_RIGHTS = winapi.PROCESS_QUERY_INFORMATION | winapi.SYNCHRONIZE
 
@@ -27,15 +27,15 @@ class Refused(NamedTuple):
 
 
 class Births:
-    """New members of the family, from the drainer's thread and from the session's.
+    """Finds new descendants, on the drainer's thread and on the session's.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
-        family: who is known.
-        drainer: whose lock is held while a process is taken in.
+        family: the known processes.
+        drainer: the drainer, whose lock is held while a process is added.
         jobs: the jobs of launched targets.
-        add: watches a process, by its number and its parent's (None: not known yet).
-        all_in_jobs: every target is in one of the jobs.
+        add: begins to watch a process, by its pid and its parent's (None = not known yet).
+        all_in_jobs: whether every target is in one of the jobs.
     """
 
     def __init__(
@@ -44,21 +44,21 @@ class Births:
     ) -> None:  # fmt: skip
         self._api, self._family, self._drainer, self._jobs, self._add = api, family, drainer, jobs, add
         self._pause_ns = (_STRAYS_SECONDS if all_in_jobs else _FAMILY_SECONDS) * 1e9
-        self._looked = 0  # when, in ns
-        #: children that had ended before they could be opened
+        self._looked = 0  # the time of the last listing in ns
+        #: The number of children that had ended before they could be opened.
         self.unseen = 0
         self._new: list[WatchedProcess] = []
         self._refused: list[Refused] = []
 
     def taken(self) -> tuple[list[WatchedProcess], list[Refused]]:
-        """Who was taken in, and who was refused, since the last call."""
+        """The new processes, and the children that could not be traced, since the last call."""
         with self._drainer.lock:
             new, self._new = self._new, []
             refused, self._refused = self._refused, []
         return new, refused
 
     def told_by_jobs(self) -> None:
-        """Opens each process that a job tells of at once: a short-lived one has no time to wait for a listing.
+        """Begins at once to watch each process that a job reports, as it may end before the next listing.
 
         The caller holds the drainer's lock.
         """
@@ -68,17 +68,17 @@ class Births:
                     self.unseen += not self._take(pid, None, job=job)
 
     def due(self, now: int) -> bool:
-        """True when the next listing is due; now in ns."""
+        """Whether the next listing is due at the time `now` in ns."""
         if now - self._looked < self._pause_ns:
             return False
         self._looked = now
         return True
 
     def listed(self) -> None:
-        """Who is in a job though no message told of it, and who descends from a traced process outside of all jobs.
+        """Adds processes in a job of which no message came, and descendants outside of all jobs.
 
         Raises:
-            Unavailable: the system gives no listing.
+            Unavailable: the system refuses the listing.
         """
         with self._drainer.lock:
             for job in self._jobs:
@@ -91,10 +91,10 @@ class Births:
                     self._take(birth.pid, birth.parent, created=birth.created)
 
     def _take(self, pid: int, parent: int | None, *, created: int = 0, job: Job | None = None) -> bool:
-        """Watches a new member of the family; what it faulted before stands in the ledger. False: it has ended."""
+        """Begins to watch a new process, and counts its earlier faults in the ledger; False if it has ended."""
         born = created
         try:
-            # while it is open the number is nobody else's
+            # While the process is open, its pid is not reused.
             with processes.opened(self._api, pid, _LOOK_RIGHTS) as handle:
                 born = processes.times(self._api, handle)[0]
                 stranger = (created and born != created) or (job is not None and not job.has(handle))

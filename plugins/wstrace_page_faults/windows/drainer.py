@@ -1,7 +1,7 @@
-"""The drainer: empties the kernel's buffers of all watched processes, and does nothing else.
+"""Drainer: a thread that empties the kernel's buffers of all watched processes, and does nothing else.
 
-A buffer of 1,024 records fills within 1 or 2 ms of a fault storm, so nothing that may take that long stands between two
-looks: names, listings and publishing are the session's thread's, which takes what the drainer has.
+A burst of faults fills a buffer of 1,024 records within 1 or 2 ms, so nothing that may take as long happens between two
+drains: the session's thread takes the records, looks up names, lists memory and publishes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ from wstrace_page_faults.windows.records import Changes
 from wstrace_page_faults.windows.watch import KERNEL_RECORDS
 
 FASTEST_SECONDS = 0.001
-_FILL = KERNEL_RECORDS // 4  # records that a look should find; well under what is lost
-_MAX_RECORDS = 1 << 20  # held for the session's thread; then the kernel's own buffer fills, and counts what it loses
+_FILL = KERNEL_RECORDS // 4  # the number of records that a drain should find, well below the size of the buffer
+_MAX_RECORDS = 1 << 20  # records held for the session's thread; past it, the kernel's buffer fills and counts the loss
 _HIGHEST = 2  # THREAD_PRIORITY_HIGHEST: needs no privilege
 
 
 class Drained(NamedTuple):
-    """What one look found at one process: between window[0] and window[1]; last: it has ended; error: it failed."""
+    """What one drain of one process found.
+
+    Attributes:
+        process: the process.
+        changes: its records.
+        window: the times of the previous drain and of this one, in ns.
+        last: whether the process has ended, so that no further records come.
+        error: why the drain failed, or None.
+    """
 
     process: WatchedProcess
     changes: Changes
@@ -36,14 +44,14 @@ class Drained(NamedTuple):
 
 
 class Drainer:
-    """Looks at every process, on its own thread and whenever it is asked.
+    """Drains every process, on its own thread and at each look().
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
-        slowest: the longest pause between two looks, in seconds.
-        exits_seconds: how often it is asked whether a process has ended.
-        births: called at each look, under the lock: takes in the children that a job tells of.
-        hidden: the system leaves records out, so the pause follows the system's counter too.
+        slowest: the longest pause between two drains in seconds.
+        exits_seconds: seconds between two checks of whether a process has ended.
+        births: called at each drain, under the lock, to add the children that jobs report.
+        hidden: whether the system omits records, so that the pause follows its counter of faults too.
     """
 
     def __init__(
@@ -65,11 +73,11 @@ class Drainer:
 
     @property
     def holds(self) -> bool:
-        """True while something was found that nobody has taken yet, or an error waits to be raised."""
+        """Whether take() has something to return or to raise."""
         return bool(self._found) or self._failed is not None
 
     def start(self) -> int | None:
-        """Starts the thread; gives the system's number of it."""
+        """Starts the thread and returns its id."""
         self._thread = threading.Thread(target=self._run, name="wstrace-drain", daemon=True)
         self._thread.start()
         return self._thread.native_id
@@ -86,12 +94,12 @@ class Drainer:
         try:
             while not self._ending.is_set():
                 self.look()
-                time.sleep(self.pause)  # finer than a wait on an event
-        except BaseException as error:  # the session's thread raises it
+                time.sleep(self.pause)  # has a finer timer than a wait on an event
+        except BaseException as error:  # take() raises it on the session's thread
             self._failed = error
 
     def look(self, *, exits: bool = False) -> None:
-        """Takes what every buffer holds; exits: also asks which processes have ended, due or not."""
+        """Drains every buffer; with `exits`, also checks which processes have ended, even if that is not due."""
         with self.lock:
             self._births()
             self.looks += 1
@@ -107,7 +115,10 @@ class Drainer:
             self._adapt(fullest)
 
     def _look_at(self, process: WatchedProcess, window: tuple[int, int], due: bool) -> int:
-        """How full its buffer was. What it recorded until its end is in the drain after the end was seen."""
+        """Drains one process; returns how many records its buffer held or lost.
+
+        The end of a process is checked before the drain, so that the last drain has its last records.
+        """
         last = due and process.watch.exited()
         try:
             changes = process.watch.drain()
@@ -124,14 +135,14 @@ class Drainer:
         return max(found, process.watch.grown()) if self._hidden else found
 
     def _adapt(self, fullest: int) -> None:
-        """The next pause: such that a quarter of the buffer fills, as fast as it filled this time."""
+        """Sets the next pause such that, at the present rate, at most a quarter of the buffer fills."""
         if fullest > _FILL:
             self.pause = max(FASTEST_SECONDS, self.pause * _FILL / fullest / 2)
         elif fullest < _FILL // 2:
             self.pause = min(self._slowest, self.pause * 1.5)
 
     def take(self) -> list[Drained]:
-        """What was found since the last time, in the order of the looks. Raises what ended the thread, last of all."""
+        """What was found since the last call, in order; if nothing, raises the error that ended the thread."""
         with self.lock:
             found, self._found, self._records = self._found, [], 0
         if self._failed is not None and not found:

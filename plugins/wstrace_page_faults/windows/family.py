@@ -1,5 +1,7 @@
-"""Who descends from the traced processes. Windows gives the number of an ended process to another one within seconds,
-so a process is its number *and* the time of its creation."""
+"""The traced processes and their descendants.
+
+Windows reuses the pid of an ended process within seconds, so a process is identified by its pid and creation time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ _FOREVER = 1 << 64
 
 
 class Birth(NamedTuple):
-    """A process that a listing shows: its number, its parent's, when it was created (0: not told)."""
+    """A process in a listing: its pid, its parent's pid, and its creation time (0 = not known)."""
 
     pid: int
     parent: int
@@ -23,42 +25,42 @@ class Birth(NamedTuple):
 
 
 class Family:
-    """The traced processes, those that ended, and those that refused to be traced; by number and creation.
+    """The traced processes, the ended ones, and those that cannot be traced, by pid and creation time.
 
-    Times are in 100 ns since 1601.
+    Times are in units of 100 ns since 1601.
     """
 
     def __init__(self, api: WindowsApi) -> None:
         self._api = api
-        #: number -> created, of those whose handle we hold: their number is not given anew
+        #: pid -> creation time of processes on which we hold a handle, so that their pid is not reused
         self._living: dict[int, int] = {}
-        #: number -> created (0: not told), of those that cannot be traced
+        #: pid -> creation time (0 = not known) of processes that cannot be traced
         self.refused: dict[int, int] = {}
-        #: (number, created, ended): the children of an ended one were born between the two
+        #: (pid, created, ended) of ended processes, whose children were created between the two times
         self._ended: deque[tuple[int, int, int]] = deque(maxlen=_MAX_ENDED)
 
     def add(self, pid: int, created: int) -> None:
-        """A process whose handle is held from now on."""
+        """Adds a process on which a handle is held from now on."""
         self._living[pid] = created
         self.refused.pop(pid, None)
 
     def end(self, pid: int, ended: int = 0) -> None:
-        """Its handle is closed; its children are still looked for."""
+        """Notes that a process has ended and its handle is closed; its children are still searched for."""
         created = self._living.pop(pid, 0)
         self._ended.append((pid, created, ended or _FOREVER))
 
     def refuse(self, pid: int, created: int) -> None:
-        """It cannot be traced: it is not asked again, but its children are."""
+        """Notes that a process cannot be traced: it is not tried again, but its children are."""
         self._living.pop(pid, None)
         self.refused[pid] = created
 
     def listed(self) -> list[Birth]:
-        """The descendants that a listing of all processes shows and that are not known yet, parents first.
+        """The descendants in a listing of all processes that are not known yet, parents before children.
 
         Raises:
-            Unavailable: the system gives no listing.
+            Unavailable: the system refuses the listing.
         """
-        refused = list(self.refused)  # first: another thread may refuse one that this listing does not show
+        refused = list(self.refused)  # copied first: another thread may add one that this listing does not show
         children: dict[int, list[int]] = {}
         now = set()
         for pid, parent in processes.parents(self._api):
@@ -73,7 +75,7 @@ class Family:
             *self._ended,
         ]
         found: dict[int, Birth] = {}
-        for parent, born, ended in lives:  # it grows below: grandchildren
+        for parent, born, ended in lives:  # grows in the loop by the children that are found
             for pid in children.get(parent, ()):
                 if pid in self._living or pid in found:
                     continue
@@ -85,7 +87,7 @@ class Family:
                     created = 0
                 if pid in self.refused and self.refused[pid] == created:
                     continue
-                if created and not born <= created <= ended:  # its parent was another process of that number
+                if created and not born <= created <= ended:  # its parent was another process with this pid
                     continue
                 found[pid] = Birth(pid, parent, created)
                 lives.append((pid, created, _FOREVER))

@@ -1,7 +1,7 @@
-"""Whether this Windows tells of faults that kernel code takes.
+"""The level of this Windows: whether it reports faults of kernel code.
 
-From Windows 11 24H2 and Server 2025 on, GetWsChangesEx leaves out every record with a kernel address unless
-SeDebugPrivilege is switched on in the caller, and counts what it leaves out nowhere. Tried where it can be tried.
+Since Windows 11 24H2 and Server 2025, GetWsChangesEx omits every record with a kernel address, without counting it,
+unless SeDebugPrivilege is enabled in the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FULL = Level("full")
 
 
 def tried(api: WindowsApi) -> Level:
-    """full or user, tried on the calling process, whose watch stays on until it ends. Raises Unavailable: no watch."""
+    """The level, `full` or `user`, tried on the calling process, whose watch then stays on. Raises Unavailable."""
     watch = Watch(api, api.GetCurrentProcessId())
     try:
         shown = processes.build(api) < FIRST_FILTERED_BUILD or _shows_kernel(api, watch)
@@ -33,16 +33,16 @@ def tried(api: WindowsApi) -> Level:
 
 
 def expected(api: WindowsApi) -> Level:
-    """full or user, by this Windows's build and our privilege alone: a session of our own may be using our watch."""
+    """The level by the build of Windows and our privilege, without a trial, as a session may be using our watch."""
     filtered = processes.build(api) >= FIRST_FILTERED_BUILD and not token.has_debug_privilege(api)
     return _hidden(api) if filtered else FULL
 
 
 def known(api: WindowsApi) -> Level:
-    """As expected(), and tried where that says that something is left out: a later Windows may not."""
+    """The level by expected(); when that is not `full`, by a trial, because a later Windows may omit nothing."""
     level = expected(api)
     if level.name != "full":
-        with suppress(Unavailable):  # another session of this process has our watch
+        with suppress(Unavailable):  # another session of this process uses our watch
             return tried(api)
     return level
 
@@ -60,13 +60,13 @@ def _hidden(api: WindowsApi) -> Level:
 
 
 def _shows_kernel(api: WindowsApi, watch: Watch) -> bool:
-    """Lets kernel code write into a fresh page of ours: does that fault come, with its instruction in the kernel?"""
+    """Lets kernel code write into a fresh page of ours; returns whether that fault is recorded as one of the kernel."""
     place = api.VirtualAlloc(None, _PAGE, winapi.MEM_RESERVE | winapi.MEM_COMMIT, winapi.PAGE_READWRITE)
     if not place:
         raise Unavailable("VirtualAlloc of 4096 bytes failed: no trial of the watch", "free some memory")
     try:
         watch.drain()  # a full buffer records nothing
-        source = watch.place  # readable memory of ours
+        source = watch.place  # any readable memory of ours
         api.ReadProcessMemory(api.GetCurrentProcess(), source, place, 8, None)
         columns = watch.drain().columns
     finally:

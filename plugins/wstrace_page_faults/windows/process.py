@@ -1,4 +1,4 @@
-"""A watched process: its watch, and what is known of its memory."""
+"""WatchedProcess: a process with its watch and its known memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from wstrace_page_faults.windows.watch import Watch
 
 
 class WatchedProcess:
-    """Made quickly, for each moment until then is missed: its name and its memory are asked for by describe().
+    """A process with its watch.
+
+    The constructor only begins the watch, because earlier faults are missed; describe() queries the name and memory.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
         pid: the process.
-        parent: the number of the process that made it, 0 for a target; None = ask the system.
+        parent: the pid of its parent, 0 for a target; None = ask the system.
+        launched: whether it is a launched target.
 
     Raises:
         TargetExited, Unavailable: see Watch.
@@ -33,18 +36,18 @@ class WatchedProcess:
         self.created = processes.times(api, self.watch.handle)[0]
         self.parent = processes.parent(api, self.watch.handle) if parent is None else parent
         self.name = 0
-        self.major = 0  # records of faults that read from disk
+        self.major = 0  # the number of recorded major faults
         self.space: AddressSpace | None = None
 
     def describe(self, strings: Dictionary) -> AddressSpace:
-        """Its name and its memory, asked for once."""
+        """The memory of the process; the first call queries its name and memory."""
         if self.space is None:
             self.name = strings.code(processes.name(self._api, self.watch.handle, self.pid))
             self.space = AddressSpace(Memory(self._api, self.watch.handle), self.pid, strings)
         return self.space
 
     def row(self, now: int, event: int, *, code: int = -1) -> dict[str, NDArray[Any]]:
-        """A PROCESS row of it."""
+        """One row of the stream `process` at the time `now` in ns."""
         whose = {"pid": self.pid, "ppid": self.parent, "tid": self.pid, "name": self.name}
         values = {"time_ns": now, "event": event, "code": code, **whose}
         return {column.name: np.array([values[column.name]], DTYPES[column.type]) for column in PROCESS.columns}

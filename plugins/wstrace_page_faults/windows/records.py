@@ -1,4 +1,4 @@
-"""What GetWsChangesEx and GetWsChanges give, as columns."""
+"""Decodes the records of GetWsChangesEx and GetWsChanges into columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 
 
 class Changes(NamedTuple):
-    """One buffer's records: columns pc, va (u64), flags (u8) and, of Ex records, tid (u32); and how many were lost."""
+    """The records of one buffer.
+
+    Attributes:
+        columns: pc and va (u64), flags (u8) and, from GetWsChangesEx, tid (u32), each of shape (n,).
+        lost: the number of records that were lost after these.
+        lost_is_exact: False when `lost` only says that records were lost.
+    """
 
     columns: dict[str, NDArray[Any]]
     lost: int
@@ -22,15 +28,15 @@ class Changes(NamedTuple):
 
 
 def decode(records: NDArray[np.void], *, kernel_base: int = 0, xp: bool = False) -> Changes:
-    """The records of a buffer up to its terminator, or its end where there is none.
+    """Decodes the records of a buffer up to its terminator, or up to its end when it has none.
 
-    FaultingVa is the byte address; its bit 0 is not part of it: 1 = soft (minor) fault, 0 = hard (major), which is how
-    Microsoft's own pfmon reads it. The columns are copies: the buffer may be used again.
+    FaultingVa is the byte address, except that bit 0 is 1 for a soft (minor) and 0 for a hard (major) fault, as
+    Microsoft's pfmon reads it. The columns are copies, so the buffer may be used again.
 
     Args:
         records: PSAPI_WS_WATCH_INFORMATION or PSAPI_WS_WATCH_INFORMATION_EX of either width, shape (n,).
-        kernel_base: where the kernel's addresses begin, 0 = in the upper half; see process.kernel_base().
-        xp: recorded on Windows XP or Server 2003, whose terminator says 1 for any number of lost records.
+        kernel_base: the lowest address of the kernel, see process.kernel_base(); 0 = the upper half.
+        xp: whether it was recorded on Windows XP or Server 2003, whose terminator has 1 for any number of lost records.
     """
     pc = records["FaultingPc"].astype("<u8")
     end = int((pc == 0).argmax()) if len(pc) else 0
@@ -42,7 +48,7 @@ def decode(records: NDArray[np.void], *, kernel_base: int = 0, xp: bool = False)
     flags = (va.view("|u1")[::8] & 1) ^ 1
     if kernel_base:
         flags |= (pc >= np.uint64(kernel_base)).view("|u1") * np.uint8(FAULT_PC_KERNEL)
-    else:  # the kernel has the upper half: the top bit tells
+    else:  # the kernel has the upper half, which the top bit shows
         top = records.dtype["FaultingPc"].itemsize - 1
         flags |= (pc.view("|u1")[top::8] >> 7) << 1
     va &= np.uint64(0xFFFF_FFFF_FFFF_FFFE)
@@ -53,5 +59,5 @@ def decode(records: NDArray[np.void], *, kernel_base: int = 0, xp: bool = False)
     return Changes(columns, lost, not (xp and lost == 1))
 
 
-# the flags column takes bit 0 of FaultingVa, inverted, and the top bit of FaultingPc as they are
+# decode() uses bit 0 of FaultingVa, inverted, and the top bit of FaultingPc as these flags.
 assert (FAULT_MAJOR, FAULT_PC_KERNEL) == (1, 2)

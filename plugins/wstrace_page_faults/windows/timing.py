@@ -1,4 +1,4 @@
-"""What keeps the drain on time while a trace runs: the interpreter's switch interval and the system's timer."""
+"""Timing: makes drains punctual while a trace runs, by the interpreter's switch interval and the system's timer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from wstrace.errors import Unavailable
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 
-_SWITCH_SECONDS = 0.0005  # Python's own 5 ms is what a fault storm needs to overflow a buffer several times
-_FIRST_FINE_TIMER_BUILD = 17134  # Windows 10 1803: from there on time.sleep() is fine by itself
+_SWITCH_SECONDS = 0.0005  # in Python's default of 5 ms, a burst of faults can overflow a buffer several times
+_FIRST_FINE_TIMER_BUILD = 17134  # Windows 10 1803, since which time.sleep() has a fine timer
 
 
 class Timing:
-    """From start() to stop() of a trace.
+    """Changes the switch interval and the timer from start() to stop().
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
-        self_traced: the program that is traced is this one, whose switch interval is its own business.
+        self_traced: whether this process is traced itself, so that its switch interval must not change.
     """
 
     def __init__(self, api: WindowsApi, *, self_traced: bool) -> None:
@@ -27,7 +27,7 @@ class Timing:
         self._period = False
 
     def start(self) -> None:
-        """Lets threads change every 0.5 ms, and old Windows wake sleepers every ms."""
+        """Lets Python switch threads every 0.5 ms, and an older Windows wake sleeping threads every ms."""
         if not self._self_traced:
             self._interval = sys.getswitchinterval()
             sys.setswitchinterval(min(self._interval, _SWITCH_SECONDS))
@@ -36,7 +36,7 @@ class Timing:
                 self._period = self._api.timeBeginPeriod(1) == 0
 
     def stop(self) -> None:
-        """As it was before."""
+        """Restores both."""
         if self._interval:
             sys.setswitchinterval(self._interval)
             self._interval = 0.0

@@ -1,8 +1,8 @@
-"""The working-set watch of one process: InitializeProcessForWsWatch and GetWsChangesEx.
+"""Watch: the working-set watch of one process, by InitializeProcessForWsWatch and GetWsChangesEx.
 
-The kernel keeps one buffer of 1,024 records a process (observed on Windows 10 and 11). Reading empties it, whoever
-reads: two tracers of one process see a part each. A full buffer records nothing more, and says how many it lost in its
-terminator. The watch stays on until the process exits; nothing turns it off.
+The kernel keeps one buffer of 1,024 records per process (observed on Windows 10 and 11). Reading empties it, so two
+tracers of one process each get a part of the records. A full buffer records nothing more, and its terminator counts
+what was lost. The watch stays on until the process exits; nothing turns it off.
 Source: Microsoft Learn, psapi.h: InitializeProcessForWsWatch, GetWsChanges, GetWsChangesEx.
 """
 
@@ -25,17 +25,17 @@ from wstrace_os.windows.layouts import (
 from wstrace_page_faults.windows.records import Changes, decode
 
 KERNEL_RECORDS = 1024
-#: what a system answers that has no GetWsChangesEx: then GetWsChanges is asked, which tells no threads
+#: The errors of a system without GetWsChangesEx; GetWsChanges is used instead, which gives no threads.
 _NOT_THERE = (winapi.ERROR_INVALID_FUNCTION, winapi.ERROR_INVALID_PARAMETER, winapi.ERROR_CALL_NOT_IMPLEMENTED)
-_MAX_RECORDS = 1 << 20  # 32 MiB: more than any kernel keeps
+_MAX_RECORDS = 1 << 20  # 32 MiB, more than any kernel keeps
 
-#: (machine, pid) of every watch of this process
+#: (id of the api, pid) of every watch of this process
 _watched: set[tuple[int, int]] = set()
 _lock = threading.Lock()
 
 
 class Watch:
-    """A process's page faults since the last drain. Made for one thread; close() ends it.
+    """Watches the page faults of one process; for one thread. close() gives the handle back.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
@@ -43,9 +43,9 @@ class Watch:
         xp: see decode().
 
     Raises:
-        TargetExited: no such process.
-        Unavailable: access refused, a second watch of this pid, a 32-bit tracer of a 64-bit process, or a system whose
-            watch calls do nothing.
+        TargetExited: there is no such process.
+        Unavailable: access is refused, this process watches the pid already, the process is 64-bit and this Python
+            32-bit, or the watch is a stub.
     """
 
     def __init__(self, api: WindowsApi, pid: int, *, xp: bool = False) -> None:
@@ -57,7 +57,7 @@ class Watch:
         self._allocate(KERNEL_RECORDS + 1)
         self.recorded = self.lost = 0
         self.lost_is_exact = True
-        #: True when the watch was on before: another tracer, or an earlier session on this process
+        #: Whether the watch was on before, by another tracer or an earlier session.
         self.shared = False
         _claim(api, pid)
         try:
@@ -79,7 +79,7 @@ class Watch:
         self.before = self._seen = self._count()
         if not self._api.InitializeProcessForWsWatch(self.handle):
             raise winapi.failed("InitializeProcessForWsWatch", self._api.GetLastError(), f"of pid {self.pid}")
-        code = self._query()  # it may return TRUE although nothing was enabled (observed)
+        code = self._query()  # InitializeProcessForWsWatch may return TRUE without enabling the watch (observed)
         if code not in (0, winapi.ERROR_NO_MORE_ITEMS):
             raise Unavailable(
                 f"InitializeProcessForWsWatch succeeded but nothing is watched: GetWsChanges fails with {code} "
@@ -90,7 +90,7 @@ class Watch:
             self._pending = self._take()
 
     def _first_look(self) -> None:
-        """GetWsChangesEx came with Vista, and WOW64 may not pass it on; and is somebody watching already?"""
+        """Finds out whether GetWsChangesEx exists (Vista; WOW64 may not pass it on) and whether the watch is on."""
         try:
             code = self._query()
         except Unavailable:
@@ -112,14 +112,14 @@ class Watch:
             raise winapi.failed("GetWsChanges", code, f"of pid {self.pid}")
 
     def discard(self) -> int:
-        """Drops what was recorded up to now, as the article's Start Delta does; how many records that were."""
+        """Drops all records so far, like Start Delta in the article of 1996; returns how many were made."""
         dropped = self.drain()
         self.recorded = self.lost = 0
         self.before = self._count()
         return self._earlier + len(dropped) + dropped.lost
 
     def drain(self) -> Changes:
-        """The records since the last time, in the order in which the kernel made them; none is no error.
+        """The records since the last call, in the kernel's order; possibly none.
 
         Raises:
             Unavailable: the query failed.
@@ -127,7 +127,7 @@ class Watch:
         changes = self._pending
         if changes is None:
             code = self._query()
-            if code in (winapi.ERROR_NO_MORE_ITEMS, winapi.ERROR_NOACCESS):  # 998 comes rarely and passes (observed)
+            if code in (winapi.ERROR_NO_MORE_ITEMS, winapi.ERROR_NOACCESS):  # 998 is rare and transient (observed)
                 return self.nothing
             if code:
                 raise winapi.failed("GetWsChangesEx" if self._extended else "GetWsChanges", code, f"of pid {self.pid}")
@@ -140,15 +140,15 @@ class Watch:
 
     def _take(self) -> Changes:
         changes = decode(self._buffer, kernel_base=self._kernel_base, xp=self._xp)
-        self._buffer["FaultingPc"][-1] = 0  # the next answer ends here at the latest
+        self._buffer["FaultingPc"][-1] = 0  # terminates the next answer at the latest
         return changes
 
     def _query(self) -> int:
-        """0 when the buffer was filled, else the error code. Grows the buffer until the records fit."""
+        """Fills the buffer, which grows until the records fit; returns 0 or the error code."""
         api = self._api
         while True:
             if self._extended:
-                self._size[0] = self._bytes  # in and out: it must be set before each call
+                self._size[0] = self._bytes  # in and out, so it must be set before each call
                 done = api.GetWsChangesEx(self.handle, self._address, self._size_address)
             else:
                 done = api.GetWsChanges(self.handle, self._address, self._bytes)
@@ -164,7 +164,7 @@ class Watch:
         layouts = PSAPI_WS_WATCH_INFORMATION_EX if self._extended else PSAPI_WS_WATCH_INFORMATION
         self._buffer: NDArray[np.void] = np.zeros(records, layouts[self._pointer])
         self.nothing = decode(self._buffer[:0])
-        # as they go into a call that finds nothing a thousand times a second
+        # kept as plain integers, because drains may call a thousand times a second
         self._bytes, self._address = self._buffer.nbytes, self._buffer.ctypes.data
         self._size_address = self._size.ctypes.data
 
@@ -173,26 +173,26 @@ class Watch:
         return counters.page_faults if counters is not None else 0
 
     def counted(self) -> int | None:
-        """Faults that the kernel's own counter (32 bits) saw since the watch began; None where it does not count."""
+        """Faults since the watch began by the kernel's own counter (32 bits); None when it does not count."""
         now = self._count()
         return (now - self.before) & 0xFFFF_FFFF if now else None
 
     def grown(self) -> int:
-        """Faults that the kernel's own counter saw since the last call, recorded or not."""
+        """Faults since the last call by the kernel's own counter, recorded or not."""
         before, self._seen = self._seen, self._count()
         return (self._seen - before) & 0xFFFF_FFFF if self._seen else 0
 
     @property
     def place(self) -> int:
-        """The address of its buffer: memory of the calling process."""
+        """The address of the buffer, which is memory of the calling process."""
         return self._address
 
     def exited(self) -> bool:
-        """True once the process has ended; its last records can still be read."""
+        """Whether the process has ended; its last records can still be read."""
         return processes.exited(self._api, self.handle)
 
     def close(self) -> None:
-        """Closes the handle. The kernel goes on recording into its buffer until the process exits."""
+        """Closes the handle. The kernel still records into its buffer until the process exits."""
         self._api.CloseHandle(self.handle)
         _release(self._api, self.pid)
 

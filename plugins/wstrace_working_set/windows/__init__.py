@@ -1,1 +1,1 @@
-"""What `wstrace_working_set` needs of Windows; imports on every system, works on this one."""
+"""The Windows backend of `wstrace_working_set`. It can be imported on every system, and works on Windows."""

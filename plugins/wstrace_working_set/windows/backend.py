@@ -41,8 +41,8 @@ _FIRST_ENTRIES = 1 << 14
 _MAX_ENTRIES = 1 << 28  # 1 TiB of pages
 _EX_ENTRIES = 1 << 16
 _MAX_LARGE_PLACES = 1 << 20  # 2 TiB
-#: where a 32-bit Windows keeps its page tables; of a 64-bit one every page of the kernel's in a process's working set
-#: is counted as one: what else would be the process's own there (working-set lists) is of the same use
+#: The addresses of page tables on a 32-bit Windows. On a 64-bit Windows, every kernel page in a process's working set
+#: counts as a page table; the only others are working-set lists, which serve the process in the same way.
 _X86_PAGE_TABLES = (0xC000_0000, 0xE000_0000)
 REASONS = (
     "in use: brought back since, or kept by the system",
@@ -52,7 +52,7 @@ REASONS = (
 
 
 def probe() -> Level:
-    """full, or none with the reason: tried on the calling process."""
+    """The level, `full` or `none` with the reason, tried on the calling process."""
     try:
         with Space(os.getpid()) as space:
             space.runs(space.mappings(Dictionary()))
@@ -62,23 +62,23 @@ def probe() -> Level:
 
 
 def probe_keeper() -> Level:
-    """none: see make_keeper()."""
+    """The level `none`: see make_keeper()."""
     return Level("none", "Windows frees the memory of a process at its end", "-s working_set takes looks until then")
 
 
 def make_keeper() -> NoReturn:
-    """Always refused. Raises Unavailable."""
+    """Raises Unavailable: Windows frees the memory of a process at its end."""
     level = probe_keeper()
     raise Unavailable(level.why, level.remedy)
 
 
 def descendants(pid: int) -> list[int]:
-    """Its children, and theirs, now."""
+    """The pids of all present descendants of a process. Raises TargetExited, Unavailable."""
     born = processes.created(winapi, pid)
     found = []
     for child, _ in processes.descendants(winapi, pid):
         try:
-            if processes.created(winapi, child) >= born:  # else it stands under a number that was given anew
+            if processes.created(winapi, child) >= born:  # an older process is the child of another one with this pid
                 found.append(child)
         except Unavailable:
             continue
@@ -86,13 +86,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def listed() -> Iterator[tuple[int, str, str, int]]:
-    """(pid, name, user, bytes of its working set) of every process; user is "" where its token is refused."""
+    """Yields (pid, name, user, bytes of the working set) of every process; user is "" when its token is refused."""
     for process in listing.listed(winapi):
         yield process.pid, process.name, listing.user_name(winapi, process.pid), process.resident
 
 
 def private_and_large(pid: int, api: WindowsApi = winapi) -> tuple[int | None, int | None]:
-    """Bytes of a process that no other process could have; of large pages the system tells none."""
+    """(bytes of pages that no other process can share, None): Windows gives no size of large pages here."""
     try:
         with Space(pid, api) as space:
             blocks = space.query()
@@ -102,24 +102,28 @@ def private_and_large(pid: int, api: WindowsApi = winapi) -> tuple[int | None, i
 
 
 def faults() -> tuple[int, int | None]:
-    """Page faults of the calling process so far: Windows counts both kinds together, so major is None."""
+    """(page faults of the calling process so far, None): Windows counts minor and major faults together."""
     counters = processes.counters(winapi, winapi.GetCurrentProcess())
     return (counters.page_faults if counters is not None else 0), None
 
 
 class Space:
-    """An opened process; see backend.Space.
+    """An opened process: see backend.Space.
 
     Args:
         pid: the process.
         api: wstrace_os.windows.api or a stand-in.
+
+    Raises:
+        TargetExited: there is no such process.
+        Unavailable: access is refused, or the process is 64-bit and this Python 32-bit.
     """
 
     page_size = PAGE
 
     def __init__(self, pid: int, api: WindowsApi = winapi) -> None:
         self.pid, self._api = pid, api
-        if pid == api.GetCurrentProcessId():  # Wine answers for its own process only, and only by this handle
+        if pid == api.GetCurrentProcessId():  # Wine answers for the calling process only, and only by this handle
             self._handle: int = api.GetCurrentProcess()
         else:
             self._handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE)
@@ -132,12 +136,12 @@ class Space:
         self.name = processes.name(api, self._handle, pid)
         self._blocks: NDArray[Any] = np.zeros(0, PSAPI_WORKING_SET_BLOCK[api.POINTER])
         self._large: int | None = 0
-        #: False where QueryWorkingSetEx refuses another process (Wine): locked pages are then not told
+        #: Whether locked pages are known; False when QueryWorkingSetEx refuses another process (Wine).
         self.extended = True
 
     def mappings(self, strings: Dictionary) -> Columns:
-        """The columns of its allocations, and a row for each stretch of pages that belongs to none (the kernel's)."""
-        self._blocks = self.query()  # first the pages, then whose they are: no page is left without a row
+        """The columns of its allocations, with a row for each range of pages outside of them, as in the kernel."""
+        self._blocks = self.query()  # pages first, then allocations, so that every page gets a row
         allocations = list(Memory(self._api, self._handle).allocations())
         self._large = self._large_bytes([(a.start, a.end) for a in allocations])
         known = columns(allocations, strings)
@@ -149,13 +153,13 @@ class Space:
         return _merged(known, _strays(pages[~covered], self.page_size, self.kernel_base, strings))
 
     def query(self) -> NDArray[Any]:
-        """QueryWorkingSet, grown until it fits: PSAPI_WORKING_SET_BLOCKs by address, without their NUMA nodes.
+        """The PSAPI_WORKING_SET_BLOCKs of QueryWorkingSet by address, without their NUMA nodes, shape (n,).
 
-        The page names ERROR_BAD_LENGTH for a buffer that is too small; ERROR_NOACCESS with a larger number of entries
-        has been seen too.
+        Microsoft's page gives ERROR_BAD_LENGTH for a buffer that is too small; ERROR_NOACCESS with a larger number of
+        entries was observed too.
 
         Raises:
-            TargetExited: it has ended.
+            TargetExited: the process has ended.
             Unavailable: the system refuses.
         """
         layout = PSAPI_WORKING_SET_BLOCK[self._api.POINTER]
@@ -172,14 +176,15 @@ class Space:
             small = code == winapi.ERROR_BAD_LENGTH or (code == winapi.ERROR_NOACCESS and int(buffer[0]) > entries)
             if not small or entries >= _MAX_ENTRIES:
                 raise self._refused("QueryWorkingSet", code)
-            needed = max(int(buffer[0]), entries)  # it grows while it is asked: with slack
+            needed = max(int(buffer[0]), entries)  # the working set may grow before the next call: add slack
             entries = min(needed + needed // 4 + 1024, _MAX_ENTRIES)
 
     def attributes(self, addresses: NDArray[Any]) -> windows_blocks.Attributes:
-        """QueryWorkingSetEx of these addresses: share count, protection, node, locked, large, bad; shape (n,).
+        """The results of QueryWorkingSetEx for addresses of pages, u64, shape (n,).
 
         Raises:
-            TargetExited, Unavailable
+            TargetExited: the process has ended.
+            Unavailable: the system refuses.
         """
         values = np.zeros(len(addresses), "<u8")
         rows = np.zeros(min(len(addresses), _EX_ENTRIES), PSAPI_WORKING_SET_EX_INFORMATION[self._api.POINTER])
@@ -192,7 +197,7 @@ class Space:
         return windows_blocks.attributes(values)
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
-        """Runs of resident pages; see backend.Space. Share counts end at 7: 7 or more."""
+        """Runs of resident pages: see backend.Space. A share count of 7 means 7 or more."""
         blocks = self._with_locked(self._blocks if shares else windows_blocks.without_shares(self._blocks))
         index, pages = windows_blocks.runs(blocks, self.page_size, mappings["start"])
         first = blocks[index]
@@ -206,7 +211,7 @@ class Space:
         return {"start": start, "pages": pages, "flags": flags, **counts, "row": row}
 
     def _with_locked(self, blocks: NDArray[Any]) -> NDArray[Any]:
-        """The blocks with what QueryWorkingSetEx adds, in place of the node. The kernel's own pages are not asked."""
+        """The blocks with LOCKED and LARGE from QueryWorkingSetEx, which is not called for kernel pages."""
         ours = windows_blocks.below(blocks, self.kernel_base)
         try:
             found = self.attributes(windows_blocks.addresses(blocks[ours], self.page_size))
@@ -223,22 +228,22 @@ class Space:
         return marked
 
     def _is_table(self, addresses: NDArray[Any]) -> NDArray[np.bool_]:
-        """Mask of the pages that are page tables."""
+        """A mask of the addresses that are page tables."""
         low, high = _X86_PAGE_TABLES if self._api.POINTER == 4 else (self.kernel_base, 1 << 64)
         if low >= self.kernel_base:
             found: NDArray[np.bool_] = (addresses >= np.uint64(low)) & (addresses <= np.uint64(high - 1))
             return found
-        return np.zeros(len(addresses), bool)  # a 32-bit program of a 64-bit Windows has that memory for itself
+        return np.zeros(len(addresses), bool)  # a 32-bit process on a 64-bit Windows has that memory for itself
 
     def totals(self) -> Totals:
-        """WorkingSetSize; page tables, where the system lists any; large pages, which a working set leaves out."""
+        """Bytes of the working set, of page tables if any are listed, and of large pages, which it does not include."""
         counters = processes.counters(self._api, self._handle)
         pages = windows_blocks.addresses(self._blocks, self.page_size)
         tables = int(self._is_table(pages).sum()) * self.page_size
         return Totals(counters.working_set if counters else None, tables or None, self._large or None)
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
-        """EmptyWorkingSet, or its equal SetProcessWorkingSetSize(-1, -1). No data is touched."""
+        """Calls EmptyWorkingSet, or the equivalent SetProcessWorkingSetSize(-1, -1). No data is lost."""
         handle = winapi.open_process(self._api, self.pid, winapi.EMPTY_RIGHTS)
         everything = (1 << 8 * self._api.POINTER) - 1
         try:
@@ -252,7 +257,7 @@ class Space:
             self._api.CloseHandle(handle)
 
     def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
-        """A reason for each run that is still there: an index into the texts."""
+        """Why each run is still resident: u8 indexes, shape (n,), into the tuple of texts."""
         codes = np.zeros(len(runs["start"]), "|u1")
         codes[runs["flags"] & PAGE_LOCKED != 0] = 1
         kernel = (mappings["flags"][runs["row"]] >> KIND_SHIFT) & 15 == KIND_KERNEL
@@ -260,7 +265,7 @@ class Space:
         return codes, REASONS
 
     def owned(self) -> bool:
-        """It belongs to the calling user: the user of its token is ours. A token that is refused is someone else's."""
+        """Whether the process runs as the calling user, by its token; False when the token is refused."""
         try:
             return token.user(self._api, self._handle) == token.user(self._api, self._api.GetCurrentProcess())
         except Unavailable:
@@ -279,9 +284,9 @@ class Space:
         self.close()
 
     def _large_bytes(self, ranges: list[tuple[int, int]]) -> int | None:
-        """Bytes of large pages: they are locked and in no working set, so each place for one is asked for.
+        """Bytes of large pages, which are in no working set, so that every possible place is queried.
 
-        None where there are more places than are asked for.
+        None when there are more than _MAX_LARGE_PLACES.
         """
         if sum((end - start) // LARGE_PAGE for start, end in ranges) > _MAX_LARGE_PLACES:
             return None
@@ -301,7 +306,7 @@ class Space:
 
 
 def _strays(pages: NDArray[Any], page_size: int, kernel_base: int, strings: Dictionary) -> Columns:
-    """Rows for pages without an allocation: the kernel's, or memory that was freed since."""
+    """Rows for pages without an allocation, which belong to the kernel or were freed meanwhile."""
     first = np.flatnonzero(np.diff(pages, prepend=pages.dtype.type(0)) != page_size)
     first = np.union1d(first, [0]).astype(np.intp)
     last = np.append(first[1:], len(pages)) - 1
@@ -313,7 +318,7 @@ def _strays(pages: NDArray[Any], page_size: int, kernel_base: int, strings: Dict
 
 
 def _merged(one: Columns, other: Columns) -> Columns:
-    """Both tables by start."""
+    """The rows of both tables, ordered by start."""
     both = {name: np.concatenate((one[name], other[name])) for name in one}
     order = np.argsort(both["start"], kind="stable")
     return {name: column[order] for name, column in both.items()}

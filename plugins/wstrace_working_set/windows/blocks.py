@@ -1,4 +1,4 @@
-"""What QueryWorkingSet and QueryWorkingSetEx give, as columns: one word a page, decoded without a Python loop."""
+"""Decodes the results of QueryWorkingSet and QueryWorkingSetEx, one word per page, into columns."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from wstrace.schema import (
 _PROTECTION = 0x1F
 _SHARE_COUNT_SHIFT, _SHARE_COUNT = 5, 7
 _SHARED = 1 << 8
-#: bits 9-11 of a block: the NUMA node, though the page calls them reserved (MEMORY_WORKING_SET_BLOCK of the kernel)
+#: Bits 9-11 of a block are the NUMA node (the kernel's MEMORY_WORKING_SET_BLOCK); Microsoft's page calls them reserved.
 _NODE = 7 << 9
-#: what QueryWorkingSetEx adds is kept in place of the node, so that one comparison splits runs
+#: Bits for results of QueryWorkingSetEx, stored in place of the node, so that one comparison splits runs.
 LOCKED, LARGE = 1 << 9, 1 << 10
 
 
 def _flags_of_protection() -> NDArray[np.uint16]:
-    """Protection 0-31 -> PAGE_* bits. +8 is no-cache, +24 write-combined, which nothing here tells apart; +16 is guard.
+    """A table of PAGE_* bits by protection 0-31: +8 is no-cache, +16 guard, +24 write-combined.
 
-    The page has no-cache and guard for 24 and above; the kernel has MM_WRITECOMBINE = 0x18 there.
+    Microsoft's page says no-cache and guard for 24 and above, but the kernel has MM_WRITECOMBINE = 0x18.
     """
     meaning = {
         1: PAGE_READ,
@@ -52,7 +52,7 @@ _FLAGS = _flags_of_protection()
 def flags(blocks: NDArray[Any]) -> NDArray[Any]:
     """PAGE_* bits of PSAPI_WORKING_SET_BLOCKs: sharable pages are PAGE_SHARED, all others PAGE_EXCLUSIVE.
 
-    So the sums are the article's Shared ("could theoretically be shared") and Private.
+    Their sums are Shared ("could theoretically be shared") and Private in the article of 1996 (docs/compatibility.md).
     """
     found: NDArray[Any] = _FLAGS[(blocks & blocks.dtype.type(_PROTECTION)).astype(np.intp)]
     shared = blocks & blocks.dtype.type(_SHARED) != 0
@@ -69,38 +69,38 @@ def without_nodes(blocks: NDArray[Any]) -> NDArray[Any]:
 
 
 def without_shares(blocks: NDArray[Any]) -> NDArray[Any]:
-    """The blocks with their share counts cleared, as in 1996: pages that are shared differently make one run."""
+    """The blocks with their share counts cleared, so that these do not split runs."""
     mask = ~(_SHARE_COUNT << _SHARE_COUNT_SHIFT) & ((1 << 8 * blocks.itemsize) - 1)
     found: NDArray[Any] = blocks & blocks.dtype.type(mask)
     return found
 
 
 def below(blocks: NDArray[Any], kernel_base: int) -> NDArray[np.bool_]:
-    """Mask of the pages that are not the kernel's."""
+    """A mask of the pages that do not belong to the kernel."""
     found: NDArray[np.bool_] = blocks <= blocks.dtype.type(min(kernel_base, 1 << 8 * blocks.itemsize) - 1)
     return found
 
 
 def private(blocks: NDArray[Any], kernel_base: int) -> int:
-    """How many pages no other process could have, without the kernel's."""
+    """The number of pages that no other process can share, without those of the kernel."""
     return int(((blocks & blocks.dtype.type(_SHARED) == 0) & below(blocks, kernel_base)).sum())
 
 
 def shares(blocks: NDArray[Any]) -> NDArray[Any]:
-    """Processes that share a page: 1 for a private page, up to 7, which means 7 or more."""
+    """The number of processes that share each page, u8: 1 for a private page; 7 means 7 or more."""
     count = (blocks >> blocks.dtype.type(_SHARE_COUNT_SHIFT)) & blocks.dtype.type(_SHARE_COUNT)
     found: NDArray[Any] = np.maximum(count, 1).astype("|u1")
     return found
 
 
 def addresses(blocks: NDArray[Any], page_size: int) -> NDArray[Any]:
-    """Page addresses: the block without its low bits (12 of them, 13 on Alpha with its pages of 8 KiB)."""
+    """The addresses of the pages: the blocks without the bits below `page_size`."""
     found: NDArray[Any] = blocks & blocks.dtype.type(~(page_size - 1) & ((1 << 8 * blocks.itemsize) - 1))
     return found
 
 
 def in_order(blocks: NDArray[Any]) -> NDArray[Any]:
-    """The blocks by address: Windows does not sort them. The address stands in the high bits, so the word sorts."""
+    """The blocks sorted by address, which is in the high bits; Windows does not sort them."""
     sorted_already = len(blocks) < 2 or bool((blocks[1:] > blocks[:-1]).all())
     return blocks if sorted_already else np.sort(blocks, kind="stable")
 
@@ -109,18 +109,18 @@ def runs(blocks: NDArray[Any], page_size: int, starts: NDArray[Any]) -> tuple[ND
     """Runs of adjacent pages with equal attributes.
 
     Args:
-        blocks: sorted, shape (n,).
-        page_size: in bytes.
-        starts: addresses (sorted) where a run must not go on: the borders of mappings.
+        blocks: the blocks, sorted, shape (n,).
+        page_size: the size of a page in bytes.
+        starts: the start addresses of mappings, sorted, at which a run ends.
 
     Returns:
-        The index of each run's first block and its number of pages.
+        The index of each run's first block, and the number of its pages.
     """
     if not len(blocks):
         return np.zeros(0, np.intp), np.zeros(0, "<u4")
     first = np.empty(len(blocks), bool)
     first[0] = True
-    # the next page with the same low bits differs by exactly one page
+    # the block of the next page with the same low bits is greater by exactly the page size
     np.not_equal(blocks[1:] - blocks[:-1], blocks.dtype.type(page_size), out=first[1:])
     border = np.searchsorted(blocks, starts.astype(blocks.dtype))
     first[border[border < len(blocks)]] = True
@@ -129,7 +129,7 @@ def runs(blocks: NDArray[Any], page_size: int, starts: NDArray[Any]) -> tuple[ND
 
 
 class Attributes(NamedTuple):
-    """PSAPI_WORKING_SET_EX_BLOCKs as columns, shape (n,). Without valid, only shared and bad mean something."""
+    """PSAPI_WORKING_SET_EX_BLOCKs as columns, shape (n,). If not `valid`, only `shared` and `bad` have a meaning."""
 
     valid: NDArray[np.bool_]
     shares: NDArray[np.uint8]
@@ -142,10 +142,10 @@ class Attributes(NamedTuple):
 
 
 def attributes(values: NDArray[Any]) -> Attributes:
-    """VirtualAttributes of QueryWorkingSetEx, u64 or u32.
+    """Decodes VirtualAttributes of QueryWorkingSetEx, u64 or u32.
 
-    Valid 0, ShareCount 1-3, Win32Protection 4-14, Shared 15, Node 16-21, Locked 22, LargePage 23, Bad 31; of an invalid
-    page only Shared and Bad.
+    Bits: Valid 0, ShareCount 1-3, Win32Protection 4-14, Shared 15, Node 16-21, Locked 22, LargePage 23, Bad 31; an
+    invalid page has Shared and Bad only.
     """
     word = values.astype("<u8")
 

@@ -1,1 +1,1 @@
-"""What `wstrace_write_watch` needs of Windows; imports on every system, works on this one."""
+"""The Windows backend of `wstrace_write_watch`. It can be imported on every system, and works on Windows."""

@@ -1,7 +1,7 @@
-r"""The agent on Windows: the process answers at a named pipe what was written in memory that WriteWatch made in it.
+r"""The agent on Windows: a process reports, through a named pipe, writes into memory that WriteWatch made in it.
 
-`\\.\pipe\wstrace-PID`. The pipe's rights let its owner's user open it and nobody else; each side also looks up which
-process the other one is: the agent answers its own user only, the tracer believes the process that it asks for only.
+The pipe is `\\.\pipe\wstrace-PID`. Only the owner's user may open it. Each side also checks the process at the other
+end: the agent answers its own user only, and the tracer accepts only the process that it asked for.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from wstrace_os.windows import api as winapi
 from wstrace_os.windows import token
 from wstrace_write_watch.windows import pipe
 
-#: a question: operation, two addresses. An answer: number of runs or bytes, then starts (u64) and pages (u32)
+#: A request is an operation and two addresses; a reply is a number of runs or bytes, then starts (u64) and pages (u32).
 _QUESTION = struct.Struct("<cQQ")
 _ADD, _ADD_ALL, _REMOVE, _WRITTEN, _PEEK = b"a", b"A", b"r", b"w", b"p"
 _MAX_ANSWER = 256 << 20
-_PAUSE_SECONDS = 0.1  # between two tries to take a tracer in
+_PAUSE_SECONDS = 0.1  # between two attempts to accept a tracer
 
 
 def default_path(pid: int) -> str:
-    """The name of a process's pipe."""
+    """The default name of a process's pipe."""
     return f"{pipe.PREFIX}wstrace-{pid}"
 
 
 class Agent:
-    """A running agent: a thread for each tracer that asks.
+    """A running agent, with one thread per tracer.
 
     Args:
-        path: the pipe's name; None = the usual one.
+        path: the name of the pipe; None = default_path().
         watcher: makes a watcher for each tracer.
 
     Raises:
-        Unavailable: the pipe cannot be made.
+        Unavailable: the pipe cannot be created.
     """
 
     def __init__(self, path: str | None, watcher: Callable[[], Any]) -> None:
@@ -57,10 +57,10 @@ class Agent:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends it and takes its pipe away; a tracer that is connected goes on."""
+        """Ends the agent and removes its pipe; a connected tracer is still served."""
         if not self._closed:
             self._closed = True
-            with contextlib.suppress(OSError):  # wakes the thread that waits for a tracer
+            with contextlib.suppress(OSError):  # wakes the thread in accept()
                 pipe.connect(self.path).close()
             self._thread.join(5)
 
@@ -68,7 +68,7 @@ class Agent:
         while not self._closed:
             try:
                 peer = self._server.accept()
-            except OSError:  # the tracer went away between opening and accepting, or there are as many as may be
+            except OSError:  # the tracer closed the pipe already, or there are too many tracers
                 time.sleep(_PAUSE_SECONDS)
                 continue
             if self._closed:
@@ -78,7 +78,7 @@ class Agent:
         self._server.close()
 
     def _answer(self, peer: pipe.Pipe) -> None:
-        """Questions of one tracer until it goes. Whatever a question raises is its answer."""
+        """Answers one tracer until it disconnects; an error of a request is its reply."""
         with contextlib.closing(peer), contextlib.suppress(OSError):
             if not _same_user(peer.client()):
                 return
@@ -108,7 +108,7 @@ def _reply(watcher: Any, operation: bytes, start: int, end: int) -> bytes:
 
 
 class RemoteWatcher:
-    """A watcher of another process: its agent does what is asked. See backend.Watch."""
+    """A watcher of another process through its agent: see backend.Watch."""
 
     page_size = 4096
 
@@ -116,19 +116,19 @@ class RemoteWatcher:
         self._peer, self._pid = peer, pid
 
     def add(self, start: int, end: int) -> None:
-        """Watches these pages of it."""
+        """Begins to watch the pages in [start, end)."""
         self._ask(_ADD, start, end)
 
     def add_writable(self) -> int:
-        """Watches all memory that WriteWatch made in it."""
+        """Watches all memory that WriteWatch made in the process; returns the bytes added."""
         return int(struct.unpack_from("<Q", self._ask(_ADD_ALL))[0])
 
     def remove(self, start: int, end: int) -> None:
-        """Ends the watch of these pages."""
+        """Ends the watch of the pages in [start, end)."""
         self._ask(_REMOVE, start, end)
 
     def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Runs of written pages: addresses and numbers of pages."""
+        """Runs of written pages: their addresses (u64) and numbers of pages (u32). Raises Unavailable, TargetExited."""
         answer = self._ask(_WRITTEN if reset else _PEEK)
         count = struct.unpack_from("<Q", answer)[0]
         if len(answer) != 8 + 12 * count:
@@ -146,7 +146,7 @@ class RemoteWatcher:
             self._peer.send(_QUESTION.pack(operation, start, end))
             answer = self._peer.receive(_MAX_ANSWER, pipe.SECONDS)
         except TimeoutError as error:
-            self._peer.close()  # a late answer would be taken for the next question's
+            self._peer.close()  # a late reply would be taken for that of the next request
             why = f"process {self._pid}'s agent gives {error}"
             raise Unavailable(why, "look whether it is suspended or stands in a debugger") from None
         except OSError:
@@ -161,14 +161,14 @@ def connect(pid: int, path: str = "") -> RemoteWatcher:
 
     Raises:
         TargetExited: there is no such process.
-        Unavailable: it runs no agent, or the pipe is another process's.
+        Unavailable: the process runs no agent, refuses us, or the pipe belongs to another process.
     """
     winapi.CloseHandle(winapi.open_process(winapi, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION))
     path = path or default_path(pid)
     try:
         peer = pipe.connect(path)
     except OSError as error:
-        if getattr(error, "winerror", None) == winapi.ERROR_ACCESS_DENIED:  # there is one, with more rights than ours
+        if getattr(error, "winerror", None) == winapi.ERROR_ACCESS_DENIED:  # its agent has more rights than ours
             raise Unavailable(
                 f"process {pid}'s agent refuses us: it runs elevated, or as another user",
                 "run wstrace as that process runs",
@@ -183,7 +183,7 @@ def connect(pid: int, path: str = "") -> RemoteWatcher:
 
 
 def _same_user(pid: int) -> bool:
-    """True when that process runs as our user; False for 0, which is nobody's number."""
+    """Whether a process runs as our user; False for pid 0."""
     try:
         handle = winapi.open_process(winapi, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION)
     except Unavailable:

@@ -1,8 +1,8 @@
-"""Write watch on Windows: memory of one's own, allocated with MEM_WRITE_WATCH and asked with GetWriteWatch.
+"""Write watch on Windows: memory of the calling process, allocated with MEM_WRITE_WATCH, queried by GetWriteWatch.
 
-GetWriteWatch with WRITE_WATCH_FLAG_RESET gives and resets in one step. ResetWriteWatch does not: a page written between
-the two calls is never seen (Microsoft's page says so), so it is called only before anyone may have written.
-The state belongs to the region: what one watcher resets is kept for the others.
+GetWriteWatch with WRITE_WATCH_FLAG_RESET returns and resets the pages in one step. With ResetWriteWatch, a page written
+between the two calls would be missed, as Microsoft's page says, so it is not used.
+The state belongs to the region, so pages that one watcher resets are kept for the others.
 
 Source: Microsoft Learn, memoryapi.h: VirtualAlloc, GetWriteWatch, ResetWriteWatch.
 """
@@ -29,16 +29,16 @@ from wstrace_write_watch.windows.agent import Agent, RemoteWatcher, connect
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
 PAGE = 4096
-_CAPACITY = 1 << 16  # addresses that one call may give; more are asked for from there on
+_CAPACITY = 1 << 16  # the most addresses of one call; further calls return the rest
 
 _lock = threading.RLock()
-#: start -> end of what allocate() made and still lives
+#: start -> end of live memory that allocate() made
 _allocations: dict[int, int] = {}
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 
 
 def probe() -> Level:
-    """full, or none with the reason: tried on pages of its own."""
+    """The level, `full` or `none` with the reason, tried on pages of its own."""
     try:
         Watcher().close()
     except Unavailable as refused:
@@ -47,10 +47,10 @@ def probe() -> Level:
 
 
 def allocate(nbytes: int, api: WindowsApi = winapi) -> Any:
-    """Zeroed memory of whole pages whose writes are tracked; it is freed when its last reference goes.
+    """Allocates zeroed memory of whole pages whose writes are tracked; freed with its last reference.
 
     Raises:
-        Unavailable: there is no room, or the system tracks no writes.
+        Unavailable: there is no room, or the system does not track writes.
     """
     memory = _allocate(nbytes, api)
     start = ctypes.addressof(memory)
@@ -67,7 +67,7 @@ def _allocate(nbytes: int, api: WindowsApi) -> Any:
         raise winapi.failed("VirtualAlloc", api.GetLastError(), f"of {size} bytes with MEM_WRITE_WATCH")
     kind: Any = type("WriteWatchMemory", (ctypes.c_ubyte * nbytes,), {})  # a class of its own is weakly referable
     memory = kind.from_address(start)
-    # not at the interpreter's exit: arrays over the memory are alive then, and threads write; the system frees it after
+    # Not at the interpreter's exit, when arrays over the memory are alive and threads may write to it.
     weakref.finalize(memory, _free, api, start).atexit = False
     return memory
 
@@ -79,7 +79,7 @@ def _free(api: WindowsApi, start: int) -> None:
 
 
 def mappings(pid: int, strings: Dictionary) -> dict[str, NDArray[Any]]:
-    """The columns of a process's allocations."""
+    """The columns of a process's allocations. Raises TargetExited, Unavailable."""
     handle = winapi.open_process(winapi, pid, winapi.QUERY_RIGHTS)
     try:
         processes.refuse_other_width(winapi, handle, pid)
@@ -92,22 +92,25 @@ def mappings(pid: int, strings: Dictionary) -> dict[str, NDArray[Any]]:
 
 
 def open_watcher(pid: int, agent: str = "") -> Watcher | RemoteWatcher:
-    """A watcher of the calling process, or of another one through the pipe of its agent."""
+    """A watcher of the calling process, or of another one through its agent. Raises TargetExited, Unavailable."""
     return Watcher() if pid == os.getpid() else connect(pid, agent)
 
 
 def start_agent(path: str | None) -> Agent:
-    """Lets a tracer outside of this process ask what is written in memory that WriteWatch made here."""
+    """Starts an agent, through which a tracer outside of this process watches memory that WriteWatch made here."""
     Watcher().close()
     return Agent(path, Watcher)
 
 
 class Watcher:
-    """A watch; see backend.Watch.
+    """A watch of memory of the calling process: see backend.Watch.
 
     Args:
-        pid: the calling process, or None: no other one's memory can be asked (GetWriteWatch takes no handle).
+        pid: the calling process or None; GetWriteWatch takes no handle of another one.
         api: wstrace_os.windows.api or a stand-in.
+
+    Raises:
+        Unavailable: `pid` is another process, or the system does not track writes.
     """
 
     page_size = PAGE
@@ -120,14 +123,14 @@ class Watcher:
         self._everything = False
         self._kept: list[NDArray[np.uint64]] = []
         self._addresses = np.zeros(_CAPACITY, f"<u{api.POINTER}")
-        self._count = np.zeros(1, f"<u{api.POINTER}")  # ULONG_PTR, in and out, in elements
-        self._granularity = np.zeros(1, "<u4")  # ULONG
+        self._count = np.zeros(1, f"<u{api.POINTER}")  # a ULONG_PTR, in and out, in elements
+        self._granularity = np.zeros(1, "<u4")  # a ULONG
         self._prove()
         with _lock:
             _watchers.add(self)
 
     def add(self, start: int, end: int) -> None:
-        """Watches these pages, nothing of them written yet."""
+        """Begins to watch the pages in [start, end), none of which counts as written yet. Raises Unavailable."""
         with _lock:
             if any(s < end and start < e for s, e in self._ranges):
                 raise Unavailable(
@@ -143,16 +146,16 @@ class Watcher:
             self._ranges.append((start, end))
 
     def add_writable(self) -> int:
-        """Refuses: Windows cannot watch memory that was there before."""
+        """Raises Unavailable: Windows can only watch memory that was allocated for it."""
         raise Unavailable(
             "Windows tracks writes only in memory that was allocated for it (MEM_WRITE_WATCH)",
             "let wstrace.WriteWatch(nbytes) allocate it",
         )
 
     def add_allocated(self) -> int:
-        """Watches all memory that WriteWatch made and that is not yet watched here; gives the bytes added.
+        """Watches all memory that WriteWatch made and that is not yet watched here; returns the bytes added.
 
-        Memory that is freed later leaves the watch by itself.
+        Memory that is allocated later is not included; memory that is freed leaves the watch by itself.
         """
         added = 0
         with _lock:
@@ -164,22 +167,25 @@ class Watcher:
         return added
 
     def reset(self) -> None:
-        """Nothing counts as written."""
+        """Marks all watched pages as not written."""
         self.written()
 
     def remove(self, start: int, end: int) -> None:
-        """Ends the watch of these pages."""
+        """Ends the watch of the pages in [start, end)."""
         with _lock:
             self._ranges = [(s, e) for s, e in self._ranges if e <= start or s >= end]
 
     def written(self, *, reset: bool = True) -> Runs:
-        """Runs of written pages: addresses and numbers of pages.
+        """Runs of written pages: their addresses (u64) and numbers of pages (u32).
+
+        Args:
+            reset: whether the pages count as not written afterwards.
 
         Raises:
-            Unavailable: the memory is gone.
+            Unavailable: the memory was freed.
         """
         with _lock:
-            if self._everything:  # buffers come and go
+            if self._everything:  # forget memory that was freed
                 live = list(_allocations.items())
                 self._ranges = [(s, e) for s, e in self._ranges if any(a <= s and e <= b for a, b in live)]
             parts = [self._collect(s, e, reset=reset) for s, e in self._ranges]
@@ -207,7 +213,7 @@ class Watcher:
         return self._addresses.ctypes.data, self._count.ctypes.data, self._granularity.ctypes.data
 
     def _collect(self, start: int, end: int, *, reset: bool) -> NDArray[np.uint64]:
-        """GetWriteWatch until its count is below the capacity; a full answer goes on behind its last page."""
+        """The addresses of written pages, by as many calls of GetWriteWatch as it takes."""
         parts, flag = [], winapi.WRITE_WATCH_FLAG_RESET if reset else 0
         while start < end:
             if self._api.GetWriteWatch(flag, start, end - start, *self._arguments()):
@@ -224,7 +230,7 @@ class Watcher:
         return np.concatenate(parts) if parts else np.zeros(0, "<u8")
 
     def _share(self, pages: NDArray[np.uint64]) -> None:
-        """What was reset here is kept for the other watchers of the same memory."""
+        """Keeps pages that were reset here for the other watchers of the same memory."""
         for other in list(_watchers):
             if other is self or not len(pages):
                 continue
@@ -234,7 +240,10 @@ class Watcher:
                     other._kept.append(theirs)
 
     def _prove(self) -> None:
-        """Writes the second of three fresh pages and expects to see it alone: what is absent can look like silence."""
+        """Writes to the second of three fresh pages and expects to see it alone.
+
+        A system that does not track writes could otherwise look like memory without writes.
+        """
         memory = _allocate(3 * PAGE, self._api)
         start = ctypes.addressof(memory)
         self._ranges = [(start, start + 3 * PAGE)]

@@ -1,7 +1,7 @@
-r"""A named pipe of one user on one machine: what the agent and the tracer talk through.
+r"""A named pipe of one user on one machine, between the agent and the tracer.
 
-Its rights name its maker's user and nobody else, clients of other machines are rejected, and a client lets the server
-learn who it is and nothing more (a server could act as it otherwise).
+Only the user who created it may open it, clients on other machines are rejected, and a client lets the server identify
+it but not impersonate it.
 Source: Microsoft Learn, CreateNamedPipeW, ConnectNamedPipe, CreateFileW ("Impersonation Levels"), PeekNamedPipe;
 "Security Descriptor String Format".
 """
@@ -22,7 +22,7 @@ SECONDS = 5.0
 _PAUSE_SECONDS = 0.0005
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 16
-#: tracers at a time
+#: The most tracers at a time.
 _MAX_INSTANCES = 16
 
 _PIPE_ACCESS_DUPLEX, _FIRST_PIPE_INSTANCE = 0x3, 0x8_0000
@@ -62,17 +62,17 @@ class _SecurityAttributes(ctypes.Structure):
 
 
 class Pipe:
-    """One connected end. A message is its length and its bytes."""
+    """One connected end of a pipe. A message is sent as its length and its bytes."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
 
     def server(self) -> int:
-        """The process that made the pipe, 0 where the system does not tell."""
+        """The pid of the process that created the pipe; 0 when the system does not say."""
         return self._end(_GetNamedPipeServerProcessId)
 
     def client(self) -> int:
-        """The process that opened it, 0 where the system does not tell."""
+        """The pid of the process that opened the pipe; 0 when the system does not say."""
         return self._end(_GetNamedPipeClientProcessId)
 
     def _end(self, question: Foreign) -> int:
@@ -80,7 +80,7 @@ class Pipe:
         return pid.value if question(self.handle, ctypes.addressof(pid)) else 0
 
     def send(self, message: bytes) -> None:
-        """Raises OSError when the other end has gone."""
+        """Sends a message. Raises OSError when the other end is closed."""
         whole, at, done = _LENGTH.pack(len(message)) + message, 0, c_uint32()
         while at < len(whole):
             part = whole[at : at + _CHUNK]
@@ -92,12 +92,12 @@ class Pipe:
         """The next message.
 
         Args:
-            limit: the bytes that it may have.
-            seconds: how long its parts may be waited for; None = for ever.
+            limit: the most bytes that it may have.
+            seconds: how long to wait for each of its parts; None = without limit.
 
         Raises:
             TimeoutError: nothing came within that time.
-            OSError: the other end has gone, or sends more than that.
+            OSError: the other end is closed, or sent a longer message.
         """
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, seconds))
         if length > limit:
@@ -116,7 +116,7 @@ class Pipe:
         return bytes(parts)
 
     def _wait(self, seconds: float) -> None:
-        """Until there is something to read: a read by itself cannot be given up."""
+        """Waits until there is something to read, because a read itself has no time limit. Raises TimeoutError."""
         there, deadline = c_uint32(), time.perf_counter() + seconds
         while True:
             if not _PeekNamedPipe(self.handle, None, 0, None, ctypes.addressof(there), None):
@@ -128,21 +128,21 @@ class Pipe:
             time.sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:
-        """Closes this end; again is no error."""
+        """Closes this end; a second call does nothing."""
         if self.handle:
             winapi.CloseHandle(self.handle)
             self.handle = 0
 
 
 class Server:
-    """The listening side.
+    """The listening end of a pipe.
 
     Args:
-        path: the pipe's name, which must begin with PREFIX and be nobody's yet.
+        path: the name of the pipe, which must begin with PREFIX and be unused.
 
     Raises:
-        OSError: the system refuses it.
-        Unavailable: our own user is not told.
+        OSError: the system refuses the pipe.
+        Unavailable: the system does not say which user we are.
     """
 
     def __init__(self, path: str) -> None:
@@ -152,7 +152,7 @@ class Server:
         if not _SecurityDescriptor(f"D:P(A;;GA;;;{user})", _SDDL_REVISION, ctypes.addressof(self._descriptor), None):
             raise _error("ConvertStringSecurityDescriptorToSecurityDescriptorW")
         try:
-            self._waiting = self._instance(first=_FIRST_PIPE_INSTANCE)  # else another program could have made it
+            self._waiting = self._instance(first=_FIRST_PIPE_INSTANCE)  # fails if another program has created it
         except OSError:
             self.close()
             raise
@@ -168,10 +168,10 @@ class Server:
         return int(handle)
 
     def accept(self) -> Pipe:
-        """The next client, waited for.
+        """Waits for the next client and returns its end.
 
         Raises:
-            OSError: it has gone already, or there are as many as may be: call again a little later.
+            OSError: the client has closed its end already, or there are too many clients: try again later.
         """
         handle, self._waiting = self._waiting or self._instance(), 0
         if not _ConnectNamedPipe(handle, None) and winapi.GetLastError() != _ERROR_PIPE_CONNECTED:
@@ -179,13 +179,13 @@ class Server:
             winapi.CloseHandle(handle)
             raise error
         try:
-            self._waiting = self._instance()  # before this one may be closed: the name stays ours
+            self._waiting = self._instance()  # before this one can be closed, so that the name stays ours
         except OSError:
             self._waiting = 0
         return Pipe(handle)
 
     def close(self) -> None:
-        """Takes the pipe away; clients that are connected stay."""
+        """Removes the pipe; connected clients stay connected."""
         if self._waiting:
             winapi.CloseHandle(self._waiting)
             self._waiting = 0
@@ -198,7 +198,7 @@ def connect(path: str, seconds: float = SECONDS) -> Pipe:
     """Opens a pipe of this machine.
 
     Raises:
-        OSError: there is none (winerror 2), it is refused (5), or busy for so long.
+        OSError: there is no such pipe (winerror 2), access is refused (5), or it was busy for `seconds`.
     """
     path, deadline = local(path), time.perf_counter() + seconds
     while True:
@@ -213,7 +213,7 @@ def connect(path: str, seconds: float = SECONDS) -> Pipe:
 
 
 def local(path: str) -> str:
-    """The path itself. Raises OSError for what is no pipe of this machine: another one would get our credentials."""
+    """The path itself. Raises OSError unless it is a pipe of this machine, as another one would get our credentials."""
     if not path.lower().startswith(PREFIX) or "\\" in path[len(PREFIX) :]:
         raise OSError(f"{path} is no {PREFIX}NAME")
     return path
