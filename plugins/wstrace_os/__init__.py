@@ -1,4 +1,4 @@
-"""What two or more plugins share: the name of the operating system, and where to find a plugin's backend for it."""
+"""What several plugins share: the name of the operating system, and where to find a plugin's backend for it."""
 
 from __future__ import annotations
 

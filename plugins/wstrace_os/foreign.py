@@ -1,4 +1,4 @@
-"""Foreign functions, opened on the first call: a module that declares them imports on every system."""
+"""Foreign functions, opened on their first call, so that a module that declares them can be imported everywhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from wstrace.errors import Unavailable
 
 
 class Foreign:
-    """A function of a shared library under its own name.
+    """A function of a shared library, which declare() makes.
 
-    library None is the C library of the process; a name ending in .dll is opened with WinDLL and use_last_error, any
-    other with CDLL and use_errno. The value returned is the function's own; `declare(..., check=...)` may turn it into
-    an error.
+    A library whose name ends in .dll is opened with WinDLL and use_last_error, any other with CDLL and use_errno. None
+    is the C library of the process. A call returns the function's own value, which `check` may turn into an error.
     """
 
     def __init__(
@@ -30,7 +29,7 @@ class Foreign:
         self._function: Any = None
 
     def __call__(self, *args: Any) -> Any:
-        """Calls the function. Raises Unavailable when it is not on this system."""
+        """Calls the function. Raises Unavailable when this system lacks it."""
         if self._function is None:
             self._function = self._open()
         return self._function(*args)
@@ -57,12 +56,13 @@ def declare(
     """The function `name` of `library`, typed, opened on its first call.
 
     Args:
-        library: file name, or None for the process's C library.
+        library: the file name of the library, or None for the process's C library.
         name: the system's own name of the function.
-        restype: ctypes type of its value; argtypes: of its arguments, explicit widths only.
-        check: ctypes errcheck(result, function, arguments).
+        restype: the ctypes type of its value.
+        argtypes: the ctypes types of its arguments, with explicit widths.
+        check: an errcheck(result, function, arguments) of ctypes.
 
     Raises:
-        Unavailable: at the first call, when library or function is not there.
+        Unavailable: from the first call, when the library or the function is missing.
     """
     return Foreign(library, name, restype, argtypes, check)

@@ -1,4 +1,4 @@
-"""Arithmetic on runs of pages: how much of one set of runs lies in another. Sorted runs that do not overlap."""
+"""Arithmetic on ranges of addresses: how one set of sorted, disjoint ranges lies in another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 def overlap(
     start: NDArray[Any], end: NDArray[Any], other_start: NDArray[Any], other_end: NDArray[Any]
 ) -> NDArray[np.int64]:
-    """Bytes of each range start..end that the other ranges (sorted, apart) cover, shape (n,)."""
+    """The bytes of each range [start, end) that the other ranges (sorted, disjoint) cover, shape (n,)."""
     if not len(other_start):
         return np.zeros(len(start), np.int64)
     lengths = np.r_[0, np.cumsum((other_end - other_start).astype(np.int64))]
@@ -28,7 +28,7 @@ def overlap(
 def cut(
     start: NDArray[Any], end: NDArray[Any], borders: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-    """The ranges cut wherever a border (u64, sorted) lies inside: starts, ends, and the range each came from."""
+    """The ranges, split at the borders (u64, sorted) inside them: starts, ends, and the index of each one's range."""
     first = np.searchsorted(borders, start, "right")
     count = np.searchsorted(borders, end, "left") - first + 1
     each = np.repeat(np.arange(len(start)), count)
@@ -42,7 +42,7 @@ def cut(
 def without(
     start: NDArray[Any], end: NDArray[Any], other_start: NDArray[Any], other_end: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-    """The parts of the ranges that the others (sorted, apart) do not cover: starts, ends, the range each came from."""
+    """The parts of the ranges that the others (sorted, disjoint) do not cover: starts, ends, index of the range."""
     low, high, each = cut(start, end, np.union1d(other_start, other_end))
     bare = overlap(low, high, other_start, other_end) == 0
     return low[bare], high[bare], each[bare]
@@ -51,7 +51,7 @@ def without(
 def within(
     start: NDArray[Any], end: NDArray[Any], other_start: NDArray[Any], other_end: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-    """The parts of the ranges that the others (sorted, apart) cover: starts, ends, the range each came from."""
+    """The parts of the ranges that the others (sorted, disjoint) cover: starts, ends, index of the range."""
     low, high, each = cut(start, end, np.union1d(other_start, other_end))
     covered = overlap(low, high, other_start, other_end) > 0
     return low[covered], high[covered], each[covered]

@@ -1,4 +1,4 @@
-"""Batches of a snapshot: the mappings of a process, then runs of its pages in parts of the size of a trace frame."""
+"""Batches of a snapshot: the mappings of a process, then runs of its pages in parts that fit a frame."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ ROWS_A_PART = 65_536
 def address_space(
     pid: int, time_ns: int, mappings: Mapping[str, NDArray[Any]], strings: Dictionary, source: str
 ) -> Batch:
-    """A full listing of a process's mappings: its first row is a `replace`, the others are `map`.
+    """A batch of all mappings of a process: its first row has the event `replace`, the others have `map`.
 
     Args:
-        mappings: the columns start, end, offset, file, dev, ino, flags of schema.ADDRESS_SPACE, those there are.
+        pid: the process.
+        time_ns: the time of the listing on the records' clock.
+        mappings: the columns of schema.ADDRESS_SPACE that the system gives, without time_ns, pid and event.
+        strings: the dictionary of the codes in `file`.
+        source: the name of the source.
     """
     n = len(mappings["start"])
     event = np.full(n, SPACE_MAP, "u1")
@@ -33,7 +37,7 @@ def parts(
     schema: Schema, runs: Mapping[str, NDArray[Any]], *, snap: int, pid: int, time_ns: int, strings: Dictionary,
     source: str,
 ) -> Iterator[Batch]:  # fmt: skip
-    """The runs of one process at one time, each with its SnapshotPart; of no runs one empty batch."""
+    """Yields the runs of one process at one time in batches with their SnapshotPart; an empty batch without runs."""
     n = len(runs["start"])
     for part, at in enumerate(range(0, max(n, 1), ROWS_A_PART)):
         some = {name: column[at : at + ROWS_A_PART] for name, column in runs.items()}

@@ -1,1 +1,1 @@
-"""The Linux part of `wstrace_os`. It can be imported on every system, but it works only on Linux."""
+"""The Linux backend of `wstrace_os`. It can be imported on every system, and works only on Linux."""

@@ -1,4 +1,4 @@
-"""Launching and attaching processes on Linux."""
+"""Launches and attaches processes on Linux."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wstrace_os.linux.file_rights import file_rights, sudo_caller
 from wstrace_os.linux.launcher import Launcher, start
 from wstrace_os.linux.remedies import remedies
 
-#: These modules as Any: when mypy checks for Windows, their POSIX half has no types.
+#: These modules as Any: when mypy checks for Windows, their POSIX functions have no types.
 _os: Any = os
 _signal: Any = signal
 _select: Any = select
@@ -62,7 +62,7 @@ class LinuxTarget(Target):
         """Lets a launched target execute its command; returns once the system has accepted or refused it.
 
         Raises:
-            CommandNotFound, CannotExecute: the system refused the command; the child is gone and reaped.
+            CommandNotFound, CannotExecute: the system refused the command; the child has ended and is reaped.
         """
         if self._launcher is None:
             return
@@ -205,7 +205,7 @@ class LinuxPlatform(Platform):
 
         Raises:
             CommandNotFound, CannotExecute: there is no such program, or it is not executable.
-            Unavailable: no such user, or no right to become it, or no more processes.
+            Unavailable: there is no such user, no right to become that user, or no room for a process.
         """
         pid, launcher = start(command, user)
         _keep_freed_memory()
@@ -215,7 +215,7 @@ class LinuxPlatform(Platform):
         """Opens a handle on a running process (or on ourselves).
 
         Raises:
-            TargetExited: no such process, or only its zombie is left.
+            TargetExited: there is no such process, or it is a zombie.
             Unavailable: it is a kernel thread.
         """
         stat = procfs.stat(pid)

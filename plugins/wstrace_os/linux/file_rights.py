@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from wstrace.errors import OutputError
 from wstrace_os.foreign import declare
 
-#: This module as Any: when mypy checks for Windows, its POSIX half has no types.
+#: This module as Any: when mypy checks for Windows, its POSIX functions have no types.
 _os: Any = os
 
 _setfsuid = declare(None, "setfsuid", ctypes.c_int, ctypes.c_uint32)

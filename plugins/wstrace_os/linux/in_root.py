@@ -18,7 +18,7 @@ from wstrace_os.linux import libc, procfs
 
 _OPENAT2 = 437  # The number is the same on every architecture.
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
-_os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
+_os: Any = os  # When mypy checks for Windows, the POSIX functions have no types.
 _syscall = libc.syscall
 
 

@@ -17,7 +17,7 @@ from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavail
 from wstrace.interfaces import Usage
 from wstrace_os.linux.held_image import image
 
-#: These modules as Any: when mypy checks for Windows, their POSIX half has no types.
+#: These modules as Any: when mypy checks for Windows, their POSIX functions have no types.
 _os: Any = os
 _signal: Any = signal
 
@@ -186,8 +186,8 @@ def _find(command: str) -> str:
 def _child(
     path: str, command: list[str], environment: dict[str, str], owner: User | None, go: int, out: int, tiny: bool
 ) -> NoReturn:
-    """The forked child: becomes its user, restores what Python changed, and waits for the go, if possible as the tiny
-    program. It makes only system calls.
+    """Runs in the forked child: becomes the target's user, restores what Python changed, and waits for the launcher's
+    byte, if possible in the held image. It makes only system calls.
     """
     told = False
     try:
@@ -216,7 +216,7 @@ def _child(
 
 
 def _execute_held_image(path: str, command: list[str], environment: dict[str, str], go: int, out: int) -> NoReturn:
-    """Executes the tiny program. Raises OSError where that is refused."""
+    """Executes the held image. Raises OSError when that is refused."""
     program = image(go, out)
     if program is None:
         raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))

@@ -25,7 +25,7 @@ PAGE = 4096 if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE")
 #: 57 write-protected by a userfaultfd, 56 exclusively mapped.
 PRESENT_BIT, SWAPPED_BIT, FILE_BIT, GUARD_BIT, PROTECTED_BIT, EXCLUSIVE_BIT = 0x80, 0x40, 0x20, 0x04, 0x02, 0x01
 SOFT_DIRTY = 1 << 55
-# For a present page its frame; else the swap or marker data in its place; 0 without privilege.
+#: The frame number of a present page, or the swap or marker data of another one; 0 without privilege.
 PFN_MASK = (1 << 55) - 1
 #: An entry that is not present looks swapped. With this type it is not: it is a marker that the kernel left, and
 #: these bits say which one (include/linux/swapops.h: SWP_PTE_MARKER, PTE_MARKER_GUARD).
@@ -57,7 +57,7 @@ class Pagemap:
 
     Raises:
         TargetExited: there is no such process.
-        Unavailable: it belongs to someone else.
+        Unavailable: it belongs to another user.
     """
 
     def __init__(self, pid: int = 0, *, fd: int | None = None) -> None:
@@ -167,7 +167,7 @@ def _open(pid: int) -> int:
             raise TargetExited(f"there is no process {pid}") from None
         if (
             pid and not procfs.stat(pid).mapped_bytes
-        ):  # without memory it is root's: seen at the exit of processes of our own
+        ):  # A process that has released its memory at exit belongs to root: observed with our own processes.
             raise TargetExited(f"process {pid} ends just now: it has no memory any more") from None
         remedy = "run wstrace as that process's user or as root"
         raise Unavailable(f"cannot open {path}: {error.strerror}", remedy) from None

@@ -127,8 +127,8 @@ def read_maps(pid: int) -> Maps:
     """The current mappings of a process (a listing of a running process is not atomic: it may overlap or have gaps).
 
     Raises:
-        TargetExited: no such process.
-        Unavailable: it belongs to someone else.
+        TargetExited: there is no such process.
+        Unavailable: it belongs to another user.
     """
     return parse_maps(_read(memory_task(pid), "maps"))
 
@@ -219,7 +219,7 @@ def exit_code(pid: int, unknown: int) -> int:
 
 
 def name(pid: int) -> str:
-    """The process's name (comm, 15 bytes at most), "" when it is gone."""
+    """The process's name (comm, 15 bytes at most), "" when it has ended."""
     try:
         return os.fsdecode(_read(pid, "comm").removesuffix(b"\n"))
     except Unavailable:

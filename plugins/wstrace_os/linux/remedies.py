@@ -1,4 +1,4 @@
-"""How to raise the level on Linux, ready to paste: one line or block for each environment in which a tracer runs."""
+"""Commands and settings that raise the level on Linux, for each environment in which a tracer runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def remedies() -> Mapping[str, str]:
-    """Environment -> the exact lines. CAP_PERFMON (Linux 5.8) is the least privilege that records every fault."""
+    """Environment -> lines to copy. CAP_PERFMON (Linux 5.8) is the least privilege that records every fault."""
     python = Path(sys.executable).resolve()
     here = shutil.which("wstrace") or "wstrace"
     return {

@@ -1,8 +1,8 @@
 """userfaultfd on Linux for write watch: asynchronous write protection (WP_ASYNC, 6.7), resolved in the kernel.
 
 UFFD_USER_MODE_ONLY needs no privilege, and writes by the kernel (readv) are seen nevertheless, because an asynchronous
-protection fault is never handed to user space. Only to make the kernel itself wait at a page one needs
-CAP_SYS_PTRACE, the setting vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd.
+protection fault is never handed to user space. Privilege (CAP_SYS_PTRACE, vm.unprivileged_userfaultfd = 1 or access to
+/dev/userfaultfd) is needed only for making the kernel itself wait at a page.
 
 Source: userfaultfd(2), ioctl_userfaultfd(2), include/uapi/linux/userfaultfd.h.
 """
@@ -73,7 +73,7 @@ class Userfaultfd:
         self._call(_UFFDIO_UNREGISTER, np.array([(start, end - start)], _RANGE))
 
     def close(self) -> None:
-        """Closes it; watching ends once no process holds a copy. Closing again is no error."""
+        """Closes the descriptor; the watch ends once no process has a copy. Closing again is no error."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -92,10 +92,10 @@ def system_call() -> int:
 
 
 def create(flag: int = 0) -> int:
-    """Creates a userfaultfd of the calling process; without a flag, one at which the kernel itself waits, too.
+    """Creates a userfaultfd of the calling process; with flag 0, one at which the kernel itself waits too.
 
     Raises:
-        Unavailable: refused; the message says what to do.
+        Unavailable: the system refuses; the error says what to do.
     """
     flags = os.O_CLOEXEC | os.O_NONBLOCK | flag  # type: ignore[attr-defined, unused-ignore]
     fd = _syscall(system_call(), flags)

@@ -1,4 +1,4 @@
-"""The account of a trace: what the kernel counted, what became of it, and why the system's own count is higher."""
+"""Account: what the kernel counted in a trace, what became of it, and why the system's own count is higher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_page_faults.linux.samples import RingSamples
 from wstrace_page_faults.linux.side_band import SideBand
 
-#: a stage of the ledger
+#: The stage of the ledger for faults after an exec that gained privilege.
 LOST_PRIVILEGED = "lost_privileged"
 
 
@@ -19,11 +19,12 @@ class Account:
     """Writes the ledger and the notes of a trace.
 
     Args:
-        context: the session's.
-        source: the source's name in the ledger's rows.
+        context: the session's context.
+        source: the name of the source in the ledger.
         settings: how the events were opened.
-        rings: the samples of each fault ring.
-        events, side: the perf events, and the side band.
+        rings: the samples of each ring of faults.
+        events: the perf events.
+        side: the side band.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Account:
         self._at_end: int | None = None
 
     def begin(self) -> None:
-        """All events are open: what the system accounts to attached targets so far, no event has counted."""
+        """Called when all events are open: notes which faults of attached targets came before and were not counted."""
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
             self._before = max(self._usage() - counted, 0)
@@ -68,11 +69,11 @@ class Account:
                 ledger.set(stage, count, self._source)
 
     def close(self, given: int, *, failed: bool) -> None:
-        """recorded + lost_kernel + lost_tracer + foreign_clock + unaccounted = counted, for minor and major faults.
+        """Writes the final ledger, with recorded + lost_kernel + lost_tracer + foreign_clock + unaccounted = counted.
 
         Args:
-            given: faults that were emitted; the tracer lost what else was taken from the rings.
-            failed: the rings could not be emptied: what they hold is lost, too.
+            given: the number of faults that were emitted; the tracer lost the others that it took from the rings.
+            failed: whether the rings could not be emptied, so that what they hold is lost too.
         """
         ledger, every = self._context.ledger, self._settings.period == 1
         counted_in_all = 0
@@ -83,7 +84,7 @@ class Account:
             counted -= sum(ring.duplicates for ring in rings)
             recorded = sum(ring.recorded for ring in rings)
             foreign = sum(ring.foreign for ring in rings)
-            if lost is None:  # LOST rows appear only when the next row finds room: the tail's is missing
+            if lost is None:  # a LOST row appears only with the next row that finds room, so the last one is missing
                 reported = sum(ring.lost for ring in rings)
                 lost = max(counted - recorded - foreign, reported) if every else reported
             ledger.set("counted", counted, kind)
@@ -91,7 +92,7 @@ class Account:
             if every:
                 ledger.add("lost_tracer" if failed else "unaccounted", counted - recorded - lost - foreign, kind)
             counted_in_all += counted
-        # this includes the side band's tail: a process that ends behind a full ring writes no next row
+        # The kernel's count includes losses at the end, after which no LOST row was written.
         if lost := max(self._side.lost, self._events.counts(SIDE)[1] or 0):
             ledger.set("lost_side_band", lost, self._source)
         if self._context.targets:

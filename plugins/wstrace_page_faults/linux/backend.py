@@ -35,7 +35,7 @@ from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 from wstrace_page_faults.stacks_option import parse_stacks
 
-_LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were seen
+_LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were observed
 _FOREVER = (1 << 64) - 1
 _BATCH_ROWS = 1 << 17
 _PRUNE_SECONDS = 1.0
@@ -91,7 +91,7 @@ class PageFaults(Source):
 
     @classmethod
     def probe(cls) -> Level:
-        """full, user or counters: what perf_event_open permits for the calling process."""
+        """The level that perf_event_open permits for the calling process: `full`, `user` or `counters`."""
         try:
             return allowed(0, kernel=True)
         except OSError as error:
@@ -256,7 +256,7 @@ class PageFaults(Source):
             self._look_at_peaks()
 
     def _look_at_peaks(self, *, final: bool = False) -> None:
-        """The peak of a process cannot be read after its end: targets remember theirs, Peaks those of descendants."""
+        """Reads the peaks of live processes, as they cannot be read afterwards; targets and Peaks remember them."""
         for target in self._context.targets:
             target.usage()
         if self._settings.children:
@@ -365,7 +365,7 @@ class PageFaults(Source):
 
     @property
     def finished(self) -> bool:
-        """True when the trace is to wait for all processes and no traced one is left."""
+        """Whether no traced process is left, if the trace waits for all; else False."""
         if self._counters is not None:
             return self._counters.finished
         if not self._started or not self._context.wait_children:
@@ -379,7 +379,7 @@ class PageFaults(Source):
         return not self._side.live
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: closes the copied descriptors. The child's faults stay in the parent's trace."""
+        """Closes the inherited descriptors in a forked child, whose faults stay in the parent's trace."""
         if self._rings is not None:
             self._events.after_fork_in_child()
             self._rings.after_fork_in_child()

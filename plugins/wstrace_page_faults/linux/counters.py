@@ -1,4 +1,4 @@
-"""Level `counters`: what remains where the kernel refuses perf events: fault counts, and resident pages by file."""
+"""The level `counters`, when the kernel refuses perf events: counts of faults, and resident pages by file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from wstrace.schema import ADDRESS_SPACE, PAGE_FILE, RESIDENT_PAGES, SPACE_MAP, 
 from wstrace_os.linux import pagemap, procfs
 
 _FIRST_SECONDS, _SLOWEST_SECONDS = 0.02, 1.0
-_MOST_CPU = 0.05  # share of one CPU: snapshots of a large process are spaced out to stay below it
+_MOST_CPU = 0.05  # the fraction of one CPU that snapshots may use, which spaces out those of a large process
 _ENTRIES = 1 << 19
 
 
 class FaultCounters:
-    """Minor and major faults from rusage or /proc/PID/stat; resident pages sampled from pagemap, first soon, then every
-    second. There is no thread, no instruction and no address of a fault.
+    """Counts minor and major faults by rusage or /proc/PID/stat, and takes snapshots of resident pages from pagemap.
+
+    Snapshots follow each other by 20 ms at first and by 1 s later. A fault has no thread, instruction or address.
     """
 
     def __init__(self, context: Context, source: str) -> None:
@@ -34,7 +35,7 @@ class FaultCounters:
         context.info.note("addresses, instructions and threads of faults (level counters)")
 
     def drain(self, timeout: float) -> Iterator[Batch]:
-        """A snapshot of every process when it is due; waits at most timeout seconds."""
+        """Yields a snapshot of every process when one is due; waits at most `timeout` seconds."""
         wait = self._due - time.monotonic()
         if wait > timeout:
             time.sleep(timeout)
@@ -43,7 +44,7 @@ class FaultCounters:
         yield from self._look()
 
     def stop(self) -> Iterator[Batch]:
-        """A last snapshot of what still runs; then writes the system's own counts into the ledger."""
+        """Yields a last snapshot of running processes, then writes the system's own counts into the ledger."""
         yield from self._look()
         usages = [target.usage() for target in self._context.targets]
         for kind, counts in (("minor", [u.minor for u in usages]), ("major", [u.major for u in usages])):
@@ -53,7 +54,7 @@ class FaultCounters:
 
     @property
     def finished(self) -> bool:
-        """True when the trace is to wait for all processes and none is left."""
+        """Whether no process is left, if the trace waits for all; else False."""
         return self._context.wait_children and self._snaps > 0 and not self._pids()
 
     def statistics(self) -> Mapping[str, int | float]:
@@ -74,7 +75,7 @@ class FaultCounters:
         for pid in self._pids():
             try:
                 yield from self._snapshot(pid)
-            except (Unavailable, OSError):  # ended, or another user's: its counts are still read
+            except (Unavailable, OSError):  # it has ended, or belongs to another user: its counts are still read
                 self._missed += 1
         self._pause = min(self._pause * 2, _SLOWEST_SECONDS)
         self._due = time.monotonic() + max(self._pause, (time.thread_time() - began) / _MOST_CPU)
@@ -104,7 +105,7 @@ class FaultCounters:
 
 
 def _present(opened: pagemap.Pagemap, starts: NDArray[Any], ends: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """start, pages and flags of the runs of present pages in each mapping."""
+    """The runs of present pages in each mapping: columns start (u64), pages (u32), flags (u16)."""
     runs = _scanned if pagemap.has_scan() else _read
     parts = [run for start, end in zip(starts.tolist(), ends.tolist(), strict=True) for run in runs(opened, start, end)]
     start, pages, flags = (np.concatenate(c) for c in zip(*parts, strict=True)) if parts else (np.zeros(0),) * 3

@@ -1,4 +1,4 @@
-"""Room for the events' descriptors: raises our own soft limit during a trace (a target keeps its own limit)."""
+"""Makes room for the events' descriptors by raising our own soft limit during a trace; a target keeps its limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SPARE = 64  # left for everything else in this process
 
 
 class Descriptors:
-    """RLIMIT_NOFILE of the calling process."""
+    """The limit RLIMIT_NOFILE of the calling process."""
 
     def __init__(self) -> None:
         self._before: tuple[int, int] | None = None
@@ -22,13 +22,13 @@ class Descriptors:
 
     @property
     def hard(self) -> int:
-        """The hard limit."""
+        """The hard limit, in descriptors."""
         limits = self._limits()
         hard: int = limits.getrlimit(limits.RLIMIT_NOFILE)[1]
         return hard if hard != limits.RLIM_INFINITY else 1 << 30
 
     def room(self, more: int) -> bool:
-        """True when that many more can be opened now; raises the soft limit if needed."""
+        """Whether `more` descriptors can be opened now; raises the soft limit if needed."""
         limits = self._limits()
         soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
         need = len(os.listdir("/proc/self/fd")) + more + _SPARE  # noqa: PTH208 - a count

@@ -18,16 +18,19 @@ from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, Rings
 
-REMAP = "remap"  # tracepoints, which write into the side band's ring
+REMAP = "remap"  # the kind of tracepoints, which write into the side band's ring
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How events are opened.
 
-    kernel: also count faults taken by kernel code. children: also trace processes that the threads start. period:
-    record one fault out of this many. on_exec: start counting at the thread's next execve(). tracepoints: further
-    events, which write into the side band's ring.
+    Attributes:
+        kernel: whether to count faults of kernel code too.
+        children: whether to trace the processes that the threads start too.
+        period: one fault out of this many is recorded.
+        on_exec: whether counting starts at the thread's next execve().
+        tracepoints: the perf_event_attr of further events, which write into the side band's ring.
     """
 
     kernel: bool = True
@@ -38,11 +41,11 @@ class Settings:
 
     @property
     def events(self) -> int:
-        """Events per thread and CPU."""
+        """The number of events per thread and CPU."""
         return 3 + len(self.tracepoints)
 
     def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
-        """The perf_event_attr of the events of that kind."""
+        """The perf_event_attr of the events of a kind; `lost` says whether these count lost records (Linux 6.0)."""
         bits = ["inherit", "sample_id_all"]
         common = []
         if not self.children:
@@ -163,7 +166,7 @@ class PerfEvents:
                     perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
 
     def counts(self, kind: str) -> tuple[int, int | None]:
-        """(faults that the kernel counted, records of them that did not fit into the ring; None before Linux 6.0)."""
+        """(faults that the kernel counted, records that did not fit into the ring; None before Linux 6.0) of a kind."""
         size = 16 if self.counts_lost else 8
         read = b"".join(os.read(fd, size) for fd in self._fds[kind])
         numbers = np.frombuffer(read, "<u8").reshape(-1, size // 8)
@@ -175,7 +178,7 @@ class PerfEvents:
         self._descriptors.restore()
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: closes the copied descriptors."""
+        """Closes the inherited descriptors in a forked child."""
         for fds in self._fds.values():
             _close(fds)
             fds.clear()

@@ -14,7 +14,7 @@ from wstrace_page_faults.linux.rings import MINOR
 
 
 def allowed(pid: int, kernel: bool) -> Level:
-    """full or user, by opening an event on that process (0 = ourselves). Raises OSError when both are refused."""
+    """The level `full` or `user`, by opening an event on a process (0 = ourselves). Raises OSError if both fail."""
     settings = Settings()
     why = Level("user", "kernel=no was asked for")
     if kernel:
@@ -31,7 +31,7 @@ def allowed(pid: int, kernel: bool) -> Level:
 
 
 def not_ours(pid: int) -> Unavailable:
-    """What a refusal on another process means when the same call is permitted on one of ours."""
+    """The error for a process that may not be traced, although tracing is permitted on our own."""
     owner = procfs.status(pid).get("Uid", "?").split()[0]
     return Unavailable(
         f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",  # type: ignore[attr-defined, unused-ignore]

@@ -1,7 +1,7 @@
-"""The largest resident size of the targets' descendants, read while they live.
+"""Peaks: the largest resident size of the targets' descendants, read while they run.
 
-rusage knows the peak of a process and of the children that it has waited for. It knows nothing of children that live
-on, of orphans, and of any child before the target itself has ended: of a preforking server it tells the master's.
+rusage has the peak of a process and of the children that it has waited for, but only when the process has ended. It
+has neither children that run on nor orphans: for a preforking server, it has the peak of the master process only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wstrace.interfaces import Context
 from wstrace.trace_info import Usage
 from wstrace_os.linux import procfs
 
-#: processes that one look reads, 20 us each; with more of them the looks take turns
+#: The most processes that one call of look() reads, at 20 us each; with more of them, the calls take turns.
 _MOST_A_LOOK = 64
 
 
@@ -23,7 +23,7 @@ class Peaks:
     """The peaks of the processes that the targets started, or had when they were attached.
 
     Args:
-        context: whose targets are left out: they answer for themselves.
+        context: the session's context, whose targets are left out because they remember their own peaks.
     """
 
     def __init__(self, context: Context) -> None:
@@ -36,7 +36,7 @@ class Peaks:
         self._next = 0
 
     def look(self, live: Collection[int], *, final: bool = False) -> None:
-        """Reads the peaks of live processes, some of them each time and all of them at the end."""
+        """Reads the peaks of live processes: at most _MOST_A_LOOK of them, or all with `final`."""
         pids = [pid for pid in live if pid not in self._own]
         self._known.update(pids)
         if not self._looked:
@@ -49,17 +49,17 @@ class Peaks:
         for pid in pids:
             with contextlib.suppress(Unavailable):  # it has ended
                 now = procfs.resident(pid)
-                # what an older process had before the trace is no peak of the trace
+                # What an older process had reached before the trace is not a peak of the trace.
                 raised = now.peak > self._older.get(pid, 0)
                 self._sampled |= not raised
                 self._largest = max(self._largest, (now.peak if raised else now.now, pid))
 
     def usage(self, ended: Collection[int], *, orphaned: bool) -> Usage:
-        """The largest peak so far.
+        """The largest peak so far, in bytes, with its process.
 
         Args:
-            ended: processes of the trace that have ended.
-            orphaned: whether a process went on after its parent: nobody of the family waits for it.
+            ended: the pids of traced processes that have ended.
+            orphaned: whether a process outlived its parent, so that no traced process waits for it.
         """
         waited_for = all(target.launched and target.exit_code is not None for target in self._targets)
         unseen = orphaned if waited_for else bool(set(ended) - self._own)

@@ -52,7 +52,7 @@ PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_DUMM
 PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR, PERF_SAMPLE_RAW = 1, 2, 4, 8, 1024
 PERF_FORMAT_LOST = 16  # Linux 6.0
 
-#: the bits of attr.flags, under their names in the header
+#: The bits of attr.flags, under their names in the header.
 BITS = {
     "disabled": 0, "inherit": 1, "exclude_kernel": 5, "exclude_hv": 6, "mmap": 8, "comm": 9, "enable_on_exec": 12,
     "task": 13, "watermark": 14, "mmap_data": 17, "sample_id_all": 18, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
@@ -77,7 +77,7 @@ SAMPLE = np.dtype([
     ("type", "<u4"), ("misc", "<u2"), ("size", "<u2"), ("ip", "<u8"), ("pid", "<u4"), ("tid", "<u4"),
     ("time", "<u8"), ("addr", "<u8"),
 ])  # fmt: skip
-#: PERF_RECORD_LOST with the sample_id of sample_id_all has the size of a SAMPLE, so a ring is an array of rows
+#: PERF_RECORD_LOST with the sample_id of sample_id_all; it has the size of a SAMPLE, so a ring is an array of rows.
 LOST = np.dtype([
     ("type", "<u4"), ("misc", "<u2"), ("size", "<u2"), ("id", "<u8"), ("lost", "<u8"), ("pid", "<u4"), ("tid", "<u4"),
     ("time", "<u8"),
@@ -97,8 +97,8 @@ _NUMBERS = {  # perf_event_open, membarrier
     "riscv64": (241, 283),
 }
 _MEMBARRIER_CMD_GLOBAL_EXPEDITED = 2
-#: from which perf_event_paranoid on a process without capabilities gets no event of its own that counts in the kernel,
-#: and none at all (the latter only where a distribution has patched its kernel: Debian, Ubuntu, Android)
+#: The least perf_event_paranoid at which a process without capabilities gets no event that counts in the kernel, and
+#: the least at which it gets none at all (in kernels that Debian, Ubuntu or Android have patched).
 _PARANOID_KERNEL, _PARANOID_ALL = 2, 3
 _ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with either of them perf_event_paranoid does not matter
 _PROT_READ_WRITE, _MAP_SHARED = 3, 1
@@ -157,7 +157,7 @@ def map_ring(fd: int, size: int) -> int:
 
 
 def unmap_ring(address: int, size: int) -> None:
-    """munmap(2)."""
+    """Unmaps a ring, by munmap(2)."""
     _munmap(address, size)
 
 
@@ -204,8 +204,8 @@ def refusal(error: OSError, *, kernel: bool = False) -> Unavailable:
     """What a refused perf_event_open on a process of our own means, and what lifts the refusal.
 
     Args:
-        error: of the call.
-        kernel: the event was to count in the kernel, too, which perf_event_paranoid = 2 forbids.
+        error: the error of the call.
+        kernel: whether the event was to count in the kernel too, which perf_event_paranoid = 2 forbids.
     """
     paranoid = procfs.setting("kernel/perf_event_paranoid")
     if paranoid is None:

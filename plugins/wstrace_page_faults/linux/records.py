@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from wstrace_page_faults.linux import perf_event as perf
 
-#: number of u64 in one of our SAMPLE records
+#: The number of u64 in one of our SAMPLE records.
 WORDS = perf.SAMPLE.itemsize // 8
-#: a header as one u64: type, misc, size
+#: The position of the size in a header, which is read as one u64: type, misc, size.
 SIZE_SHIFT = 48
 _TYPE_AND_MISC = np.uint64((1 << SIZE_SHIFT) - 1)
 _LENGTH_SHIFT = np.uint64(SIZE_SHIFT + 3)  # the size in u64
 _OWN_SIZE = np.uint64(perf.SAMPLE.itemsize << SIZE_SHIFT)
-#: number of u64 that are split at once: staying in the cache takes a third of the time; a record has 8,191 at most
+#: The number of u64 that are split at once, which stay in the cache: a third of the time. A record has 8,191 at most.
 _AT_ONCE = 1 << 14
 _HEADERS = (
     np.uint64(perf.PERF_RECORD_SAMPLE | perf.PERF_RECORD_MISC_USER << 32),
@@ -57,8 +57,8 @@ def starts(words: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
     """The indices of the u64 at which records begin, and the index behind the last whole record.
 
     Everything that looks like a header is a candidate, but a record begins there only if the record before it ends
-    there. So the chain of sizes is followed from the first word on, in a table of each candidate's successor. Records
-    that are no candidates are stepped over one by one; the kernel writes none here.
+    there. Therefore the chain of sizes is followed from the first word on, in a table of each candidate's successor.
+    Records that are no candidates are skipped one by one; the kernel writes none here.
 
     Args:
         words: u64, shape (n,).
@@ -99,7 +99,7 @@ def _starts(words: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
 
 
 def _chain(first: int, successor: NDArray[np.int64]) -> NDArray[np.int64]:
-    """first, its successor, that one's successor and so on, doubling at each step. The last entry is the end."""
+    """The chain of successors from `first` on, found by doubling its length at each step."""
     end = len(successor) - 1
     chain, jump = np.array([first]), successor
     while True:

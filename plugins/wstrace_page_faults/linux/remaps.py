@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from wstrace.schema import KIND_ANON, KIND_SHIFT, MAP_READ, MAP_WRITE, SPACE_MAP, SPACE_UNMAP
 
-#: of a SAMPLE of type TID|TIME|RAW: pid, tid, time, size; then common_type ... __syscall_nr in 16 bytes, arguments u64
+#: A SAMPLE of type TID|TIME|RAW: pid, tid, time, size; then 16 bytes (common_type ... __syscall_nr) and u64 arguments.
 _SAMPLE = struct.Struct("<IIQI")
 _COMMON_TYPE = struct.Struct("<H")
 _TWO, _FOUR, _ONE = struct.Struct("<QQ"), struct.Struct("<QQQQ"), struct.Struct("<Q")
@@ -24,7 +24,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _KEPT = 4096
 _ANON = MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT
 
-Row = tuple[int, ...]  # of ADDRESS_SPACE
+Row = tuple[int, ...]  # a row of ADDRESS_SPACE
 
 
 class Call(NamedTuple):
@@ -104,11 +104,11 @@ class Remaps:
         rows.append(row)
 
     def forked(self, pid: int, ppid: int) -> None:
-        """A child starts with its parent's mappings."""
+        """Gives a child its parent's mappings."""
         self._mapped[pid] = list(self._mapped.get(ppid, ()))
 
     def forget(self, pid: int) -> None:
-        """The process has ended, or has executed another program."""
+        """Forgets the mappings of a process that has ended or has executed another program."""
         self._mapped.pop(pid, None)
 
 

@@ -17,8 +17,8 @@ from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 
 MINOR, MAJOR, SIDE = "minor", "major", "side"
-#: the share of a CPU's minor ring that its other rings get: a major fault takes as long as a disk read, and one
-#: mapping serves many faults
+#: The divisor of each ring's size: major faults are rarer, as each takes a disk read, and one mapping serves many
+#: faults.
 _PARTS = {MINOR: 1, MAJOR: 8, SIDE: 4}
 _LARGEST, _ALL_CPUS, _SMALLEST = 16 << 20, 128 << 20, 64 << 10
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -42,7 +42,7 @@ class Ring:
             os.close(self.fd)
             raise
         memory: Any = (ctypes.c_uint8 * (size + _PAGE)).from_address(self._address)
-        # aligned u64 loads and stores: a byte-wise copy (struct) could see a half-written cursor
+        # aligned u64 loads and stores: a copy by bytes (struct) could read a partly written cursor
         self._cursors: NDArray[Any] = np.frombuffer(memory, "<u8", _PAGE // 8)
         self._data: NDArray[Any] = np.frombuffer(memory, np.uint8, size, _PAGE)
         self._tail = 0

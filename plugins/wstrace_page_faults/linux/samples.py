@@ -13,12 +13,12 @@ from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
 from wstrace_page_faults.linux.rings import MAJOR, Ring
 
-#: a record's header as one u64: type, misc, size
+#: The headers of our records as one u64: type, misc, size.
 _USER, _KERNEL = (
     perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << records.SIZE_SHIFT
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
-#: the columns of a row, one u64 each: header, ip, pid and tid, time, address
+#: The columns of a row, one u64 each: header, ip, pid and tid, time, address.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS = range(5)
 _NO_ROWS = np.zeros((0, 5), "<u8")
 
@@ -41,7 +41,7 @@ class RingSamples:
 
     @classmethod
     def of(cls, ring: Ring) -> RingSamples:
-        """Those of a ring, with what it alone knows of its rows."""
+        """The samples of a ring."""
         return cls(ring.kind == MAJOR)
 
     def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
@@ -121,7 +121,7 @@ def merge(all_samples: Iterable[RingSamples], watermark: int) -> dict[str, NDArr
         order = np.argsort(rows[:, _TIME], kind="stable")  # timsort: its input is a few sorted runs
         rows, flag = rows.take(order, axis=0), np.concatenate(flags).take(order)  # [order] takes five times as long
     ids = np.ascontiguousarray(rows[:, _IDS])
-    halves = ids.view("<u4")
+    halves = ids.view("<u4")  # pid and tid, alternating
     return {
         "time_ns": rows[:, _TIME],
         "pid": halves[0::2],

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from wstrace_os.linux import libc
 
-#: a SAMPLE of type TID|TIME|RAW has 20 bytes and the raw size, then common_type ... pid, comm, clone_flags at 32
+#: The offsets of the raw data in a SAMPLE of type TID|TIME|RAW, and of clone_flags, which is at byte 32 of that data.
 _RAW, _FLAGS_AT = 28, 28 + 32
 _COMMON_TYPE, _FLAGS = struct.Struct("<H"), struct.Struct("<Q")
 _CLONE_VM, _CLONE_THREAD = 0x100, 0x10000
@@ -36,7 +36,7 @@ class SharedSpaces:
         return self._groups.get(pid, (pid,))
 
     def forked(self, pid: int, ppid: int, parent_thread: int) -> None:
-        """A thread of another process started this process."""
+        """Notes that a thread of process `ppid` has started process `pid`."""
         self.left(pid)
         if self._new_task is not None:
             if len(self._born) >= _KEPT:  # the records that should have followed them were lost
@@ -56,12 +56,12 @@ class SharedSpaces:
         return True
 
     def joined(self, pid: int, other: int) -> None:
-        """Both processes share one address space."""
+        """Notes that two processes share one address space."""
         group = frozenset({pid, *self.of(other), other})
         self._groups.update(dict.fromkeys(group, group))
 
     def left(self, pid: int) -> None:
-        """The process has ended, or execve() gave it an address space of its own."""
+        """Notes that a process has ended, or that execve() gave it an address space of its own."""
         group = self._groups.pop(pid, None)
         if group is not None:
             rest = group - {pid}

@@ -96,14 +96,14 @@ class SideBand:
         shared: SharedSpaces | None = None,
     ) -> None:
         self.live: dict[int, Live] = {}
-        #: processes that ended recently: their last faults arrive with the record of the end or after it
+        #: Processes that ended recently, whose last faults arrive with the record of the end or after it.
         self.ended: set[int] = set()
-        #: a process went on after the one that started it: nobody of the family waits for it
+        #: Whether a process outlived its parent, so that no traced process waits for it.
         self.orphaned = False
         self.lost = self.records = 0
-        #: records were lost: the mappings of live processes must be read again
+        #: Whether records were lost, so that the mappings of live processes must be read again.
         self.stale = False
-        #: number of programs that gained privilege by exec, at which the kernel ended their trace
+        #: The number of programs that gained privilege by exec, at which the kernel ended their trace.
         self.privileged_programs = 0
         self._privileged: list[int] = []
         self._remaps = remaps
@@ -186,7 +186,9 @@ class SideBand:
                     self._remaps.mapped(row)
 
     def _heap_or(self, live: Live, start: int, end: int, code: int, kind: int) -> tuple[int, int]:
-        """The kernel reports the heap's first growth as //anon: brk() sets mm->brk after calling perf (6.x mmap.c).
+        """The file code and kind of a mapping, which are those of the heap where the kernel reports that as //anon.
+
+        At the heap's first growth, brk() sets mm->brk only after calling perf (mm/mmap.c, 6.x).
 
         Without address randomization the heap begins where .bss ends; execve() maps .bss itself, before the interpreter
         and the vdso (load_elf_binary()).
@@ -270,7 +272,7 @@ class SideBand:
         return procfs.exit_code(pid, _UNKNOWN_CODE) if code is None else code
 
     def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
-        """Until their mappings have been read again, faults of live processes resolve to unknown."""
+        """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
         self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
 
     # -- from us and /proc ---------------------------------------------------------------------------------------------
@@ -343,7 +345,7 @@ class SideBand:
             before, spaces = _until(spaces, time_ns)
             parts += [_columns(ADDRESS_SPACE, before), columns]
         parts.append(_columns(ADDRESS_SPACE, spaces))
-        # in one batch: who applies process rows must know when the address_space rows of their time are all there
+        # In one batch: whoever applies process rows must know when all address_space rows of their time are there.
         whole = {c.name: np.concatenate([part[c.name] for part in parts]) for c in ADDRESS_SPACE.columns}
         if len(whole["time_ns"]):
             yield self._batch(ADDRESS_SPACE, whole, source)

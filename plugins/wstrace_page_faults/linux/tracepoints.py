@@ -26,10 +26,10 @@ _fsopen = declare(
 
 
 def attributes() -> list[NDArray[Any]]:
-    """The perf_event_attr of each tracepoint: those of SYSCALLS, then that of new tasks.
+    """The perf_event_attr of each tracepoint: those of SYSCALLS, then that of new tasks. Each is tried on ourselves.
 
-    [] where tracefs or perf does not permit them; without the last one where only that is refused, since a user may
-    trace his own processes with the others (TRACE_EVENT_FL_CAP_ANY). Tried on ourselves.
+    The list is empty where tracefs or perf does not permit them, and lacks the last one where only that is refused: a
+    user may trace his own processes with the others (TRACE_EVENT_FL_CAP_ANY).
     """
     for ids in (_mounted, _detached):
         try:
@@ -56,7 +56,9 @@ def _mounted() -> list[int]:
 
 
 def _detached() -> list[int]:
-    """From our own tracefs instance, mounted nowhere (fsmount(2), Linux 5.2): for root on machines without systemd."""
+    """The ids of the tracepoints from a tracefs that is mounted nowhere (fsmount(2), Linux 5.2), for root without
+    systemd.
+    """
     opened = _fsopen(_FSOPEN, ctypes.c_char_p(b"tracefs"), 1, 0, 0, 0)
     if opened < 0:
         raise OSError(ctypes.get_errno(), "fsopen")
