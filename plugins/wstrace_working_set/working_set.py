@@ -35,12 +35,16 @@ By = Literal["module", "mapping", "kind"]
 class Totals:
     """What the system counts for a process, in bytes; None where it does not tell.
 
-    Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables are not told.
+    Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables where it lists
+    any; large pages. unlisted: private pages that are resident in no working set (Windows: AWE's, most likely).
+    unknown: the names of figures that could be told of other processes, and not of this one.
     """
 
     total: int | None = None
     page_tables: int | None = None
     large: int | None = None
+    unlisted: int | None = None
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class WorkingSet:
 
     @property
     def large_bytes(self) -> int | None:
-        """Large pages (hugetlb), which no resident set counts; None where the system does not tell."""
+        """Large pages (of hugetlb, or Windows's), which no resident set counts; None where the system does not tell."""
         return self.totals.large
 
     @property

@@ -45,6 +45,7 @@ class FakeAllocation:
     guard: bool = False
     reserved: int = 0  # the protection that it was made with, where that is another one
     data: bytes = b""
+    state: int = winapi.MEM_COMMIT
 
 
 @dataclass(slots=True)
@@ -326,7 +327,7 @@ class FakeWindows(FakeDebugging):
         for a in sorted(process.allocations, key=lambda a: a.start):
             if a.start <= address < a.start + a.size:
                 protect = a.protect | (winapi.PAGE_GUARD if a.guard else 0)
-                region[0] = (a.start, a.start, a.reserved or a.protect, a.size, winapi.MEM_COMMIT, protect, a.type)
+                region[0] = (a.start, a.start, a.reserved or a.protect, a.size, a.state, protect, a.type)
                 return size
             if address < a.start:
                 limit = a.start

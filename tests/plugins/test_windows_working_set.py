@@ -23,9 +23,11 @@ from wstrace.schema import (
 from wstrace_mapped_files.windows.backend import listing, mapped_file
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows.listing import listed, user_name
+from wstrace_working_set.commands.snapshot import _totals
 from wstrace_working_set.sections import by_section
 from wstrace_working_set.windows import blocks as windows_blocks
-from wstrace_working_set.windows.backend import LARGE_PAGE, REASONS, Space, private_and_large
+from wstrace_working_set.windows.backend import REASONS, Space, private_and_large
+from wstrace_working_set.windows.outside import LARGE_PAGE
 from wstrace_working_set.working_set import read
 
 PAGE = 4096
@@ -402,10 +404,10 @@ def test_pages_of_the_kernel_are_not_put_to_the_extended_query():
 def test_large_pages_beyond_what_is_asked_for_are_not_told_as_none():
     windows = machine()
     windows.processes[7].allocations[2].size = 3 << 40
-    with Space(7, windows) as space:
-        space.mappings(Dictionary())
-        assert space._large is None
-        assert space.totals().large is None
+    taken = taken_of(windows)
+    assert taken.totals.large is None
+    assert taken.totals.unknown == ("Large pages", "Resident in no working set")
+    assert _totals(taken).endswith("Large pages: not known  Resident in no working set: not known")
 
 
 def test_a_token_that_is_refused_is_someone_elses():

@@ -1,9 +1,9 @@
-/* A launcher as `py` and `uv run` are, for tests/wine/test_wine_launchers.py: it asks a program first, whose output it
-   keeps to itself, then starts the words behind its own with its own output, waits, and passes the exit code on.
-   Without words it starts nothing; with --asked it is the program that is asked. */
+/* A launcher as `py` and `uv run` are, for tests/wine/test_wine_launchers.py: it asks the program for its version first
+   and keeps that output to itself, then starts the words behind its own with its own output, waits, and passes the exit
+   code on. Without words it starts nothing. */
 #include <windows.h>
+#include <stdio.h>
 #include <string.h>
-#include <stdlib.h>
 
 static DWORD started(char *line, HANDLE output) {
     STARTUPINFOA start = {.cb = sizeof start, .dwFlags = STARTF_USESTDHANDLES,
@@ -23,14 +23,10 @@ int main(int count, char **words) {
     SECURITY_ATTRIBUTES inherited = {sizeof inherited, NULL, TRUE};
     HANDLE kept, theirs, ours;
     char line[32768], *rest = GetCommandLineA();
-    if (count == 2 && !strcmp(words[1], "--asked")) return 0;
     if (count < 2) return 3;
     if (!CreatePipe(&kept, &theirs, &inherited, 0)) return 98;
-    GetModuleFileNameA(NULL, line, sizeof line - 16);
-    memmove(line + 1, line, strlen(line) + 1);
-    line[0] = '"';
-    strcat(line, "\" --asked");
-    if (started(line, theirs)) return 97;
+    snprintf(line, sizeof line, "\"%s\" --version", words[1]);
+    started(line, theirs);
     /* Rust's and the py launcher's children have a copy of the handle, with another number */
     if (!DuplicateHandle(GetCurrentProcess(), GetStdHandle(STD_OUTPUT_HANDLE), GetCurrentProcess(), &ours, 0, TRUE,
                          DUPLICATE_SAME_ACCESS))

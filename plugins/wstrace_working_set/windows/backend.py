@@ -32,15 +32,14 @@ from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_os.windows.memory import Memory, columns
 from wstrace_working_set.windows import blocks as windows_blocks
+from wstrace_working_set.windows.outside import Outside, outside
 from wstrace_working_set.working_set import Totals
 
 Columns = dict[str, NDArray[Any]]
 PAGE = 4096
-LARGE_PAGE = 2 << 20
 _FIRST_ENTRIES = 1 << 14
 _MAX_ENTRIES = 1 << 28  # 1 TiB of pages
 _EX_ENTRIES = 1 << 16
-_MAX_LARGE_PLACES = 1 << 20  # 2 TiB
 #: The addresses of page tables on a 32-bit Windows. On a 64-bit Windows, every kernel page in a process's working set
 #: counts as a page table; the only others are working-set lists, which serve the process in the same way.
 _X86_PAGE_TABLES = (0xC000_0000, 0xE000_0000)
@@ -135,7 +134,7 @@ class Space:
         self.kernel_base = processes.kernel_base(api)
         self.name = processes.name(api, self._handle, pid)
         self._blocks: NDArray[Any] = np.zeros(0, PSAPI_WORKING_SET_BLOCK[api.POINTER])
-        self._large: int | None = 0
+        self._beyond = Outside(None, None)
         #: Whether locked pages are known; False when QueryWorkingSetEx refuses another process (Wine).
         self.extended = True
 
@@ -143,7 +142,7 @@ class Space:
         """The columns of its allocations, with a row for each range of pages outside of them, as in the kernel."""
         self._blocks = self.query()  # pages first, then allocations, so that every page gets a row
         allocations = list(Memory(self._api, self._handle).allocations())
-        self._large = self._large_bytes([(a.start, a.end) for a in allocations])
+        self._beyond = self._outside()
         known = columns(allocations, strings)
         pages = windows_blocks.addresses(self._blocks, self.page_size)
         at = np.searchsorted(known["start"], pages, "right") - 1
@@ -236,11 +235,14 @@ class Space:
         return np.zeros(len(addresses), bool)  # a 32-bit process on a 64-bit Windows has that memory for itself
 
     def totals(self) -> Totals:
-        """Bytes of the working set, of page tables if any are listed, and of large pages, which it does not include."""
+        """Bytes of the working set, of page tables if any are listed, and of what it does not include (see `outside`)."""
         counters = processes.counters(self._api, self._handle)
         pages = windows_blocks.addresses(self._blocks, self.page_size)
         tables = int(self._is_table(pages).sum()) * self.page_size
-        return Totals(counters.working_set if counters else None, tables or None, self._large or None)
+        large, unlisted = self._beyond
+        names = (("Large pages", large), ("Resident in no working set", unlisted))
+        unknown = tuple(name for name, told in names if told is None)
+        return Totals(counters.working_set if counters else None, tables or None, large, unlisted, unknown)
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
         """Calls EmptyWorkingSet, or the equivalent SetProcessWorkingSetSize(-1, -1). No data is lost."""
@@ -283,21 +285,19 @@ class Space:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _large_bytes(self, ranges: list[tuple[int, int]]) -> int | None:
-        """Bytes of large pages, which are in no working set, so that every possible place is queried.
-
-        None when there are more than _MAX_LARGE_PLACES.
-        """
-        if sum((end - start) // LARGE_PAGE for start, end in ranges) > _MAX_LARGE_PLACES:
-            return None
-        places = [np.arange(-(-start // LARGE_PAGE) * LARGE_PAGE, end - LARGE_PAGE + 1, LARGE_PAGE, dtype="<u8")
-                  for start, end in ranges if end - start >= LARGE_PAGE]  # fmt: skip
-        if not places:
-            return 0
+    def _outside(self) -> Outside:
+        """What no working set lists; where QueryWorkingSetEx refuses (another process under Wine) it is not known."""
+        regions = Memory(self._api, self._handle).regions()
         try:
-            return int(self.attributes(np.concatenate(places)).large.sum()) * LARGE_PAGE
+            return outside(regions, lambda: self._addresses(self.query()), self.page_size, self.attributes)
+        except TargetExited:
+            raise
         except Unavailable:
-            return 0
+            return Outside(None, None)
+
+    def _addresses(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = windows_blocks.addresses(blocks, self.page_size).astype("<u8")
+        return found
 
     def _refused(self, call: str, code: int) -> Unavailable:
         if processes.exited(self._api, self._handle):
