@@ -13,6 +13,7 @@ from wstrace.clock import now_ns
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace_os.few_notes import FewNotes
 from wstrace_working_set.working_set import WorkingSet, working_set
 
 _FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between snapshots of a launched process; doubled each time
@@ -96,8 +97,10 @@ class WorkingSetSource(Source):
             yield from self._sample()
         if self._last_ns:
             self._context.info.snapshot_age_ms = (now_ns() - self._last_ns) // 1_000_000
+        few = FewNotes(self._context.info)
         for pid, why in self._refused.items():
-            self._context.info.note(f"the memory of process {pid}: {why}")
+            few.add("processes whose memory was refused", f"the memory of process {pid}: {why}")
+        few.end()
         for batches in self._held.values():
             yield from batches
         self._held.clear()

@@ -2,6 +2,7 @@
 
 import struct
 
+import numpy as np
 import pytest
 from fake_windows import FakeAllocation, FakeWindows
 
@@ -13,6 +14,7 @@ from wstrace_os.windows import api as winapi
 from wstrace_os.windows import image_id
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.pe import read_image
+from wstrace_symbols.resolver import OTHER_FILE, ImageResolver
 
 BASE = 0x7FFB_0000_0000
 
@@ -77,7 +79,18 @@ def test_a_file_on_a_server_is_not_waited_for(loaded):
 def test_what_is_no_image_or_gone_has_none(loaded):
     assert loaded(b"MZ" + bytes(1022), image()) == ""
     assert loaded(image(), image(), offset=OFFSET_UNKNOWN) == ""
-    assert loaded(image(), image(), pid=99) == ""
+
+
+def test_of_a_process_that_is_gone_the_file_of_that_moment_is_named(loaded, tmp_path):
+    """Whatever has its path when a report is made, on another volume with that letter by then, is another build."""
+    assert loaded(image(), image(), pid=99) == bytes(range(16)).hex() + "3"
+    words, build = (str(tmp_path / "a.dll"), np.array([0x1000], "<u8")), bytes(range(16)).hex() + "3"
+    assert ImageResolver().resolve(*words, build_id=build)[0].section == ".rdata"
+    (tmp_path / "a.dll").write_bytes(image(pdb=bytes(16)))
+    (place,) = ImageResolver().resolve(*words, build_id=build)
+    assert (place.section, place.why) == ("", OTHER_FILE)
+    assert loaded(image(), b"no image", pid=99) == ""
+    assert loaded(image(), image(), pid=99, path="\\\\server\\share\\a.dll") == ""
 
 
 @pytest.mark.parametrize("damage", [

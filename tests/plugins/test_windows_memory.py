@@ -42,8 +42,18 @@ def test_a_letter_that_is_given_later_is_found_and_not_asked_for_at_each_name(mo
     assert drive_path(windows, VOLUME + "\\y.dll") == VOLUME + "\\y.dll"
     assert len(windows.asked) == asked
     windows.drives["V:"] = VOLUME
-    monkeypatch.setattr(paths, "_MISS_SECONDS", 0)
+    monkeypatch.setattr(paths, "_BELIEVED_SECONDS", 0)
     assert drive_path(windows, VOLUME + "\\x.dll") == "V:\\x.dll"
+
+
+def test_a_letter_that_another_volume_was_given_names_that_one(monkeypatch):
+    windows, other = FakeWindows(), "\\Device\\HarddiskVolume11"
+    windows.drives["V:"] = VOLUME
+    assert drive_path(windows, VOLUME + "\\x.dll") == "V:\\x.dll"
+    windows.drives["V:"] = other  # the stick was drawn, another one put in
+    monkeypatch.setattr(paths, "_BELIEVED_SECONDS", 0)
+    assert drive_path(windows, VOLUME + "\\x.dll") == VOLUME + "\\x.dll"
+    assert drive_path(windows, other + "\\x.dll") == "V:\\x.dll"
 
 
 def test_what_is_opened_is_never_relative_to_the_current_drive():

@@ -245,3 +245,13 @@ def test_a_target_is_in_no_job_that_does_not_end_it_with_us(monkeypatch):
     )
     Job(windows, 7).close()
     assert limits == [0x2800]  # JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE | JOB_OBJECT_LIMIT_BREAKAWAY_OK
+
+
+def test_notes_about_children_are_few_and_the_others_a_number():
+    windows, source, context = in_job()
+    for pid in range(100, 150):
+        windows.born(pid, 7, created=pid, denied="limited")
+    list(source.drain(0.0))
+    list(source.stop())
+    told = [note.partition(":")[0] for note in context.info.notes if "not traced" in note]
+    assert told == [*(f"child {pid} is not traced" for pid in (100, 101, 102)), "47 more children are not traced"]

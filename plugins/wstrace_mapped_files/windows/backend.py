@@ -42,11 +42,12 @@ def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: W
 
 
 def build_ids(rows: Sequence[Row], strings: Dictionary, api: WindowsApi = winapi) -> list[str]:
-    """The build-id of each row's image; "" for a row that is no image, and when the process has ended.
+    """The build-id of each row's image; "" for a row that is no image.
 
     Only the page of the headers is read from the process, which its loader has read before. It shows whether the file
     at that path is still the one that was loaded. If so, the id is the GUID and age of its PDB, else its time stamp and
-    size.
+    size. When the process has ended, the id is that of the file now, so that no file which has its path later is
+    believed, be it an update, or one of another volume that was given the drive letter.
     """
     return [_build_id(row, strings[row.file], api) if row.offset == 0 else "" for row in rows]
 
@@ -55,18 +56,20 @@ def _build_id(row: Row, path: str, api: WindowsApi) -> str:
     try:
         with processes.opened(api, row.pid, winapi.QUERY_RIGHTS) as handle:
             loaded = image_id.stamp_and_size(partial(_read_memory, api, handle, row.start))
-    except (Unavailable, ValueError):
+    except ValueError:
         return ""
+    except Unavailable:
+        loaded = None
     if is_remote(path):  # opening it could block, and would send our credentials to the server
-        return image_id.by_stamp(*loaded)
+        return image_id.by_stamp(*loaded) if loaded else ""
     try:
         with Path(openable(path)).open("rb") as file:
             read = partial(_read_file, file)
-            if image_id.stamp_and_size(read) == loaded:
+            if loaded is None or image_id.stamp_and_size(read) == loaded:
                 return image_id.of_file(read)
     except (OSError, ValueError):
         pass
-    return image_id.by_stamp(*loaded)
+    return image_id.by_stamp(*loaded) if loaded else ""
 
 
 def _read_memory(api: WindowsApi, handle: int, base: int, offset: int, size: int) -> bytes:

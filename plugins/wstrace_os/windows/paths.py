@@ -24,7 +24,7 @@ _DEVICE = "\\Device\\"
 _REDIRECTORS = frozenset({
     "mup", "lanmanredirector", "webdavredirector", "p9rdr", "vboxminirdr", "vmhgfs", "hgfs", "rdpdr", "nfsrdr",
 })  # fmt: skip
-_MISS_SECONDS = 1.0  # a device without a drive letter is queried again after this time
+_BELIEVED_SECONDS = 1.0  # a volume may get a drive letter later, or lose it to another volume
 _MAX_VOLUMES = 1024
 _CHARS = 1024
 _MAX_PATH = 259
@@ -83,7 +83,7 @@ def _drive(api: WindowsApi, device: str) -> str:
     """`C:` or `C:\folder` of a device; "" when it is not mounted."""
     drives, now = _drives.setdefault(api, {}), time.perf_counter()
     known = drives.get(device)
-    if known is None or (not known[0] and now - known[1] >= _MISS_SECONDS):
+    if known is None or now - known[1] >= _BELIEVED_SECONDS:
         found = _drive_letters(api)
         if device not in found:
             found |= {d: folder for d, folder in _mounted_folders(api).items() if d not in found}

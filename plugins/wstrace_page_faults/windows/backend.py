@@ -28,6 +28,7 @@ from wstrace.schema import (
     PROCESS_SEEN,
     Schema,
 )
+from wstrace_os.few_notes import FewNotes
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
@@ -66,7 +67,7 @@ class PageFaults(Source):
         self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
         self._kernel, self._children = kernel, children
         self._drains = self._hidden = 0
-        self._late: list[int] = []  # faults of children before they could be watched, where they are many
+        self._late = [0, 0]  # children that made many faults before they could be watched, and these
         self._started = self._stopped = False
 
     @classmethod
@@ -85,6 +86,7 @@ class PageFaults(Source):
                 target is traced already, or `require` is "full" and the system gives less.
         """
         self._context = context
+        self._few = FewNotes(context.info)
         self._follows = self._children and context.children
         traces_itself = any(target.pid == self.api.GetCurrentProcessId() for target in context.targets)
         self._level = level = expected(self.api) if traces_itself else known(self.api)
@@ -133,13 +135,19 @@ class PageFaults(Source):
         if parent != 0:  # a child
             self._context.ledger.add("before_watch", process.watch.before, "page_fault")
             if process.watch.before >= KERNEL_RECORDS:
-                self._late.append(process.watch.before)
+                self._late = [self._late[0] + 1, self._late[1] + process.watch.before]
         elif not launched:
             self._context.ledger.add("before_start", process.watch.discard(), "page_fault")
         if process.watch.shared:
-            self._note(f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults")
+            self._few.add(
+                "processes were watched before",
+                f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults",
+            )
         if emulated := processes.emulated(self.api, process.watch.handle):
-            self._note(f"pid {pid} runs {emulated} code by translation: instructions lie in the translator's memory")
+            self._few.add(
+                "processes run code by translation",
+                f"pid {pid} runs {emulated} code by translation: instructions lie in the translator's memory",
+            )
         return process
 
     def _note(self, text: str) -> None:
@@ -199,7 +207,7 @@ class PageFaults(Source):
         """Yields the first row of each new process, and a listing of its memory."""
         new, refused = self._births.taken()
         for pid, why in refused:
-            self._note(f"child {pid} is not traced: {why}")
+            self._few.add("children are not traced", f"child {pid} is not traced: {why}")
         targets, self._targets = self._targets, []
         for process in targets + new:
             space = process.describe(self._context.strings)
@@ -229,7 +237,8 @@ class PageFaults(Source):
             self._family.refuse(process.pid, process.created)
         yield self._batch(PROCESS, process.row(drained.window[1], PROCESS_EXIT), (drained.window[1],) * 2)
         if not self._matters(process):
-            self._note(f"process {process.pid} is no longer traced: {error.why}")
+            text = f"process {process.pid} is no longer traced: {error.why}"
+            self._few.add("processes are no longer traced", text)
 
     def _end(self, process: WatchedProcess, now: int) -> Batch:
         """The last row of an ended process; adds its counts to the ledger and closes its handle."""
@@ -251,7 +260,8 @@ class PageFaults(Source):
             if missing > max(counted // 4, KERNEL_RECORDS):
                 asks = "does another tracer read its watch?"
                 because = asks if self._level.name == "full" else f"{self._level.why}; or another tracer read its watch"
-                self._note(f"pid {process.pid}: {missing} faults are unaccounted: {because}")
+                text = f"pid {process.pid}: {missing} faults are unaccounted: {because}"
+                self._few.add("processes have unaccounted faults", text)
         if not watch.lost_is_exact:
             self._note("this Windows says only that records were lost, not how many")
         watch.close()
@@ -274,11 +284,12 @@ class PageFaults(Source):
             self._timing.stop()
         if self._hidden:
             self._note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
-        if self._late:
+        if self._late[0]:
             self._note(
-                f"{len(self._late)} children (of a launcher such as py or uv run, or just quick) were met late: "
-                f"{sum(self._late)} faults of their starts are in no record"
+                f"{self._late[0]} children (of a launcher, or just quick) were met late: "
+                f"{self._late[1]} faults of their starts are in no record"
             )
+        self._few.end()
         if unseen := self._births.unseen:
             self._note(f"{unseen} children ended before they could be opened: their faults are in no count")
         return batches

@@ -235,7 +235,7 @@ class Space:
         return np.zeros(len(addresses), bool)  # a 32-bit process on a 64-bit Windows has that memory for itself
 
     def totals(self) -> Totals:
-        """Bytes of the working set, of page tables if any are listed, and of what it does not include (see `outside`)."""
+        """Bytes of the working set, of page tables if any are listed, and of what it leaves out (see `outside`)."""
         counters = processes.counters(self._api, self._handle)
         pages = windows_blocks.addresses(self._blocks, self.page_size)
         tables = int(self._is_table(pages).sum()) * self.page_size
