@@ -227,12 +227,13 @@ class Resolver(abc.ABC):
         Args:
             file: the path of the mapped file, as the target names it.
             offsets: distinct byte offsets into that file, u64, shape (n,).
-            pid: the process whose root the path refers to (/proc/PID/root), 0 = ours.
-            build_id: hex; a file on disk with another build-id is not used. "" = not known.
-            dev, ino: of the file that was mapped; where the build-id is not known, another file that has its name by
-                now is not used. 0 = not known.
-            as_of_ns: the wall time at which a recorded trace ended; where the build-id is not known, a file that was
-                changed later is not used. 0 = not known, or it goes on.
+            pid: the process whose root the path refers to (/proc/PID/root); 0 = ours.
+            build_id: in hexadecimal; a file on disk with another build-id is not used. "" = not known.
+            dev: the device of the mapped file, 0 = not known; see `ino`.
+            ino: the inode of the mapped file, 0 = not known; without a build-id, another file under its name is not
+                used.
+            as_of_ns: the wall time at which a recorded trace ended; without a build-id, a file that was changed later
+                is not used. 0 = not known, or the trace is live.
         """
 
     def statistics(self) -> Mapping[str, int | float]:

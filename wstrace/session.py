@@ -53,7 +53,8 @@ class Session:
         require: "full" = raise Unavailable rather than trace at a lesser level.
         patience: seconds for which an exporter without progress may delay stop(); UNLIMITED suits work on a file.
         record: whether to keep the faults and a summary in memory, for `faults`, `trace` and `summary()`.
-        plugins, config: where names and options come from; None = the environment.
+        plugins: where names come from; None = the environment.
+        config: where default options come from; None = the environment.
 
     Raises:
         UsageError: a name or option is unknown, or a source needs a target and none was given.

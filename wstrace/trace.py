@@ -108,7 +108,8 @@ class Trace(abc.ABC):
         Args:
             stream: "page_fault", "process", "resident", "written", ...
             columns: the columns, stored or derived (file, pc_file, kind); None = all. Others are not even decoded.
-            start, end: rows with start <= time_ns < end, in ns on the records' clock; None = no bound.
+            start: the first time to include, in ns on the records' clock; None = no bound.
+            end: the first time to leave out, in ns on the records' clock; None = no bound.
             pids: rows of these processes; None = of all. Frames of a file that hold none of them according to its index
                 are not read, so what the kernel dropped just before those frames is not in these batches' `lost`.
 
