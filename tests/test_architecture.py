@@ -42,10 +42,10 @@ LAYERS = [
     "output_file",
     "config",
     "analysis",
-    "table",
-    "trace",
     "arrow",
+    "table",
     "formats",
+    "trace",
     "terminal",
     "recorder",
     "session_trace",
@@ -130,12 +130,12 @@ def test_the_core_names_no_system_and_no_exporter(path):
 
 @pytest.mark.parametrize("path", modules(CORE), ids=lambda p: str(p.relative_to(CORE)))
 def test_the_core_is_layered(path):
-    """At import time a core module imports only modules of lower layers."""
+    """A core module imports only modules of lower layers, in functions and for type checkers too."""
     own = path.relative_to(CORE).parts[0].removesuffix(".py")
     if own == "__init__":
         return
     assert own in LAYERS, f"{own} has no place in LAYERS"
-    for name in imports(path, top_level_only=True):
+    for name in imports(path):
         parts = name.split(".")
         if parts[0] == "wstrace" and len(parts) > 1 and parts[1] in LAYERS and parts[1] != own:
             assert LAYERS.index(parts[1]) < LAYERS.index(own), f"{own} imports {parts[1]}"
@@ -146,6 +146,52 @@ def test_a_package_imports_only_the_core_and_what_plugins_share(package):
     shared = {"wstrace_os"} if package in PLUGINS else set()
     for path in modules(package):
         assert tops(imports(path)) & OURS <= {"wstrace", package.name} | shared, path
+
+
+def module_name(path: Path) -> str:
+    """The dotted name under which a file is imported; a package's is that of its `__init__.py`."""
+    home = next(folder for folder in (CORE, *PLUGINS, *EXPORTERS) if path.is_relative_to(folder)).parent
+    return ".".join(path.relative_to(home).with_suffix("").parts).removesuffix(".__init__")
+
+
+def graph() -> dict[str, set[str]]:
+    """module -> modules of ours that it imports anywhere: at its top, in functions and under TYPE_CHECKING.
+
+    That importing a submodule runs the packages above it is not counted.
+    """
+    paths = {module_name(path): path for folder in (CORE, *PLUGINS, *EXPORTERS) for path in modules(folder)}
+    found = {}
+    for module, path in paths.items():
+        names = ({name, name.rpartition(".")[0]} for name in imports(path))
+        found[module] = {max(known, key=len) for both in names if (known := both & paths.keys())}
+    return found
+
+
+def circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """The groups of modules each of which imports, over whatever detour, all others of its group."""
+
+    def reachable(module: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [*edges[module]]
+        while waiting:
+            if (name := waiting.pop()) not in seen:
+                seen.add(name)
+                waiting += edges[name]
+        return seen
+
+    reach = {module: reachable(module) for module in edges}
+    groups = {frozenset(b for b in reach[a] if a in reach[b]) for a in edges if a in reach[a]}
+    return [set(group) for group in sorted(groups, key=sorted)]
+
+
+def test_circles_are_found():
+    edges = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"e"}, "f": {"a"}}
+    assert circles(edges) == [{"a", "b", "c"}, {"e"}]
+
+
+def test_no_module_imports_itself_over_others():
+    """No circle: not of imports inside functions either, nor of those that only a type checker reads."""
+    assert circles(graph()) == []
 
 
 #: rooms of a package, lowest first: a room imports only rooms of lower floors, and what stands outside all rooms

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from wstrace.batch import Batch, names_of
+from wstrace.batch import Batch, Dictionary, names_of
 from wstrace.errors import Unavailable
 from wstrace.schema import Column
-
-if TYPE_CHECKING:
-    from wstrace.table import Batches
 
 _NUMBERS = {"u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "i64": "int64"}
 
@@ -25,18 +22,19 @@ def arro3() -> Any:
 
 
 class Converter:
-    """Makes Arrow record batches of one selection's batches; every one has the same columns.
+    """Makes Arrow record batches of batches; every one has the same columns.
 
     Args:
-        batches: the selection; columns that a batch lacks are null there.
-        read: how its batches are read; None = one after the other.
+        columns: the columns; those that a batch lacks are null there.
+        strings: the names behind the codes of `str` columns.
+        batches: the batches; nothing is read before the record batches are.
     """
 
-    def __init__(self, batches: Batches, read: Iterable[Batch] | None = None) -> None:
+    def __init__(self, columns: Sequence[Column], strings: Dictionary, batches: Iterable[Batch]) -> None:
         self._core = arro3()
-        self._read = batches if read is None else read
-        self._strings = batches.trace.strings
-        self.columns = tuple(batches.columns)
+        self._read = batches
+        self._strings = strings
+        self.columns = tuple(columns)
         #: what codes mean -> (names of the trace by then, its dictionary)
         self._names: dict[str | tuple[str, ...], tuple[int, Any]] = {}
         self.schema = self._core.Schema([self._core.Field(c.name, self._type(c), nullable=True) for c in self.columns])

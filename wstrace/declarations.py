@@ -30,11 +30,11 @@ class Format:
     name: as users know it ("csv").
     suffixes: the file name endings that select it, with the dot, in lower case; the first one is the usual one.
     help: one line.
-    write: "module:function", imported when it is used. It is called as write(trace, file, **options) with a Trace and
-        an open binary file, and returns the number of rows written. Its options are its keyword-only, annotated
+    write: "module:function", imported when it is used. It is called as write(taken, file, **options) with what it takes
+        and an open binary file, and returns the number of rows written. Its options are its keyword-only, annotated
         arguments. It opens no file itself, so that one that raises leaves nothing behind.
-    takes: "trace" = all of it; "rows" = the rows of one stream: then its first options are stream (str), columns (their
-        names, or None for all), start and end (ns on the records' clock, or None).
+    takes: "trace" = all of it, a Trace; "rows" = the rows of one stream that the user selected (`--stream`,
+        `--columns`, `--start`, `--end`), a Batches.
     sql: the table function of DuckDB that reads such a file, for `query`; "" = there is none.
     """
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from wstrace.declarations import Format
 from wstrace.errors import OutputError, UsageError, WstraceError
 from wstrace.output_file import whole_file
 from wstrace.plugins import Plugins, default_plugins, load
+from wstrace.table import Batches, Records, Selection
 from wstrace.text import nearest
 
-if TYPE_CHECKING:
-    from wstrace.trace import Trace
-
-#: The options of a format that takes the rows of one stream.
-ROWS = ("stream", "columns", "start", "end")
 #: After this many seconds in which no row was read and no byte written, the user is told what is being waited for.
 SILENT_SECONDS = 10.0
 
@@ -42,8 +38,9 @@ def format_of(path: str, plugins: Plugins | None = None) -> tuple[str, Format]:
 
 
 def save(
-    trace: Trace,
+    trace: Records,
     path: str,
+    selection: Selection,
     options: Mapping[str, object],
     *,
     force: bool = False,
@@ -57,7 +54,8 @@ def save(
     Args:
         trace: the trace to write.
         path: the file, which appears only once it is complete.
-        options: stream, columns, start and end where the format takes rows; and its own. None = not given.
+        selection: the rows, for a format that takes those of one stream; without a stream those of `page_fault`.
+        options: the format's own. None = not given.
         force: overwrite an existing file.
         plugins: the plugins that provide formats; None = those of the environment.
         waiting: called with a sentence when a format has neither read nor written anything for ten seconds.
@@ -74,13 +72,12 @@ def save(
         raise OutputError(f"{whose} cannot be used: {missing}", "wstrace plugins shows all") from None
     if not callable(write):
         raise OutputError(f"{whose} cannot be used: {chosen.write} is no function", "wstrace plugins shows all")
-    given = {name: value for name, value in options.items() if value is not None}
+    given = dict(options) if chosen.takes == "rows" else {**selection._asdict(), **options}
+    given = {name: value for name, value in given.items() if value is not None}
     _check(chosen, write, given)
-    if chosen.takes == "rows":
-        given["stream"] = stream = str(given.get("stream", "page_fault"))
-        given["columns"] = check(trace, stream, given.get("columns"))  # type: ignore[arg-type]
+    rows = _selected(trace, selection) if chosen.takes == "rows" else None
     with whole_file(path, force=force) as file:
-        work = _Work(write, trace, file, given)
+        work = _Work(write, trace, rows, file, given)
         work.start()
         while not work.done.wait(SILENT_SECONDS):
             if not work.went_on():
@@ -98,9 +95,17 @@ def save(
 class _Work(threading.Thread):
     """One call of a format's function."""
 
-    def __init__(self, write: Callable[..., object], trace: Trace, file: IO[bytes], options: dict[str, object]) -> None:
+    def __init__(
+        self,
+        write: Callable[..., object],
+        trace: Records,
+        rows: Batches | None,
+        file: IO[bytes],
+        options: dict[str, object],
+    ) -> None:
         super().__init__(name="wstrace-format", daemon=True)
         self._write, self._trace, self._file, self._options = write, trace, file, options
+        self._taken = trace if rows is None else rows
         self.done = threading.Event()
         self.rows = 0
         self.error: BaseException | None = None
@@ -115,7 +120,7 @@ class _Work(threading.Thread):
     def run(self) -> None:
         """Calls the function, and keeps what it returns or raises."""
         try:
-            self.rows = self._checked(self._write(self._trace, self._file, **self._options))
+            self.rows = self._checked(self._write(self._taken, self._file, **self._options))
         except BaseException as error:  # This includes a plugin's SystemExit: it must not end us in silence.
             self.error = error
         finally:
@@ -151,18 +156,18 @@ def _check(chosen: Format, write: Callable[..., object], given: dict[str, object
         return
     for name in given:
         if name not in known:
-            all_of_it = "it takes the whole trace" if name in ROWS and chosen.takes == "trace" else nearest(name, known)
+            all_of_it = "it takes the whole trace" if name in Selection._fields else nearest(name, known)
             raise UsageError(f"the format {chosen.name!r} has no option {name!r}", all_of_it)
 
 
-def check(trace: Trace, stream: str, columns: Sequence[str] | None) -> list[str] | None:
-    """The requested columns. Raises UsageError for an unknown stream or column, and names the nearest known one."""
+def _selected(trace: Records, selection: Selection) -> Batches:
+    """The selected rows. Raises UsageError for an unknown stream or column, and names the nearest known one."""
+    stream = selection.stream or "page_fault"
     if stream not in trace.streams:
         raise UsageError(f"the trace has no stream {stream!r}", nearest(stream, trace.streams))
-    if columns is None:
-        return None
-    known = [column.name for column in trace.columns_of(stream)]
-    for name in columns:
-        if name not in known:
-            raise UsageError(f"{stream} has no column {name!r}", nearest(name, known))
-    return list(columns)
+    if selection.columns is not None:
+        known = [column.name for column in trace.columns_of(stream)]
+        for name in selection.columns:
+            if name not in known:
+                raise UsageError(f"{stream} has no column {name!r}", nearest(name, known))
+    return Batches(trace, selection._replace(stream=stream))

@@ -102,7 +102,7 @@ class Session:
         self.context = Context(
             targets=tuple(targets),
             ledger=Ledger(self._plugins.stages),
-            info=TraceInfo(command=list(command)),
+            info=TraceInfo(list(command), tuple(target.pid for target in targets) or tuple(self._attach)),
             resolvers=self._plugins.make_resolvers(),
             children=children,
             require=require,
@@ -160,12 +160,12 @@ class Session:
         """The records kept in memory, as batches, tables and files of any format; available after stop() too."""
         from wstrace.session_trace import SessionTrace
 
-        return SessionTrace(self, self._memory())
+        return SessionTrace(self.context, self._memory(), lambda: self._state)
 
     def __repr__(self) -> str:
         from wstrace.session_trace import shown
 
-        return shown(self)
+        return shown(type(self).__name__, self.context, self._state)
 
     def name(self, code: int) -> str:
         """The name behind a `file` or `pc_file` code."""
@@ -240,7 +240,6 @@ class Session:
         """Describes a live trace before it begins; a source that replays a recorded trace replaces the description."""
         info = context.info
         info.started_ns = now_ns()
-        info.targets = tuple(target.pid for target in context.targets)
         if context.targets:
             info.command = info.command or [context.targets[0].name]
             with contextlib.suppress(Unavailable):  # targets of another package, on a system without a platform

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
+from wstrace.interfaces import Context
 from wstrace.ledger import Ledger
 from wstrace.schema import DTYPES, MARK, STREAMS, Schema
 from wstrace.table import Selection
@@ -18,35 +19,35 @@ from wstrace.trace_info import TraceInfo
 if TYPE_CHECKING:
     from wstrace.analysis.summary import Summary
     from wstrace.recorder import Recorder
-    from wstrace.session import Session
 
 
 class SessionTrace(Trace):
     """The records that a session has kept in memory so far.
 
     Args:
-        session: the session whose records these are.
-        recorder: the exporter of that session which keeps them.
+        context: the session's names, ledger and description.
+        recorder: the one of its exporters that keeps the records.
+        state: returns the session's current state.
     """
 
-    def __init__(self, session: Session, recorder: Recorder) -> None:
-        self._session, self._recorder = session, recorder
-        self.strings = session.context.strings
+    def __init__(self, context: Context, recorder: Recorder, state: Callable[[], str]) -> None:
+        self._context, self._recorder, self._state = context, recorder, state
+        self.strings = context.strings
 
     @property
     def name(self) -> str:
         """The command line and the process ids that are traced."""
-        return targets_of(self._session)
+        return self.info.name
 
     @property
     def state(self) -> str:
         """`new`, `running`, `stopping`, `stopped`, `failed` or `abandoned`."""
-        return self._session._state
+        return self._state()
 
     @property
     def info(self) -> TraceInfo:
         """The description of the trace: command, targets, levels, times and resource usage."""
-        return self._session.info
+        return self._context.info
 
     @property
     def rows(self) -> dict[str, int]:
@@ -60,7 +61,7 @@ class SessionTrace(Trace):
     @property
     def ledger(self) -> Ledger:
         """The session's ledger."""
-        return self._session.ledger
+        return self._context.ledger
 
     @property
     def begin_ns(self) -> int:
@@ -84,20 +85,11 @@ class SessionTrace(Trace):
         return self._recorder.summary
 
 
-def targets_of(session: Session) -> str:
-    """The command line that is traced, and the process ids in parentheses."""
-    context = session.context
-    pids = [*context.info.targets] or [target.pid for target in context.targets] or session._attach
-    return " ".join([*context.info.command, *(f"({pid})" for pid in pids)]) or "no process"
-
-
-def shown(session: Session) -> str:
+def shown(kind: str, context: Context, state: str) -> str:
     """A session in one line: what is traced, its state, and what was recorded and lost so far."""
-    rows = ", ".join(f"{n:,} {stream} recorded" for stage, stream, n in session.ledger.rows() if stage == "recorded")
-    lost = sum(n for _, _, n in session.ledger.losses())
-    return (
-        f"<{type(session).__name__} of {targets_of(session)}: {session._state}; {rows or 'no record'}; {lost:,} lost>"
-    )
+    rows = ", ".join(f"{n:,} {stream} recorded" for stage, stream, n in context.ledger.rows() if stage == "recorded")
+    lost = sum(n for _, _, n in context.ledger.losses())
+    return f"<{kind} of {context.info.name}: {state}; {rows or 'no record'}; {lost:,} lost>"
 
 
 def user_mark(text: str, strings: Dictionary) -> Batch:

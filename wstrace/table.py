@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import abc
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wstrace.batch import Batch, names_of
+from wstrace.batch import Batch, Dictionary, names_of
 from wstrace.errors import Unavailable
-from wstrace.schema import DTYPES, Column
+from wstrace.schema import DTYPES, Column, Schema
 
 if TYPE_CHECKING:
     import pandas
     from numpy.typing import NDArray
-
-    from wstrace.trace import Trace
 
 
 class Selection(NamedTuple):
@@ -44,10 +43,99 @@ class Selection(NamedTuple):
         return found if len(found) else None
 
 
+class Records(abc.ABC):
+    """The rows of a trace by stream, which can be read as often as needed.
+
+    Attributes:
+        strings: the names behind the codes of `str` columns.
+        observer: called with the rows of each batch that is read through batches() and table(); None = no observer.
+        closed: close() was called, so nothing can be read any more.
+    """
+
+    strings: Dictionary
+    observer: Callable[[int], None] | None = None
+    closed: bool = False
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The name to show for it; of a file its path."""
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> dict[str, int]:
+        """stream -> number of rows; streams without rows are left out."""
+
+    @abc.abstractmethod
+    def schema(self, name: str) -> Schema:
+        """The schema of a stream."""
+
+    @abc.abstractmethod
+    def read(self, selection: Selection) -> Iterator[Batch]:
+        """The batches of a selection, in the order in which they arrived."""
+
+    @property
+    def streams(self) -> dict[str, Schema]:
+        """stream -> its schema, for the streams that have rows."""
+        return {name: self.schema(name) for name in self.rows}
+
+    def present(self, stream: str) -> dict[str, str]:
+        """column -> its type, over all batches of the stream."""
+        return types_of(self.read(Selection(stream)))
+
+    def columns_of(self, stream: str, wanted: Sequence[str] | None = None) -> list[Column]:
+        """The columns that a stream's batches have here, stored and derived; with `wanted` only those, in that order.
+
+        A column counts if any batch has it. A stream without batches has the columns of its schema.
+        """
+        schema, present = self.schema(stream), self.present(stream)
+        found = {c.name: c for c in schema.columns if not present or c.name in present}
+        for name, kind in present.items():
+            found.setdefault(name, Column(name, kind, "count"))
+        if wanted is None:
+            return list(found.values())
+        return [found.get(name) or schema.column(name) or Column(name, "u32", "count") for name in wanted]
+
+    def batches(
+        self,
+        stream: str,
+        columns: Sequence[str] | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        pids: Iterable[int] | None = None,
+    ) -> Batches:
+        """Streams the rows of one stream; no rows are held in memory.
+
+        Args:
+            stream: "page_fault", "process", "resident", "written", ...
+            columns: the columns, stored or derived (file, pc_file, kind); None = all. Others are not even decoded.
+            start: the first time to include, in ns on the records' clock; None = no bound.
+            end: the first time to leave out, in ns on the records' clock; None = no bound.
+            pids: rows of these processes; None = of all. Frames of a file that hold none of them according to its index
+                are not read, so what the kernel dropped just before those frames is not in these batches' `lost`.
+
+        Returns:
+            An iterable of Batch that is also an Arrow stream (`__arrow_c_stream__`, needs wstrace[arrow]).
+        """
+        wanted = None if columns is None else tuple(columns)
+        return Batches(self, Selection(stream, wanted, start, end, None if pids is None else tuple(pids)))
+
+    def table(
+        self,
+        stream: str = "page_fault",
+        columns: Sequence[str] | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        pids: Iterable[int] | None = None,
+    ) -> Table:
+        """The rows of a stream as a table for other libraries; the arguments are those of batches()."""
+        return Table(self.batches(stream, columns, start, end, pids))
+
+
 class Batches:
     """The rows of a selection, streamed. Iterate it as often as needed, or pass it on as an Arrow stream."""
 
-    def __init__(self, trace: Trace, selection: Selection) -> None:
+    def __init__(self, trace: Records, selection: Selection) -> None:
         self.trace = trace
         self.selection = selection
 
@@ -70,7 +158,7 @@ class Batches:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         from wstrace.arrow import Converter
 
-        stream: object = Converter(self).reader().__arrow_c_stream__(requested_schema)
+        stream: object = Converter(self.columns, self.trace.strings, self).reader().__arrow_c_stream__(requested_schema)
         return stream
 
     def __repr__(self) -> str:
@@ -139,6 +227,15 @@ class Table:
         return (
             f"<{type(self).__name__} of {self.batches.stream} in {self.batches.trace.name}: {', '.join(self.columns)}>"
         )
+
+
+def types_of(batches: Iterable[Batch]) -> dict[str, str]:
+    """column -> its type, over all of the batches."""
+    return {name: _type(array) for batch in batches for name, array in batch.columns.items()}
+
+
+def _type(array: NDArray[Any]) -> str:
+    return next((name for name, dtype in DTYPES.items() if array.dtype.newbyteorder("<").str == dtype), "u64")
 
 
 def _categories(codes: NDArray[Any], names: Sequence[str], library: Any) -> object:

@@ -111,6 +111,11 @@ class TraceInfo:
     extra: dict[str, object] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """The command line that is traced, and the pids."""
+        return " ".join([*self.command, *(f"({pid})" for pid in self.targets)]) or "no process"
+
+    @property
     def recorded(self) -> bool:
         """Whether the records were taken earlier and are now read again: their clock is not running here."""
         return not self.clock.live

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary, names_of
 from wstrace.schema import Column
+from wstrace.table import Batches
 from wstrace.text import spreadsheet_text
-from wstrace.trace import Trace
 
 #: rows that are turned into text at once, and bytes of their cells, all as wide as the widest: bounds the memory
 _ROWS, _BYTES = 16_384, 8 << 20
@@ -20,25 +20,15 @@ _ROWS, _BYTES = 16_384, 8 << 20
 _PAD = 0xFF
 
 
-def write(
-    trace: Trace,
-    file: IO[bytes],
-    *,
-    stream: str = "page_fault",
-    columns: Sequence[str] | None = None,
-    start: int | None = None,
-    end: int | None = None,
-) -> int:
+def write(rows: Batches, file: IO[bytes]) -> int:
     """Writes a header and one line per row; returns the number of rows."""
-    batches = trace.batches(stream, columns, start, end)
-    known = batches.columns
+    known, strings, n = rows.columns, rows.trace.strings, 0
     file.write((",".join(cell(column.name) for column in known) + "\n").encode())
-    rows = 0
-    for batch in batches:
-        for text in lines(batch, known, trace.strings):
+    for batch in rows:
+        for text in lines(batch, known, strings):
             file.write(text)
-        rows += len(batch)
-    return rows
+        n += len(batch)
+    return n
 
 
 def lines(batch: Batch, columns: Sequence[Column], strings: Dictionary) -> Iterator[bytes]:

@@ -7,31 +7,21 @@ from typing import IO
 
 from wstrace.batch import Batch, Dictionary, names_of
 from wstrace.schema import Column
+from wstrace.table import Batches
 from wstrace.text import json_line
-from wstrace.trace import Trace
 
 #: The number of rows that become text at once, which bounds the memory.
 _ROWS = 65_536
 
 
-def write(
-    trace: Trace,
-    file: IO[bytes],
-    *,
-    stream: str = "page_fault",
-    columns: Sequence[str] | None = None,
-    start: int | None = None,
-    end: int | None = None,
-) -> int:
+def write(rows: Batches, file: IO[bytes]) -> int:
     """Writes one object per row; returns the number of rows."""
-    batches = trace.batches(stream, columns, start, end)
-    known = batches.columns
-    rows = 0
-    for batch in batches:
+    known, strings, n = rows.columns, rows.trace.strings, 0
+    for batch in rows:
         for part in _parts(batch):
-            file.write(lines(part, known, trace.strings).encode())
-        rows += len(batch)
-    return rows
+            file.write(lines(part, known, strings).encode())
+        n += len(batch)
+    return n
 
 
 def lines(batch: Batch, columns: Sequence[Column], strings: Dictionary) -> str:

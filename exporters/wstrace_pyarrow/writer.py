@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import IO, Any
 
 from wstrace.errors import Unavailable
-from wstrace.trace import Trace
+from wstrace.table import Batches
 
 
 def pyarrow() -> Any:
@@ -18,42 +17,26 @@ def pyarrow() -> Any:
     return pyarrow
 
 
-def write_parquet(
-    trace: Trace,
-    file: IO[bytes],
-    *,
-    stream: str = "page_fault",
-    columns: Sequence[str] | None = None,
-    start: int | None = None,
-    end: int | None = None,
-) -> int:
+def write_parquet(rows: Batches, file: IO[bytes]) -> int:
     """Writes Parquet, compressed with zstd; returns the number of rows."""
-    reader = pyarrow().RecordBatchReader.from_stream(trace.batches(stream, columns, start, end))
+    reader = pyarrow().RecordBatchReader.from_stream(rows)
     from pyarrow import parquet
 
     return _write(reader, parquet.ParquetWriter(file, reader.schema, compression="zstd"))
 
 
-def write_arrow(
-    trace: Trace,
-    file: IO[bytes],
-    *,
-    stream: str = "page_fault",
-    columns: Sequence[str] | None = None,
-    start: int | None = None,
-    end: int | None = None,
-) -> int:
+def write_arrow(rows: Batches, file: IO[bytes]) -> int:
     """Writes an Arrow IPC file; returns the number of rows."""
     arrow = pyarrow()
-    reader = arrow.RecordBatchReader.from_stream(trace.batches(stream, columns, start, end))
+    reader = arrow.RecordBatchReader.from_stream(rows)
     options = arrow.ipc.IpcWriteOptions(unify_dictionaries=False)
     return _write(reader, arrow.ipc.new_file(file, reader.schema, options=options))
 
 
 def _write(reader: Any, writer: Any) -> int:
-    rows = 0
+    n = 0
     with writer:
         for batch in reader:
             writer.write_batch(batch)
-            rows += batch.num_rows
-    return rows
+            n += batch.num_rows
+    return n

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import Any, Protocol, Self, cast
 
 from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.interfaces import Level
 
-if TYPE_CHECKING:
-    from wstrace_working_set.working_set import Totals
-
 Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What the system counts for a process, in bytes; None where it does not tell.
+
+    Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables where it lists
+    any; large pages. unlisted: private pages that are resident in no working set (Windows: AWE's, most likely).
+    unknown: the names of figures that could be told of other processes, and not of this one.
+    """
+
+    total: int | None = None
+    page_tables: int | None = None
+    large: int | None = None
+    unlisted: int | None = None
+    unknown: tuple[str, ...] = ()
 
 
 class Space(Protocol):
@@ -144,14 +158,3 @@ def backend() -> Backend:
     import wstrace_os
 
     return cast(Backend, wstrace_os.backend("wstrace_working_set"))
-
-
-if TYPE_CHECKING:  # that both keep the Protocol; in a function, for mypy must know all classes by then
-    from wstrace_working_set.linux import backend as linux
-    from wstrace_working_set.windows import backend as windows
-
-    def _kept(_: Backend) -> None: ...
-
-    def _both() -> None:
-        _kept(linux)
-        _kept(windows)

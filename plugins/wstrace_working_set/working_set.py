@@ -26,25 +26,9 @@ from wstrace.schema import (
 )
 from wstrace.text import printable, size
 from wstrace_os.snapshots import address_space, parts
-from wstrace_working_set.backend import Space, backend
+from wstrace_working_set.backend import Space, Totals, backend
 
 By = Literal["module", "mapping", "kind"]
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What the system counts for a process, in bytes; None where it does not tell.
-
-    Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables where it lists
-    any; large pages. unlisted: private pages that are resident in no working set (Windows: AWE's, most likely).
-    unknown: the names of figures that could be told of other processes, and not of this one.
-    """
-
-    total: int | None = None
-    page_tables: int | None = None
-    large: int | None = None
-    unlisted: int | None = None
-    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-
-class Agent(Protocol):
-    """A running agent."""
-
-    path: str
-
-    def close(self) -> None:
-        """Stops it and removes its socket; a watch that a tracer has already goes on."""
+from wstrace_write_watch.backend import Agent, backend
 
 
 def agent(path: str | None = None) -> Agent:
@@ -25,6 +16,4 @@ def agent(path: str | None = None) -> Agent:
     Raises:
         Unavailable: this system cannot pass a watch to another process, or the socket cannot be made.
     """
-    from wstrace_write_watch.backend import backend
-
     return backend().start_agent(path)

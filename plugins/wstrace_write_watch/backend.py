@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.interfaces import Level
-from wstrace_write_watch.agent import Agent
 
 
 class Watch(Protocol):
@@ -62,6 +61,15 @@ class OwnWatch(Watch, Protocol):
         """Marks everything as not written; only called where add_writable() works."""
 
 
+class Agent(Protocol):
+    """A running agent, which passes a watch of its process to tracers."""
+
+    path: str
+
+    def close(self) -> None:
+        """Stops it and removes its socket; a watch that a tracer has already goes on."""
+
+
 class Backend(Protocol):
     """The module that talks to the operating system."""
 
@@ -95,11 +103,3 @@ def backend() -> Backend:
     import wstrace_os
 
     return cast(Backend, wstrace_os.backend("wstrace_write_watch"))
-
-
-if TYPE_CHECKING:  # that both keep the Protocol
-    from wstrace_write_watch.linux import backend as linux
-    from wstrace_write_watch.windows import backend as windows
-
-    _LINUX: Backend = linux
-    _WINDOWS: Backend = windows

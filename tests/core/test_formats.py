@@ -22,6 +22,7 @@ from wstrace.entry_points import entry_points
 from wstrace.errors import OutputError, UsageError
 from wstrace.formats import save
 from wstrace.plugins import Plugins, default_plugins
+from wstrace.table import Selection
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
 
@@ -211,7 +212,7 @@ def test_a_format_that_hangs_is_named_and_can_be_interrupted(trace, theirs, tmp_
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        save(trace, str(tmp_path / "x.one"), {}, plugins=found, waiting=waiting)
+        save(trace, str(tmp_path / "x.one"), Selection(), {}, plugins=found, waiting=waiting)
     release.set()
     assert "'their_plugin' has done nothing for" in told[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.wst"]

@@ -12,10 +12,11 @@ from wstrace.cli.common import Duration
 from wstrace.cli.tracing import warn
 from wstrace.declarations import Format
 from wstrace.errors import UsageError
-from wstrace.formats import ROWS, format_of, save
+from wstrace.formats import format_of, save
 from wstrace.guard import pass_interrupt, quietly, why
 from wstrace.options import Option, converted, keyword_options
 from wstrace.plugins import default_plugins, load
+from wstrace.table import Selection
 from wstrace.terminal.progress import progress_bar
 from wstrace.text import printable
 from wstrace_msgpack.read.trace import open_trace
@@ -40,9 +41,8 @@ def _about(chosen: Format) -> str:
 
 
 def own_options(chosen: Format) -> dict[str, Option]:
-    """The options of a format that are given by `--option`, because `convert` has no option for them."""
-    known = keyword_options(load(chosen.write))
-    return {name: option for name, option in known.items() if chosen.takes == "trace" or name not in ROWS}
+    """The options of a format."""
+    return keyword_options(load(chosen.write))
 
 
 def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str, Any]:
@@ -101,10 +101,10 @@ def convert(
     with open_trace(paths) as trace:
         begin = trace.begin_ns
         first, last = (None if at is None else begin + int(at * 1e9) for at in (start, end))
-        names = None if columns is None else [name.strip() for name in columns.split(",")]
+        names = None if columns is None else tuple(name.strip() for name in columns.split(","))
         with progress_bar("convert", trace.rows.get(stream or "page_fault", 0), shown=sys.stderr.isatty()) as advance:
             trace.observer = advance
-            options |= {"stream": stream, "columns": names, "start": first, "end": last}
-            rows = save(trace, output, options, force=force, plugins=plugins, waiting=warn)
+            selection = Selection(stream, names, first, last)
+            rows = save(trace, output, selection, options, force=force, plugins=plugins, waiting=warn)
         damaged = "" if trace.state == "clean" else f" (the trace is {trace.state}: `wstrace info` tells what is lost)"
     click.echo(f"{output}: {rows:,} rows{damaged}", err=True)

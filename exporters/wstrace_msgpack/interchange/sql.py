@@ -108,7 +108,7 @@ class Streamed:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         batches = self._trace.batches(self._stream, self._columns)
-        converter = Converter(batches, Prefetched(batches))
+        converter = Converter(batches.columns, self._trace.strings, Prefetched(batches))
         return converter.reader().__arrow_c_stream__(requested_schema)
 
 
@@ -121,7 +121,7 @@ class StillResident(Streamed):
         for batch in batches:
             snapshots.add(batch)
         parts = [part for _, counted in snapshots for part in counted]
-        return Converter(batches, parts).reader().__arrow_c_stream__(requested_schema)
+        return Converter(batches.columns, self._trace.strings, parts).reader().__arrow_c_stream__(requested_schema)
 
 
 def _names(trace: TraceFile, stream: str) -> list[str]:

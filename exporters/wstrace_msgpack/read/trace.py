@@ -12,8 +12,8 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.ledger import Ledger
 from wstrace.schema import MAPPING, PROCESS, TABLES, Schema
-from wstrace.table import Selection
-from wstrace.trace import Trace, types_of
+from wstrace.table import Selection, types_of
+from wstrace.trace import Trace
 from wstrace.trace_info import TraceInfo
 from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import END, EVENTS, LIMITS, SNAPSHOT, VERSION, Limits

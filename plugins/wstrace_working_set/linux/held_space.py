@@ -18,8 +18,8 @@ from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import procfs, userfaultfd
+from wstrace_working_set.backend import Totals
 from wstrace_working_set.linux.space import Space
-from wstrace_working_set.working_set import Totals
 
 _os: Any = os  # their POSIX half is not typed where mypy checks for Windows
 _signal: Any = signal

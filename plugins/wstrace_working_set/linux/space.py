@@ -19,8 +19,8 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
 from wstrace_os.linux import pagemap as pm
 from wstrace_os.linux import procfs
+from wstrace_working_set.backend import Totals
 from wstrace_working_set.linux import kpagecount, pagemap_runs, pageout, smaps
-from wstrace_working_set.working_set import Totals
 
 Columns = dict[str, NDArray[Any]]
 _USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process

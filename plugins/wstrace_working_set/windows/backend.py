@@ -31,9 +31,9 @@ from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_os.windows.memory import Memory, columns
+from wstrace_working_set.backend import Totals
 from wstrace_working_set.windows import blocks as windows_blocks
 from wstrace_working_set.windows.outside import Outside, outside
-from wstrace_working_set.working_set import Totals
 
 Columns = dict[str, NDArray[Any]]
 PAGE = 4096
