@@ -22,7 +22,7 @@ hookimpl = pluggy.HookimplMarker("wstrace")
 
 
 @hookspec
-def wstrace_sources() -> Sequence[type[Source]]:  # type: ignore[empty-body]
+def wstrace_sources() -> Sequence[type[Source]]:
     """When a session is built, and by `doctor`. By: plugins that take records from a system.
 
     Returns Source classes, known to users by their `name` (`-s NAME:opt=val`); the session makes the objects. A source
@@ -31,7 +31,7 @@ def wstrace_sources() -> Sequence[type[Source]]:  # type: ignore[empty-body]
 
 
 @hookspec
-def wstrace_enrichers() -> Sequence[type[Enricher]]:  # type: ignore[empty-body]
+def wstrace_enrichers() -> Sequence[type[Enricher]]:
     """When a session is built. By: plugins that add columns to the records of others.
 
     Returns Enricher classes. They run in the alphabetical order of their own names; one that raises is detached.
@@ -39,7 +39,7 @@ def wstrace_enrichers() -> Sequence[type[Enricher]]:  # type: ignore[empty-body]
 
 
 @hookspec
-def wstrace_resolvers() -> Sequence[type[Resolver]]:  # type: ignore[empty-body]
+def wstrace_resolvers() -> Sequence[type[Resolver]]:
     """When a session or a report is built. By: plugins that can name what lies at an offset of a file.
 
     Returns Resolver classes, made without arguments; exporters find them in `Context.resolvers` by `name`.
@@ -47,7 +47,7 @@ def wstrace_resolvers() -> Sequence[type[Resolver]]:  # type: ignore[empty-body]
 
 
 @hookspec
-def wstrace_exporters() -> Sequence[type[Exporter]]:  # type: ignore[empty-body]
+def wstrace_exporters() -> Sequence[type[Exporter]]:
     """When a session is built. By: plugins that write batches to an output.
 
     Returns Exporter classes, known to users by their `name` (`-e NAME:opt=val`).
@@ -55,7 +55,7 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:  # type: ignore[empty-body]
 
 
 @hookspec
-def wstrace_commands() -> Sequence[Command]:  # type: ignore[empty-body]
+def wstrace_commands() -> Sequence[Command]:
     """When the command line starts, `--help` included. By: plugins that add a word to it.
 
     Returns Commands: word, one-line help and "module:attribute" of a click command, imported only when it is used.
@@ -63,7 +63,7 @@ def wstrace_commands() -> Sequence[Command]:  # type: ignore[empty-body]
 
 
 @hookspec
-def wstrace_formats() -> Sequence[Format]:  # type: ignore[empty-body]
+def wstrace_formats() -> Sequence[Format]:
     """When a trace is written by `convert` or `Trace.save`, or read by `query`. By: plugins with a file format.
 
     Returns Formats, known to users by the suffixes of their file names. The first plugin with a suffix keeps it,
@@ -72,7 +72,7 @@ def wstrace_formats() -> Sequence[Format]:  # type: ignore[empty-body]
 
 
 @hookspec
-def wstrace_stages() -> Mapping[str, tuple[bool, str]]:  # type: ignore[empty-body]
+def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
     """When a session or a report is built. By: plugins whose ledger stages are not in `wstrace.ledger.STAGES`.
 
     Returns stage -> (is it loss?, what it counts, in words). Every plugin is queried, because a trace file may contain
@@ -81,7 +81,7 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:  # type: ignore[empty-bo
 
 
 @hookspec
-def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:  # type: ignore[empty-body]
+def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:
     """When a command is about to be launched. By: plugins that pass something to the target (a trace to continue).
 
     Args:

@@ -229,8 +229,9 @@ class Plugins:
     @functools.cached_property
     def platform(self) -> Platform:
         """The platform of this system. Raises Unavailable when no plugin serves it."""
+        platform: Platform
         for _, platform in self._call("wstrace_platform"):
-            return platform  # type: ignore[no-any-return]
+            return platform
         if self.not_installed:
             raise UsageError(*NOT_INSTALLED)
         absent = sorted((p.state != "unavailable", p.error) for p in self.found if p.error)
@@ -253,9 +254,9 @@ class Plugins:
             UsageError: the name is unknown (the error suggests the nearest), or its plugin is not loaded.
             Unavailable: its plugin does not serve this system.
         """
-        known: dict[str, Any] = getattr(self, role + "s")
+        known: dict[str, type[Any]] = getattr(self, role + "s")
         if name in known:
-            return known[name]  # type: ignore[no-any-return]
+            return known[name]
         for plugin in self.found:
             if plugin.name == name and plugin.state == "unavailable":
                 raise Unavailable(plugin.error)

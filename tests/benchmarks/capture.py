@@ -121,7 +121,7 @@ def find(tree: object, key: str) -> dict[str, int] | None:
     """The first object of that name anywhere in a JSON tree."""
     if isinstance(tree, dict):
         if isinstance(tree.get(key), dict):
-            return tree[key]  # type: ignore[no-any-return]
+            return tree[key]
         tree = list(tree.values())
     if isinstance(tree, list):
         return next((found for one in tree if (found := find(one, key)) is not None), None)

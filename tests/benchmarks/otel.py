@@ -119,7 +119,7 @@ def bulk(quick: bool) -> dict[str, Any]:
 
     provider = LoggerProvider(about, shutdown_on_exit=False)
     kept = Kept()
-    provider.add_log_record_processor(QueueingLogProcessor(kept))  # type: ignore[arg-type]
+    provider.add_log_record_processor(QueueingLogProcessor(kept))
     logger = provider.get_logger("wstrace")
     some = one.take(slice(0, 2048))
     process = Process(4000, strings, modules=1)

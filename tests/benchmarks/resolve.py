@@ -94,7 +94,7 @@ def resolving(rows: int, mappings: int, runs: int) -> None:
             print(f"va + pc of {rows:,} rows to {mappings} mappings, {pids} pids, {kind:8} {cost(runs, work, rows)}")
             if pids == 1:
                 few = batches[0].take(slice(0, min(rows, PART)))
-                row_by_row = cost(runs, lambda few=few, starts=starts: by_bisect(few, starts), len(few))  # type: ignore[misc]
+                row_by_row = cost(runs, lambda few=few, starts=starts: by_bisect(few, starts), len(few))
                 print(f"    bisect, row by row, of {len(few):,} of them {row_by_row}")
         assert enricher.statistics()["unresolved"] == 0
 

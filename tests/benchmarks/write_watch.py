@@ -84,7 +84,7 @@ class Ours:
 
     def __init__(self, mib: int) -> None:
         self.watch = wstrace.WriteWatch(mib << 20)
-        self.memory: NDArray[np.uint8] = np.frombuffer(self.watch, "u1")  # type: ignore[call-overload]
+        self.memory: NDArray[np.uint8] = np.frombuffer(self.watch, "u1")
         self.memory[::PAGE] = 1
         self.watch.reset()
         self.copy = self.memory.copy()

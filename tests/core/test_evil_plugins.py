@@ -51,7 +51,7 @@ def test_an_exporter_costs_only_itself(method: str, how: str) -> None:
     session, good, error = run(exporters=[evil("exporter", method, how)()])
     assert error is None
     assert sum(map(len, good.batches)) == 8
-    assert "bad" in session.statistics()["bus"]["lanes"]  # type: ignore[index]
+    assert "bad" in session.statistics()["bus"]["lanes"]
     queue = session.exporter_queues[0]
     if method in ("export", "close", "flush") and how != "garbage":
         assert queue.error or queue.detached, "seen by the exit code"

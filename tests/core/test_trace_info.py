@@ -57,7 +57,7 @@ VALUES = st.recursive(
 KEYS = st.sampled_from([*FULL.to_dict(), "usage_minor", "saved", "else"])
 
 
-@given(st.dictionaries(KEYS | st.integers(), VALUES))  # type: ignore[arg-type]
+@given(st.dictionaries(KEYS | st.integers(), VALUES))
 def test_values_of_any_type_are_taken_or_not_known(facts: dict[str, object]) -> None:
     info = TraceInfo.from_dict(facts)
     assert all(type(word) is str for word in (*info.command, *info.notes))

@@ -123,7 +123,7 @@ def test_an_absent_collector_costs_three_seconds_and_a_count(
     assert lost["otel.metrics"] > 0
     assert "127.0.0.1" in exporter.error
     said = exporter.error + caplog.text + repr(session.statistics()) + session.exporter_queues[0].error
-    said += repr([sender.endpoint for sender in exporter._own.connections])  # type: ignore[union-attr]
+    said += repr([sender.endpoint for sender in exporter._own.connections])
     assert SECRET not in said
 
 

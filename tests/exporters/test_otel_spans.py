@@ -151,7 +151,7 @@ def test_what_the_limits_dropped_stays_told(exported: InMemorySpanExporter) -> N
         span.set_status(trace.Status(trace.StatusCode.ERROR, "why"))
     (found,) = exported.get_finished_spans()
     assert (found.dropped_attributes, found.dropped_events, len(found.events)) == (1, 1, 1)
-    assert (found.status.description, found.instrumentation_scope.name) == ("why", "t")  # type: ignore[union-attr]
+    assert (found.status.description, found.instrumentation_scope.name) == ("why", "t")
     assert QUALITY in (found.attributes or {})
 
 

@@ -117,7 +117,7 @@ class FakeWindows(FakeDebugging):
 
     def process(self, pid: int, **attributes: object) -> FakeProcess:
         """A new process."""
-        process = self.processes[pid] = FakeProcess(pid, **attributes)  # type: ignore[arg-type]
+        process = self.processes[pid] = FakeProcess(pid, **attributes)
         return process
 
     # -- handles --------------------------------------------------------------------------------------------------

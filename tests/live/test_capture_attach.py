@@ -64,11 +64,11 @@ class Child:
         self.pid = self.process.pid
 
     def read(self) -> str:
-        return self.process.stdout.readline().strip()  # type: ignore[union-attr]
+        return self.process.stdout.readline().strip()
 
     def say(self) -> None:
-        self.process.stdin.write("\n")  # type: ignore[union-attr]
-        self.process.stdin.flush()  # type: ignore[union-attr]
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_it_can_be_attached(attach: Callable[..., Any], waiting: subprocess.Pope
     trace.stop()
     va = trace.faults().va
     assert int(((va >= base) & (va < base + PAGES * 4096)).sum()) == PAGES
-    assert str(waiting.args[0]) in named  # type: ignore[index]
+    assert str(waiting.args[0]) in named
     assert trace.usage.peak_resident_bytes >= PAGES * 4096
 
 

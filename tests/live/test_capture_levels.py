@@ -93,7 +93,7 @@ def paranoid() -> Iterator[object]:
 
 @needs_root
 def test_nobody_at_paranoid_1_gets_all(paranoid: object, touch: Path) -> None:
-    paranoid(1)  # type: ignore[operator]
+    paranoid(1)
     told = traced(NOBODY, [str(touch), "2000"])
     assert (told["probe"], told["level"], told["why"]) == ("full", "full", "")
     assert int(told["faults"]) > 2000
@@ -106,7 +106,7 @@ def test_nobody_at_paranoid_1_gets_all(paranoid: object, touch: Path) -> None:
 @pytest.mark.parametrize("level", [2, 4])
 def test_nobody_at_paranoid_2_gets_user_faults(paranoid: object, touch: Path, level: int) -> None:
     """Kernels with Debian's patch refuse everything from 3 on; others know nothing above 2."""
-    paranoid(level)  # type: ignore[operator]
+    paranoid(level)
     # dd's read() makes the kernel write to 1,024 pages of a buffer that is new
     told = traced(NOBODY, ["dd", "if=/dev/zero", "of=/dev/null", "bs=4M", "count=1"])
     assert told["level"] in (("user",) if level == 2 else ("user", "counters"))
@@ -129,7 +129,7 @@ def test_nobody_at_paranoid_2_gets_user_faults(paranoid: object, touch: Path, le
 @pytest.mark.parametrize("answer", [errno.EPERM, errno.EACCES, errno.ENOSYS])
 def test_a_filter_is_told_from_the_setting(paranoid: object, answer: int) -> None:
     """As a user at paranoid 2, where the kernel would give the level user."""
-    paranoid(2)  # type: ignore[operator]
+    paranoid(2)
     told = traced(NOBODY + "\n" + FILTER.replace("@answer@", str(answer)), ["true"])
     assert told["level"] == "counters"
     if answer != errno.EACCES:  # which is the kernel's own answer, too

@@ -49,7 +49,7 @@ def secured(collector_binary: Path, tmp_path: Path, certificates: Path) -> Itera
 
 def run(collector: Collector, protocol: str) -> tuple[Session, OtelExporter]:
     endpoint = collector.http if protocol == "http" else collector.grpc
-    exporter = OtelExporter(to=protocol, endpoint=endpoint, mode="bulk", providers="own")  # type: ignore[arg-type]
+    exporter = OtelExporter(to=protocol, endpoint=endpoint, mode="bulk", providers="own")
     batch = batch_of(PAGE_FAULT, time_ns=list(range(300)), pid=9, tid=9, pc=1, va=list(range(300)), flags=0, file="/f")
     session = Session(sources=[ScriptedSource([batch])], exporters=[exporter], enrichers=[], record=False)
     session.start()

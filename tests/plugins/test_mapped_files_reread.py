@@ -69,7 +69,7 @@ def test_a_process_that_has_ended_meanwhile_answers_nothing(drive: Callable[...,
     backend = Half((0x1000, 0x2000, "/a"))
     told = drive(backend)
     told.process(PROCESS_FORK, 10, pid=8, ppid=99)
-    backend.listing = lambda *_: {"start": np.zeros(0, "u8"), "end": np.zeros(0, "u8"), "file": np.zeros(0, "u4")}  # type: ignore[method-assign]
+    backend.listing = lambda *_: {"start": np.zeros(0, "u8"), "end": np.zeros(0, "u8"), "file": np.zeros(0, "u4")}
     assert told.fault((20, 0x1000), pid=8) == [""]
     assert told.enricher.statistics()["listings_refused"] == 1
     told.process(PROCESS_EXIT, 30, pid=8)  # and its number may be another's now

@@ -105,7 +105,7 @@ def test_processes_and_counters() -> None:
         assert (stat.ppid, stat.kernel_thread, stat.gone, stat.threads) == (os.getpid(), False, False, 2)
         assert stat.name == procfs.name(child.pid) == procfs.status(child.pid)["Name"]
         assert stat.minor > 100
-        child.stdin.close()  # type: ignore[union-attr]
+        child.stdin.close()
         deadline = time.monotonic() + 20
         while not procfs.stat(child.pid).gone and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -74,7 +74,7 @@ def still_open(fds: list[int]) -> list[int]:
 
 
 def make(cpus: int = 2) -> PerfEvents:
-    return PerfEvents(Rings(), range(cpus), Descriptors())  # type: ignore[arg-type]
+    return PerfEvents(Rings(), range(cpus), Descriptors())
 
 
 def test_before_linux_6_0_loss_is_not_told(events: Any) -> None:

@@ -12,7 +12,7 @@ import struct
 CAPACITY = 1024
 _HEAD = struct.Struct("<IIQQ")  # enabled, count, lost, faults: struct watch of psapi.c
 _RECORD = struct.Struct("<QQQQ")
-_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
+_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
 _kernel32.CreateMutexA.restype = ctypes.c_void_p
 for _name in ("WaitForSingleObject", "ReleaseMutex"):
     getattr(_kernel32, _name).argtypes = [ctypes.c_void_p, *([ctypes.c_uint32] if _name[0] == "W" else [])]

@@ -13,7 +13,7 @@ import faulting
 rounds, count = int(sys.argv[1]), int(sys.argv[2])
 buffer = ctypes.create_string_buffer(count * 4096)
 heap = ctypes.addressof(buffer)
-ntdll = ctypes.cast(ctypes.WinDLL("ntdll").NtClose, ctypes.c_void_p).value  # type: ignore[attr-defined]
+ntdll = ctypes.cast(ctypes.WinDLL("ntdll").NtClose, ctypes.c_void_p).value
 print(f"{ntdll:x} {heap:x}", flush=True)
 for n in range(rounds):
     faulting.faults((ntdll + n, heap + i * 4096 + 16 * n, 100 + n, i % 4 == 0) for i in range(count))

@@ -30,8 +30,9 @@ class Processes:
     def numbers(self, hosts: NDArray[Any] | None, pids: NDArray[Any]) -> NDArray[np.uint64]:
         """The number of each process, shape (n,); hosts: None = all belong to the first one."""
         found = pids.astype(np.uint64)
-        for row in np.flatnonzero(hosts).tolist() if hosts is not None else ():
-            found[row] = self.number(int(hosts[row]), int(pids[row]))  # type: ignore[index]
+        if hosts is not None:
+            for row in np.flatnonzero(hosts).tolist():
+                found[row] = self.number(int(hosts[row]), int(pids[row]))
         return found
 
     def number(self, host: int, pid: int) -> int:

@@ -128,7 +128,7 @@ class _Question:
     def __enter__(self) -> _Question:
         try:
             path = f"/proc/{procfs.memory_task(self._pid)}/maps"
-            self._maps = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
+            self._maps = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise Unavailable(f"the mappings of pid {self._pid} cannot be asked for: {error.strerror}") from error
         return self

@@ -161,7 +161,7 @@ def _scan_refused(number: int, flags: int) -> OSError | Unavailable:
 def _open(pid: int) -> int:
     path = f"/proc/{procfs.memory_task(pid) if pid else 'self'}/pagemap"
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESRCH):
             raise TargetExited(f"there is no process {pid}") from None

@@ -182,7 +182,7 @@ def stat(pid: int) -> Stat:
     text = os.fsdecode(_read(pid, "stat"))
     head, _, tail = text.rpartition(")")  # The name itself may contain blanks and brackets.
     f = tail.split()
-    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")  # type: ignore[attr-defined, unused-ignore]
+    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     return Stat(
         pid=pid, name=head.partition("(")[2], state=f[0], ppid=int(f[1]), kernel_thread=bool(int(f[6]) & _PF_KTHREAD),
         minor=int(f[7]), minor_children=int(f[8]), major=int(f[9]), major_children=int(f[10]),

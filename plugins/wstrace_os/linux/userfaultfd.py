@@ -97,13 +97,13 @@ def create(flag: int = 0) -> int:
     Raises:
         Unavailable: the system refuses; the error says what to do.
     """
-    flags = os.O_CLOEXEC | os.O_NONBLOCK | flag  # type: ignore[attr-defined, unused-ignore]
+    flags = os.O_CLOEXEC | os.O_NONBLOCK | flag
     fd = _syscall(system_call(), flags)
     refused = libc.last_error()
     if fd >= 0:
         return fd
     try:  # Containers that filter the system call may still provide the device.
-        device = os.open("/dev/userfaultfd", os.O_RDWR | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
+        device = os.open("/dev/userfaultfd", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         remedy = "in a container: pass --device /dev/userfaultfd"
         if refused.errno == errno.ENOSYS:

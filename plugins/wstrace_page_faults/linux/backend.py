@@ -173,7 +173,7 @@ class PageFaults(Source):
         except OSError as error:
             raise perf.refusal(error) from None
         self._samples = [RingSamples.of(ring) for ring in self._rings if ring.kind != SIDE]
-        self._poll = select.poll()  # type: ignore[attr-defined, unused-ignore]
+        self._poll = select.poll()
         for ring in self._rings:
             self._poll.register(ring.fd, 1)  # POLLIN
         self._events = PerfEvents(self._rings, cpus, descriptors)

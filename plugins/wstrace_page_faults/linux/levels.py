@@ -34,6 +34,6 @@ def not_ours(pid: int) -> Unavailable:
     """The error for a process that may not be traced, although tracing is permitted on our own."""
     owner = procfs.status(pid).get("Uid", "?").split()[0]
     return Unavailable(
-        f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",  # type: ignore[attr-defined, unused-ignore]
+        f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",
         "run wstrace as that user or as root",
     )

@@ -75,5 +75,5 @@ def faults() -> tuple[int, int | None]:
     """(minor, major) faults of the calling process so far: getrusage(2)."""
     import resource
 
-    usage = resource.getrusage(resource.RUSAGE_SELF)  # type: ignore[attr-defined, unused-ignore]
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_minflt, usage.ru_majflt

@@ -24,7 +24,7 @@ class MapCounts:
 
     def __init__(self) -> None:
         try:
-            self._fd = os.open("/proc/kpagecount", os.O_RDONLY | os.O_CLOEXEC)  # type: ignore[attr-defined, unused-ignore]
+            self._fd = os.open("/proc/kpagecount", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             remedy = "run wstrace as root, or leave share counts out"
             raise Unavailable(f"share counts need /proc/kpagecount: {error.strerror}", remedy) from None
@@ -55,7 +55,7 @@ class MapCounts:
 
     def _read(self, frames: NDArray[Any]) -> NDArray[Any]:
         base = int(frames[0])
-        raw = os.pread(self._fd, (int(frames[-1]) - base + 1) * 8, base * 8)  # type: ignore[attr-defined, unused-ignore]
+        raw = os.pread(self._fd, (int(frames[-1]) - base + 1) * 8, base * 8)
         counts = np.frombuffer(raw[: len(raw) // 8 * 8], "<u8")
         at = frames - np.uint64(base)
         known = at < len(counts)

@@ -48,7 +48,7 @@ def page_out(pid: int, runs: dict[str, NDArray[Any]]) -> None:
     """
     vectors = _ranges(runs)
     try:
-        pidfd = os.pidfd_open(pid)  # type: ignore[attr-defined, unused-ignore]
+        pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         raise TargetExited(f"there is no process {pid}") from None
     except OSError as error:

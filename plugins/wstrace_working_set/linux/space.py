@@ -81,7 +81,7 @@ class Space:
 
     def owned(self) -> bool:
         """True when its effective user is the caller's."""
-        user: int = os.geteuid()  # type: ignore[attr-defined, unused-ignore]
+        user: int = os.geteuid()
         return int(procfs.status(self.pid)["Uid"].split()[1]) == user
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class Agent:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="wstrace-agent", daemon=True)
         self._thread.start()
-        os.register_at_fork(after_in_child=self._forget)  # type: ignore[attr-defined, unused-ignore]
+        os.register_at_fork(after_in_child=self._forget)
 
     def close(self) -> None:
         """Stops the agent and removes its socket; may be called again."""
@@ -80,7 +80,7 @@ class Agent:
             except Unavailable as refused:
                 peer.sendall(b"no " + str(refused).encode())
             else:
-                socket.send_fds(peer, [b"ok"], [uffd.fd, pagemap.fd])  # type: ignore[attr-defined, unused-ignore]
+                socket.send_fds(peer, [b"ok"], [uffd.fd, pagemap.fd])
 
     def _forget(self) -> None:
         self._socket.close()
@@ -187,7 +187,7 @@ def default_path(pid: int, uid: int, *, make: bool = False) -> str:
 
 def credentials(peer: socket.socket) -> tuple[int, int, int]:
     """(pid, uid, gid) of the other side, as reported by the kernel."""
-    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)  # type: ignore[attr-defined, unused-ignore]
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(raw)
     return pid, uid, gid
 
@@ -196,7 +196,7 @@ def _listen(path: str) -> socket.socket:
     listener: socket.socket = _socket.socket(_socket.AF_UNIX)
     try:
         # bind() applies the mode, so the socket never has another one
-        os.fchmod(listener.fileno(), 0o600)  # type: ignore[attr-defined, unused-ignore]
+        os.fchmod(listener.fileno(), 0o600)
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISSOCK(os.lstat(path).st_mode) and not _alive(path):
                 Path(path).unlink()  # left by a process that ended without closing it
@@ -219,5 +219,5 @@ def _alive(path: str) -> bool:
 
 
 def _uid() -> int:
-    uid: int = os.geteuid()  # type: ignore[attr-defined, unused-ignore]
+    uid: int = os.geteuid()
     return uid

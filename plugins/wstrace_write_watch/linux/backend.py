@@ -47,8 +47,8 @@ def probe() -> Level:
 
 def allocate(nbytes: int) -> mmap.mmap:
     """Zeroed private memory, page-aligned."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # type: ignore[attr-defined, unused-ignore]
-    return mmap.mmap(-1, nbytes, flags=flags)  # type: ignore[call-arg, unused-ignore]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return mmap.mmap(-1, nbytes, flags=flags)
 
 
 def start_agent(path: str | None) -> Agent:

@@ -80,8 +80,8 @@ class SoftDirtyWatcher:
 
 def has_soft_dirty() -> bool:
     """True when a page just written shows the bit; every kernel that has the bit sets it on new memory."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # type: ignore[attr-defined, unused-ignore]
-    memory = mmap.mmap(-1, pm.PAGE, flags=flags)  # type: ignore[call-arg, unused-ignore]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, pm.PAGE, flags=flags)
     memory[0] = 1
     pagemap = pm.Pagemap()
     try:
