@@ -206,7 +206,7 @@ def _child(
         if os.read(go, 1) != b"!":
             os._exit(0)
         os.write(out, _own_usage())
-        os.execve(path, command, environment)  # noqa: S606 - the user's own command
+        os.execve(path, command, environment)
     except OSError as error:
         if told:
             os.write(out, _U64.pack(error.errno or 0))
@@ -225,7 +225,6 @@ def _execute_held_image(path: str, command: list[str], environment: dict[str, st
     os.set_inheritable(go, True)
     os.set_inheritable(out, True)
     _os.execve(fd, [path, *command], environment)
-    raise AssertionError("execve() returns by raising")
 
 
 def _own_usage() -> bytes:

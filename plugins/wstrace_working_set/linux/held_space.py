@@ -14,16 +14,12 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import procfs, userfaultfd
 from wstrace_working_set.backend import Totals
 from wstrace_working_set.linux.space import Space
 
-_os: Any = os  # their POSIX half is not typed where mypy checks for Windows
-_signal: Any = signal
-_socket: Any = socket
 _SECONDS = 5.0  # for the keeper's answer: it needs 25 ms to start
 
 
@@ -36,13 +32,13 @@ class Keeper:
 
     def __init__(self) -> None:
         os.close(userfaultfd.create())  # tried here, where a refusal can be reported
-        self._socket, theirs = _socket.socketpair()
+        self._socket, theirs = socket.socketpair()
         self._socket.settimeout(_SECONDS)
         words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(userfaultfd.system_call())]
         with theirs:
-            inherit = [(_os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
+            inherit = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
             try:
-                self._pid: int = _os.posix_spawn(sys.executable, words, os.environ, file_actions=inherit, setsid=True)
+                self._pid: int = os.posix_spawn(sys.executable, words, os.environ, file_actions=inherit, setsid=True)
             except OSError as error:
                 self._socket.close()
                 raise Unavailable(f"cannot start {sys.executable}: {error.strerror}") from None
@@ -69,7 +65,7 @@ class Keeper:
             Unavailable: the keeper has ended.
         """
         try:
-            _socket.send_fds(self._socket, [b"k"], [pagemap])
+            socket.send_fds(self._socket, [b"k"], [pagemap])
         except OSError as error:
             raise _silent(str(error)) from None
         if self._answer() != b"+":
@@ -88,7 +84,7 @@ class Keeper:
         """Releases the address space; may be called again."""
         if self._pid:
             self._socket.close()
-            os.kill(self._pid, _signal.SIGKILL)
+            os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
             self._pid = 0
 
@@ -106,7 +102,7 @@ class HeldSpace(Space):
         self._files: dict[str, int] = {}
         try:
             keeper.keep(self._pagemap.fd)
-            self._files = {name: _os.open(f"/proc/{pid}/{name}", _os.O_CLOEXEC) for name in ("maps", "smaps")}
+            self._files = {name: os.open(f"/proc/{pid}/{name}", os.O_CLOEXEC) for name in ("maps", "smaps")}
             same = self.look()  # if so, everything that was opened belongs to one program
         except BaseException as error:
             self.close()

@@ -11,9 +11,6 @@ fatal signal ends a fault of kernel code. Hence a process that shares no termina
 imports nothing of wstrace, so it starts in 20 ms, not 70.
 """
 
-# mypy: disable-error-code="attr-defined,call-arg"
-# (what it imports has no such names where mypy checks for Windows)
-
 from __future__ import annotations
 
 import contextlib

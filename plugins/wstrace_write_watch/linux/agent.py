@@ -25,7 +25,6 @@ from wstrace_os.linux import pagemap as pm
 from wstrace_os.linux import procfs
 from wstrace_os.linux.userfaultfd import Userfaultfd
 
-_socket: Any = socket  # its POSIX half is not typed where mypy checks for Windows
 _ASK = b"wstrace write_watch 1\n"
 _SECONDS = 5.0
 _PAUSE_SECONDS = 0.1  # between two attempts to accept a connection
@@ -119,7 +118,7 @@ def _own_pagemap(pid: int) -> int | None:
 def _asked(pid: int, uid: int, path: str) -> tuple[bytes, list[int]]:
     """The answer of the agent on that socket, and the descriptors that it passes."""
     remedy = "call wstrace.agent() in that process"
-    with _socket.socket(_socket.AF_UNIX) as peer:
+    with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(_SECONDS)
         try:
             peer.connect(path)
@@ -140,8 +139,8 @@ def _received(peer: Any) -> tuple[bytes, list[int]]:
     socket.recv_fds() has a flag for that, but ignores it.
     """
     descriptor = struct.Struct("=i")
-    answer, sent, _, _ = peer.recvmsg(1024, _socket.CMSG_LEN(2 * descriptor.size), _socket.MSG_CMSG_CLOEXEC)
-    handed = b"".join(data for level, kind, data in sent if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS))
+    answer, sent, _, _ = peer.recvmsg(1024, socket.CMSG_LEN(2 * descriptor.size), socket.MSG_CMSG_CLOEXEC)
+    handed = b"".join(data for level, kind, data in sent if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS))
     whole = len(handed) // descriptor.size * descriptor.size
     return answer, [fd for (fd,) in descriptor.iter_unpack(handed[:whole])]
 
@@ -193,7 +192,7 @@ def credentials(peer: socket.socket) -> tuple[int, int, int]:
 
 
 def _listen(path: str) -> socket.socket:
-    listener: socket.socket = _socket.socket(_socket.AF_UNIX)
+    listener: socket.socket = socket.socket(socket.AF_UNIX)
     try:
         # bind() applies the mode, so the socket never has another one
         os.fchmod(listener.fileno(), 0o600)
@@ -210,7 +209,7 @@ def _listen(path: str) -> socket.socket:
 
 
 def _alive(path: str) -> bool:
-    with _socket.socket(_socket.AF_UNIX) as probe:
+    with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)
         except OSError:
