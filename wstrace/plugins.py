@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
@@ -229,9 +229,8 @@ class Plugins:
     @functools.cached_property
     def platform(self) -> Platform:
         """The platform of this system. Raises Unavailable when no plugin serves it."""
-        platform: Platform
         for _, platform in self._call("wstrace_platform"):
-            return platform
+            return cast(Platform, platform)
         if self.not_installed:
             raise UsageError(*NOT_INSTALLED)
         absent = sorted((p.state != "unavailable", p.error) for p in self.found if p.error)
