@@ -230,7 +230,7 @@ class Plugins:
     def platform(self) -> Platform:
         """The platform of this system. Raises Unavailable when no plugin serves it."""
         for _, platform in self._call("wstrace_platform"):
-            return cast(Platform, platform)
+            return cast("Platform", platform)
         if self.not_installed:
             raise UsageError(*NOT_INSTALLED)
         absent = sorted((p.state != "unavailable", p.error) for p in self.found if p.error)

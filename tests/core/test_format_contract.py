@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from wstrace.declarations import Format
 from wstrace.formats import format_of
-from wstrace.interfaces import Format
 from wstrace.plugins import default_plugins
 from wstrace.testing import FormatContract, trace_of
 

@@ -9,7 +9,7 @@ import tempfile
 from typing import IO, TYPE_CHECKING
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Format
+from wstrace.declarations import Format
 from wstrace.schema import PAGE_FAULT
 from wstrace.testing.scripted import batch_of, trace_of
 
@@ -44,7 +44,7 @@ class FormatContract:
 
     def test_it_is_named_and_has_suffixes(self) -> None:
         """Its name is a word, its help one line, and its suffixes can select it."""
-        from wstrace.plugins import suffixes_of
+        from wstrace.hook_checks import suffixes_of
 
         chosen = self.make()
         assert chosen.name.isidentifier()
