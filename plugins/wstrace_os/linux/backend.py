@@ -23,11 +23,6 @@ from wstrace_os.linux.file_rights import file_rights, sudo_caller
 from wstrace_os.linux.launcher import Launcher, start
 from wstrace_os.linux.remedies import remedies
 
-#: These modules as Any: when mypy checks for Windows, their POSIX functions have no types.
-_os: Any = os
-_signal: Any = signal
-_select: Any = select
-
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 #: The system call number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64).
 _WAITID = {"x86_64": 247, "ppc64le": 272, "s390x": 281}
@@ -92,14 +87,14 @@ class LinuxTarget(Target):
     def _ended(self) -> bool:
         """Checks without reaping: /proc still shows a zombie, and sources read it after the end, until close()."""
         try:
-            ended = _os.waitid(_os.P_PID, self.pid, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT)
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:  # The embedding program reaps all its children itself.
             self.exit_code = self.exit_code or 0
             return True
         if ended is None:
             return False
         self._rusage = _rusage(self.pid)
-        if ended.si_code == _os.CLD_EXITED:
+        if ended.si_code == os.CLD_EXITED:
             self.exit_code = ended.si_status
         else:
             self.exit_code, self.exit_signal = 128 + ended.si_status, _signal_name(ended.si_status)
@@ -107,7 +102,7 @@ class LinuxTarget(Target):
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, _os.WNOHANG)
+            os.waitpid(self.pid, os.WNOHANG)
 
     def _alive(self) -> bool:
         try:
@@ -169,7 +164,7 @@ class LinuxTarget(Target):
             return
         try:
             if self._pidfd is not None:
-                _signal.pidfd_send_signal(self._pidfd, number)
+                signal.pidfd_send_signal(self._pidfd, number)
             else:
                 os.kill(self.pid, number)
         except ProcessLookupError:
@@ -181,7 +176,7 @@ class LinuxTarget(Target):
         """Closes the handle and reaps a launched target that has ended; a target that never ran is killed."""
         if self._launcher is not None and not self._launcher.gone:
             self._launcher.close()
-            self.signal(_signal.SIGKILL)
+            self.signal(signal.SIGKILL)
             self.wait(5)
         if self.launched:
             self._reap()
@@ -231,11 +226,11 @@ class LinuxPlatform(Platform):
 
     def environment(self) -> Mapping[str, str]:
         """The kernel, the machine, our privilege, and the settings that decide what may be traced."""
-        system = _os.uname()
+        system = os.uname()
         shown = {
             "system": f"{system.sysname} {system.release}",
             "machine": machine.machine(),
-            "user": "root" if _os.geteuid() == 0 else f"uid {_os.geteuid()}",
+            "user": "root" if os.geteuid() == 0 else f"uid {os.geteuid()}",
             "capabilities": procfs.status(os.getpid()).get("CapEff", ""),
         }
         for path in ("kernel/perf_event_paranoid", "kernel/perf_event_mlock_kb", "kernel/yama/ptrace_scope",
@@ -287,18 +282,17 @@ def _rusage(pid: int) -> Any:
     """The resources of a zombie; None if it is reaped. wait4() would reap it, waitid() with WNOWAIT does not."""
     import resource
 
-    usage: Any = resource
     raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long.
-    number = _WAITID.get(_os.uname().machine, 95)
-    if _waitid(number, _os.P_PID, pid, None, _os.WEXITED | _os.WNOHANG | _os.WNOWAIT, raw) < 0:
+    number = _WAITID.get(os.uname().machine, 95)
+    if _waitid(number, os.P_PID, pid, None, os.WEXITED | os.WNOHANG | os.WNOWAIT, raw) < 0:
         return None
     user, user_us, system, system_us, *rest = raw
-    return usage.struct_rusage((user + user_us / 1e6, system + system_us / 1e6, *rest))
+    return resource.struct_rusage((user + user_us / 1e6, system + system_us / 1e6, *rest))
 
 
 def _pidfd(pid: int) -> int | None:
     try:
-        fd: int = _os.pidfd_open(pid)
+        fd: int = os.pidfd_open(pid)
     except ProcessLookupError:
         if procfs.stat(pid).gone:
             raise TargetExited(f"there is no process {pid}") from None
@@ -309,8 +303,8 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _readable(fd: int, timeout: float) -> bool:
-    poll = _select.poll()
-    poll.register(fd, _select.POLLIN)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(timeout, 0) * 1000))
 
 

@@ -14,13 +14,10 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wstrace.errors import OutputError
 from wstrace_os.foreign import declare
-
-#: This module as Any: when mypy checks for Windows, its POSIX functions have no types.
-_os: Any = os
 
 _setfsuid = declare(None, "setfsuid", ctypes.c_int, ctypes.c_uint32)
 _setfsgid = declare(None, "setfsgid", ctypes.c_int, ctypes.c_uint32)
@@ -41,7 +38,7 @@ class Caller(NamedTuple):
 def sudo_caller() -> Caller | None:
     """The user who called sudo, if that made us root; None otherwise."""
     uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
-    if _os.geteuid() != 0 or not uid.isdecimal() or not int(uid):
+    if os.geteuid() != 0 or not uid.isdecimal() or not int(uid):
         return None
     return _caller(int(uid), int(gid) if gid.isdecimal() else None)
 
@@ -50,14 +47,13 @@ def sudo_caller() -> Caller | None:
 def _caller(uid: int, gid: int | None) -> Caller:
     import pwd
 
-    passwd: Any = pwd
     try:
-        entry = passwd.getpwuid(uid)
+        entry = pwd.getpwuid(uid)
     except KeyError:  # sudo in a container, or a directory service that does not answer.
         gid = uid if gid is None else gid
         return Caller(uid, gid, (gid,))
     gid = entry.pw_gid if gid is None else gid
-    return Caller(uid, gid, tuple(_os.getgrouplist(entry.pw_name, gid)))
+    return Caller(uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)))
 
 
 @contextmanager
@@ -67,7 +63,7 @@ def file_rights(caller: Caller) -> Iterator[None]:
     Raises:
         OutputError: the kernel refuses the change (no CAP_SETUID or CAP_SETGID, as in some containers).
     """
-    groups, gid, uid = _os.getgroups(), _setfsgid(_ASK), _setfsuid(_ASK)
+    groups, gid, uid = os.getgroups(), _setfsgid(_ASK), _setfsuid(_ASK)
     try:
         taken = _set(caller.groups, caller.gid, caller.uid)
         if not taken:
@@ -83,7 +79,7 @@ def file_rights(caller: Caller) -> Iterator[None]:
 def _set(groups: tuple[int, ...] | list[int], gid: int, uid: int) -> bool:
     """Sets the ids and returns whether the thread has them. The uid is set last, whatever failed before it."""
     listed = (ctypes.c_uint32 * len(groups))(*groups)
-    done = _setgroups(_SETGROUPS.get(_os.uname().machine, 159), len(groups), listed) == 0
+    done = _setgroups(_SETGROUPS.get(os.uname().machine, 159), len(groups), listed) == 0
     _setfsgid(gid)
     _setfsuid(uid)
     return done and (_setfsgid(_ASK), _setfsuid(_ASK)) == (gid, uid)

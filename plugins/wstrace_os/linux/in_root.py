@@ -18,7 +18,6 @@ from wstrace_os.linux import libc, procfs
 
 _OPENAT2 = 437  # The number is the same on every architecture.
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
-_os: Any = os  # When mypy checks for Windows, the POSIX functions have no types.
 _syscall = libc.syscall
 
 
@@ -31,10 +30,10 @@ def open_in_root(root: str, path: str, flags: int) -> int:
     Raises:
         OSError: it cannot be opened.
     """
-    top = os.open(root, _os.O_PATH | _os.O_DIRECTORY | _os.O_CLOEXEC)
+    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         how = ctypes.create_string_buffer(
-            struct.pack("=QQQ", flags | _os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+            struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
         )
         name = ctypes.create_string_buffer(os.fsencode(path))
         if b"\0" in name.raw[:-1]:
@@ -57,10 +56,10 @@ def _step_by_step(top: int, path: str, flags: int) -> int:
     at = os.dup(top)
     try:
         for folder in folders:
-            step = os.open(folder, _os.O_PATH | _os.O_DIRECTORY | _os.O_NOFOLLOW | _os.O_CLOEXEC, dir_fd=at)
+            step = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             os.close(at)
             at = step
-        return os.open(last, flags | _os.O_NOFOLLOW | _os.O_CLOEXEC, dir_fd=at)
+        return os.open(last, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     finally:
         os.close(at)
 

@@ -17,11 +17,6 @@ from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavail
 from wstrace.interfaces import Usage
 from wstrace_os.linux.held_image import image
 
-#: These modules as Any: when mypy checks for Windows, their POSIX functions have no types.
-_os: Any = os
-_signal: Any = signal
-
-
 #: struct rusage: two struct timeval, 14 long.
 _RUSAGE = struct.Struct("<18q")
 _U64 = struct.Struct("<Q")
@@ -101,7 +96,7 @@ def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool)
         # Python 3.12 warns of fork() beside threads, which are usually numpy's; the child makes only system calls.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            forked: int = _os.fork()
+            forked: int = os.fork()
         except OSError as error:
             for fd in (go_read, go_write, answer_read, answer_write):
                 os.close(fd)
@@ -143,19 +138,18 @@ class User:
 
     def become(self) -> None:
         """Sets the groups first: after setuid() there is no right to change them."""
-        if (_os.geteuid(), _os.getegid()) != (self.uid, self.gid):
-            _os.initgroups(self.name, self.gid)
-            _os.setgid(self.gid)
-            _os.setuid(self.uid)
+        if (os.geteuid(), os.getegid()) != (self.uid, self.gid):
+            os.initgroups(self.name, self.gid)
+            os.setgid(self.gid)
+            os.setuid(self.uid)
 
 
 def find_user(name: str) -> User:
     """The user with that name or number. Raises Unavailable."""
     import pwd
 
-    passwd: Any = pwd
     try:
-        return User(passwd.getpwuid(int(name)) if name.isdecimal() else passwd.getpwnam(name))
+        return User(pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name))
     except KeyError:
         raise Unavailable(f"there is no user {name}") from None
 
@@ -163,7 +157,7 @@ def find_user(name: str) -> User:
 def sudo_user() -> User | None:
     """The user who called sudo, if that made us root."""
     uid = os.environ.get("SUDO_UID", "")
-    return find_user(uid) if _os.geteuid() == 0 and uid.isdecimal() and int(uid) else None
+    return find_user(uid) if os.geteuid() == 0 and uid.isdecimal() and int(uid) else None
 
 
 def _find(command: str) -> str:
@@ -198,8 +192,8 @@ def _child(
                 os.write(out, _U64.pack(os.getpid()) + _U64.pack(error.errno or 0))
                 os._exit(126)
         # Python ignores these two signals from its start, and a program inherits that; execve() resets handlers itself.
-        _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
-        _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         if tiny:
             _execute_held_image(path, command, environment, go, out)
         told = bool(os.write(out, _U64.pack(os.getpid())))
@@ -220,18 +214,17 @@ def _execute_held_image(path: str, command: list[str], environment: dict[str, st
     program = image(go, out)
     if program is None:
         raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))
-    fd = _os.memfd_create("wstrace")
+    fd = os.memfd_create("wstrace")
     os.write(fd, program)
     os.set_inheritable(go, True)
     os.set_inheritable(out, True)
-    _os.execve(fd, [path, *command], environment)
+    os.execve(fd, [path, *command], environment)
 
 
 def _own_usage() -> bytes:
     """Our struct rusage."""
     import resource
 
-    usage: Any = resource
-    user, system, *rest = usage.getrusage(usage.RUSAGE_SELF)
+    user, system, *rest = resource.getrusage(resource.RUSAGE_SELF)
     times = [part for seconds in (user, system) for part in (int(seconds), int(seconds % 1 * 1e6))]
     return _RUSAGE.pack(*times, *rest)
