@@ -29,6 +29,7 @@ from wstrace_working_set.windows import blocks as windows_blocks
 from wstrace_working_set.windows.backend import REASONS, Space, private_and_large
 from wstrace_working_set.windows.outside import LARGE_PAGE
 from wstrace_working_set.working_set import read
+from wstrace_write_watch.windows.backend import mappings
 
 PAGE = 4096
 ARTICLE = np.array([0x00000003, 0x00400103, 0x00480101, 0x00500004], "<u4")
@@ -379,7 +380,8 @@ def test_a_32_bit_tracer_of_a_64_bit_process_is_refused_everywhere():
     windows = machine(4)
     windows.process(1, wow64=True)
     for asked in (lambda: Space(7, windows), lambda: mapped_file(EXE, 7, windows),
-                  lambda: listing(7, np.zeros(0, "<u8"), Dictionary(), windows)):  # fmt: skip
+                  lambda: listing(7, np.zeros(0, "<u8"), Dictionary(), windows),
+                  lambda: mappings(7, Dictionary(), windows)):  # fmt: skip
         with pytest.raises(Unavailable, match="64-bit process and this Python is 32-bit"):
             asked()
     assert not windows.handles

@@ -78,14 +78,14 @@ def _free(api: WindowsApi, start: int) -> None:
         api.VirtualFree(start, 0, winapi.MEM_RELEASE)
 
 
-def mappings(pid: int, strings: Dictionary) -> dict[str, NDArray[Any]]:
+def mappings(pid: int, strings: Dictionary, api: WindowsApi = winapi) -> dict[str, NDArray[Any]]:
     """The columns of a process's allocations. Raises TargetExited, Unavailable."""
-    handle = winapi.open_process(winapi, pid, winapi.QUERY_RIGHTS)
+    handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
     try:
-        processes.refuse_other_width(winapi, handle, pid)
-        rows = columns(list(Memory(winapi, handle).allocations()), strings)
+        processes.refuse_other_width(api, handle, pid)
+        rows = columns(list(Memory(api, handle).allocations()), strings)
     finally:
-        winapi.CloseHandle(handle)
+        api.CloseHandle(handle)
     if not len(rows["start"]):
         raise TargetExited(f"process {pid} has ended")
     return rows

@@ -1,0 +1,112 @@
+"""A process that ends, or refuses, between any two calls: each place is tried, on a stand-in machine."""
+
+import contextlib
+
+import pytest
+from windows_machine import EXE, HEAP, machine, traced
+
+from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
+from wstrace_mapped_files.windows.backend import listing, mapped_file
+from wstrace_os.windows.job import Job
+from wstrace_working_set.windows.backend import Space
+from wstrace_working_set.working_set import read
+
+
+class Meanwhile:
+    """The api of a machine on which something happens right before its n-th call."""
+
+    def __init__(self, windows, n, happens):
+        self._windows, self._left, self._happens, self.happened = windows, n, happens, False
+        self.POINTER = windows.POINTER
+
+    def __getattr__(self, name):
+        call = getattr(self._windows, name)
+        if not name[0].isupper() and not name.startswith("time"):
+            return call
+
+        def counted(*arguments):
+            self._left -= 1
+            if self._left == 0:
+                self.happened = True
+                self._happens()
+            return call(*arguments)
+
+        return counted
+
+
+def everywhere(act, happens, *, pid=7):
+    """act(api, windows) on fresh machines, with the event before its first call, its second one ... until it ends."""
+    happened, n = True, 0
+    while happened:
+        n += 1
+        windows = machine()
+        windows.processes[7].working_set = {HEAP: 4, EXE: 0x103}
+        windows.processes[7].fault(EXE, HEAP)
+        api = Meanwhile(windows, n, lambda windows=windows: happens(windows, pid))
+        with contextlib.suppress(Unavailable):  # any other exception fails the test
+            act(api, windows)
+        assert not windows.handles, f"left open when it happened before call {n}"
+        happened = api.happened
+    return n - 1
+
+
+def ends(windows, pid):
+    if pid in windows.processes:
+        windows.dies(pid, 5)
+
+
+def refuses(windows, pid):
+    if pid in windows.processes:
+        windows.processes[pid].denied = True
+
+
+def snapshot(api, windows):
+    with Space(7, api) as space:
+        read(space, Dictionary(), shares=True)
+
+
+def questions(api, windows):
+    mapped_file(EXE, 7, api)
+    listing(7, None, Dictionary(), api)
+
+
+def trace(api, windows):
+    source, _ = traced(api)
+    list(source.drain(0.0))
+    if 7 in windows.processes and not windows.processes[7].exited:
+        windows.processes[7].fault(EXE, HEAP + 4096)
+    list(source.drain(0.0))
+    list(source.stop())
+    assert source.finished
+
+
+def job(api, windows):
+    made = Job(api, 7)
+    try:
+        made.members()
+        made.news()
+        made.release()
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("happens", [ends, refuses])
+@pytest.mark.parametrize(("act", "calls"), [(snapshot, 15), (questions, 8), (trace, 25), (job, 8)])
+def test_whatever_ends_or_refuses_between_two_calls(act, calls, happens):
+    assert everywhere(act, happens) >= calls
+
+
+@pytest.mark.parametrize("happens", [ends, refuses])
+def test_a_child_that_ends_or_refuses_costs_its_own_trace_only(happens):
+    def family(api, windows):
+        source, _ = traced(api)
+        windows.process(8, parent=7, created=200)
+        source._births._pause_ns = 0
+        given = list(source.drain(0.0))
+        windows.processes[7].fault(EXE, HEAP + 4096)
+        given += source.drain(0.0)
+        given += source.stop()
+        assert sum(len(b) for b in given if b.schema.name == "page_fault" and (b["pid"] == 7).all()) == 1
+
+    assert everywhere(family, happens, pid=8) > 30
