@@ -42,7 +42,8 @@ def traced_remaps() -> bool:
     """True where tracefs may be read."""
     from wstrace_page_faults.linux import tracepoints
 
-    return bool(tracepoints.attributes())
+    with tracepoints.permitted() as permitted:
+        return bool(permitted)
 
 
 def mapping_rows(trace: Any) -> dict[int, tuple[int, int, int]]:

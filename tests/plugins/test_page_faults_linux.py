@@ -411,10 +411,10 @@ def test_unmapped_and_moved() -> None:
 NEW_TASK, CLONE_VM, CLONE_VFORK, CLONE_THREAD = 205, 0x100, 0x4000, 0x10000
 
 
-def new_task(time_ns: int, flags: int, *, tid: int = 7) -> bytes:
+def new_task(time_ns: int, flags: int, *, tid: int = 7, pid: int = 7) -> bytes:
     raw = struct.pack("<HBBii16s4xQh6x", NEW_TASK, 0, 0, tid, 11, b"child", flags, 0)
     raw += b"\0" * (-(len(raw) + 4) % 8)
-    body = struct.pack("<IIQI", 7, tid, time_ns, len(raw)) + raw
+    body = struct.pack("<IIQI", pid, tid, time_ns, len(raw)) + raw
     return struct.pack("<IHH", 9, 2, 8 + len(body)) + body
 
 
@@ -438,6 +438,17 @@ def test_processes_that_share_memory_have_each_others_mappings() -> None:
     executed = comm(b"b", 25, pid=11, executed=True)
     assert sorted(mapped_by(*vfork, both[0], executed, both[1])) == [*sharing[:2], (30, 11)]
     assert sorted(mapped_by(*vfork, task(4, 15, 11, 11, 7), *both)) == [(20, 7), (30, 11)]
+
+
+def test_a_birth_belongs_to_the_process_that_was_told_of_just_before_it() -> None:
+    """Those of all processes are seen, and those with memory of their own are not."""
+    born = task(7, 10, 11, 11, 7)
+    both = [mmap2(0x1000, 0x1000, b"/a", 20, pid=7), mmap2(0x2000, 0x1000, b"/b", 30, pid=11)]
+    # an untraced process got the id that the traced thread had
+    assert mapped_by(born, new_task(11, CLONE_VM, pid=99), *both) == [(20, 7), (30, 11)]
+    # the process that shares memory is another one, whose own record was lost
+    spaces = mapped_by(born + lost(1, 0) + new_task(13, CLONE_VM), *both)
+    assert [row for row in spaces if row[0] >= 20] == [(20, 7), (30, 11)]
 
 
 # -- privilege gained by exec ------------------------------------------------------------------------------------------

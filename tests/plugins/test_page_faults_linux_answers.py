@@ -143,7 +143,8 @@ def test_tracepoints_that_perf_refuses(
     events(lambda one: errno.EPERM if one["config"] in refused else 0)
     monkeypatch.setattr(tracepoints, "_mounted", lambda: NUMBERS)
     monkeypatch.setattr(tracepoints, "_detached", lambda: NUMBERS)
-    assert [int(one["config"][0]) for one in tracepoints.attributes()] == given
+    with tracepoints.permitted() as permitted:
+        assert [int(one["config"][0]) for one in permitted] == given
 
 
 @pytest.mark.parametrize("error", [PermissionError(), FileNotFoundError(), ValueError("no number")])
@@ -154,5 +155,6 @@ def test_tracefs_that_cannot_be_read(events: Any, monkeypatch: pytest.MonkeyPatc
     events(lambda one: 0)
     monkeypatch.setattr(tracepoints, "_mounted", fails)
     monkeypatch.setattr(tracepoints, "_detached", fails)
-    assert tracepoints.attributes() == []
+    with tracepoints.permitted() as permitted:
+        assert permitted == []
     assert perf_events.Settings(tracepoints=()).events == 3

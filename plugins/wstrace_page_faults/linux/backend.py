@@ -6,7 +6,7 @@ import contextlib
 import errno
 import select
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -118,7 +118,6 @@ class PageFaults(Source):
             self._asked.kernel and level.name == "full",
             self._asked.children and context.children,
             self._asked.period,
-            tracepoints=tuple(tracepoints.attributes()),
         )
         if self._asked.period > 1:
             context.info.sampled = self._asked.period
@@ -127,7 +126,8 @@ class PageFaults(Source):
             self._counters = FaultCounters(context, self.name)
             return
         try:
-            self._arm(context)
+            with tracepoints.permitted() as permitted:
+                self._arm(context, permitted)
         except BaseException:
             self._close()
             raise
@@ -150,24 +150,22 @@ class PageFaults(Source):
                 lowest = level
         return lowest
 
-    def _arm(self, context: Context) -> None:
+    def _arm(self, context: Context, permitted: Sequence[NDArray[Any]]) -> None:
         cpus = perf.online_cpus()
         targets = {target.pid: target for target in context.targets}
-        remaps, new_task = None, None
-        if ids := [int(one["config"][0]) for one in self._settings.tracepoints]:
-            calls, others = ids[: len(tracepoints.SYSCALLS)], ids[len(tracepoints.SYSCALLS) :]
-            remaps = Remaps(calls, context.strings.code("[anon]"))
-            new_task = others[0] if others else None
+        calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
+        self._settings = replace(self._settings, tracepoints=tuple(calls))
+        anon = context.strings.code("[anon]")
         self._peaks = Peaks(context)
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
             exit_code=lambda pid: targets[pid].exit_code if pid in targets else None,
-            remaps=remaps,
-            shared=SharedSpaces(new_task),
+            remaps=Remaps([int(one["config"][0]) for one in calls], anon) if calls else None,
+            shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
         )
         descriptors = Descriptors()
-        descriptors.room(3 * len(cpus))
+        descriptors.room((3 + len(births)) * len(cpus))
         try:
             self._rings = Rings(cpus, self._ring_bytes)
         except OSError as error:
@@ -177,6 +175,8 @@ class PageFaults(Source):
         for ring in self._rings:
             self._poll.register(ring.fd, 1)  # POLLIN
         self._events = PerfEvents(self._rings, cpus, descriptors)
+        for one in births:
+            self._events.watch_births(one)
         self._given = 0
         self._account = Account(context, self.name, self._settings, self._samples, self._events, self._side)
         self._since = self._watermark = now_ns()

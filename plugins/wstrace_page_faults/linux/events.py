@@ -1,4 +1,4 @@
-"""The perf events on the traced threads: three per thread and CPU, inherited by the threads that they start."""
+"""The perf events on the traced threads: three to seven per thread and CPU, which the threads they start inherit."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, Rings
 
@@ -79,8 +80,16 @@ class PerfEvents:
     def __init__(self, rings: Rings, cpus: Iterable[int], descriptors: Descriptors) -> None:
         self._rings, self._cpus, self._descriptors = rings, tuple(cpus), descriptors
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: []}
+        self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
         self.counts_lost = True
+
+    def watch_births(self, attributes: NDArray[Any]) -> None:
+        """Opens the tracepoint of new tasks, on all processes: its records go to the side band. Raises OSError."""
+        for cpu in self._cpus:
+            self._fds[REMAP].append(fd := tracepoints.watch_births(attributes, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
 
     def arm(self, tid: int, settings: Settings) -> bool:
         """Opens the events of one thread, the side band first. Returns False when the thread has ended.
@@ -89,10 +98,13 @@ class PerfEvents:
             OSError: from perf_event_open, unless the thread has ended.
             Unavailable: there are no more descriptors.
         """
+        if self._attributes is None or self._attributes[0] is not settings:  # as long to make as the events to open
+            made_of = {kind: settings.attributes(kind, self.counts_lost) for kind in self._fds}
+            self._attributes = settings, made_of
         for kind, fds in self._fds.items():
             made: list[int] = []
             try:
-                for attributes in settings.attributes(kind, self.counts_lost):
+                for attributes in self._attributes[1][kind]:
                     for cpu in self._cpus:
                         made.append(self._open(attributes, tid, cpu))
                         ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
@@ -103,7 +115,7 @@ class PerfEvents:
             except OSError as error:
                 _close(made)
                 if error.errno == errno.EINVAL and self.counts_lost:
-                    self.counts_lost = False  # PERF_FORMAT_LOST: Linux 6.0
+                    self.counts_lost, self._attributes = False, None  # PERF_FORMAT_LOST: Linux 6.0
                     return self.arm(tid, settings)
                 raise
             fds += made

@@ -64,6 +64,7 @@ _NO_FLAGS = 1 << 62  # a bit that no kernel knows
 
 # _IO('$', n): the same on x86-64 and arm64
 PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_SET_OUTPUT = 0x2400, 0x2401, 0x2405
+PERF_EVENT_IOC_SET_FILTER = 0x40082406
 
 # -- records ---------------------------------------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int) -> int:
 
 
 def ioctl(fd: int, request: int, argument: int = 0) -> None:
-    """ioctl(2) on an event: ENABLE, DISABLE (both with all inherited events) or SET_OUTPUT. Raises OSError."""
+    """ioctl(2) on an event: ENABLE, DISABLE (both with inherited events), SET_OUTPUT, SET_FILTER. Raises OSError."""
     if libc.ioctl(fd, request, argument) < 0:
         raise _oserror("ioctl")
 

@@ -1,7 +1,8 @@
 """Which processes share one address space: clone() with CLONE_VM but no CLONE_THREAD, and vfork() until its exec.
 
 PERF_RECORD_FORK does not report it. The tracepoint task_newtask does, right after the FORK record and on the same
-thread (copy_process() in kernel/fork.c). Where it is not permitted, kcmp(2) answers for processes that are still alive.
+thread (copy_process() in kernel/fork.c); its filter leaves out threads, and tasks with memory of their own. Where it is
+not permitted, kcmp(2) answers for processes that are still alive.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class SharedSpaces:
         if born is not None and flags & (_CLONE_VM | _CLONE_THREAD) == _CLONE_VM:
             self.joined(*born)
         return True
+
+    def lost(self) -> None:
+        """Records were lost: a birth that comes now belongs to none of the processes that started before."""
+        self._born.clear()
 
     def joined(self, pid: int, other: int) -> None:
         """Notes that two processes share one address space."""

@@ -173,7 +173,9 @@ class SideBand:
         self._changed([row])
 
     def _tracepoint(self, time_ns: int, misc: int, record: bytes) -> None:
-        if not self._shared.sampled(_IDS.unpack_from(record, 8)[1], record) and self._remaps is not None:
+        pid, thread = _IDS.unpack_from(record, 8)
+        # births are seen of all processes, and an untraced one may have the id that a traced thread had
+        if not self._shared.sampled(thread if pid in self.live else 0, record) and self._remaps is not None:
             self._changed(self._remaps.rows(time_ns, record))
 
     def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
@@ -273,6 +275,7 @@ class SideBand:
 
     def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
         """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
+        self._shared.lost()
         self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
 
     # -- from us and /proc ---------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +27,55 @@ _fsopen = declare(
 )  # fmt: skip
 
 
-def attributes() -> list[NDArray[Any]]:
-    """The perf_event_attr of each tracepoint: those of SYSCALLS, then that of new tasks. Each is tried on ourselves.
+#: The filter of new tasks: processes that share their parent's memory.
+_SHARING = ctypes.create_string_buffer(b"(clone_flags & 0x100) && !(clone_flags & 0x10000)")  # CLONE_VM, CLONE_THREAD
+
+
+@contextmanager
+def permitted() -> Iterator[list[NDArray[Any]]]:
+    """The perf_event_attr of each tracepoint: those of SYSCALLS, then that of new tasks. Each is tried out.
 
     The list is empty where tracefs or perf does not permit them, and lacks the last one where only that is refused: a
-    user may trace his own processes with the others (TRACE_EVENT_FL_CAP_ANY).
+    user may trace his own processes with the others (TRACE_EVENT_FL_CAP_ANY). The tried events stay open while entered,
+    because the kernel waits 10 to 40 ms for all CPUs whenever a tracepoint's last event is closed
+    (tracepoint_synchronize_unregister()).
     """
+    tried: list[int] = []
+    try:
+        yield _try_out(tried)
+    finally:
+        for fd in tried:
+            os.close(fd)
+
+
+def _try_out(tried: list[int]) -> list[NDArray[Any]]:
     for ids in (_mounted, _detached):
         try:
-            attrs = [_attribute(number) for number in ids()]
+            *calls, new_task = [_attribute(number) for number in ids()]
+            for one in calls:
+                tried.append(perf.perf_event_open(one, 0, -1))  # noqa: PERF401 - the third may fail
         except (OSError, ValueError):
             continue
-        allowed = [_allowed(one) for one in attrs]
-        if all(allowed[: len(SYSCALLS)]):
-            return [one for one, may in zip(attrs, allowed, strict=True) if may]
+        try:
+            tried.append(watch_births(new_task, os.sched_getaffinity(0).pop()))  # type: ignore[attr-defined, unused-ignore]
+        except OSError:
+            return calls
+        return [*calls, new_task]
     return []
 
 
-def _allowed(one: NDArray[Any]) -> bool:
+def watch_births(attributes: NDArray[Any], cpu: int) -> int:
+    """Opens the event of new tasks on all processes of one CPU, for those alone that share their parent's memory.
+
+    Returns its descriptor. Such births are rare, and one event a CPU does not need one on each thread. Raises OSError.
+    """
+    fd = perf.perf_event_open(attributes, -1, cpu)
     try:
-        os.close(perf.perf_event_open(one, 0, -1))
+        perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_FILTER, ctypes.addressof(_SHARING))
     except OSError:
-        return False
-    return True
+        os.close(fd)
+        raise
+    return fd
 
 
 def _mounted() -> list[int]:
