@@ -143,7 +143,37 @@ class Symbolizer:
             index[(codes == code) & ~known] = len(places)
             places.append(_name(strings, code))
         offsets = batch[address][known] - rows["start"] + rows["offset"]
-        where = np.flatnonzero(known)
+        self._name_offsets(index, places, np.flatnonzero(known), rows, offsets, strings)
+        return index, places
+
+    def at_offsets(
+        self, mappings: NDArray[Any], offsets: NDArray[Any], strings: Dictionary
+    ) -> tuple[NDArray[np.intp], Sequence[Place | str]]:
+        """The places at offsets in the files of mappings, as call sites give them.
+
+        Args:
+            mappings: ids, shape (n,).
+            offsets: in the file of each, u64, shape (n,).
+            strings: the dictionary that the mappings' names are codes of.
+
+        Returns:
+            As coded() does; an unknown mapping has the name `[unknown]`.
+        """
+        known, rows = self.mappings.find(mappings)
+        index, places = np.zeros(len(mappings), np.intp), list[Place | str]([UNKNOWN])
+        self._name_offsets(index, places, np.flatnonzero(known), rows, offsets[known], strings)
+        return index, places
+
+    def _name_offsets(
+        self,
+        index: NDArray[np.intp],
+        places: list[Place | str],
+        where: NDArray[np.intp],
+        rows: dict[str, NDArray[Any]],
+        offsets: NDArray[Any],
+        strings: Dictionary,
+    ) -> None:
+        """Adds the places of offsets in known mappings, and their numbers to the index."""
         order = np.lexsort([rows[name] for name in reversed(_FILE_KEYS)])
         keys = np.stack([rows[name][order].astype(np.uint64) for name in _FILE_KEYS])
         for part in np.split(order, np.flatnonzero(np.diff(keys).any(axis=0)) + 1) if len(order) else ():
@@ -158,7 +188,6 @@ class Symbolizer:
             places += self._resolve(path, asked, pid=first["pid"] if self._live else 0, dev=first["dev"],
                                     ino=first["ino"], build_id=strings[first["build_id"]],
                                     as_of_ns=self._as_of_ns())  # fmt: skip
-        return index, places
 
     def _resolve(self, path: str, offsets: NDArray[Any], **file: Any) -> Sequence[Place]:
         if self._resolver is not None:

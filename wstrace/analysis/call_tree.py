@@ -1,0 +1,121 @@
+"""CallTree: the call sites of a trace (rows of `call_site`) by id, and the frames of stacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT
+
+#: Frames of a stack that are looked at; a file may hold deeper ones.
+DEPTH = 4096
+
+
+class CallTree:
+    """The call sites so far, each at the place of its id in columns of their own.
+
+    What a row names must have come before it, so that a walk to the root ends whatever a file says. A row that names
+    another is kept as one whose callers were cut.
+
+    Attributes:
+        strings: the dictionary that `function` and `file` are codes of: that of the first batch.
+        refused: rows with an id past the limit, which are not kept: their stacks read as unknown.
+    """
+
+    LIMIT = 1 << 22
+
+    def __init__(self) -> None:
+        self.strings = Dictionary()
+        self.refused = 0
+        self._known = np.zeros(1, np.bool_)
+        self._columns: dict[str, NDArray[Any]] = {
+            column.name: np.zeros(1, DTYPES[column.type]) for column in CALL_SITE.columns if column.name != "id"
+        }
+        self._empty = True
+
+    def __len__(self) -> int:
+        """The highest id, and one."""
+        return len(self._known)
+
+    def learn(self, batch: Batch) -> bool:
+        """Takes a batch of call sites; returns False for any other stream."""
+        if batch.schema.name != CALL_SITE.name:
+            return False
+        if self._empty:
+            self.strings, self._empty = batch.strings, False
+        batch = batch.recode(self.strings)
+        ids = batch["id"]
+        self._make_room(int(ids[ids < self.LIMIT].max(initial=0)) + 1)
+        _, first = np.unique(ids, return_index=True)
+        rows = np.sort(first)
+        fits = (ids[rows] != 0) & (ids[rows] < self.LIMIT)
+        self.refused += int((ids[rows] >= self.LIMIT).sum())
+        rows = rows[fits]
+        rows = rows[~self._known[ids[rows]]]
+        own = ids[rows]
+        position = np.full(len(self), -1, np.intp)
+        position[own] = np.arange(len(own))
+        parent = batch["parent"][rows]
+        inside = np.where(parent < len(self), parent, 0)
+        before = self._known[inside] | ((position[inside] >= 0) & (position[inside] < np.arange(len(own))))
+        for name, column in self._columns.items():
+            column[own] = batch[name][rows]
+        cut = (parent != 0) & ~((parent < len(self)) & before)
+        self._columns["parent"][own[cut]] = 0
+        self._columns["flags"][own[cut]] |= FRAME_CUT
+        self._known[own] = True
+        return True
+
+    def known(self, ids: NDArray[Any]) -> NDArray[np.intp]:
+        """The ids as indices of columns; 0 for one without a row."""
+        inside = np.where(ids < len(self), ids, 0).astype(np.intp)
+        return np.where(self._known[inside], inside, 0)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of CALL_SITE by id; the value at 0 is 0."""
+        return self._columns[name]
+
+    def ids(self) -> NDArray[np.intp]:
+        """The ids that have a row, ascending."""
+        return np.flatnonzero(self._known)
+
+    def stack(self, leaf: int) -> list[int]:
+        """The ids of a stack's frames, innermost first."""
+        found: list[int] = []
+        parent = self._columns["parent"]
+        leaf = int(self.known(np.array([leaf]))[0])
+        while leaf and len(found) < DEPTH:
+            found.append(leaf)
+            leaf = int(parent[leaf])
+        return found
+
+    def text(self, code: int) -> str:
+        """The name behind a code of `function` or `file`; "" for none."""
+        return self.strings[code] if code < len(self.strings) else ""
+
+    def first_above(self, leaves: NDArray[np.intp], wanted: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """For each stack its innermost frame that is wanted; 0 where none is.
+
+        Args:
+            leaves: ids as known() gives them, shape (n,).
+            wanted: by id.
+        """
+        at, parent = leaves.copy(), self._columns["parent"]
+        going = np.flatnonzero((at != 0) & ~wanted[at])
+        for _ in range(DEPTH):
+            if not len(going):
+                return at
+            at[going] = parent[at[going]]
+            going = going[(at[going] != 0) & ~wanted[at[going]]]
+        at[going] = 0
+        return at
+
+    def _make_room(self, n: int) -> None:
+        if n > len(self):
+            n = max(n, min(2 * len(self), self.LIMIT))
+            self._known = np.concatenate((self._known, np.zeros(n - len(self._known), np.bool_)))
+            for name, column in self._columns.items():
+                self._columns[name] = np.concatenate((column, np.zeros(n - len(column), column.dtype)))

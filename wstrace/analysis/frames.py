@@ -1,0 +1,204 @@
+"""Frames of stacks with their names, for tables, JSON and SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.own import Origin, OwnRule, shared_folder, short_path
+from wstrace.analysis.symbols import UNKNOWN, Symbolizer
+from wstrace.interfaces import Place
+from wstrace.schema import (
+    FRAME_CUT,
+    FRAME_INTERPRETER,
+    FRAME_KINDS,
+    FRAME_NATIVE,
+    FRAME_NONE,
+    FRAME_PYTHON,
+    FRAME_UNCHECKED,
+)
+
+CUT = "[not kept]"
+_KEPT = 1 << 16  # frames whose names are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame of a stack.
+
+    kind is one of FRAME_KINDS. function is a Python or JIT function, or the demangled symbol; file and line are those
+    of its source, "" and 0 where they are not known, and shown is the file as tables show it. module and offset tell
+    where native code lies. own is None where nothing tells whether the code is the program's own: of all but Python.
+    flags are those of the call site.
+    """
+
+    kind: str
+    function: str = ""
+    file: str = ""
+    line: int = 0
+    module: str = ""
+    offset: int = 0
+    build_id: str = ""
+    own: bool | None = None
+    flags: int = 0
+    shown: str = ""
+
+    @property
+    def name(self) -> str:
+        """The function: `parse_record`, `libc.so.6!malloc`, or the place where no function is known."""
+        if self.kind == "native":
+            return f"{self.module}!{self.function}" if self.function else f"{self.module}+{self.offset:#x}"
+        return self.function or self.module or (CUT if self.flags & FRAME_CUT else UNKNOWN)
+
+    def __str__(self) -> str:
+        """The function, and its source line where that is known: `parse_record leak.py:12`."""
+        return f"{self.located}{f':{self.line}' if self.shown and self.line else ''}{self.doubt}"
+
+    @property
+    def located(self) -> str:
+        """The function and its source file."""
+        return f"{self.name} {self.shown}" if self.shown else self.name
+
+    @property
+    def doubt(self) -> str:
+        """What is to be said of a frame that is not certain."""
+        return " (not checked)" if self.flags & FRAME_UNCHECKED else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The keys of a frame in JSON; those that are not known are absent."""
+        found: dict[str, Any] = {"kind": self.kind} if self.kind else {}
+        found |= {key: value for key in ("function", "file", "line", "module") if (value := getattr(self, key))}
+        if self.kind == "native":
+            found |= {"offset": f"{self.offset:#x}"} | ({"build_id": self.build_id} if self.build_id else {})
+        return found | ({} if self.own is None else {"own": self.own})
+
+
+class Frames:
+    """Names the frames of a tree. Native ones are asked for in bulk, so that each file is opened once.
+
+    Args:
+        tree: the call sites.
+        rule: tells which frames are the program's own.
+        symbolizer: names native frames; None = they are told by module and offset only where these are known.
+    """
+
+    def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None = None) -> None:
+        self.tree, self._rule, self._symbolizer = tree, rule, symbolizer
+        self._of_file: dict[int, tuple[Origin, str]] = {}
+        self._counted = 0  # rows of the tree for which _of_file holds
+        self._frames: dict[int, Frame] = {}
+        self._shared = ""  # the folder that all own files lie in
+
+    def origins(self) -> NDArray[np.uint8]:
+        """Whose code each call site is (Origin), by id; NONE of what is not Python."""
+        self._classify()
+        tree = self.tree
+        of_code = np.zeros(max(self._of_file, default=0) + 1, np.uint8)
+        for code, (origin, _) in self._of_file.items():
+            of_code[code] = origin
+        found: NDArray[np.uint8] = np.where(tree.column("kind") == FRAME_PYTHON, of_code[tree.column("file")], 0)
+        return found
+
+    def package(self, file: int) -> str:
+        """The package that a source file belongs to, by its code; "" = none."""
+        self._classify()
+        return self._of_file.get(file, (Origin.NONE, ""))[1]
+
+    def _classify(self) -> None:
+        """Asks for each source file; anew when call sites have come, as a script is judged by all that ran in it."""
+        tree, ids = self.tree, self.tree.ids()
+        if len(ids) == self._counted:
+            return
+        self._counted = len(ids)
+        python = ids[tree.column("kind")[ids] == FRAME_PYTHON]
+        files, functions = tree.column("file")[python], tree.column("function")[python]
+        names, which = np.unique(functions, return_inverse=True)
+        modules = np.array([tree.text(code) == "<module>" for code in names.tolist()], np.bool_)
+        more = set(files[~modules[which]].tolist())
+        codes = np.unique(files).tolist()
+        told = self._rule.origins((tree.text(code), code not in more) for code in codes)
+        self._of_file = dict(zip(codes, told, strict=True))
+        own = (code for code, (origin, _) in self._of_file.items() if origin == Origin.OWN)
+        self._shared = shared_folder(map(tree.text, own))
+        self._frames.clear()
+
+    def of(self, ids: Iterable[int]) -> list[Frame]:
+        """The frames of those ids, as CallTree.stack() gives them."""
+        wanted = list(ids)
+        new = np.array([i for i in dict.fromkeys(wanted) if i not in self._frames], np.intp)
+        if len(new):
+            if len(self._frames) + len(new) > _KEPT:
+                self._frames.clear()
+                new = np.array(list(dict.fromkeys(wanted)), np.intp)
+            self._add(new)
+        return [self._frames[i] for i in wanted]
+
+    def stack(self, leaf: int) -> list[Frame]:
+        """The frames of a stack, innermost first."""
+        return self.of(self.tree.stack(leaf))
+
+    def interleaved(self, python: int, native: int) -> list[Frame]:
+        """The frames of a fault that has both stacks, innermost first, each Python frame where its interpreter's is.
+
+        From Python 3.11 on one frame of the interpreter runs several Python ones: where their numbers differ, the
+        Python frames stand together at the place of the innermost one, and frames between them are left out.
+        """
+        inner, outer = self.tree.stack(python), self.tree.stack(native)
+        flags = self.tree.column("flags")
+        loops = [at for at, i in enumerate(outer) if flags[i] & FRAME_INTERPRETER]
+        if not inner or not loops:
+            return self.of([*outer, *inner])
+        if len(loops) == len(inner):
+            place = dict(zip(loops, inner, strict=True))
+            return self.of([place.get(at, i) for at, i in enumerate(outer)])
+        return self.of([*outer[: loops[0]], *inner, *outer[loops[-1] + 1 :]])
+
+    def _add(self, ids: NDArray[np.intp]) -> None:
+        tree = self.tree
+        columns = [
+            tree.column(name)[ids] for name in ("kind", "function", "file", "line", "mapping", "offset", "flags")
+        ]
+        origins = self.origins()[ids].tolist()
+        places = self._places(columns[0], columns[4], columns[5])
+        for number, (i, values) in enumerate(
+            zip(ids.tolist(), zip(*(c.tolist() for c in columns), strict=True), strict=True)
+        ):
+            kind, function, file, line, _, offset, flags = values
+            place, build_id = places.get(number, ("", ""))
+            module = place if isinstance(place, str) else place.module
+            named = place.function if isinstance(place, Place) else ""
+            self._frames[i] = Frame(
+                kind=FRAME_KINDS[kind] if kind < len(FRAME_KINDS) else FRAME_KINDS[FRAME_NONE],
+                function=tree.text(function) or named,
+                file=tree.text(file),
+                line=line,
+                module=module,
+                offset=offset,
+                build_id=build_id,
+                own=origins[number] >= Origin.MADE if kind == FRAME_PYTHON else None,
+                flags=flags,
+                shown=short_path(tree.text(file), self._shared),
+            )
+
+    def _places(
+        self, kinds: NDArray[Any], mappings: NDArray[Any], offsets: NDArray[Any]
+    ) -> dict[int, tuple[Place | str, str]]:
+        """row -> (place, build id) of the rows of native code."""
+        native = np.flatnonzero(kinds == FRAME_NATIVE)
+        if self._symbolizer is None or not len(native):
+            return dict.fromkeys(native.tolist(), (UNKNOWN, ""))
+        strings = self.tree.strings
+        index, places = self._symbolizer.at_offsets(mappings[native], offsets[native], strings)
+        known, rows = self._symbolizer.mappings.find(mappings[native])
+        codes = np.zeros(len(native), np.intp)
+        codes[known] = rows["build_id"]
+        build_ids = [self.tree.text(code) for code in codes.tolist()]
+        return {
+            number: (places[at], build_id)
+            for number, at, build_id in zip(native.tolist(), index.tolist(), build_ids, strict=True)
+        }

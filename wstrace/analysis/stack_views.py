@@ -1,0 +1,103 @@
+"""What a stack is told by in a table: the line that answers for it, its function, all of it, or a package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.frames import Frame, Frames
+from wstrace.analysis.own import Origin, OwnRule
+from wstrace.analysis.symbols import Symbolizer
+
+StackBy = Literal["line", "function", "stack", "package"]
+STACK_VIEWS: tuple[str, ...] = get_args(StackBy)
+LIBRARY = "(standard library)"
+#: a label, and the frames that it tells, innermost first
+Label = tuple[str, tuple[Frame, ...]]
+
+
+class StackViews:
+    """What each stack is told by in a table."""
+
+    def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None) -> None:
+        self._tree = tree
+        self._frames = Frames(tree, rule, symbolizer)
+
+    def labels(self, by: StackBy, *, native: bool) -> Callable[[NDArray[np.intp]], list[Label]]:
+        """What gives the (label, frames) of each of the stacks that it gets."""
+        if by == "stack":
+            return self._stacks
+        if by == "function" or native:
+            return self._innermost if by == "function" else self._leaves
+        return self._lines if by == "line" else self._packages
+
+    def answering(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
+        """For each stack the frame that answers for it, the innermost of the best Origin, and that Origin."""
+        origins = self._frames.origins()
+        chosen, whose = leaves.copy(), np.zeros(len(leaves), np.uint8)
+        open_ = np.arange(len(leaves))
+        for origin in sorted(Origin, reverse=True)[:-1]:
+            at = self._tree.first_above(leaves[open_], origins == origin)
+            chosen[open_[at != 0]], whose[open_[at != 0]] = at[at != 0], origin
+            open_ = open_[at == 0]
+        return chosen, whose
+
+    def _lines(self, leaves: NDArray[np.intp]) -> list[Label]:
+        nodes, whose = self.answering(leaves)
+        found: list[Label] = []
+        for node, frame, origin in zip(nodes.tolist(), self._frames.of(nodes.tolist()), whose.tolist(), strict=True):
+            if origin == Origin.PACKAGE:
+                found.append((f"(package {self._package(node)})", ()))
+            else:
+                found.append((LIBRARY, ()) if origin == Origin.LIBRARY else (str(frame), (frame,)))
+        return found
+
+    def _packages(self, leaves: NDArray[np.intp]) -> list[Label]:
+        origins = self._frames.origins()
+        nodes = self._tree.first_above(
+            leaves, (origins != Origin.LIBRARY) & (origins != Origin.STARTER) & (origins != 0)
+        )
+        found: list[Label] = []
+        for node in nodes.tolist():
+            origin = origins[node] if node else Origin.LIBRARY
+            own = origin in (Origin.OWN, Origin.MADE)
+            found.append(("(own code)" if own else self._package(node) if node else LIBRARY, ()))
+        return found
+
+    def _package(self, node: int) -> str:
+        return self._frames.package(int(self._tree.column("file")[node]))
+
+    def _innermost(self, leaves: NDArray[np.intp]) -> list[Label]:
+        return [(frame.located + frame.doubt, (frame,)) for frame in self._frames.of(leaves.tolist())]
+
+    def _leaves(self, leaves: NDArray[np.intp]) -> list[Label]:
+        return [(str(frame), (frame,)) for frame in self._frames.of(leaves.tolist())]
+
+    def _stacks(self, leaves: NDArray[np.intp]) -> list[Label]:
+        found = []
+        for leaf in leaves.tolist():
+            frames = tuple(self._frames.stack(leaf))
+            found.append((" < ".join(map(str, frames)), frames))
+        return found
+
+    def around(self, leaves: NDArray[np.intp], function: str, *, callers: bool) -> list[Label]:
+        """The caller of a function, or what it called, at its innermost call in each stack; "" where there is none."""
+        found: list[Label] = []
+        for leaf in leaves.tolist():
+            frames = self._frames.stack(leaf)
+            at = next(
+                (at for at, frame in enumerate(frames) if function in (frame.name, frame.function, str(frame))), -1
+            )
+            if at < 0:
+                found.append(("", ()))
+            elif callers:
+                above = frames[at + 1 : at + 2]
+                found.append((str(above[0]) if above else "(nobody: it is the outermost frame)", tuple(above)))
+            else:
+                below = frames[at - 1 : at] if at else []
+                found.append((str(below[0]) if below else "(itself)", tuple(below)))
+        return found

@@ -1,0 +1,241 @@
+"""StackCounts: which lines, functions, stacks and packages faulted, counted by batch and named when it is asked.
+
+Faults with a Python stack are counted, each once. Native stacks are samples: what they stand for is an estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.frames import Frame
+from wstrace.analysis.own import OwnRule
+from wstrace.analysis.stack_views import StackBy, StackViews
+from wstrace.analysis.symbols import Symbolizer
+from wstrace.analysis.tally import group
+from wstrace.batch import Batch
+from wstrace.schema import CALL_SITE, FAULT_MAJOR, HOW_BORROWED, HOW_LEARNED, PAGE_FAULT, STACK_HOW
+
+#: what stands behind a label whose stacks were not read for certain
+_MARKS = {HOW_LEARNED: " (learned)", HOW_BORROWED: " (borrowed)"}
+_NO_COUNTS: NDArray[np.int64] = np.empty((0, 5), np.int64)
+#: half-width of an interval that holds the true number in 19 of 20 traces, in standard errors
+_ERRORS = 1.96
+
+
+class StackRow(NamedTuple):
+    """A line of a table of stacks.
+
+    label is the name as it came from the target (print it through wstrace.text.printable). total are faults, major
+    those of them that read from disk; share is the part of all faults, 0..1. samples is how many stacks the row rests
+    on where total is an estimate, and margin what it may be off by (19 times out of 20), in faults; 0 where total was
+    counted.
+    key are the frames that the label tells, innermost first; () of a row without a stack.
+    """
+
+    label: str
+    total: int
+    major: int
+    share: float
+    samples: int = 0
+    margin: int = 0
+    key: tuple[Frame, ...] = ()
+
+
+class Sums:
+    """u64 keys -> sums, i64; as many as there are call sites, whose number is bounded."""
+
+    def __init__(self) -> None:
+        self.keys: NDArray[np.uint64] = np.empty(0, np.uint64)
+        self.sums: NDArray[np.int64] = _NO_COUNTS
+
+    def add(self, keys: NDArray[np.uint64], values: NDArray[np.int64]) -> None:
+        """Adds rows of values, shape (n, 5), under keys, shape (n,), each of which stands once."""
+        at = self.keys.searchsorted(keys)
+        known = at < len(self.keys)
+        known[known] = self.keys[at[known]] == keys[known]
+        self.sums[at[known]] += values[known]
+        if not known.all():
+            order = np.argsort(keys[~known])
+            where = at[~known][order]
+            self.keys = np.insert(self.keys, where, keys[~known][order])
+            self.sums = np.insert(self.sums, where, values[~known][order], axis=0)
+
+
+class StackCounts:
+    """Counts faults by stack.
+
+    Attributes:
+        tree: the call sites so far.
+        total, major: faults.
+        python, native: faults with a stack of that kind; of native ones the samples.
+        asked: whether any batch told of stacks: otherwise none were recorded.
+    """
+
+    def __init__(self) -> None:
+        self.tree = CallTree()
+        self.total = self.major = self.python = self.native = 0
+        self.asked = False
+        self._python, self._native = Sums(), Sums()
+
+    def add(self, batch: Batch) -> None:
+        """Counts a batch of page faults, or takes one of call sites; other streams are ignored."""
+        if batch.schema.name == CALL_SITE.name:
+            self.tree.learn(batch)
+        elif batch.schema.name == PAGE_FAULT.name and len(batch):
+            self._faults(batch)
+
+    def _faults(self, batch: Batch) -> None:
+        n, major = len(batch), (batch["flags"] & FAULT_MAJOR).astype(np.int64)
+        self.total += n
+        self.major += int(major.sum())
+        columns, zero = batch.columns, np.zeros(n, np.uint8)
+        self.asked = self.asked or "stack_how" in columns or "native_how" in columns
+        python = self.tree.known(columns.get("stack", zero))
+        self._count(self._python, python, columns.get("stack_how", zero), major, np.zeros(n, np.int64))
+        self.python += int(np.count_nonzero(python))
+        if "native_how" in columns or "native_stack" in columns:
+            native = self.tree.known(columns.get("native_stack", zero))
+            weight = np.where(native != 0, columns.get("weight", zero), 0).astype(np.int64)
+            self._count(self._native, native, columns.get("native_how", zero), major, weight)
+            self.native += int(np.count_nonzero(weight))
+
+    @staticmethod
+    def _count(
+        sums: Sums, stacks: NDArray[np.intp], how: NDArray[Any], major: NDArray[np.int64], weight: NDArray[np.int64]
+    ) -> None:
+        """Adds rows: faults, major ones, samples, the faults that these stand for, and the squares of that."""
+        (ids, hows), counts = group(stacks, how)
+        keys = ids.astype(np.uint64) << np.uint64(8) | hows.astype(np.uint64)
+        values = np.zeros((len(keys), 5), np.int64)
+        values[:, 0] = counts
+        special = (major != 0) | (weight != 0)
+        if special.any():
+            own = stacks[special].astype(np.uint64) << np.uint64(8) | how[special].astype(np.uint64)
+            at = keys.searchsorted(own)
+            weight = weight[special]
+            for column, of_row in enumerate((major[special], weight != 0, weight, weight * weight), 1):
+                np.add.at(values[:, column], at, of_row)
+        sums.add(keys, values)
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def table(
+        self,
+        by: StackBy,
+        rule: OwnRule | None = None,
+        symbolizer: Symbolizer | None = None,
+        *,
+        native: bool = False,
+    ) -> list[StackRow]:
+        """All rows, most faults first; their totals are all faults, whatever they are told by.
+
+        Args:
+            by: line = the innermost own line of the stack; function = its innermost function; stack; package = that of
+                its innermost frame outside of the standard library.
+            rule: tells what is the program's own.
+            symbolizer: names native frames.
+            native: tell estimates from the sampled native stacks instead of the Python stacks of all faults.
+        """
+        views = StackViews(self.tree, rule or OwnRule(), symbolizer)
+        return self._rows(native, views.labels(by, native=native))
+
+    def around(
+        self,
+        function: str,
+        rule: OwnRule | None = None,
+        symbolizer: Symbolizer | None = None,
+        *,
+        callers: bool,
+        native: bool = False,
+    ) -> list[StackRow]:
+        """Faults in a function and in what it called, by its caller or by what it called at its innermost call.
+
+        Args:
+            function: its name, as a table by function or line has it.
+        """
+        views = StackViews(self.tree, rule or OwnRule(), symbolizer)
+        return self._rows(native, lambda leaves: views.around(leaves, function, callers=callers), whole=False)
+
+    def folded(self, symbolizer: Symbolizer | None = None, *, native: bool = False) -> Iterable[tuple[list[str], int]]:
+        """(frames as text, outermost first; faults) of each stack, for flame graphs."""
+        for row in self.table("stack", symbolizer=symbolizer, native=native):
+            yield [str(frame) for frame in reversed(row.key)] or [row.label], row.total
+
+    def _rows(
+        self,
+        native: bool,
+        label: Callable[[NDArray[np.intp]], list[tuple[str, tuple[Frame, ...]]]],
+        *,
+        whole: bool = True,
+    ) -> list[StackRow]:
+        table = self._native if native else self._python
+        stacks, how = (table.keys >> np.uint64(8)).astype(np.intp), (table.keys & np.uint64(255)).astype(np.intp)
+        sums = table.sums
+        kept = (stacks != 0) & (sums[:, 2] > 0) if native else stacks != 0
+        leaves, which = np.unique(stacks[kept], return_inverse=True)
+        labels = label(leaves)
+        found: dict[str, list[Any]] = {}
+        for leaf, had, values in zip(which.tolist(), how[kept].tolist(), sums[kept], strict=True):
+            text, frames = labels[leaf]
+            if text:
+                row = found.setdefault(text + _MARKS.get(had, ""), [np.zeros(5, np.int64), frames])
+                row[0] = row[0] + values
+        rows = self._estimated(found) if native else self._counted(found)
+        if whole:
+            rows += self._without(rows, how[~kept], sums[~kept], native=native)
+        return sorted(rows, key=lambda row: (-row.total, row.label))
+
+    def _counted(self, found: dict[str, list[Any]]) -> list[StackRow]:
+        all_ = max(self.total, 1)
+        return [
+            StackRow(text, int(sums[0]), int(sums[1]), int(sums[0]) / all_, key=frames)
+            for text, (sums, frames) in found.items()
+        ]
+
+    def _estimated(self, found: dict[str, list[Any]]) -> list[StackRow]:
+        """Rows of samples: the faults that they stand for, and how far that may be off.
+
+        Each sample has its own weight w. With p the row's share of all weights, the variance of the row's sum is the
+        sum of (w (1 - p))² over its samples and of (w p)² over the others: that of a ratio of two weighted sums.
+        """
+        all_ = max(self.total, 1)
+        weights, squares = (self._native.sums[:, column].sum() for column in (3, 4))
+        rows = []
+        for text, (sums, frames) in found.items():
+            share = sums[3] / max(weights, 1)
+            variance = (1 - 2 * share) * sums[4] + share * share * squares
+            margin = round(_ERRORS * float(max(variance, 0)) ** 0.5)
+            rows.append(StackRow(text, int(sums[3]), int(sums[1]), int(sums[3]) / all_, int(sums[2]), margin, frames))
+        return rows
+
+    def _without(
+        self, rows: list[StackRow], how: NDArray[np.intp], sums: NDArray[np.int64], *, native: bool
+    ) -> list[StackRow]:
+        """Rows of the faults without a stack, by the reason; of samples one row of those for which none stands."""
+        all_ = max(self.total, 1)
+        if native:
+            rest = self.total - sum(row.total for row in rows)
+            return [StackRow("(no sample stands for it)", rest, 0, rest / all_)] if rest > 0 else []
+        found: dict[str, list[int]] = {}
+        for number, values in zip(how.tolist(), sums.tolist(), strict=True):
+            row = found.setdefault(reason(number), [0, 0])
+            row[0] += values[0]
+            row[1] += values[1]
+        return [StackRow(text, total, major, total / all_) for text, (total, major) in found.items()]
+
+
+def reason(how: int) -> str:
+    """Why a fault has no stack, as a table tells it: `(no Python frame)`."""
+    return f"({stack_reason(how)})"
+
+
+def stack_reason(how: int) -> str:
+    """Why a fault has no stack, by the value of its column `stack_how` or `native_how`."""
+    if 0 < how <= HOW_BORROWED:
+        return "the frames of its stack are not in the trace"
+    return (STACK_HOW[how] if how < len(STACK_HOW) else "") or "no stack, for an unknown reason"
