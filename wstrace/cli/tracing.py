@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -336,4 +336,5 @@ def _seconds(value: Any) -> float | None:
 
 def warn(text: str) -> None:
     """Writes one line on stderr that begins with `wstrace: `."""
-    print(f"wstrace: {text}", file=sys.stderr)  # noqa: T201
+    with suppress(OSError):  # stderr itself may be full, or a terminal that was closed: the code still tells
+        print(f"wstrace: {text}", file=sys.stderr)  # noqa: T201

@@ -45,12 +45,13 @@ class LinuxTarget(Target):
         self._peak: int | None = None
         self._sampled = False
         self._pidfd = _pidfd(pid)
+        self._started_ticks: int | None = None
         self._earlier, self._alone = 0, (0, 0)  # For an attached process: its peak and its own faults from before.
         self._before = Usage() if launcher else self._proc()
         if not launcher:
             self._earlier, self._peak = self._peak or 0, None
             with contextlib.suppress(Unavailable):
-                stat = procfs.stat(pid)
+                stat = self._stat()
                 self._alone = (stat.minor, stat.major)
 
     def resume(self) -> None:
@@ -128,7 +129,7 @@ class LinuxTarget(Target):
     def own_usage(self) -> Usage:
         """The usage of the process alone, without the children that it has waited for."""
         try:
-            stat = procfs.stat(self.pid)
+            stat = self._stat()
         except Unavailable:
             return Usage()
         if self.exit_code is None:
@@ -145,10 +146,19 @@ class LinuxTarget(Target):
         whose = self.pid if (self._peak or 0) >= peak else None
         return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime, peak_pid=whose)
 
+    def _stat(self) -> procfs.Stat:
+        """What the system accounts to the process; raises Unavailable when its pid is another process's by now."""
+        stat = procfs.stat(self.pid)
+        if self._started_ticks is None:
+            self._started_ticks = stat.started_ticks
+        if stat.started_ticks != self._started_ticks:
+            raise TargetExited(f"process {self.pid} has ended")
+        return stat
+
     def _proc(self) -> Usage:
         try:
-            stat = procfs.stat(self.pid)
             resident = procfs.resident(self.pid)
+            stat = self._stat()
         except Unavailable:
             return Usage(peak_resident_bytes=self._peak, peak_sampled=self._sampled, peak_pid=self.pid)
         if resident.peak and (self._launcher is None or self._launcher.executed):

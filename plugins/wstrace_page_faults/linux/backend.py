@@ -181,10 +181,9 @@ class PageFaults(Source):
         self._account = Account(context, self.name, self._settings, self._samples, self._events, self._side)
         self._since = self._watermark = now_ns()
         for target in context.targets:
-            if target.launched:
-                self._arm_launched(target.pid)
-            else:
-                self._attach(target.pid)
+            (self._arm_launched if target.launched else self._attach)(target.pid)
+            if target.wait(0) is not None:  # asked after arming: its pid may be another process's by now
+                raise TargetExited(f"process {target.pid} has ended")
         self._account.begin()
 
     def _arm_launched(self, pid: int) -> None:
