@@ -198,6 +198,21 @@ def test_a_rotated_trace_that_is_gone_on_with_and_copied(tmp_path):
         assert visits_of(trace) == 12
 
 
+@pytest.mark.parametrize("parts", ["of one session", "of two sessions"])
+def test_rows_that_parts_repeat_count_once(tmp_path, parts):
+    for prefix in "ab" if parts == "of two sessions" else "a":
+        session = Session(tmp_path / "x.wst", prefix, rotate_bytes=1, resume=prefix == "b")
+        for n in range(1, 4):
+            session.visit(n, 1)
+            session.exporter.flush(1)
+        session.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert sum(part.rows().get("place", 0) for part in trace.parts) > trace.rows["place"]
+        assert trace.rows == {stream: sum(map(len, trace.batches(stream))) for stream in ("place", "visit")}
+        assert len(trace.table("place")) == trace.rows["place"]
+        assert f"{trace.rows['place']} place, " in repr(trace)
+
+
 def test_a_cut_file_and_what_is_recovered_of_it(tmp_path):
     path = tmp_path / "x.wst"
     session = Session(path, "a")

@@ -112,10 +112,11 @@ class PartLookups:
     Args:
         tables: the part's names and mappings.
         whole: the mappings of the whole trace, to which the part's are added.
-        rows: table -> (the Lookup of its rows' ids, the ids that earlier parts have given): see row_ids.RowIds.
+        rows: table -> (the Lookup of its rows' ids, the ids that earlier parts have given, how many of its rows they
+            have): see row_ids.RowIds.
     """
 
-    def __init__(self, tables: Tables, whole: Whole, rows: Mapping[str, tuple[Lookup, NDArray[Any]]]) -> None:
+    def __init__(self, tables: Tables, whole: Whole, rows: Mapping[str, tuple[Lookup, NDArray[Any], int]]) -> None:
         self._lost = lost = whole.strings.code(LOST)
         self._missing: dict[str, set[int]] = {kind: set() for kind in ("name", "mapping", *rows)}
         ids = np.fromiter(tables.names, "<u4", len(tables.names))
@@ -130,8 +131,10 @@ class PartLookups:
         if not np.array_equal(given, mappings["id"]):
             self.spaces["map"] = Lookup(mappings["id"], given, 0)
         #: table -> ids in the whole trace of rows that an earlier part has given
-        self.given = {table: before for table, (_, before) in rows.items() if len(before)}
-        for table, (lookup, _) in rows.items():
+        self.given = {table: before for table, (_, before, _) in rows.items() if len(before)}
+        #: table -> number of this part's rows that an earlier part has given
+        self.repeated = {table: n for table, (_, _, n) in rows.items()}
+        for table, (lookup, _, _) in rows.items():
             self.spaces[TABLES[table]] = functools.partial(self._row, table, lookup)
         kinds = (mappings["flags"] >> KIND_SHIFT) & 15
         labels = label_codes(mappings["file"], kinds, whole.strings)

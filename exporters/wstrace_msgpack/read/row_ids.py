@@ -41,22 +41,25 @@ class RowIds:
     Attributes:
         given: ids in the whole trace of rows that an earlier part of this session has, ascending.
         lookup: from the part's ids to the whole trace's; 0 for an id without a row.
+        repeated: the rows of this part that an earlier part of the session has.
     """
 
     def __init__(self, most: int) -> None:
         self._most = self._room = most
         self._taken = self._own = self._whole = self.given = _NONE
         self.lookup = Lookup(_NONE, _NONE, 0)
+        self.repeated = 0
 
     def begin_part(self, *, same: bool) -> None:
         """Begins the next part; `same` says whether it belongs to the same session."""
         if not same:
             self._own = self._whole = _NONE
             self.lookup = Lookup(_NONE, _NONE, 0)
-        self.given, self._room = np.sort(self._whole), self._most
+        self.given, self._room, self.repeated = np.sort(self._whole), self._most, 0
 
     def add(self, ids: NDArray[Any]) -> bool:
         """Adds rows of this part by their ids; returns whether any of these is new."""
+        self.repeated += int(np.isin(self.lookup(ids), self.given).sum())
         new = np.setdiff1d(ids[ids != 0], self._own)[: self._room]
         self._room -= len(new)
         if not len(new):
@@ -73,6 +76,6 @@ class RowIds:
         return True
 
 
-def tables_of_part(rows: Mapping[str, RowIds]) -> dict[str, tuple[Lookup, NDArray[Any]]]:
-    """table -> (lookup, given), for PartLookups."""
-    return {table: (ids.lookup, ids.given) for table, ids in rows.items()}
+def tables_of_part(rows: Mapping[str, RowIds]) -> dict[str, tuple[Lookup, NDArray[Any], int]]:
+    """table -> (lookup, given, repeated), for PartLookups."""
+    return {table: (ids.lookup, ids.given, ids.repeated) for table, ids in rows.items()}

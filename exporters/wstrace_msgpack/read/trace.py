@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -273,8 +274,11 @@ class TraceFile(Trace):
 
     @property
     def rows(self) -> dict[str, int]:
-        """stream -> number of rows in the file."""
-        return self._sum(lambda part: part.rows())
+        """stream -> number of rows; a row of a table that several parts repeat counts once."""
+        found = Counter(self._sum(lambda part: part.rows()))
+        for lookups in self._lookups:
+            found.subtract(lookups.repeated)
+        return {stream: n for stream, n in found.items() if n > 0}
 
     @property
     def lost(self) -> dict[str, int]:
