@@ -170,3 +170,33 @@ def touch() -> Iterator[Path]:
         (folder / "touch.c").write_text(TOUCH)
         subprocess.run(["gcc", "-O1", "-o", folder / "touch", folder / "touch.c"], check=True)
         yield folder / "touch"
+
+
+class Child:
+    """A Python program that waits for lines of ours."""
+
+    def __init__(self, code: str, **options: Any) -> None:
+        self.process = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, **options)  # fmt: skip
+        self.pid = self.process.pid
+
+    def read(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def say(self) -> None:
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+
+@pytest.fixture
+def child() -> Iterator[Any]:
+    made: list[Child] = []
+
+    def start(code: str, **options: Any) -> Child:
+        made.append(Child(code, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.process.kill()
+        one.process.communicate()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from binutils import FLAVOURS, SOURCE, need, run
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context
@@ -80,3 +82,14 @@ def watchable() -> None:
     level = linux.probe()
     if level.name != "full":
         pytest.skip(f"no write watch here: {level.why}; {level.remedy}")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need("g++", "readelf", "nm", "addr2line", "strip")
+    folder = tmp_path_factory.mktemp("built")
+    (folder / "shop.cc").write_text(SOURCE)
+    for flavour, flags in FLAVOURS.items():
+        run("g++", "-g", *flags, "-o", folder / flavour, folder / "shop.cc")
+    run("strip", "-o", folder / "stripped", folder / "shared")
+    return folder

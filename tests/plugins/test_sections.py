@@ -7,57 +7,17 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from binutils import FLAVOURS, run
 
-from wstrace_symbols import elf
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver, module_name, read_image
 
 if sys.platform != "linux":
     pytest.skip("binutils and ELF binaries are this test's oracles: Linux only", allow_module_level=True)
-
-SOURCE = r"""
-#include <cstdio>
-#include <vector>
-namespace shop { template <class T> struct Basket { std::vector<T> items; void add(T x); }; }
-template <class T> __attribute__((noinline)) void shop::Basket<T>::add(T x) { items.push_back(x); }
-int table[1000] = {1};
-static int empty[5000];
-__attribute__((noinline)) static int local(int x) { for (int i = x; i; i--) empty[i] += i * x; return empty[x]; }
-int main(int n, char **) { shop::Basket<double> b; b.add(n); std::printf("%d", local(n) + table[n]); }
-"""
-FLAVOURS = {
-    "pie": ["-O1", "-pie", "-fPIE"],
-    "fixed": ["-O1", "-no-pie", "-static"],
-    "shared": ["-O1", "-shared", "-fPIC"],
-    "old_layout": ["-O1", "-Wl,-z,noseparate-code"],
-    "no_build_id": ["-O1", "-Wl,--build-id=none"],
-}
-
-
-def run(*command: str | Path) -> str:
-    return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
-
-
-def need(*programs: str) -> None:
-    missing = [program for program in programs if not shutil.which(program)]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need("g++", "readelf", "nm", "addr2line", "strip")
-    folder = tmp_path_factory.mktemp("built")
-    (folder / "shop.cc").write_text(SOURCE)
-    for flavour, flags in FLAVOURS.items():
-        run("g++", "-g", *flags, "-o", folder / flavour, folder / "shop.cc")
-    run("strip", "-o", folder / "stripped", folder / "shared")
-    return folder
 
 
 def sections_by_readelf(file: Path) -> list[tuple[int, str, int, int, int]]:
@@ -271,135 +231,3 @@ def test_a_file_that_only_the_name_space_of_its_process_has(built: Path) -> None
         child.communicate("\n")
     assert inside.number
     assert not outside.number
-
-
-# -- whose file it is ----------------------------------------------------------------------------------------------
-
-
-def inode_of(path: Path) -> dict[str, int]:
-    status = path.stat()
-    return {"dev": status.st_dev, "ino": status.st_ino}
-
-
-def test_another_file_of_the_same_name_is_not_believed(built: Path, tmp_path: Path) -> None:
-    """Without a build-id the inode tells: a library that was renamed over during the run, a chroot's /bin/cat."""
-    resolver, offset = ImageResolver(), np.array([0x1000], "u8")
-    lib = tmp_path / "lib"
-    shutil.copy(built / "no_build_id", lib)
-    mapped = inode_of(lib)
-    assert resolver.resolve(str(lib), offset, **mapped)[0].number, "the file that was mapped"
-    shutil.copy(built / "pie", tmp_path / "new")
-    (tmp_path / "new").rename(lib)
-    (place,) = resolver.resolve(str(lib), offset, **mapped)
-    assert (place.number, place.function, place.why) == (0, "", "is not the file that was traced")
-    (other_build,) = resolver.resolve(str(lib), offset, build_id="00" * 20)
-    assert other_build.why == "is not the file that was traced"
-    assert resolver.resolve(str(tmp_path / "gone"), offset)[0].why == "cannot be read"
-    for _ in range(2):
-        assert resolver.resolve(__file__, offset)[0].why == "is no ELF or PE file that can be believed"
-    assert not resolver.resolve(str(lib), offset, dev=mapped["dev"] + 1, ino=inode_of(lib)["ino"])[0].number
-    assert resolver.statistics()["other_file"] == 2
-
-
-def test_a_file_that_was_overwritten_in_place_after_the_trace_is_not_believed(built: Path, tmp_path: Path) -> None:
-    """The same inode, and no build-id: the time of its last change tells."""
-    resolver, offset = ImageResolver(), np.array([0x1000], "u8")
-    lib = tmp_path / "lib"
-    shutil.copy(built / "no_build_id", lib)
-    mapped, ended = inode_of(lib), time.time_ns()
-    assert resolver.resolve(str(lib), offset, **mapped, as_of_ns=ended)[0].number
-    while time.time_ns() < ended + 20_000_000:  # a file's times are those of the kernel's last tick
-        time.sleep(0.001)
-    with lib.open("r+b") as file:
-        file.write((built / "pie").read_bytes())
-    assert inode_of(lib) == mapped
-    (place,) = resolver.resolve(str(lib), offset, **mapped, as_of_ns=ended)
-    assert (place.number, place.function, place.why) == (0, "", "has no build-id and was changed after the trace")
-    assert resolver.statistics()["changed"] == 1
-
-
-def test_a_file_with_more_symbols_than_are_read_says_so(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elf, "MAX_SYMBOLS", 3)
-    places = ImageResolver().resolve(str(built / "pie"), np.arange(0x1000, 0x1100, 16, "u8"))
-    assert {place.why for place in places if not place.function} == {"has more symbols than are read"}
-    assert all(place.number for place in places)
-
-
-def test_a_build_id_tells_more_than_an_inode(built: Path, tmp_path: Path) -> None:
-    """The same build in another place, or on another machine, is the same code."""
-    with ImageFile(str(built / "pie")) as file:
-        build_id = read_image(file).build_id
-    shutil.copy(built / "pie", tmp_path / "copy")
-    copy = str(tmp_path / "copy")
-    (place,) = ImageResolver().resolve(copy, np.array([0x1000], "u8"), build_id=build_id, dev=1, ino=2)
-    assert place.number
-
-
-def test_after_its_process_has_ended_a_name_alone_is_not_believed(built: Path) -> None:
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    offset, file = np.array([0x1000], "u8"), built / "no_build_id"
-    assert not ImageResolver().resolve(str(file), offset, pid=ended.pid)[0].number
-    assert ImageResolver().resolve(str(file), offset, pid=ended.pid, **inode_of(file))[0].number
-
-
-@pytest.mark.parametrize("openat2", [True, False], ids=["openat2", "before Linux 5.6"])
-def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: Path, monkeypatch) -> None:
-    import ctypes
-    import errno
-    import os
-
-    from wstrace_os.linux import in_root
-
-    def refused(*_: int) -> int:
-        ctypes.set_errno(errno.ENOSYS)
-        return -1
-
-    if not openat2:
-        monkeypatch.setattr(in_root, "_syscall", refused)
-    root = tmp_path / "root"
-    (root / "lib").mkdir(parents=True)
-    (root / "lib" / "there").write_text("theirs")
-    (tmp_path / "secret").write_text("ours")
-    (root / "absolute").symlink_to(tmp_path / "secret")
-    (root / "inside").symlink_to("/lib/there")
-    (root / "folder").symlink_to("/lib")
-
-    def content(path: str) -> str:
-        fd = in_root.open_in_root(str(root), path, os.O_RDONLY)
-        assert not os.get_inheritable(fd)
-        with os.fdopen(fd) as file:
-            return file.read()
-
-    assert content("/lib/there") == "theirs"
-    for path in ("/absolute", "/../../secret", "/lib/missing"):
-        with pytest.raises(OSError):  # noqa: PT011 - which errno it is differs between the two ways
-            content(path)
-    for path in ("/inside", "/folder/there"):
-        if openat2:
-            assert content(path) == "theirs"
-        else:
-            with pytest.raises(OSError):  # noqa: PT011
-                content(path)
-
-
-def test_what_maps_tells_of_a_file(built: Path) -> None:
-    from wstrace_os.linux.in_root import identity_in_maps
-
-    with ImageFile(str(built / "pie")) as file:
-        assert identity_in_maps(file.stream.fileno()) == file.identity[:2]
-
-
-@pytest.mark.parametrize(
-    "file",
-    [r"\\server\share\x.dll", "//server/share/x.dll", r"\\?\UNC\server\x.dll", r"\Device\Mup\server\share\x.dll",
-     r"\Device\LanmanRedirector\;Z:0\server\x.dll", "/\\server\\x"],
-)  # fmt: skip
-def test_no_file_of_another_machine_is_opened(file: str, monkeypatch) -> None:
-    """The name stands in a trace that anyone may have made: to open it would send the user's credentials there."""
-    from wstrace_symbols import image
-
-    opened: list[str] = []
-    monkeypatch.setattr(image.os, "open", lambda path, *_: opened.append(path) or (_ for _ in ()).throw(OSError()))
-    assert not ImageResolver().resolve(file, np.array([0x1000], "u8"))[0].number
-    assert opened == []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from private_memory import PRIVATE
 
 import wstrace
 from wstrace import schema
@@ -28,7 +29,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
     pytest.mark.usefixtures("watchable"),
 ]
-PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 TARGET = """
 import ctypes, mmap, os, sys, wstrace
 m = mmap.mmap(-1, 64 * 4096, flags=34)

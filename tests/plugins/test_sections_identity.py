@@ -1,0 +1,148 @@
+"""Whose file it is: another file that has the name, the inode or the place of the mapped one is not believed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wstrace_symbols import elf
+from wstrace_symbols.image import ImageFile
+from wstrace_symbols.resolver import ImageResolver, read_image
+
+if sys.platform != "linux":
+    pytest.skip("binutils and ELF binaries are this test's oracles: Linux only", allow_module_level=True)
+
+
+def inode_of(path: Path) -> dict[str, int]:
+    status = path.stat()
+    return {"dev": status.st_dev, "ino": status.st_ino}
+
+
+def test_another_file_of_the_same_name_is_not_believed(built: Path, tmp_path: Path) -> None:
+    """Without a build-id the inode tells: a library that was renamed over during the run, a chroot's /bin/cat."""
+    resolver, offset = ImageResolver(), np.array([0x1000], "u8")
+    lib = tmp_path / "lib"
+    shutil.copy(built / "no_build_id", lib)
+    mapped = inode_of(lib)
+    assert resolver.resolve(str(lib), offset, **mapped)[0].number, "the file that was mapped"
+    shutil.copy(built / "pie", tmp_path / "new")
+    (tmp_path / "new").rename(lib)
+    (place,) = resolver.resolve(str(lib), offset, **mapped)
+    assert (place.number, place.function, place.why) == (0, "", "is not the file that was traced")
+    (other_build,) = resolver.resolve(str(lib), offset, build_id="00" * 20)
+    assert other_build.why == "is not the file that was traced"
+    assert resolver.resolve(str(tmp_path / "gone"), offset)[0].why == "cannot be read"
+    for _ in range(2):
+        assert resolver.resolve(__file__, offset)[0].why == "is no ELF or PE file that can be believed"
+    assert not resolver.resolve(str(lib), offset, dev=mapped["dev"] + 1, ino=inode_of(lib)["ino"])[0].number
+    assert resolver.statistics()["other_file"] == 2
+
+
+def test_a_file_that_was_overwritten_in_place_after_the_trace_is_not_believed(built: Path, tmp_path: Path) -> None:
+    """The same inode, and no build-id: the time of its last change tells."""
+    resolver, offset = ImageResolver(), np.array([0x1000], "u8")
+    lib = tmp_path / "lib"
+    shutil.copy(built / "no_build_id", lib)
+    mapped, ended = inode_of(lib), time.time_ns()
+    assert resolver.resolve(str(lib), offset, **mapped, as_of_ns=ended)[0].number
+    while time.time_ns() < ended + 20_000_000:  # a file's times are those of the kernel's last tick
+        time.sleep(0.001)
+    with lib.open("r+b") as file:
+        file.write((built / "pie").read_bytes())
+    assert inode_of(lib) == mapped
+    (place,) = resolver.resolve(str(lib), offset, **mapped, as_of_ns=ended)
+    assert (place.number, place.function, place.why) == (0, "", "has no build-id and was changed after the trace")
+    assert resolver.statistics()["changed"] == 1
+
+
+def test_a_file_with_more_symbols_than_are_read_says_so(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elf, "MAX_SYMBOLS", 3)
+    places = ImageResolver().resolve(str(built / "pie"), np.arange(0x1000, 0x1100, 16, "u8"))
+    assert {place.why for place in places if not place.function} == {"has more symbols than are read"}
+    assert all(place.number for place in places)
+
+
+def test_a_build_id_tells_more_than_an_inode(built: Path, tmp_path: Path) -> None:
+    """The same build in another place, or on another machine, is the same code."""
+    with ImageFile(str(built / "pie")) as file:
+        build_id = read_image(file).build_id
+    shutil.copy(built / "pie", tmp_path / "copy")
+    copy = str(tmp_path / "copy")
+    (place,) = ImageResolver().resolve(copy, np.array([0x1000], "u8"), build_id=build_id, dev=1, ino=2)
+    assert place.number
+
+
+def test_after_its_process_has_ended_a_name_alone_is_not_believed(built: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    offset, file = np.array([0x1000], "u8"), built / "no_build_id"
+    assert not ImageResolver().resolve(str(file), offset, pid=ended.pid)[0].number
+    assert ImageResolver().resolve(str(file), offset, pid=ended.pid, **inode_of(file))[0].number
+
+
+@pytest.mark.parametrize("openat2", [True, False], ids=["openat2", "before Linux 5.6"])
+def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: Path, monkeypatch) -> None:
+    import ctypes
+    import errno
+    import os
+
+    from wstrace_os.linux import in_root
+
+    def refused(*_: int) -> int:
+        ctypes.set_errno(errno.ENOSYS)
+        return -1
+
+    if not openat2:
+        monkeypatch.setattr(in_root, "_syscall", refused)
+    root = tmp_path / "root"
+    (root / "lib").mkdir(parents=True)
+    (root / "lib" / "there").write_text("theirs")
+    (tmp_path / "secret").write_text("ours")
+    (root / "absolute").symlink_to(tmp_path / "secret")
+    (root / "inside").symlink_to("/lib/there")
+    (root / "folder").symlink_to("/lib")
+
+    def content(path: str) -> str:
+        fd = in_root.open_in_root(str(root), path, os.O_RDONLY)
+        assert not os.get_inheritable(fd)
+        with os.fdopen(fd) as file:
+            return file.read()
+
+    assert content("/lib/there") == "theirs"
+    for path in ("/absolute", "/../../secret", "/lib/missing"):
+        with pytest.raises(OSError):  # noqa: PT011 - which errno it is differs between the two ways
+            content(path)
+    for path in ("/inside", "/folder/there"):
+        if openat2:
+            assert content(path) == "theirs"
+        else:
+            with pytest.raises(OSError):  # noqa: PT011
+                content(path)
+
+
+def test_what_maps_tells_of_a_file(built: Path) -> None:
+    from wstrace_os.linux.in_root import identity_in_maps
+
+    with ImageFile(str(built / "pie")) as file:
+        assert identity_in_maps(file.stream.fileno()) == file.identity[:2]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [r"\\server\share\x.dll", "//server/share/x.dll", r"\\?\UNC\server\x.dll", r"\Device\Mup\server\share\x.dll",
+     r"\Device\LanmanRedirector\;Z:0\server\x.dll", "/\\server\\x"],
+)  # fmt: skip
+def test_no_file_of_another_machine_is_opened(file: str, monkeypatch) -> None:
+    """The name stands in a trace that anyone may have made: to open it would send the user's credentials there."""
+    from wstrace_symbols import image
+
+    opened: list[str] = []
+    monkeypatch.setattr(image.os, "open", lambda path, *_: opened.append(path) or (_ for _ in ()).throw(OSError()))
+    assert not ImageResolver().resolve(file, np.array([0x1000], "u8"))[0].number
+    assert opened == []

@@ -1,0 +1,215 @@
+"""Write watches that are refused, end early or work only in part: each is told, and nothing is freed too soon."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import gc
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernel_answers import refuses
+from private_memory import PRIVATE
+
+import wstrace
+from wstrace.errors import Unavailable, UsageError
+from wstrace.interfaces import Level
+from wstrace_os.linux.pagemap import PAGE
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
+    pytest.mark.usefixtures("watchable"),
+]
+
+
+@pytest.mark.parametrize("nbytes", [0, -1])
+def test_no_memory(nbytes):
+    with pytest.raises(UsageError):
+        wstrace.WriteWatch(nbytes)
+
+
+@pytest.mark.parametrize("buffer", [b"read-only", bytearray(), np.zeros((4, 4))[:, ::2], 17, memoryview(b"x")])
+def test_what_is_no_writable_buffer(buffer):
+    with pytest.raises(UsageError):
+        wstrace.WriteWatch.watch(buffer)
+
+
+def test_memory_that_is_watched_already():
+    memory = mmap.mmap(-1, 4 * PAGE, flags=PRIVATE)
+    first = wstrace.WriteWatch.watch(memory)
+    with pytest.raises(Unavailable, match="already"):
+        wstrace.WriteWatch.watch(memory)
+    memory[PAGE] = 1
+    assert first.written().tolist() == [PAGE]
+    first.close()
+    assert len(wstrace.WriteWatch.watch(memory).written()) == 0
+
+
+def test_memory_whose_watch_is_refused_is_freed_at_once():
+    """The error's traceback must not keep it until cycles are collected: it may be all huge pages there are."""
+    gc.collect()
+    gc.disable()
+    try:
+        memory = mmap.mmap(-1, 4 * PAGE, flags=PRIVATE)
+        first = wstrace.WriteWatch.watch(memory)
+        with contextlib.suppress(Unavailable):
+            wstrace.WriteWatch.watch(memory)
+        first.close()
+        del first
+        memory.close()  # raises where a buffer is left
+    finally:
+        gc.enable()
+
+
+def test_memory_that_may_not_be_written(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4 * PAGE))
+    from wstrace_write_watch.linux.backend import Watcher
+
+    with path.open("rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    watcher = Watcher()
+    start = np.frombuffer(memory, "u1").ctypes.data
+    with pytest.raises(Unavailable, match="cannot watch"):
+        watcher.add(start, start + 4 * PAGE)
+    with pytest.raises(Unavailable, match="not all of it is mapped"):
+        watcher.add(PAGE, 2 * PAGE)
+    watcher.close()
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["unmapped", "mapped anew"])
+def test_memory_that_is_unmapped_while_it_is_watched(anew):
+    from wstrace_write_watch.linux.backend import Watcher
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    start = libc.mmap(None, 4 * PAGE, 3, PRIVATE, -1, 0)
+    watcher = Watcher()
+    watcher.add(start, start + 4 * PAGE)
+    assert libc.munmap(start + PAGE, PAGE) == 0
+    if anew:
+        assert libc.mmap(start + PAGE, PAGE, 3, PRIVATE | 0x100000, -1, 0) == start + PAGE
+    with pytest.raises(Unavailable, match="unmapped or mapped anew"):
+        watcher.written()
+    watcher.close()
+    libc.munmap(start, 4 * PAGE)
+
+
+def test_a_system_without_it_says_so(monkeypatch):
+    from wstrace_os.linux import userfaultfd
+    from wstrace_write_watch.linux import backend as linux
+
+    monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
+    monkeypatch.setattr(ctypes, "get_errno", lambda: 38)
+    monkeypatch.setattr(userfaultfd.os, "open", lambda *_: (_ for _ in ()).throw(OSError(2, "No such file")))
+    level = linux.probe()
+    assert level.name == "none"
+    assert "userfaultfd" in level.why
+    assert "6.7" in level.remedy
+
+
+def test_a_kernel_that_takes_the_calls_and_shows_nothing_is_found_out(monkeypatch):
+    from wstrace_os.linux import pagemap
+    from wstrace_write_watch.linux import backend as linux
+
+    monkeypatch.setattr(pagemap.Pagemap, "scan", lambda *_, **__: np.empty(0, pagemap.REGION))
+    with pytest.raises(Unavailable, match="did not see a write"):
+        linux.Watcher()
+
+
+def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
+    from wstrace_os.linux import pagemap
+    from wstrace_write_watch.linux import backend as linux
+
+    assert pagemap.has_scan()
+    monkeypatch.setattr(pagemap, "_ioctl", refuses(pagemap.PAGEMAP_SCAN, errno.ENOTTY, pagemap._ioctl))
+    pagemap.has_scan.cache_clear()
+    try:
+        assert not pagemap.has_scan()
+        assert wstrace.working_set().total_bytes > 0, "a snapshot reads pagemap alone"
+        why = "write watch does not work here: PAGEMAP_SCAN: Inappropriate ioctl for device"
+        assert linux.probe() == Level("none", why, "Linux 6.7 or newer")
+        with pytest.raises(Unavailable, match="PAGEMAP_SCAN"):
+            wstrace.WriteWatch(PAGE)
+    finally:
+        pagemap.has_scan.cache_clear()
+
+
+def test_a_userfaultfd_without_asynchronous_protection_is_named(monkeypatch):
+    from wstrace_os.linux import userfaultfd
+
+    monkeypatch.setattr(userfaultfd, "_ioctl", refuses(userfaultfd._UFFDIO_API, errno.EINVAL, userfaultfd._ioctl))
+    with pytest.raises(Unavailable, match="no asynchronous write protection"):
+        wstrace.WriteWatch(PAGE)
+
+
+def test_the_device_serves_where_the_call_is_filtered(monkeypatch):
+    from wstrace_os.linux import userfaultfd
+    from wstrace_write_watch.linux import backend as linux
+
+    if not Path("/dev/userfaultfd").exists() or os.geteuid() != 0:
+        pytest.skip("needs /dev/userfaultfd and root")
+    monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
+    linux.Watcher().close()
+
+
+def test_without_privilege():
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give it up; without it every other test here is this one")
+    code = ("import wstrace, numpy, os; import wstrace_write_watch.linux.backend, wstrace_write_watch.write_watch\n"
+            "W = wstrace.WriteWatch; wstrace.MemoryWatch; W(4096)\n"
+            "os.setgid(65534); os.setuid(65534); import ctypes; ctypes.CDLL(None).prctl(4, 1)\n"
+            "w = W(10 * 4096); numpy.frombuffer(w, 'u1')[3 * 4096] = 1; print(w.written())")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[12288]", done.stderr
+
+
+ENDINGS = {
+    "an array in another module": "import sys\nsys.kept = array",
+    "a finalizer that writes": "class Last:\n    def __del__(self, array=array):\n        array[:] = 7\n"
+    "import sys\nsys.kept = Last()",
+    "a cycle": "cycle = [array, watch]\ncycle.append(cycle)\ndel watch, array",
+    "a cycle with a finalizer": "class Last:\n    def __del__(self, array=array):\n        array[:] = 7\n"
+    "last = Last()\nlast.itself = last\nlast.watch = watch\ndel watch, array, last",
+    "an exit handler": "import atexit\natexit.register(lambda: array.__setitem__(slice(None), 3))",
+    "threads that write on": "import threading, time\ndef write():\n    while True:\n        array[:] = 5\n"
+    "for _ in range(3):\n    threading.Thread(target=write, daemon=True).start()\ntime.sleep(0.1)",
+    "memory that was there before": "watch = wstrace.WriteWatch.watch(bytearray(1 << 20))\n"
+    "array = numpy.frombuffer(watch, 'u1')\nimport sys\nsys.kept = array",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_memory_is_not_freed_under_live_arrays_at_the_interpreters_end(ending):
+    code = ("import numpy, wstrace\nwatch = wstrace.WriteWatch(1 << 20)\narray = numpy.frombuffer(watch, 'u1')\n"
+            f"everything = wstrace.MemoryWatch()\n{ENDINGS[ending]}\n")  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+def test_a_watch_that_works_here_says_what_another_process_needs():
+    from wstrace_write_watch.source import WriteWatchSource
+
+    level = WriteWatchSource.probe()
+    assert level.name == "full"
+    assert level.why == "of the process itself; another one is watched through its agent"
+    assert level.remedy == "to attach: call wstrace.agent() in that process, then: wstrace attach PID -s write_watch"
+
+
+def test_where_it_does_not_work_the_probe_has_the_systems_reason(monkeypatch):
+    from wstrace_write_watch import backend
+    from wstrace_write_watch.source import WriteWatchSource
+
+    monkeypatch.setattr(backend.backend(), "probe", lambda: Level("none", "why", "remedy"))
+    assert WriteWatchSource.probe() == Level("none", "why", "remedy")
