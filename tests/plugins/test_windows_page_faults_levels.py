@@ -173,6 +173,10 @@ def test_the_buffers_are_emptied_while_a_name_is_waited_for():
             assert go_on.wait(30)
             return FakeWindows.GetMappedFileNameW(self, handle, address, buffer, chars)
 
+        def QueryFullProcessImageNameW(self, handle, flags, buffer, size):
+            assert threading.current_thread() is not threading.main_thread(), "asked before all are watched"
+            return FakeWindows.QueryFullProcessImageNameW(self, handle, flags, buffer, size)
+
     windows.__class__ = Slow
     source = PageFaults(poll_ms=1)
     source.api = windows
