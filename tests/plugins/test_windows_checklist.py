@@ -22,7 +22,7 @@ def test_every_test_in_the_checklist_exists():
 
 def test_every_row_says_how_far_it_is_proven():
     text = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
-    rows = re.findall(r"^\| (?!.*held by)(.*?) \| (.*) \| (.*?) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (?!.*\| test \| proof \|)(.*?) \| (.*) \| (.*?) \|$", text, re.MULTILINE)
     assert len(rows) > 80
     for statement, held, proof in rows:
         said = set(proof.split(", "))
