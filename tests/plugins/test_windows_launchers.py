@@ -181,6 +181,13 @@ def test_what_a_launcher_asks_before_is_not_the_program():
     assert born.held(windows, 20, "uv.exe") == (22, "python.exe", (20,))
 
 
+def test_a_program_without_an_output_may_be_the_one():
+    """pyw, and what has windows: the system gives it no standard output."""
+    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
+    windows.process(21, parent=20, name="pythonw.exe")
+    assert born.held(windows, 20, "pyw.exe").pid == 21
+
+
 def test_where_outputs_cannot_be_compared_the_first_child_is_the_program():
     windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
     windows.no_comparison = True  # before Windows 10

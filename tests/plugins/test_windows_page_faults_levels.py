@@ -280,3 +280,11 @@ def test_a_windows_whose_sleep_is_coarse_gets_a_finer_timer_while_it_traces(buil
     assert windows.periods == periods
     list(source.stop())
     assert windows.periods == []
+
+
+def test_a_trace_of_translated_code_says_where_its_instructions_lie():
+    windows = machine()
+    windows.native = 0xAA64  # ARM64; the process is x64
+    source, context = traced(windows)
+    assert "pid 7 runs x64 code by translation: instructions lie in the translator's memory" in context.info.notes
+    list(source.stop())

@@ -161,6 +161,8 @@ class WindowsPlatform(Platform):
             if job is not None:
                 job.close()  # terminates all processes in it
             child.kill()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(5)
             raise
         return WindowsTarget(pid, name, handle, child, job, started_by)
 

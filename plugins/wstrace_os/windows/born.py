@@ -1,8 +1,8 @@
 """The program that a launcher starts, held before its first instruction.
 
-Only `py` knows which Python it takes, and `uv run` only once it has made the environment. So the launcher runs with us
-as its debugger, which the system stops for at each birth in its family, until the program is there that it is for.
-From then on nobody debugs anything, and the program waits as a launched one does.
+Only `py` knows which Python it takes, and `uv run` knows it only after it has made the environment. So the launcher
+runs with us as its debugger: the system stops each new process of its family before its first instruction until we have
+looked at it. The program that it is for stays stopped, as a launched one does, and from then on nobody debugs anything.
 Source: Microsoft Learn, "Debugging Events", WaitForDebugEvent, DebugActiveProcessStop; winternl.h and phnt: PEB,
 RTL_USER_PROCESS_PARAMETERS.
 """
@@ -81,8 +81,8 @@ class _Debugger:
 def held(api: WindowsApi, pid: int, name: str) -> Born:
     """Lets a launcher run until the program that it is for is born.
 
-    A child that is a launcher itself (a venv's python.exe, a shim) runs on; so does one whose standard output is not
-    ours: `uv run` asks interpreters about themselves first.
+    A child that is a launcher itself (a venv's python.exe, a shim) runs on; so does one that has a standard output
+    other than ours: `uv run` asks interpreters about themselves first.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
@@ -125,7 +125,7 @@ def _is_meant(api: WindowsApi, image: str, process: int) -> bool:
 
 
 def _writes_where_we_write(api: WindowsApi, process: int) -> bool:
-    """Its standard output is the same pipe, file or console as ours; True where that cannot be known."""
+    """Its standard output, if it has one, is the same pipe, file or console as ours; True where that is not known."""
     ours = api.GetStdHandle(_STANDARD_OUTPUT)
     if not ours or ours == winapi.INVALID_HANDLE_VALUE or api.POINTER != 8:
         return True
@@ -139,7 +139,7 @@ def _writes_where_we_write(api: WindowsApi, process: int) -> bool:
     copy = np.zeros(1, "<u8")
     us = api.GetCurrentProcess()
     if not api.DuplicateHandle(process, at, us, copy.ctypes.data, 0, 0, _DUPLICATE_SAME_ACCESS):
-        return False  # it has none
+        return True  # it has none: a program with windows
     try:
         return bool(api.CompareObjectHandles(ours, int(copy[0])))
     except Unavailable:  # before Windows 10
