@@ -9,7 +9,7 @@ from typing import Any, Literal, TextIO, get_args
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.summary import By, Summary
-from wstrace.analysis.symbols import Symbolizer
+from wstrace.analysis.symbols import PlaceBy, Symbolizer
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Exporter
 from wstrace.schema import PAGE_FAULT
@@ -18,6 +18,25 @@ from wstrace.terminal.table import Styled, TextTable
 from wstrace.text import json_safe
 from wstrace_console import headline
 from wstrace_console.live import LiveFigures
+from wstrace_console.stack_report import StackReport
+
+ReportBy = Literal[
+    "",
+    "file",
+    "module",
+    "pair",
+    "thread",
+    "process",
+    "kind",
+    "section",
+    "function",
+    "instruction",
+    "line",
+    "stack",
+    "package",
+]
+#: tables of places that are named one address at a time; without Python stacks `function` is that of the instruction
+_PLACES: dict[str, PlaceBy] = {"section": "section", "function": "function", "instruction": "function"}
 
 
 class Console(Exporter):
@@ -25,10 +44,11 @@ class Console(Exporter):
 
     Args:
         stream: the stream to print to, instead of `to` and `path`.
-        format: summary; lines = `VA PC owner via module` per fault; jsonl = one JSON object per fault.
+        format: summary; lines = `VA PC owner via module` per fault; jsonl = one JSON object per fault; folded = one
+            line per stack, for flame graphs.
         to: stderr or stdout.
         path: a file instead.
-        by: the only table to show; "" = files, pairs, processes and threads.
+        by: the only table to show; "" = own lines of Python, files, pairs, processes and threads.
         top: the number of rows per table.
         hard: only faults that read from disk.
         soft: only faults that did not.
@@ -40,22 +60,27 @@ class Console(Exporter):
         json: the summary as one JSON object.
         live: a line of figures while the trace runs; None = only if the target does not share the terminal.
         quiet: print only what was lost.
+        own: files and folders that are the program's own, wherever they lie.
+        not_own: files and folders that are not.
+        callers: faults in this function and in what it called, by its caller.
+        callees: faults in this function and in what it called, by what it called.
+        native: tell lines, functions, stacks and packages from the sampled native stacks.
         verbose: print all figures of completeness, even if nothing is missing.
     """
 
     name = "console"
     default = True
     ends_last = True
-    streams = frozenset({"page_fault", "process", "mapping", "resident", "written"})
+    streams = frozenset({"page_fault", "process", "mapping", "call_site", "resident", "written"})
 
     def __init__(
         self,
         stream: TextIO | None = None,
         *,
-        format: Literal["summary", "lines", "jsonl"] = "summary",  # noqa: A002 - the option's name
+        format: Literal["summary", "lines", "jsonl", "folded"] = "summary",  # noqa: A002 - the option's name
         to: Literal["stderr", "stdout"] = "stderr",
         path: str = "",
-        by: Literal["", "file", "module", "pair", "thread", "process", "kind", "section", "function"] = "",
+        by: ReportBy = "",
         top: int = 10,
         hard: bool = False,
         soft: bool = False,
@@ -66,12 +91,18 @@ class Console(Exporter):
         end: float = 0,
         json: bool = False,
         live: bool | None = None,
+        own: list[str] = [],  # noqa: B006
+        not_own: list[str] = [],  # noqa: B006
+        callers: str = "",
+        callees: str = "",
+        native: bool = False,
         quiet: bool = False,
         verbose: bool = False,
     ) -> None:
         self.summary = Summary()
         self._filter = Filter(file=file, pids=pid, tids=tid, start=start, end=end, hard=hard, soft=soft)
         self._stream, self._to, self._path = stream, to, path
+        self._stacks = StackReport(by, own, not_own, callers, callees, native=native)
         self._format, self._by, self._top, self._json = format, by, max(top, 1), json
         self._live_wanted, self._quiet, self._verbose = live, quiet, verbose
         self._context = Context()
@@ -94,10 +125,11 @@ class Console(Exporter):
             self._output = Output(self._stream)
         else:
             self._output = Output.open(self._path) if self._path else Output.standard(self._to)
-        if self._format != "summary" or self._by in ("section", "function"):
+        place = _PLACES.get(self._by)
+        if self._format != "summary" or place is not None or self._stacks.asks_symbols:
             self._symbolizer = Symbolizer(context)
-            if self._by == "section" or self._by == "function":
-                self._counts = PlaceCounts(self._symbolizer, self._by)
+            if place is not None:
+                self._counts = PlaceCounts(self._symbolizer, place)
                 self._counts.page_size = context.info.page_size or 4096
         if self._wants_live(self._output):
             self._live = LiveFigures(self._output, self.summary, context.ledger, [t.pid for t in context.targets])
@@ -118,12 +150,14 @@ class Console(Exporter):
         if not self._filter.concerns(batch):
             return
         batch = self._filter.apply(batch)
+        if self._format != "lines":
+            self._stacks.add(batch)
         if self._format == "summary":
             self.summary.add(batch)
             if self._counts is not None:
                 self._counts.add(batch)
             self.tick()
-        elif batch.schema.name == PAGE_FAULT.name:
+        elif batch.schema.name == PAGE_FAULT.name and self._format != "folded":
             self._print(batch)
 
     def _print(self, batch: Batch) -> None:
@@ -132,7 +166,11 @@ class Console(Exporter):
         output, symbolizer = self._output, self._symbolizer
         if output is None or symbolizer is None or output.broken:
             return
-        for block in (text_lines if self._format == "lines" else json_lines)(batch, symbolizer):
+        if self._format == "lines":
+            blocks = text_lines(batch, symbolizer)
+        else:
+            blocks = json_lines(batch, symbolizer, self._stacks.lines(symbolizer))
+        for block in blocks:
             output.write(block)
 
     def tick(self) -> None:
@@ -149,6 +187,10 @@ class Console(Exporter):
         try:
             if self._json and self._format == "summary":
                 output.write(json_text.dumps(self.as_dict(), indent=2) + "\n")
+            elif self._format == "folded":
+                for line in self._stacks.folded(self._symbolizer):
+                    output.write(line)
+                self._tell_losses(output)
             elif self._quiet or self._format != "summary":
                 self._tell_losses(output)
             else:
@@ -169,21 +211,27 @@ class Console(Exporter):
 
         info, ledger = self._context.info, self._context.ledger
         parts: list[str | Styled | TextTable] = [
-            Styled(headline.answer(self.summary, info, self._filter, self._seen), "bold"),
+            Styled(headline.answer(self.summary, info, self._filter, self._seen, self._stacks.answer()), "bold"),
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
         if obstacle := headline.obstacle(info):
             parts.append(Styled(obstacle, "yellow"))
         if why := headline.nothing(self.summary, self._filter, self._seen):
             parts += ["", why]
+        elif self._stacks.shows:
+            parts += ["", self._stacks.table(self._top, self._symbolizer)]
         else:
+            if not self._by and self._stacks.counts.python:
+                parts += ["", self._stacks.table(self._top)]
             found = tables(self.summary, info, by=self._by, top=self._top, places=self._counts, pids=self._filter.pids)
             parts += [part for table in found if table.rows for part in ("", table)]
         told = headline.losses(ledger)
-        told += [(line, False) for line in headline.unnamed(self._counts)] if self._counts is not None else []
+        if self._counts is not None and not self._stacks.shows:
+            told += [(line, False) for line in headline.unnamed(self._counts)]
         parts += [""] * bool(told) + [Styled(line, "bold red" if lost else "dim") for line, lost in told]
         if self._context.targets:
-            parts += ["", headline.next_step(self.summary, info)]
+            next_by = "stack" if self._stacks.counts.python else "function"
+            parts += ["", headline.next_step(self.summary, info, next_by)]
         output.show(*parts)
 
     def _tell_losses(self, output: Output) -> None:
@@ -199,13 +247,17 @@ class Console(Exporter):
         if self._by in get_args(By):
             top = summary["top"]
             summary["top"] = {self._by: top[self._by]} if isinstance(top, dict) else top
-        if self._counts is not None:
+        if self._stacks.shows or (not self._by and self._stacks.counts.python):
+            rows = self._stacks.as_dicts(self._top, self._symbolizer)
+            whole = summary["top"] if isinstance(summary["top"], dict) and not self._stacks.shows else {}
+            summary["top"] = {**whole, self._stacks.asked_for: rows}
+        elif self._counts is not None:
             summary["top"] = {self._by: self._counts.top(self._top)}
             summary["unnamed"] = [
                 {"module": module, "why": why, "faults": n} for (module, why), n in self._counts.unnamed.items()
             ]
         report = {
-            "answer": headline.answer(self.summary, info, self._filter, self._seen),
+            "answer": headline.answer(self.summary, info, self._filter, self._seen, self._stacks.answer()),
             "completeness": headline.completeness(self.summary, info, ledger, self._seen),
             "filter": str(self._filter),
             "seen": self._seen,

@@ -27,7 +27,13 @@ def name(text: str) -> str:
     return printable(base_name(text), NAME_LIMIT)
 
 
-def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:  # noqa: A002
+def answer(
+    summary: Summary,
+    info: TraceInfo,
+    filter: Filter,  # noqa: A002
+    seen: int,
+    line: tuple[str, bool] = ("", False),
+) -> str:
     """Line 1: `peak 412.6 MiB resident; 96,113 faults, 214 from disk; most in libtorch_cpu.so`.
 
     Args:
@@ -35,6 +41,7 @@ def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:
         info: the description of the trace.
         filter: the filter that was applied.
         seen: the number of faults before the filter.
+        line: the own line with the most faults, and whether it is told instead of the file with the most; "" = none.
     """
     if only_snapshots(summary, info, seen):
         return _held(summary, info)
@@ -45,8 +52,9 @@ def answer(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str:
     if counters(summary, info):
         if resident := summary.resident():
             parts.append(f"most resident in {name(resident[0][0])}")
-    elif files := summary.top("file", 1):
+    elif (files := summary.top("file", 1)) and not line[1]:
         parts.append(f"most in {name(files[0].label)}{_asker(summary, files[0].label)}")
+    parts += [line[0]] * bool(line[0])
     if info.exit_signal:
         parts.append(f"killed by {printable(info.exit_signal, NAME_LIMIT)}")
     level = info.level_name
@@ -256,8 +264,8 @@ def unnamed(places: PlaceCounts) -> list[str]:
     return [f"note  {number(sum(places.unnamed.values())):>11}  faults without a {places.by}: {', '.join(told)}"]
 
 
-def next_step(summary: Summary, info: TraceInfo) -> str:
-    """The last line of a live trace: where it is saved and what to type next, or how to save it."""
+def next_step(summary: Summary, info: TraceInfo, by: str = "function") -> str:
+    """The last line of a live trace: where it is saved and which table to ask for next, or how to save it."""
     if info.incomplete:
         return f"output incomplete: {printable_words(info.incomplete, SENTENCE_LIMIT)}"
     if not info.saved:
@@ -266,4 +274,4 @@ def next_step(summary: Summary, info: TraceInfo) -> str:
     if path == "-":
         return "saved to stdout"
     quoted = f'"{path}"' if " " in path else path
-    return f"saved {path}; next: wstrace report {quoted}{'' if counters(summary, info) else ' --by function'}"
+    return f"saved {path}; next: wstrace report {quoted}{'' if counters(summary, info) else f' --by {by}'}"

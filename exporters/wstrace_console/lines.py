@@ -21,11 +21,12 @@ from wstrace.schema import (
     Column,
 )
 from wstrace.text import printable, well_formed
+from wstrace_console.json_stacks import COLUMNS, Stacks
 
 #: Keys of a JSON line that are combined from several columns, or from bits.
 _MADE = frozenset(("major", "kernel", "access", "observer", "owner", "via"))
 #: columns that stand at a place of their own in a JSON line, or behind the keys above: `owner` and `via` tell mappings
-_PLACED = frozenset(("time_ns", "pid", "tid", "va", "pc", "flags", "kind", "mapping", "pc_mapping"))
+_PLACED = frozenset(("time_ns", "pid", "tid", "va", "pc", "flags", "kind", "mapping", "pc_mapping", *COLUMNS))
 
 #: The number of rows that become text at once, which bounds the memory for a large batch.
 ROWS = 8192
@@ -42,7 +43,7 @@ def text_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
         )
 
 
-def json_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
+def json_lines(batch: Batch, symbolizer: Symbolizer, stacks: Stacks) -> Iterator[str]:
     """Blocks of JSON lines; the keys are documented in docs/console.md."""
     others = [c for c in batch.schema.columns if c.name in batch and c.name not in _PLACED | _MADE]
     for part in _parts(batch):
@@ -52,7 +53,7 @@ def json_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
         yield "".join(
             json.dumps(_fault(row, part, others), separators=(",", ":"))[:-1]
-            + f',"owner":{_json(owner)},"via":{_json(module)}}}\n'
+            + f'{stacks.text(row)},"owner":{_json(owner)},"via":{_json(module)}}}\n'
             for row, owner, module in zip(rows, owners, modules, strict=True)
         )
 

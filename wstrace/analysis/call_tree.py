@@ -30,22 +30,21 @@ class CallTree:
     def __init__(self) -> None:
         self.strings = Dictionary()
         self.refused = 0
-        self._known = np.zeros(1, np.bool_)
+        self._known = np.zeros(1, np.bool_)  # by id
         self._columns: dict[str, NDArray[Any]] = {
             column.name: np.zeros(1, DTYPES[column.type]) for column in CALL_SITE.columns if column.name != "id"
         }
-        self._empty = True
+        self._n = 0
 
     def __len__(self) -> int:
-        """The highest id, and one."""
-        return len(self._known)
+        return self._n
 
     def learn(self, batch: Batch) -> bool:
         """Takes a batch of call sites; returns False for any other stream."""
         if batch.schema.name != CALL_SITE.name:
             return False
-        if self._empty:
-            self.strings, self._empty = batch.strings, False
+        if not self._n:
+            self.strings = batch.strings
         batch = batch.recode(self.strings)
         ids = batch["id"]
         self._make_room(int(ids[ids < self.LIMIT].max(initial=0)) + 1)
@@ -56,22 +55,23 @@ class CallTree:
         rows = rows[fits]
         rows = rows[~self._known[ids[rows]]]
         own = ids[rows]
-        position = np.full(len(self), -1, np.intp)
+        position = np.full(len(self._known), -1, np.intp)
         position[own] = np.arange(len(own))
         parent = batch["parent"][rows]
-        inside = np.where(parent < len(self), parent, 0)
+        inside = np.where(parent < len(self._known), parent, 0)
         before = self._known[inside] | ((position[inside] >= 0) & (position[inside] < np.arange(len(own))))
         for name, column in self._columns.items():
             column[own] = batch[name][rows]
-        cut = (parent != 0) & ~((parent < len(self)) & before)
+        cut = (parent != 0) & ~((parent < len(self._known)) & before)
         self._columns["parent"][own[cut]] = 0
         self._columns["flags"][own[cut]] |= FRAME_CUT
         self._known[own] = True
+        self._n += len(own)
         return True
 
     def known(self, ids: NDArray[Any]) -> NDArray[np.intp]:
         """The ids as indices of columns; 0 for one without a row."""
-        inside = np.where(ids < len(self), ids, 0).astype(np.intp)
+        inside = np.where(ids < len(self._known), ids, 0).astype(np.intp)
         return np.where(self._known[inside], inside, 0)
 
     def column(self, name: str) -> NDArray[Any]:
@@ -114,8 +114,8 @@ class CallTree:
         return at
 
     def _make_room(self, n: int) -> None:
-        if n > len(self):
-            n = max(n, min(2 * len(self), self.LIMIT))
+        if n > len(self._known):
+            n = max(n, min(2 * len(self._known), self.LIMIT))
             self._known = np.concatenate((self._known, np.zeros(n - len(self._known), np.bool_)))
             for name, column in self._columns.items():
                 self._columns[name] = np.concatenate((column, np.zeros(n - len(column), column.dtype)))

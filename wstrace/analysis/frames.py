@@ -111,10 +111,10 @@ class Frames:
 
     def _classify(self) -> None:
         """Asks for each source file; anew when call sites have come, as a script is judged by all that ran in it."""
-        tree, ids = self.tree, self.tree.ids()
-        if len(ids) == self._counted:
+        tree = self.tree
+        if len(tree) == self._counted:
             return
-        self._counted = len(ids)
+        self._counted, ids = len(tree), tree.ids()
         python = ids[tree.column("kind")[ids] == FRAME_PYTHON]
         files, functions = tree.column("file")[python], tree.column("function")[python]
         names, which = np.unique(functions, return_inverse=True)
@@ -123,7 +123,7 @@ class Frames:
         codes = np.unique(files).tolist()
         told = self._rule.origins((tree.text(code), code not in more) for code in codes)
         self._of_file = dict(zip(codes, told, strict=True))
-        own = (code for code, (origin, _) in self._of_file.items() if origin == Origin.OWN)
+        own = (code for code, (origin, package) in self._of_file.items() if origin == Origin.OWN and not package)
         self._shared = shared_folder(map(tree.text, own))
         self._frames.clear()
 

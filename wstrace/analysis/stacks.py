@@ -33,7 +33,7 @@ class StackRow(NamedTuple):
     label is the name as it came from the target (print it through wstrace.text.printable). total are faults, major
     those of them that read from disk; share is the part of all faults, 0..1. samples is how many stacks the row rests
     on where total is an estimate, and margin what it may be off by (19 times out of 20), in faults; 0 where total was
-    counted.
+    counted. had tells whether there is a stack behind the row, or else the reason why not is its label.
     key are the frames that the label tells, innermost first; () of a row without a stack.
     """
 
@@ -44,6 +44,7 @@ class StackRow(NamedTuple):
     samples: int = 0
     margin: int = 0
     key: tuple[Frame, ...] = ()
+    had: bool = True
 
 
 class Sums:
@@ -220,13 +221,13 @@ class StackCounts:
         all_ = max(self.total, 1)
         if native:
             rest = self.total - sum(row.total for row in rows)
-            return [StackRow("(no sample stands for it)", rest, 0, rest / all_)] if rest > 0 else []
+            return [StackRow("(no sample stands for it)", rest, 0, rest / all_, had=False)] if rest > 0 else []
         found: dict[str, list[int]] = {}
         for number, values in zip(how.tolist(), sums.tolist(), strict=True):
             row = found.setdefault(reason(number), [0, 0])
             row[0] += values[0]
             row[1] += values[1]
-        return [StackRow(text, total, major, total / all_) for text, (total, major) in found.items()]
+        return [StackRow(text, total, major, total / all_, had=False) for text, (total, major) in found.items()]
 
 
 def reason(how: int) -> str:

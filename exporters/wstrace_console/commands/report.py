@@ -12,8 +12,14 @@ from wstrace.options import Spec
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--by", type=click.Choice(["file", "module", "pair", "thread", "process", "kind", "section", "function"]),
-              help="Show one table: by file of the page, module or function of the instruction, ...")  # fmt: skip
+@click.option("--by", type=click.Choice(["line", "function", "stack", "package", "file", "module", "pair", "thread",
+                                         "process", "kind", "section", "instruction"]),
+              help="Show one table: by own line or function of the stack, by file of the page, ...")  # fmt: skip
+@click.option("--own", multiple=True, metavar="PATH", help="Files below PATH are the program's own; may be repeated.")
+@click.option("--not-own", multiple=True, metavar="PATH", help="Files below PATH are not; may be repeated.")
+@click.option("--callers", metavar="FUNCTION", default="", help="Faults in and below a function, by its caller.")
+@click.option("--callees", metavar="FUNCTION", default="", help="Faults in and below a function, by what it called.")
+@click.option("--native", is_flag=True, help="Tell stacks by the samples of native code: estimates with their margin.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
 @click.option("--hard", is_flag=True, help="Only faults that read from disk.")
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
@@ -25,13 +31,15 @@ from wstrace.options import Spec
 @click.option("--end", type=Duration(), default=0.0, metavar="5m", help="Up to this time after that.")
 @click.option("-v", "--verbose", is_flag=True, help="All figures of completeness, though nothing is missing.")
 @click.option("--json", is_flag=True, help="One JSON object.")
-@click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl"]), default="summary",
-              show_default=True, help="lines: VA PC owner via module; jsonl: JSON objects.")  # fmt: skip
+@click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
+              show_default=True, help="lines: VA PC owner via module; jsonl; folded: for flame graphs.")  # fmt: skip
 def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **options: Any) -> int:
     """Show who brought which pages, from a trace file.
 
     \b
-    wstrace report out.wst --by function
+    wstrace report out.wst --by line
+    wstrace report out.wst --callers parse_record
+    wstrace report out.wst --format folded | flamegraph.pl > faults.svg
     wstrace report out.wst --hard --file '*.so*' --top 20
     wstrace report out.wst --format lines | head
     """

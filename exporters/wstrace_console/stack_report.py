@@ -1,0 +1,148 @@
+"""What a report tells of stacks: the own line of its first line, its tables, folded stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from wstrace.analysis.frames import Frames
+from wstrace.analysis.own import OwnRule
+from wstrace.analysis.stack_views import STACK_VIEWS, StackBy
+from wstrace.analysis.stacks import StackCounts, StackRow
+from wstrace.analysis.symbols import Symbolizer
+from wstrace.batch import Batch
+from wstrace.errors import UsageError
+from wstrace.terminal.elide import elide
+from wstrace.terminal.table import TextTable
+from wstrace.text import number, printable
+from wstrace_console.headline import NAME_LIMIT
+from wstrace_console.json_stacks import Stacks
+from wstrace_console.report_tables import shares_table
+
+TITLES = {"line": "own line", "function": "function", "stack": "stack, innermost frame first", "package": "package"}
+#: from this share of all faults on, the first line tells the own line with the most instead of the file with the most
+_ANSWERS = 0.1
+#: what separates the frames of a folded stack, and what stands for it in a name
+_FOLD, _UNFOLD = ";", ","
+
+
+class StackReport:
+    """Counts faults by stack, for the tables that are asked for and for the first line.
+
+    Args:
+        by: the only table to show; it is one of stacks, or another one.
+        own, not_own: files and folders that are, or are not, the program's own.
+        callers, callees: the function whose callers, or whose calls, are to be shown; "" = none.
+        native: tell estimates from the sampled native stacks instead of the Python stacks.
+
+    Raises:
+        UsageError: callers and callees together, or with another table.
+    """
+
+    def __init__(
+        self, by: str, own: Sequence[str], not_own: Sequence[str], callers: str, callees: str, *, native: bool
+    ) -> None:
+        if callers and callees:
+            raise UsageError("--callers and --callees exclude each other", "ask for one of them")
+        if by and (callers or callees):
+            raise UsageError(
+                f"--by {by} and --{'callers' if callers else 'callees'} exclude each other", "leave one out"
+            )
+        self.counts = StackCounts()
+        self._by, self._rule = by, OwnRule(own, not_own)
+        self._function, self._callers, self._asked_native = callers or callees, bool(callers), native
+        self._lines: Stacks | None = None
+
+    def add(self, batch: Batch) -> None:
+        """Counts a batch of page faults, or takes one of call sites."""
+        self.counts.add(batch)
+
+    @property
+    def asks_symbols(self) -> bool:
+        """Whether its tables may name native frames."""
+        return bool(self._by in STACK_VIEWS or self._function or self._asked_native)
+
+    @property
+    def native(self) -> bool:
+        """Whether its tables are estimates from native stacks: asked for, or there are no others."""
+        return self._asked_native or (not self.counts.python and self.counts.native > 0)
+
+    @property
+    def shows(self) -> bool:
+        """Whether the table that was asked for is one of stacks. Without stacks `function` is the instruction's."""
+        if self._by == "function":
+            return bool(self.counts.python or self._asked_native)
+        return bool(self._by in STACK_VIEWS or self._function)
+
+    def rows(self, symbolizer: Symbolizer | None = None) -> list[StackRow]:
+        """The rows of the table that was asked for; by own line where none was."""
+        if self._function:
+            return self.counts.around(self._function, self._rule, symbolizer, callers=self._callers, native=self.native)
+        by = cast("StackBy", self._by if self._by in STACK_VIEWS else "line")
+        return self.counts.table(by, self._rule, symbolizer, native=self.native and self.shows)
+
+    @property
+    def asked_for(self) -> str:
+        """The name of its table: line, function, stack, package, callers or callees."""
+        return self._by or (("callers" if self._callers else "callees") if self._function else "line")
+
+    def lines(self, symbolizer: Symbolizer) -> Stacks:
+        """What gives the stacks of single faults."""
+        if self._lines is None:
+            self._lines = Stacks(Frames(self.counts.tree, self._rule, symbolizer))
+        return self._lines
+
+    def table(self, top: int, symbolizer: Symbolizer | None = None) -> TextTable | str:
+        """The table that was asked for, or a sentence with the reason that there is none."""
+        if not self.counts.asked:
+            return "no stack was recorded: record with -s page_faults:stacks=python (see wstrace doctor)"
+        rows = self.rows(symbolizer)
+        if not rows and self._function:
+            return f"no stack goes through {printable(self._function, NAME_LIMIT)}: --by function shows the names"
+        return stack_table(self._title(), rows, top, disk=self.counts.major > 0)
+
+    def _title(self) -> str:
+        if not self._function:
+            return TITLES[self._by or "line"]
+        whose = printable(self._function, NAME_LIMIT)
+        return f"caller of {whose}" if self._callers else f"called by {whose}"
+
+    def answer(self) -> tuple[str, bool]:
+        """`58 % parse_record leak.py:12`: the own line with most faults, "" = none; and whether it is the answer."""
+        if not self.counts.python:
+            return "", False
+        rows = self.counts.table("line", self._rule)
+        had = [row for row in rows if row.had]
+        best = next((row for row in had if row.key), had[0])  # an own line before a package
+        (label,) = elide([printable(best.label)], NAME_LIMIT, unicode=False)
+        return f"{best.share * 100:.0f} % {label}", best is rows[0] or best.share >= _ANSWERS
+
+    def folded(self, symbolizer: Symbolizer | None) -> Iterator[str]:
+        """Lines `outermost;...;innermost faults`, as flame graphs take them."""
+        native = self.native
+        for frames, faults in self.counts.folded(symbolizer, native=native):
+            names = (printable(frame).replace(_FOLD, _UNFOLD) for frame in frames)
+            yield f"{_FOLD.join(names)} {faults}\n"
+
+    def as_dicts(self, top: int | None, symbolizer: Symbolizer | None = None) -> list[dict[str, Any]]:
+        """The rows for JSON."""
+        return [_as_dict(row) for row in self.rows(symbolizer)[:top]]
+
+
+def stack_table(title: str, rows: Sequence[StackRow], top: int, *, disk: bool) -> TextTable:
+    """Faults, those from disk, and the share of each row; of estimates also the margin and the samples they rest on."""
+    estimated = any(row.samples for row in rows)
+    heads = ["faults", *(["from disk"] if disk and not estimated else []), *(["+-", "samples"] if estimated else [])]
+    shown = []
+    for row in rows[:top]:
+        cells = [number(row.total)] + [number(row.major)] * (disk and not estimated)
+        if estimated:
+            cells += [number(row.margin), number(row.samples)] if row.samples else ["", ""]
+        shown.append((cells, row.total, row.share, row.label))
+    return shares_table(title, heads, shown, total=len(rows))
+
+
+def _as_dict(row: StackRow) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": row.label, "total": row.total, "share": round(row.share, 6)}
+    found |= {"samples": row.samples, "margin": row.margin} if row.samples else {"major": row.major}
+    return found | ({"frames": [frame.as_dict() for frame in row.key]} if row.key else {})
