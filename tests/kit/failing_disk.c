@@ -1,4 +1,4 @@
-/* LD_PRELOADed: from call FAIL_FROM to before call FAIL_TO the calls FAIL_CALL on a file named failing.wst end in the
+/* LD_PRELOADed: from call FAIL_FROM to before call FAIL_TO the calls FAIL_CALL on a file named failing.* end in the
    error FAIL_ERROR; the call "short" is a write of which only half is taken. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ static int is_ours(int fd)
     if (n < 0)
         return 0;
     path[n] = 0;
-    return strstr(path, "/failing.wst") != NULL;
+    return strstr(path, "/failing.") != NULL;
 }
 
 static int fails(const char *call, int fd)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
+from wstrace.errors import OutputError
 from wstrace.schema import TABLES
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.format.index import unpack_index
@@ -19,9 +22,16 @@ def take_up(parts: Parts) -> None:
     """Continues the last part of an existing trace; after a reboot of the machine, begins a new part.
 
     Raises:
-        OutputError: another process is writing the file, or it cannot be opened.
+        OutputError: another process is writing the file, or it cannot be opened or truncated.
         TraceFileError: the file is no trace.
     """
+    try:
+        _take_up(parts)
+    except OSError as error:
+        raise OutputError(f"cannot go on in {parts.path}: {error.strerror or error}") from None
+
+
+def _take_up(parts: Parts) -> None:
     files = parts_of(parts.path)
     out = osfile.OutputFile(files[-1], resume=True)
     try:
@@ -38,7 +48,8 @@ def take_up(parts: Parts) -> None:
         finally:
             last.close()
     except BaseException:
-        out.close()
+        with contextlib.suppress(OSError):  # the first failure is the one to tell
+            out.close()
         raise
 
 
