@@ -4,6 +4,7 @@ import io
 import os
 import struct
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 from fake_windows import FakeWindows
@@ -14,7 +15,9 @@ from windows_machine import machine, traced
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
+from wstrace_os.windows import api as winapi
 from wstrace_os.windows import born, launchers
+from wstrace_os.windows.backend import WindowsTarget
 from wstrace_os.windows.job import Job
 from wstrace_os.windows.pe_resources import named_data
 from wstrace_os.windows.resolve import resolve
@@ -236,6 +239,18 @@ def test_a_launcher_is_neither_news_nor_member_of_the_job():
     windows.born(23, 21)
     assert job.news() == [23]
     job.close()
+
+
+def test_a_program_that_cannot_be_resumed_is_told_with_the_error_of_its_status(monkeypatch):
+    """NtResumeProcess gives an NTSTATUS, of which FormatMessage knows nothing."""
+    windows = machine()
+    for name in ("OpenProcess", "GetProcessId", "CloseHandle", "RtlNtStatusToDosError"):
+        monkeypatch.setattr(winapi, name, getattr(windows, name))
+    monkeypatch.setattr(winapi, "NtResumeProcess", lambda handle: 0xC0000022 - (1 << 32))  # STATUS_ACCESS_DENIED
+    target = WindowsTarget(7, "python.exe", 0, child=SimpleNamespace(pid=7))
+    with pytest.raises(Unavailable, match="NtResumeProcess of pid 7 failed with 5 "):
+        target.resume()
+    assert not windows.handles
 
 
 def test_the_trace_says_who_started_its_target():

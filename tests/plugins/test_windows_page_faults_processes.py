@@ -7,6 +7,7 @@ from windows_machine import EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.schema import FAULT_PC_KERNEL
+from wstrace_os.windows import process as processes
 
 
 def test_on_attach_the_first_records_belong_to_the_time_before():
@@ -63,6 +64,7 @@ def test_a_stub_is_told_from_a_watch():
     with pytest.raises(Unavailable, match="stub") as refused:
         traced(windows)
     assert refused.value.remedy
+    assert ("Wine" in refused.value.why) is bool(processes.wine_version())  # a Windows may have one, too
     assert not windows.handles
 
 
