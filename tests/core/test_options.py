@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wstrace.cli.tracing import Trace, Tracing
 from wstrace.config import Config
 from wstrace.errors import UsageError
 from wstrace.options import Spec, build, parse_duration, parse_size, parse_spec
@@ -150,6 +151,15 @@ def test_pyproject_is_read_only_when_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert Config.load(environ={}).get("duration") == "3s"
     assert Config.load(environ={}, project=False).get("duration") is None
+
+
+@pytest.mark.parametrize("administrator", [True, False])
+def test_an_administrators_trace_reads_no_pyproject_of_the_working_directory(tmp_path, monkeypatch, administrator):
+    (tmp_path / "pyproject.toml").write_text("[tool.wstrace]\nduration = '3s'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("wstrace.cli.tracing.is_administrator", lambda: administrator)
+    options = dict.fromkeys(Tracing.__slots__) | {"plugin": (), "no_plugins": True}
+    assert Trace(Tracing(**options)).config.get("duration") == (None if administrator else "3s")
 
 
 @pytest.mark.parametrize(
