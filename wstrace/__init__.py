@@ -2,7 +2,7 @@
 
 # Not even __future__ or typing is imported here: `python -m wstrace` has the working directory on sys.path until
 # __main__ drops it, and a hostile typing.py there would run with the tracer's privilege. What the names are to a type
-# checker stands in __init__.pyi; a test holds the two together.
+# checker is in __init__.pyi; a test compares the two.
 
 #: public name -> the module of this wheel that has it, or that it is (`otel`)
 _API = {

@@ -84,7 +84,7 @@ class Target(abc.ABC):
         """What the system accounts to it; exact for a launched target after wait() has returned its exit code."""
 
     def own_usage(self) -> Usage:
-        """The same without its children, for a trace that leaves them out; usage() where the system tells no more."""
+        """The same without its children, for a trace that leaves them out; usage() if the system cannot tell."""
         return self.usage()
 
     @abc.abstractmethod

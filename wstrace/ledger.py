@@ -39,7 +39,7 @@ class Ledger:
     """
 
     def __init__(self, stages: Mapping[str, tuple[bool, str]] | None = None) -> None:
-        # STAGES stands first for the order, and last so that no plugin redefines one of the core's.
+        # STAGES comes first for the order, and last so that no plugin redefines a stage of the core.
         self._stages = {**STAGES, **(stages or {}), **STAGES}
         self._rows: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()

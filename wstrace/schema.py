@@ -24,7 +24,7 @@ SEMANTICS = {
     "map": "the id of a row of `mapping`",
     "stack": "the id of a row of `call_site`: the innermost frame of a stack",
 }
-#: Semantics whose numbers are ids that a session, a part of a file and a merged file each give anew: u32, 0 = unknown.
+#: Semantics whose numbers are ids that each session, part of a file and merged file assigns itself: u32, 0 = unknown.
 #: Semantic -> the stream whose rows they name, and whose own id is the column of that semantic; "" = the Dictionary.
 #: Whoever moves records between two of those recodes by this table, so another id space is one more entry here.
 ID_SPACES = {"str": "", "map": "mapping", "stack": "call_site"}
@@ -83,7 +83,7 @@ MAP_READ, MAP_WRITE, MAP_EXECUTE, MAP_SHARED = 1, 2, 4, 8
 KINDS = ("other", "file", "anon", "heap", "stack", "vdso", "kernel", "shared memory")
 KIND_OTHER, KIND_FILE, KIND_ANON, KIND_HEAP, KIND_STACK, KIND_VDSO, KIND_KERNEL, KIND_SHARED = range(8)
 KIND_SHIFT = 8
-#: a mapping's offset from here on: which part of the file it shows is not known (Windows tells of images only)
+#: The offset of a mapping whose part of the file is not known, as Windows gives it for images only.
 OFFSET_UNKNOWN = 1 << 62
 
 (

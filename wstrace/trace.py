@@ -87,7 +87,7 @@ class Trace(Records):
         self.close()
 
     def __repr__(self) -> str:
-        state = self.state  # The state comes before the rows: reading it tells a file that it lacks some.
+        state = self.state  # before the rows, because determining the state of a file finds missing ones
         rows = ", ".join(f"{n:,} {stream}" for stream, n in sorted(self.rows.items())) or "no rows"
         return f"<{type(self).__name__} {self.name}: {state}; {rows}; {self._lost()}>"
 

@@ -1,4 +1,4 @@
-"""Console: the exporter that tells people what a trace found."""
+"""Console: the exporter that prints a trace for people."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ NAME_LIMIT = 60
 SENTENCE_LIMIT = 240
 #: The number of files whose missing names are listed singly.
 _MOST_REASONS = 3
-#: from one fault in so many on, faults at addresses without a known mapping are told in line 2
+#: Line 2 mentions faults at addresses without a known mapping from one fault in this many on.
 _NAMELESS_SHARE = 100
 
 
@@ -223,7 +223,7 @@ def _leading_number(reason: str) -> int:
 
 
 def _nameless(ledger: Ledger, recorded: int) -> list[str]:
-    """How many faults lie where no mapping is known, where they are so many that tables by file mislead."""
+    """How many faults have no known mapping, in words; [] unless these are so many that tables by file mislead."""
     n = ledger.get("unresolved", "va")
     if n * _NAMELESS_SHARE < recorded or not n:
         return []

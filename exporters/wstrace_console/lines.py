@@ -25,7 +25,7 @@ from wstrace_console.json_stacks import COLUMNS, Stacks
 
 #: Keys of a JSON line that are combined from several columns, or from bits.
 _MADE = frozenset(("major", "kernel", "access", "observer", "owner", "via"))
-#: columns that stand at a place of their own in a JSON line, or behind the keys above: `owner` and `via` tell mappings
+#: Columns with their own key in a JSON line, or behind the keys above: `owner` and `via` describe mappings.
 _PLACED = frozenset(("time_ns", "pid", "tid", "va", "pc", "flags", "kind", "mapping", "pc_mapping", *COLUMNS))
 
 #: The number of rows that become text at once, which bounds the memory for a large batch.

@@ -22,7 +22,7 @@ from wstrace.errors import Unavailable
 from wstrace_os.foreign import declare
 
 MAX_NAME = 4096
-MAX_IMAGES = 128  # of so many it is kept what dbghelp knows
+MAX_IMAGES = 128  # the most images that dbghelp keeps loaded
 
 #: by its path in System32: a dbghelp.dll in the working directory or beside the target is not trusted
 _DLL = os.path.join(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32", "dbghelp.dll")

@@ -87,7 +87,7 @@ def section_rows(headers: PeHeaders, strings: bytes) -> tuple[NDArray[Any], tupl
 
 
 def _section_name(name: bytes, strings: bytes) -> str:
-    """`.text`; a name longer than 8 bytes stands as `/123` in the table and in full among the symbols' names."""
+    """The name of a section; a name of more than 8 bytes is `/123` in the table, and among the symbols' names."""
     if name[:1] == b"/" and name[1:].isdigit():
         at = int(name[1:])
         name = strings[at : at + 256].partition(b"\0")[0] or name

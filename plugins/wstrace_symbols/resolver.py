@@ -26,7 +26,7 @@ FORMATS = {b"\x7fELF": "wstrace_symbols.elf", b"MZ": "wstrace_symbols.pe"}
 DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
 
 
-#: why a Place has no section or function, as Place.why tells it
+#: Why a Place has no section or function: values of Place.why.
 OTHER_FILE, UNREADABLE = "is not the file that was traced", "cannot be read"
 CHANGED = "has no build-id and was changed after the trace"
 NO_IMAGE, MANGLED = "is no ELF or PE file that can be believed", "has C++ names that could not be demangled"

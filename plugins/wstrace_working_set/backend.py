@@ -17,7 +17,7 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the system counts for a process, in bytes; None where it does not tell.
+    """What the system counts for a process, in bytes; None when it does not say.
 
     Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables where it lists
     any; large pages. unlisted: private pages that are resident in no working set (Windows: AWE's, most likely).

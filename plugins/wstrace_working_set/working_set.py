@@ -121,12 +121,12 @@ class WorkingSet:
 
     @property
     def large_bytes(self) -> int | None:
-        """Large pages (of hugetlb, or Windows's), which no resident set counts; None where the system does not tell."""
+        """Bytes of large pages (hugetlb, or Windows's), which no resident set counts; None when not known."""
         return self.totals.large
 
     @property
     def page_table_bytes(self) -> int | None:
-        """VmPTE; None where the system does not tell."""
+        """Bytes of page tables (VmPTE on Linux); None when not known."""
         return self.totals.page_tables
 
     def owner(self, row: int) -> str:

@@ -67,14 +67,14 @@ class Agent(Protocol):
     path: str
 
     def close(self) -> None:
-        """Stops it and removes its socket; a watch that a tracer has already goes on."""
+        """Stops the agent and removes its socket; a watch that a tracer has already continues."""
 
 
 class Backend(Protocol):
     """The module that talks to the operating system."""
 
     def probe(self) -> Level:
-        """The level that this machine gives; tried on a page of its own."""
+        """The level on this machine, tried on a page of its own."""
 
     def allocate(self, nbytes: int) -> Any:
         """Fresh zeroed private memory, page-aligned, that a Watch can cover.

@@ -132,7 +132,7 @@ class WriteWatchSource(Source):
             mappings = self._backend.mappings(self.pid, self._context.strings)
         except TargetExited as error:
             self._ended = True
-            # the process goes on with another program
+            # the process has executed another program
             if any(target.wait(0) is None for target in self._context.targets):
                 self._context.info.note(f"what it writes since: {error.why}")
             return

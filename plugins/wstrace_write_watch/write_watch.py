@@ -39,7 +39,7 @@ class WriteWatch:
     _start: int
 
     def __new__(cls, nbytes: int) -> Self:
-        """New zeroed memory of so many bytes, watched."""
+        """Allocates `nbytes` bytes of zeroed, watched memory."""
         if nbytes <= 0:
             raise UsageError(f"WriteWatch: nbytes is {nbytes}", "give a positive number")
         return cls._over(backend().allocate(nbytes), nbytes)

@@ -336,5 +336,5 @@ def _seconds(value: Any) -> float | None:
 
 def warn(text: str) -> None:
     """Writes one line on stderr that begins with `wstrace: `."""
-    with suppress(OSError):  # stderr itself may be full, or a terminal that was closed: the code still tells
+    with suppress(OSError):  # stderr itself may be full, or a closed terminal; the exit code remains
         print(f"wstrace: {text}", file=sys.stderr)  # noqa: T201

@@ -52,7 +52,7 @@ class Limits:
     mappings: int = 1 << 20
     table_rows: int = 1 << 21  # The ids of rows of another table, per part.
     processes: int = 1 << 20  # Rows of `process`, per part.
-    process_names: int = 1 << 16  # processes whose names are told one by one
+    process_names: int = 1 << 16  # processes whose names are listed
     names_of_one: int = 64
     strings: int = 1 << 20
     string: int = 64 << 10

@@ -78,7 +78,7 @@ class Embedded:
             self._past[stage, who] = self._past.get((stage, who), 0) + count
 
     def forget(self) -> None:
-        """In a forked child: it has counted nothing yet."""
+        """Forgets all counts, in a forked child."""
         self._archive, self._live, self._ledgers, self._past = Archive(), [], [], {}
 
     def _processes(self) -> Iterator[Process]:
@@ -87,7 +87,7 @@ class Embedded:
             yield from processes
 
     def _kernel(self) -> None:
-        """The kernel counts this process; without such a counter what was recorded stands for it."""
+        """Reads the kernel's count of faults of this process; without one, the number of recorded faults."""
         counted = process_faults()
         if counted is None:
             for processes in list(self._live):

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from opentelemetry._logs import Logger
 
 
-#: columns that the attributes of an event are made of, under names of their own, or that its record tells
+#: Columns that are attributes of an event under other names, or that its record contains.
 _TOLD = frozenset(("time_ns", "pid", "tid", "pc", "va", "flags", "file", "pc_file", "kind"))
 
 
 def access(flags: int) -> str:
-    """read, write or execute; "" when the system does not tell."""
+    """`read`, `write` or `execute`; "" when the system does not say."""
     if not flags & FAULT_ACCESS_KNOWN:
         return ""
     return "write" if flags & FAULT_WRITE else "execute" if flags & FAULT_EXECUTE else "read"

@@ -1,4 +1,4 @@
-"""Resources: one a traced process, one for the tracer itself. Arguments of a command are left out unless asked for.
+"""Resources: one per traced process, one for the tracer itself. A command's arguments are left out by default.
 
 The SDK's `process` detector is not used: it stamps the pid of the tracer on what the target did.
 """

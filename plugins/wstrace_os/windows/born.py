@@ -1,8 +1,8 @@
-"""The program that a launcher starts, held before its first instruction.
+"""Holds the program that a launcher starts before its first instruction.
 
-Only `py` knows which Python it takes, and `uv run` knows it only after it has made the environment. So the launcher
-runs with us as its debugger: the system stops each new process of its family before its first instruction until we have
-looked at it. The program that it is for stays stopped, as a launched one does, and from then on nobody debugs anything.
+Only `py` knows which Python it starts, and `uv run` knows it only once it has made the environment. Therefore the
+launcher runs with us as its debugger: the system stops each new descendant before its first instruction until we have
+checked it. The launcher's program stays stopped, like a launched one, and the debugger detaches.
 Source: Microsoft Learn, "Debugging Events", WaitForDebugEvent, DebugActiveProcessStop; winternl.h and phnt: PEB,
 RTL_USER_PROCESS_PARAMETERS.
 """
@@ -24,17 +24,23 @@ from wstrace_os.windows.layouts import DEBUG_EVENT, PROCESS_BASIC_INFORMATION
 DEBUG_PROCESS = 1  # processthreadsapi.h: its children are debugged too
 _EXCEPTION, _CREATE_PROCESS, _EXIT_PROCESS, _LOAD_DLL = 1, 3, 5, 6
 _CONTINUE, _NOT_HANDLED = 0x0001_0002, 0x8001_0001  # DBG_CONTINUE, DBG_EXCEPTION_NOT_HANDLED
-_BREAKPOINTS = (0x8000_0003, 0x4000_001F)  # which the loader makes for a debugger; the second in a 32-bit process
+_BREAKPOINTS = (0x8000_0003, 0x4000_001F)  # raised by the loader under a debugger; the second in a 32-bit process
 _SLICE_MS, _STRAY_MS = 200, 20  # a wait cannot be interrupted
 _TIMEOUT = 121  # ERROR_SEM_TIMEOUT
 _STANDARD_OUTPUT, _DUPLICATE_SAME_ACCESS = 0xFFFF_FFF5, 2  # STD_OUTPUT_HANDLE = -11
-_CONSOLES = ("conhost.exe", "openconsole.exe")  # may be born to a process that has none
-#: where a 64-bit PEB has ProcessParameters, and they StandardOutput
+_CONSOLES = ("conhost.exe", "openconsole.exe")  # children of a process without a console
+#: The offset of ProcessParameters in a 64-bit PEB, and of StandardOutput in these.
 _PARAMETERS_AT, _OUTPUT_AT = 0x20, 0x28
 
 
 class Born(NamedTuple):
-    """The program: suspended, debugged by nobody. launchers: what runs between us and it, which only waits for it."""
+    """The program that a launcher started, which is suspended and no longer debugged.
+
+    Attributes:
+        pid: the process.
+        name: the file name of its executable.
+        launchers: the pids of the launchers between us and it, which only wait for it.
+    """
 
     pid: int
     name: str
@@ -42,15 +48,15 @@ class Born(NamedTuple):
 
 
 class _Debugger:
-    """Stands by while a launcher's family runs. WaitForDebugEvent answers the thread that made the process only."""
+    """Debugs a launcher and its descendants, on the thread that created it, as WaitForDebugEvent requires."""
 
     def __init__(self, api: WindowsApi) -> None:
         self._api = api
         self._event = np.zeros(1, DEBUG_EVENT[api.POINTER])
-        self.living: dict[int, str] = {}  # number -> name of its executable
+        self.living: dict[int, str] = {}  # pid -> file name of the executable
 
     def next(self, milliseconds: int) -> Any:
-        """What happened, a DEBUG_EVENT; None when nothing did. Raises Unavailable: we are no debugger any more."""
+        """The next DEBUG_EVENT, or None within `milliseconds`. Raises Unavailable when no process is debugged."""
         if self._api.WaitForDebugEvent(self._event.ctypes.data, milliseconds):
             event = self._event[0]
             if event["dwDebugEventCode"] in (_CREATE_PROCESS, _LOAD_DLL) and event["hFile"]:
@@ -61,13 +67,13 @@ class _Debugger:
         return None
 
     def go_on(self, event: Any) -> None:
-        """Lets the process of an event run on, as if nobody had looked."""
+        """Lets the process of an event continue as without a debugger."""
         theirs = event["dwDebugEventCode"] == _EXCEPTION and event["ExceptionCode"] not in _BREAKPOINTS
         status = _NOT_HANDLED if theirs else _CONTINUE
         self._api.ContinueDebugEvent(int(event["dwProcessId"]), int(event["dwThreadId"]), status)
 
     def leave(self) -> None:
-        """Nobody is debugged any more; also a process whose birth has not been told yet."""
+        """Detaches from all processes, including those whose creation has not been reported yet."""
         for pid in self.living:
             self._api.DebugActiveProcessStop(pid)
         try:
@@ -79,18 +85,18 @@ class _Debugger:
 
 
 def held(api: WindowsApi, pid: int, name: str) -> Born:
-    """Lets a launcher run until the program that it is for is born.
+    """Lets a launcher run until it starts its program, and returns that, suspended.
 
-    A child that is a launcher itself (a venv's python.exe, a shim) runs on; so does one that has a standard output
-    other than ours: `uv run` asks interpreters about themselves first.
+    A child that is a launcher itself (a venv's python.exe, a shim) runs on. So does a child with another standard output
+    than ours, because `uv run` first runs interpreters to query them.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
-        pid: the launcher, made by this thread with DEBUG_PROCESS, and resumed.
-        name: what it is called.
+        pid: the launcher, which this thread created with DEBUG_PROCESS and resumed.
+        name: the launcher's name, for the error.
 
     Raises:
-        Unavailable: it ended without such a child.
+        Unavailable: the launcher ended without starting a program.
     """
     debugger = _Debugger(api)
     while True:
@@ -125,7 +131,7 @@ def _is_meant(api: WindowsApi, image: str, process: int) -> bool:
 
 
 def _writes_where_we_write(api: WindowsApi, process: int) -> bool:
-    """Its standard output, if it has one, is the same pipe, file or console as ours; True where that is not known."""
+    """Whether a process's standard output, if any, is the same pipe, file or console as ours; True when not known."""
     ours = api.GetStdHandle(_STANDARD_OUTPUT)
     if not ours or ours == winapi.INVALID_HANDLE_VALUE or api.POINTER != 8:
         return True
@@ -139,7 +145,7 @@ def _writes_where_we_write(api: WindowsApi, process: int) -> bool:
     copy = np.zeros(1, "<u8")
     us = api.GetCurrentProcess()
     if not api.DuplicateHandle(process, at, us, copy.ctypes.data, 0, 0, _DUPLICATE_SAME_ACCESS):
-        return True  # it has none: a program with windows
+        return True  # it has none, as a program with windows
     try:
         return bool(api.CompareObjectHandles(ours, int(copy[0])))
     except Unavailable:  # before Windows 10

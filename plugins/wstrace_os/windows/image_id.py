@@ -52,7 +52,7 @@ def of_file(read: Read) -> str:
 
 
 def nt_headers(read: Read) -> int:
-    """Where the PE signature stands. Raises ValueError: no PE headers."""
+    """The offset of the PE signature. Raises ValueError when there are no PE headers."""
     if read(0, 2) != b"MZ":
         raise ValueError("no MZ")
     at: int = struct.unpack("<I", read(0x3C, 4))[0]

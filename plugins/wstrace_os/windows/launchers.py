@@ -1,9 +1,9 @@
-"""Programs that only start another one: which interpreter stands behind them, where their file says it.
+"""Launchers, which only start another program: finds the interpreter that a launcher's file names.
 
-`py` and `uv run` find it out when they run: see `born`.
+`py` and `uv run` decide at run time: see `born`.
 Sources: distlib, t32/t64 launchers (stub, `#!INTERPRETER`, zip); uv, uv-trampoline-builder (the resources
 UV_TRAMPOLINE_KIND and UV_PYTHON_PATH; before 0.8 the path, its length and `UVSC` or `UVPY` behind the zip); CPython,
-venvlauncher.c and multiprocessing; Scoop (NAME.shim beside NAME.exe). Everything read is hostile input: each read is
+venvlauncher.c and multiprocessing; Scoop (NAME.shim beside NAME.exe). Launchers are untrusted input, so every read is
 bounded.
 """
 
@@ -21,21 +21,21 @@ from typing import BinaryIO, NamedTuple
 from wstrace_os.windows.pe_resources import named_data
 
 _MAX_PATH_BYTES = 4096
-_END_OF_ZIP = 22 + 65_535  # the record at the end of a zip, with the longest comment
+_END_OF_ZIP = 22 + 65_535  # the end record of a zip file, with the longest comment
 _UV_KIND, _UV_PYTHON = "UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"
 _UV_SCRIPT = {b"\x01": True, b"\x02": False, b"UVSC": True, b"UVPY": False}
 _PYTHON_LAUNCHERS = frozenset({"py.exe", "pyw.exe"})
 
 
 class Launcher(NamedTuple):
-    """What stands in a launcher's file: the interpreter that it starts, and whether it hands itself over as script."""
+    """What a launcher's file says: the interpreter that it starts, and whether it passes itself to that as a script."""
 
     interpreter: str
     script: bool
 
 
 def read(path: str) -> Launcher | None:
-    """What a launcher of pip's or uv's would start; None for any other program, and where that is not there."""
+    """What a launcher of pip or uv would start; None for any other program, or if that does not exist."""
     try:
         with Path(path).open("rb") as file:
             found = _uv(file) or _shebang(file)
@@ -63,7 +63,7 @@ def venv_base(path: str) -> str:
 
 
 def decides_at_run_time(path: str, arguments: Sequence[str]) -> bool:
-    """True for `py`, `uv run`, `uvx` and Scoop's shims: what they start is known when they have started it."""
+    """Whether a command is `py`, `uv run`, `uvx` or a shim of Scoop, which decide at run time what they start."""
     name = ntpath.basename(path).lower()
     words = [word for word in arguments if not word.startswith("-")]
     return (
@@ -85,9 +85,9 @@ def _uv(file: BinaryIO) -> Launcher | None:
 
 
 def _shebang(file: BinaryIO) -> Launcher | None:
-    """Of a launcher that pip made for a script (pytest.exe).
+    """What a launcher that pip made for a script, such as pytest.exe, would start; None for any other program.
 
-    It runs `INTERPRETER launcher.exe ARGUMENTS`: it ends in a line `#!INTERPRETER` and the script's zip.
+    Such a launcher runs `INTERPRETER launcher.exe ARGUMENTS`; its file ends with a line `#!INTERPRETER` and a zip.
     """
     if b"PK\5\6" not in _last(file, _END_OF_ZIP):
         return None
@@ -111,7 +111,7 @@ def _last(file: BinaryIO, count: int) -> bytes:
 
 
 def _home(file: Path) -> Path | None:
-    """The folder of the base interpreter that a pyvenv.cfg names."""
+    """The folder of the base interpreter that a pyvenv.cfg names, or None."""
     try:
         with file.open("rb") as config:
             lines = config.read(1 << 16).decode("utf-8", "replace").splitlines()

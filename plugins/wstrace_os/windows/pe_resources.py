@@ -1,6 +1,6 @@
-"""Named data (RT_RCDATA) in the resources of a PE file.
+"""Reads named data (RT_RCDATA) from the resources of a PE file.
 
-Everything read is hostile input: each read and each count is bounded, and a table is never entered twice.
+PE files are untrusted input: every read and every count is bounded, and no table is entered twice.
 Source: Microsoft Learn, "PE Format": the .rsrc section.
 """
 
@@ -15,11 +15,11 @@ from wstrace_os.windows.image_id import Read, nt_headers, place
 _RESOURCE_DIRECTORY, _RT_RCDATA = 2, 10
 _PE32_PLUS = 0x20B
 _MAX_ENTRIES, _MAX_SECTIONS = 1024, 96
-_HIGH = 0x8000_0000  # of a name: it is a text; of a place: it is a table
+_HIGH = 0x8000_0000  # in a name: it is a text; in an offset: it leads to a table
 
 
 def named_data(file: BinaryIO, names: Sequence[str], most: int) -> dict[str, bytes]:
-    """The resources of these names, each in its first language, of at most so many bytes; {} where there are none."""
+    """The resources with these names in their first languages, if they have at most `most` bytes; possibly {}."""
 
     def read(at: int, size: int) -> bytes:
         file.seek(at)
@@ -58,7 +58,7 @@ def _found(read: Read, names: set[str], most: int) -> Iterator[tuple[str, bytes]
 
 
 def _entries(read: Read, root: int, at: int) -> Iterator[tuple[int, int]]:
-    """(name or number, where it leads) of a table."""
+    """Yields (name or number, offset) of each entry of a table."""
     count = sum(struct.unpack("<HH", read(root + at + 12, 4)))
     yield from struct.iter_unpack("<II", read(root + at + 16, 8 * min(count, _MAX_ENTRIES)))
 

@@ -37,7 +37,7 @@ _msync = declare(None, "msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, 
 
 
 def probe() -> Level:
-    """full, or none with the reason; tried on pages of its own."""
+    """The level, `full` or `none` with the reason, tried on pages of its own."""
     try:
         Watcher().close()
     except Unavailable as refused:
