@@ -1,7 +1,7 @@
-"""What is resident and in no working set: large pages, and pages that are most likely AWE's.
+"""Resident pages that are in no working set: large pages, and pages that are most likely AWE pages.
 
-QueryWorkingSetEx tells of both, but only of addresses that it is asked for, so each place for one is asked for, up to a
-bound. Nothing tells AWE pages from others: a private page that is valid and stands in no working set is told as that.
+QueryWorkingSetEx reports both, but only for given addresses, so every possible place is queried, up to a limit. Nothing
+identifies AWE pages: a private page that is valid but in no working set is reported as unlisted.
 Source: Microsoft Learn, QueryWorkingSet ("does not include ... AWE or large pages"), QueryWorkingSetEx,
 "Large-Page Support" (they are committed as a whole, at multiples of their size), "Address Windowing Extensions".
 """
@@ -20,8 +20,8 @@ from wstrace_os.windows.memory import Region
 from wstrace_working_set.windows.blocks import Attributes
 
 LARGE_PAGE = 2 << 20
-MOST_LARGE_PLACES = 1 << 20  # 2 TiB of committed memory: reserved addresses do not count
-MOST_PAGES = 1 << 20  # 4 GiB of private memory that is committed and not listed
+MOST_LARGE_PLACES = 1 << 20  # places for large pages: 2 TiB of committed memory, without reserved addresses
+MOST_PAGES = 1 << 20  # pages of private memory that are committed and not listed: 4 GiB
 MOST_REGIONS = 1 << 18
 
 Ask = Callable[[NDArray[Any]], Attributes]
@@ -36,13 +36,13 @@ class Outside(NamedTuple):
 
 
 def outside(regions: Iterable[Region], listed: Callable[[], NDArray[Any]], page_size: int, ask: Ask) -> Outside:
-    """Looks for both.
+    """The bytes of large pages and of unlisted private pages of a process.
 
     Args:
         regions: all regions of the process.
-        listed: gives the addresses of the pages in its working set now, sorted.
-        page_size: in bytes.
-        ask: QueryWorkingSetEx of addresses. Raises Unavailable.
+        listed: returns the addresses of the pages that are in its working set now, sorted.
+        page_size: the size of a page in bytes.
+        ask: calls QueryWorkingSetEx for addresses; raises Unavailable.
     """
     every = list(itertools.islice(regions, MOST_REGIONS + 1))
     if len(every) > MOST_REGIONS:
@@ -56,7 +56,7 @@ def outside(regions: Iterable[Region], listed: Callable[[], NDArray[Any]], page_
 
 
 def _large(ranges: Ranges, ask: Ask) -> NDArray[Any] | None:
-    """Where large pages are, sorted; None where there are too many places for them."""
+    """The addresses of large pages, sorted; None when there are too many places for them."""
     ranges = [(-(-start // LARGE_PAGE) * LARGE_PAGE, end // LARGE_PAGE * LARGE_PAGE) for start, end in ranges]
     if sum(max(end - start, 0) for start, end in ranges) // LARGE_PAGE > MOST_LARGE_PLACES:
         return None
@@ -77,23 +77,23 @@ def _unlisted(
         told = ask(rest)
         found.append(rest[told.valid & ~told.large])
     places = np.concatenate(found) if found else np.zeros(0, "<u8")
-    if len(places):  # in the meantime pages came into the working set
+    if len(places):  # pages may have entered the working set meanwhile
         places = places[~_in(places, listed())]
-    if len(places):  # and left it
+    if len(places):  # and others may have left it
         told = ask(places)
         places = places[told.valid & ~told.large]
     return len(places) * page_size
 
 
 def _places(ranges: Ranges, step: int) -> Iterator[NDArray[Any]]:
-    """The multiples of step in these ranges, some at a time."""
+    """Yields the multiples of `step` in these ranges, in arrays of limited size."""
     for start, end in ranges:
         for at in range(start, end, step << 16):
             yield np.arange(at, min(end, at + (step << 16)), step, dtype="<u8")
 
 
 def _in(places: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mask of the places that are in a sorted array."""
+    """A mask of the places that are in a sorted array."""
     at = np.searchsorted(known, places)
     found: NDArray[np.bool_] = at < len(known)
     found[found] = known[at[found]] == places[found]
