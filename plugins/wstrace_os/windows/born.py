@@ -87,8 +87,8 @@ class _Debugger:
 def held(api: WindowsApi, pid: int, name: str) -> Born:
     """Lets a launcher run until it starts its program, and returns that, suspended.
 
-    A child that is a launcher itself (a venv's python.exe, a shim) runs on. So does a child whose standard output is not
-    the same as ours, because `uv run` first runs interpreters to query them.
+    A child that is a launcher itself (a venv's python.exe, a shim) runs on. So does a child whose standard output is
+    not the same as ours, because `uv run` first runs interpreters to query them.
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
