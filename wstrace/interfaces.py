@@ -96,6 +96,11 @@ class Target(abc.ABC):
         """Closes the handle. A launched target that never ran is ended; any other continues."""
 
 
+if TYPE_CHECKING:
+    #: (pids, addresses, times) -> the ids of the mappings there
+    MappingsAt = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the session shares with all parts. There is one per session; none of its fields is ever replaced.
@@ -117,6 +122,23 @@ class Context:
     require: str = ""
     wait_children: bool = False
     _own_threads: set[int] = field(default_factory=set, repr=False)
+    _mappings_at: list[MappingsAt] = field(default_factory=list, repr=False)
+
+    def provide_mappings_at(self, mappings_at: MappingsAt) -> None:
+        """Registers who answers mappings_at() from now on: the enricher that gives out rows of `mapping`."""
+        self._mappings_at[:] = [mappings_at]
+
+    def mappings_at(self, pids: NDArray[Any], addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
+        """The ids of the mappings at addresses of processes at times, u32, shape (n,); 0 = not known.
+
+        For enrichers that run behind the one that answers, on the same thread.
+
+        Args:
+            pids: u32, shape (n,). addresses: u64, shape (n,). times: ns, u64, shape (n,).
+        """
+        if self._mappings_at:
+            return self._mappings_at[0](pids, addresses, times)
+        return (addresses & 0).astype("<u4")
 
     def register_own_thread(self, native_id: int | None) -> None:
         """Registers a thread of wstrace itself by its system id, before the sources arm, so that it is not traced."""

@@ -133,6 +133,10 @@ STACK_HOW = (
     "displaced by another BPF program",
     "not sampled",
     "more call sites than the limit",
+    "own, cut by the dump",  # unwound, but its outer frames are missing: beyond the copied part of the stack,
+    "own, up to an address in no mapping",
+    "own, up to code without unwinding rules",
+    "own, too deep",  # or more than are unwound
 )
 (
     HOW_UNKNOWN,
@@ -149,6 +153,10 @@ STACK_HOW = (
     HOW_DISPLACED,
     HOW_NOT_SAMPLED,
     HOW_NO_ROOM,
+    HOW_OWN_CUT,
+    HOW_OWN_NO_MAPPING,
+    HOW_OWN_NO_RULE,
+    HOW_OWN_DEEP,
 ) = range(len(STACK_HOW))
 
 # -- streams -----------------------------------------------------------------------------------------------------

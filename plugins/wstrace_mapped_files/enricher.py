@@ -47,6 +47,7 @@ class MappedFiles(Enricher):
     def start(self, context: Context) -> None:
         """Begins with no process known."""
         self._context = context
+        context.provide_mappings_at(self._ids_at)
         #: False for a replay: the processes of a recorded trace are not those of this machine now
         self._alive = bool(context.targets)
         self._spaces = AddressSpaces(context.strings)
@@ -142,6 +143,10 @@ class MappedFiles(Enricher):
         elif self._faults:
             return
         self._spaces.passed(batch.window[1])
+
+    def _ids_at(self, pids: NDArray[Any], addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
+        """The ids of the mappings at addresses of processes at times: see Context.mappings_at()."""
+        return look_up(self._spaces, by_pid(pids), addresses, times).id
 
     # -- records ---------------------------------------------------------------------------------------------------
 

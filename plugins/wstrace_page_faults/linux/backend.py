@@ -18,7 +18,7 @@ from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
-from wstrace.schema import ADDRESS_SPACE, FAULT_OBSERVER, PAGE_FAULT, PROCESS, RESIDENT_PAGES, Schema
+from wstrace.schema import ADDRESS_SPACE, FAULT_OBSERVER, PAGE_FAULT, PROCESS, RESIDENT_PAGES, STACK_DUMP, Schema
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
@@ -26,13 +26,15 @@ from wstrace_page_faults.linux.account import Account
 from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import PerfEvents, Settings
-from wstrace_page_faults.linux.levels import allowed, not_ours
+from wstrace_page_faults.linux.levels import level_on, not_ours, own_level
 from wstrace_page_faults.linux.peaks import Peaks
 from wstrace_page_faults.linux.remaps import Remaps
-from wstrace_page_faults.linux.rings import SIDE, Rings
+from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 from wstrace_page_faults.linux.samples import RingSamples, merge
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
+from wstrace_page_faults.linux.stack_dumps import StackDumps
+from wstrace_page_faults.linux.stack_event import StackRate
 from wstrace_page_faults.stacks_option import parse_stacks
 
 _LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were observed
@@ -53,10 +55,12 @@ class PageFaults(Source):
         period: record one fault out of this many; all are counted.
         stacks: whose frames a fault carries: python, native, lines, or several joined by +; auto = python where the
             kernel permits it; none.
+        stack_rate: for native and lines: faults a second, of each thread and CPU, that are sampled with their stack.
+        stack_period: instead of stack_rate: sample one fault out of this many.
     """
 
     name: ClassVar[str] = "page_faults"
-    streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE, RESIDENT_PAGES)
+    streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE, RESIDENT_PAGES, STACK_DUMP)
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
 
@@ -69,6 +73,8 @@ class PageFaults(Source):
         children: bool = True,
         period: int = 1,
         stacks: str = "auto",
+        stack_rate: int = 2000,
+        stack_period: int = 0,
     ) -> None:
         for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
             if value < least:
@@ -76,6 +82,10 @@ class PageFaults(Source):
         self._ring_bytes, self._poll_seconds = ring_bytes, poll_ms / 1000
         self._asked = Settings(kernel, children, period)
         self._stacks = parse_stacks(stacks)
+        rate = StackRate(stack_rate, stack_period)
+        self._stack_rate = rate if self._stacks.samples else None
+        self._dumps = StackDumps()
+        self._announced = self._stack_rate is None
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
         self._events: PerfEvents
@@ -92,13 +102,7 @@ class PageFaults(Source):
     @classmethod
     def probe(cls) -> Level:
         """The level that perf_event_open permits for the calling process: `full`, `user` or `counters`."""
-        try:
-            return allowed(0, kernel=True)
-        except OSError as error:
-            refused = perf.refusal(error)
-            return Level("counters", refused.why, refused.remedy)
-        except Unavailable as absent:
-            return Level("none", absent.why, absent.remedy)
+        return own_level()
 
     # -- start -----------------------------------------------------------------------------------------------------
 
@@ -110,7 +114,7 @@ class PageFaults(Source):
             TargetExited: a target ended meanwhile.
         """
         self._context = context
-        level = self._level(context)
+        level = level_on(context.targets, self._asked.kernel)
         context.info.level = level
         if level.name != "full" and context.require == "full":
             raise Unavailable(f"page faults: only level {level.name} works here: {level.why}", level.remedy)
@@ -118,6 +122,7 @@ class PageFaults(Source):
             self._asked.kernel and level.name == "full",
             self._asked.children and context.children,
             self._asked.period,
+            stacks=self._stack_rate,
         )
         if self._asked.period > 1:
             context.info.sampled = self._asked.period
@@ -132,23 +137,6 @@ class PageFaults(Source):
             self._close()
             raise
         self._started = True
-
-    def _level(self, context: Context) -> Level:
-        """The level, tried on each target itself."""
-        lowest = Level("full")
-        for target in context.targets:
-            try:
-                level = allowed(procfs.memory_task(target.pid), self._asked.kernel)
-            except ProcessLookupError:
-                raise TargetExited(f"there is no process {target.pid}") from None
-            except OSError:
-                own = self.probe()
-                if own.name == "counters":
-                    return own
-                raise not_ours(target.pid) from None
-            if level.name != "full":
-                lowest = level
-        return lowest
 
     def _arm(self, context: Context, permitted: Sequence[NDArray[Any]]) -> None:
         cpus = perf.online_cpus()
@@ -167,10 +155,10 @@ class PageFaults(Source):
         descriptors = Descriptors()
         descriptors.room((3 + len(births)) * len(cpus))
         try:
-            self._rings = Rings(cpus, self._ring_bytes)
+            self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
             raise perf.refusal(error) from None
-        self._samples = [RingSamples.of(ring) for ring in self._rings if ring.kind != SIDE]
+        self._samples = [RingSamples.of(ring) for ring in self._rings if ring.kind in (MINOR, MAJOR)]
         self._poll = select.poll()
         for ring in self._rings:
             self._poll.register(ring.fd, 1)  # POLLIN
@@ -264,11 +252,14 @@ class PageFaults(Source):
     def _quiet(self) -> bool:
         """True when no ring has data and nothing is held: this check is what an idle trace costs."""
         assert self._rings is not None
-        held = self._side.holds or any(len(samples.held) for samples in self._samples)
+        held = self._side.holds or self._dumps.holds or any(len(samples.held) for samples in self._samples)
         return not held and not any(ring.filled for ring in self._rings)
 
     def _collect(self, *, final: bool) -> Iterator[Batch]:
         assert self._rings is not None
+        if not self._announced:
+            self._announced = True
+            yield Batch(STACK_DUMP, self._dumps.announce(), source=self.name, strings=self._context.strings)
         samples = iter(self._samples)
         sides = []
         for ring in self._rings:
@@ -276,7 +267,10 @@ class PageFaults(Source):
                 sides.append(ring)
                 continue
             raw = ring.read()
-            next(samples).take(raw, self._since, now_ns(), doubled=self._doubled)
+            if ring.kind == STACKS:
+                self._dumps.take(raw, self._since, now_ns())
+            else:
+                next(samples).take(raw, self._since, now_ns(), doubled=self._doubled)
         now = now_ns()
         for ring in sides:  # after the samples, so that the mappings that these need have been read
             raw = ring.read()
@@ -288,6 +282,8 @@ class PageFaults(Source):
         yield from self._side.give(_FOREVER if final else watermark, self.name)
         for pid in self._side.privileged_now():
             self._arm_again(pid)
+        for dumps in self._dumps.give(_FOREVER if final else watermark):
+            yield Batch(STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
         yield from self._faults(_FOREVER if final else watermark, now if final else watermark)
         self._account.so_far(self._late)
 
@@ -352,6 +348,8 @@ class PageFaults(Source):
                 failed = False
             finally:
                 self._account.close(self._given, failed=failed)
+                if self._stack_rate is not None:
+                    self._dumps.account(self._context.ledger, self._events.counts(STACKS)[1])
         finally:
             self._close()
 

@@ -17,7 +17,8 @@ from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.descriptors import Descriptors
-from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, Rings
+from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
+from wstrace_page_faults.linux.stack_event import StackRate, stack_attributes
 
 REMAP = "remap"  # the kind of tracepoints, which write into the side band's ring
 
@@ -32,6 +33,7 @@ class Settings:
         period: one fault out of this many is recorded.
         on_exec: whether counting starts at the thread's next execve().
         tracepoints: the perf_event_attr of further events, which write into the side band's ring.
+        stacks: how often a fault is sampled with its stack; None = never.
     """
 
     kernel: bool = True
@@ -39,11 +41,12 @@ class Settings:
     period: int = 1
     on_exec: bool = False
     tracepoints: tuple[NDArray[Any], ...] = ()
+    stacks: StackRate | None = None
 
     @property
     def events(self) -> int:
         """The number of events per thread and CPU."""
-        return 3 + len(self.tracepoints)
+        return 3 + len(self.tracepoints) + (self.stacks is not None)
 
     def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
         """The perf_event_attr of the events of a kind; `lost` says whether these count lost records (Linux 6.0)."""
@@ -62,6 +65,8 @@ class Settings:
         if not self.kernel:
             bits += ["exclude_kernel", "exclude_hv"]
         fields = {"read_format": perf.PERF_FORMAT_LOST if lost else 0}
+        if kind == STACKS:
+            return [stack_attributes(self.stacks, bits, fields)] if self.stacks is not None else []
         if kind == SIDE:
             bits += ["mmap", "mmap2", "mmap_data", "comm", "comm_exec", "task"]
             config, fields["sample_type"] = perf.PERF_COUNT_SW_DUMMY, perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME
@@ -79,7 +84,7 @@ class PerfEvents:
 
     def __init__(self, rings: Rings, cpus: Iterable[int], descriptors: Descriptors) -> None:
         self._rings, self._cpus, self._descriptors = rings, tuple(cpus), descriptors
-        self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: []}
+        self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: [], STACKS: []}
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
         self.counts_lost = True

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 
-from wstrace.errors import Unavailable
-from wstrace.interfaces import Level
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Level, Target
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.events import Settings
@@ -28,6 +29,40 @@ def allowed(pid: int, kernel: bool) -> Level:
             why = Level("user", f"{refused.why}: faults taken by kernel code are not shown", refused.remedy)
     os.close(perf.perf_event_open(Settings(kernel=False).attributes(MINOR, lost=False)[0], pid, -1))
     return why
+
+
+def own_level() -> Level:
+    """full, user or counters: what perf_event_open permits for the calling process; none where it is not known."""
+    try:
+        return allowed(0, kernel=True)
+    except OSError as error:
+        refused = perf.refusal(error)
+        return Level("counters", refused.why, refused.remedy)
+    except Unavailable as absent:
+        return Level("none", absent.why, absent.remedy)
+
+
+def level_on(targets: Iterable[Target], kernel: bool) -> Level:
+    """The lowest level among the targets, tried on each itself.
+
+    Raises:
+        Unavailable: one belongs to another user.
+        TargetExited: one ended meanwhile.
+    """
+    lowest = Level("full")
+    for target in targets:
+        try:
+            level = allowed(procfs.memory_task(target.pid), kernel)
+        except ProcessLookupError:
+            raise TargetExited(f"there is no process {target.pid}") from None
+        except OSError:
+            own = own_level()
+            if own.name == "counters":
+                return own
+            raise not_ours(target.pid) from None
+        if level.name != "full":
+            lowest = level
+    return lowest
 
 
 def not_ours(pid: int) -> Unavailable:

@@ -48,13 +48,16 @@ assert ATTR.fields is not None
 assert ATTR.fields["clockid"][1] == 92
 
 PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT = 1, 2
+PERF_COUNT_SW_PAGE_FAULTS = 2
 PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_DUMMY = 5, 6, 9
 PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR, PERF_SAMPLE_RAW = 1, 2, 4, 8, 1024
+PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER = 1 << 12, 1 << 13
 PERF_FORMAT_LOST = 16  # Linux 6.0
 
 #: The bits of attr.flags, under their names in the header.
 BITS = {
-    "disabled": 0, "inherit": 1, "exclude_kernel": 5, "exclude_hv": 6, "mmap": 8, "comm": 9, "enable_on_exec": 12,
+    "disabled": 0, "inherit": 1, "exclude_kernel": 5, "exclude_hv": 6, "mmap": 8, "comm": 9, "freq": 10,
+    "enable_on_exec": 12,
     "task": 13, "watermark": 14, "mmap_data": 17, "sample_id_all": 18, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
     "inherit_thread": 35,
 }  # fmt: skip

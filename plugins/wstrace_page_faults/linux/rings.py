@@ -1,4 +1,4 @@
-"""Ring buffers between the kernel and us: three per CPU (minor faults, major faults, side band)."""
+"""Ring buffers between the kernel and us, per CPU: minor faults, major faults, side band and, if asked for, stacks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 
 MINOR, MAJOR, SIDE = "minor", "major", "side"
+#: The kind of the rings for sampled faults with a copy of their stack, which exist where stacks were asked for.
+STACKS = "stacks"
 #: The divisor of each ring's size: major faults are rarer, as each takes a disk read, and one mapping serves many
 #: faults.
-_PARTS = {MINOR: 1, MAJOR: 8, SIDE: 4}
+_PARTS = {MINOR: 1, MAJOR: 8, SIDE: 4, STACKS: 1}
 _LARGEST, _ALL_CPUS, _SMALLEST = 16 << 20, 128 << 20, 64 << 10
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -89,19 +91,20 @@ class Rings:
 
     Args:
         size: bytes of a minor ring, rounded down to a power of two; 0 = 16 MiB per CPU, at most 128 MiB in all.
+        stacks: make the rings for stacks, too.
 
     Raises:
         OSError: from perf_event_open.
         Unavailable: not even the smallest rings may be locked in memory.
     """
 
-    def __init__(self, cpus: Sequence[int], size: int = 0) -> None:
+    def __init__(self, cpus: Sequence[int], size: int = 0, *, stacks: bool = False) -> None:
         size = max(size or min(_LARGEST, _ALL_CPUS // len(cpus)), _PAGE)
         size = 1 << size.bit_length() - 1
         smallest = min(size, _SMALLEST)
         while True:
             try:
-                self.all = self._make(cpus, size)
+                self.all = self._make(cpus, size, stacks)
                 break
             except OSError as error:
                 # EPERM from mmap: over kernel.perf_event_mlock_kb per CPU and RLIMIT_MEMLOCK
@@ -118,11 +121,12 @@ class Rings:
         self._by_place = {(ring.kind, ring.cpu): ring for ring in self.all}
 
     @staticmethod
-    def _make(cpus: Sequence[int], size: int) -> list[Ring]:
+    def _make(cpus: Sequence[int], size: int, stacks: bool) -> list[Ring]:
         rings: list[Ring] = []
+        parts = {kind: part for kind, part in _PARTS.items() if stacks or kind != STACKS}
         try:
             for cpu in cpus:
-                rings += (Ring(kind, cpu, max(size // part, _PAGE)) for kind, part in _PARTS.items())
+                rings += (Ring(kind, cpu, max(size // part, _PAGE)) for kind, part in parts.items())
         except OSError:
             for ring in rings:
                 ring.close()

@@ -1,0 +1,221 @@
+"""Unwinding information of an ELF file: the sorted table in `.eh_frame_hdr`, and entries read when they are needed.
+
+Nothing is prepared: the linker has sorted the table, and only the entries that cover a program counter that occurs are
+read. The file may be anyone's and may change: it is read (never mapped) in bounded pieces.
+
+Source: elf(5); Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace_stacks.dwarf import MASK, OMITTED, pointer, sleb, uleb
+from wstrace_stacks.frame_program import Common, Frames, rule_at
+from wstrace_stacks.rules import END, Rule
+
+#: read(offset, size): that many bytes of the file, fewer at its end
+Read = Callable[[int, int], bytes]
+
+_ELF64_LITTLE, _X86_64 = b"\x7fELF\2\1", 62
+_HEADER = struct.Struct("<HHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_PT_LOAD, _PT_NOTE, _PT_GNU_EH_FRAME = 1, 4, 0x6474E550
+_NT_GNU_BUILD_ID = 3
+
+MOST_SEGMENTS = 64
+MOST_ENTRIES = 4 << 20  # of a table; librustc_driver has 0.15 million
+MOST_BYTES = 1 << 16  # of one entry; the longest seen has 3,000
+MOST_CACHED = 1 << 16
+_MOST_NOTE_BYTES = 4096
+_AT_ONCE = 512  # bytes: nine of ten entries are shorter
+_SORTED_TABLE = 0x3B  # DW_EH_PE_datarel | DW_EH_PE_sdata4
+_ENTRY_BYTES = 64  # _start without an entry, as in ld.so, is shorter
+
+#: what reading hostile bytes may raise
+_UNREADABLE = (IndexError, KeyError, ValueError, struct.error, OverflowError)
+
+
+class Segment(NamedTuple):
+    """A loaded segment."""
+
+    offset: int
+    address: int
+    size: int
+
+
+class UnwindFile:
+    """The unwinding information of one ELF file. Addresses are the file's own (p_vaddr).
+
+    Args:
+        read: gives bytes of the file.
+
+    Raises:
+        ValueError: it is no 64-bit ELF file for x86-64, or contradicts itself.
+    """
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self.build_id = ""
+        self._segments: list[Segment] = []
+        self._starts: NDArray[np.int32] = np.zeros(0, "<i4")
+        self._entries: NDArray[np.int32] = np.zeros(0, "<i4")
+        self._base = 0
+        self._commons: dict[int, Common] = {}
+        self._frames: dict[int, Frames] = {}
+        head = read(0, 64)
+        if len(head) < 64 or head[:6] != _ELF64_LITTLE:
+            raise ValueError("no little-endian 64-bit ELF file")
+        _, machine, _, self._entry, at, _, _, _, step, count, *_ = _HEADER.unpack_from(head, 16)
+        if machine != _X86_64 or step != _SEGMENT.size or count > MOST_SEGMENTS:
+            raise ValueError("no ELF file for x86-64, or its segments are not readable")
+        try:
+            self._read_segments(read(at, step * count))
+        except _UNREADABLE as error:
+            raise ValueError(f"its headers contradict themselves: {error}") from None
+
+    def _read_segments(self, table: bytes) -> None:
+        header: Segment | None = None
+        for kind, _, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(table):
+            if kind == _PT_LOAD:
+                self._segments.append(Segment(offset, address, size))
+            elif kind == _PT_GNU_EH_FRAME:
+                header = Segment(offset, address, size)
+            elif kind == _PT_NOTE and not self.build_id:
+                self.build_id = _build_id(self._read(offset, min(size, _MOST_NOTE_BYTES)))
+        if header is not None:
+            self._read_table(header)
+
+    def _read_table(self, header: Segment) -> None:
+        """The table of `.eh_frame_hdr`; none where it has another form than the one that linkers make."""
+        head = self._read(header.offset, 64)
+        if len(head) < 4 or head[0] != 1 or head[1] == OMITTED or head[2] == OMITTED or head[3] != _SORTED_TABLE:
+            return
+        _, at = pointer(head, 4, head[1], header.address + 4, header.address)
+        count, at = pointer(head, at, head[2], header.address + at, header.address)
+        if count > MOST_ENTRIES:
+            return
+        rows = self._read(header.offset + at, 8 * count)
+        table: NDArray[np.int32] = np.frombuffer(rows[: len(rows) // 8 * 8], "<i4").reshape(-1, 2)
+        self._starts, self._entries = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
+        self._base = header.address
+
+    def address_of(self, offset: int) -> int | None:
+        """The address at which the byte at that offset of the file is loaded; None where it is not."""
+        for segment in self._segments:
+            if segment.offset <= offset < segment.offset + segment.size:
+                return offset - segment.offset + segment.address
+        return None
+
+    def _offset_of(self, address: int) -> int:
+        for segment in self._segments:
+            if segment.address <= address < segment.address + segment.size:
+                return address - segment.address + segment.offset
+        raise ValueError(f"{address:#x} is in no segment")
+
+    def rule(self, address: int) -> Rule | None:
+        """The rule at an address; None where nothing describes it, or what describes it cannot be read."""
+        try:
+            frames = self._covering(address)
+            if frames is not None:
+                return rule_at(frames, address)
+        except _UNREADABLE:
+            return None
+        return END if self._entry <= address < self._entry + _ENTRY_BYTES else None
+
+    def _covering(self, address: int) -> Frames | None:
+        distance = address - self._base
+        if not len(self._starts) or not -(1 << 31) <= distance < 1 << 31:
+            return None
+        row = int(np.searchsorted(self._starts, np.int32(distance), side="right")) - 1
+        if row < 0:
+            return None
+        entry = self._base + int(self._entries[row]) & MASK
+        if entry not in self._frames:
+            if len(self._frames) >= MOST_CACHED:
+                self._frames.clear()
+            self._frames[entry] = self._description(entry)
+        frames = self._frames[entry]
+        return frames if frames.start <= address < frames.end else None
+
+    def _description(self, entry: int) -> Frames:
+        """The frame description entry at an address. Raises one of _UNREADABLE."""
+        data, at = self._bytes(entry)
+        (back,) = struct.unpack_from("<I", data, at)
+        common = self._common(entry + at - back)
+        at += 4
+        start, at = pointer(data, at, common.encoding, entry + at)
+        size, at = pointer(data, at, common.encoding & 15, 0)
+        if common.augmented:
+            length, at = uleb(data, at)
+            at += length
+        return Frames(start, start + size, common, data[at:])
+
+    def _common(self, entry: int) -> Common:
+        if entry not in self._commons:
+            if len(self._commons) >= MOST_CACHED:
+                self._commons.clear()
+            self._commons[entry] = _common(*self._bytes(entry))
+        return self._commons[entry]
+
+    def _bytes(self, entry: int) -> tuple[bytes, int]:
+        """The bytes of an entry, with its length, and the index behind the length."""
+        offset = self._offset_of(entry)
+        data = self._read(offset, _AT_ONCE)
+        size, at = struct.unpack_from("<I", data)[0] + 4, 4
+        if size == 0xFFFF_FFFF + 4:
+            size, at = struct.unpack_from("<Q", data, 4)[0] + 12, 12
+        if size > MOST_BYTES:
+            raise ValueError("the entry is too long")
+        if size > len(data):
+            data = self._read(offset, size)
+        if size > len(data):
+            raise ValueError("the entry goes past the end of the file")
+        return data[:size], at
+
+
+def _common(data: bytes, at: int) -> Common:
+    """A common information entry. Raises one of _UNREADABLE."""
+    if struct.unpack_from("<I", data, at)[0]:
+        raise ValueError("no common information entry")
+    version = data[at + 4]
+    end = data.index(b"\0", at + 5)
+    augmentation = data[at + 5 : end]
+    code_factor, at = uleb(data, end + 1)
+    data_factor, at = sleb(data, at)
+    return_column, at = (data[at], at + 1) if version == 1 else uleb(data, at)
+    encoding, signal, augmented = 0, False, augmentation.startswith(b"z")
+    if augmented:
+        size, at = uleb(data, at)
+        operand, at = at, at + size
+        for letter in augmentation[1:]:
+            if letter == ord("R"):
+                encoding = data[operand]
+                operand += 1
+            elif letter == ord("P"):
+                _, operand = pointer(data, operand + 1, data[operand] & 15, 0)
+            elif letter == ord("L"):
+                operand += 1
+            elif letter == ord("S"):
+                signal = True
+            elif letter != ord("B"):
+                break
+    elif augmentation:
+        raise ValueError("an augmentation that is not known")
+    return Common(code_factor, data_factor, return_column, encoding, signal, augmented, data[at:])
+
+
+def _build_id(notes: bytes) -> str:
+    at = 0
+    while at + 12 <= len(notes):
+        names, size, kind = struct.unpack_from("<III", notes, at)
+        start = at + 12 + (names + 3) // 4 * 4
+        if kind == _NT_GNU_BUILD_ID and notes[at + 12 : at + 16] == b"GNU\0" and start + size <= len(notes):
+            return notes[start : start + size].hex()
+        at = start + (size + 3) // 4 * 4
+    return ""

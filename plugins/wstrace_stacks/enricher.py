@@ -1,0 +1,89 @@
+"""The enricher `native_stacks`: from registers and stack bytes to call sites on the rows of faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from wstrace.batch import Batch
+from wstrace.interfaces import Context, Enricher
+from wstrace.schema import HOW_NOT_SAMPLED, MAPPING, PAGE_FAULT, STACK_DUMP
+
+if TYPE_CHECKING:  # a session without samples does not load the unwinder
+    from wstrace_stacks.worker import Worker
+
+#: bytes of samples that may wait for a batch of faults
+MOST_HELD = 64 << 20
+
+
+class NativeStacks(Enricher):
+    """Unwinds sampled stacks, gives out their call sites, and adds native_stack, native_how and weight to faults.
+
+    A source that samples stacks says so by an empty batch of `stack_dump` before any other; without it nothing is
+    done. The bytes of the target's stack go no further.
+    """
+
+    name: ClassVar[str] = "native_stacks"
+
+    def start(self, context: Context) -> None:
+        """Begins with no stack known."""
+        self._context = context
+        self._worker: Worker | None = None
+        self._held: list[Batch] = []
+        self._bytes = 0
+
+    def enrich(self, batch: Batch) -> Iterable[Batch]:
+        """Holds samples, learns code mappings, and adds columns to faults."""
+        if batch.schema.name == STACK_DUMP.name:
+            self._hold(batch)
+            return
+        if self._worker is not None:
+            if batch.schema.name == MAPPING.name:
+                self._worker.code.learn(batch)
+            elif batch.schema.name == PAGE_FAULT.name and "native_stack" not in batch:
+                yield from self._page_faults(self._worker, batch)
+                return
+        yield batch
+
+    def close(self) -> Iterable[Batch]:
+        """Counts the samples that no row of a fault followed."""
+        if self._worker is not None:
+            left = sum(map(len, self._held)) + len(self._worker.join.waiting.tid)
+            self._context.ledger.add("stacks_lost", left, "no fault of that thread followed")
+            self._worker.close()
+        return ()
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """What was unwound so far; nothing where no stacks were asked for."""
+        return {} if self._worker is None else self._worker.statistics()
+
+    def _hold(self, batch: Batch) -> None:
+        if self._worker is None:
+            from wstrace_stacks.worker import Worker
+
+            self._worker = Worker(self._context)
+        if not len(batch):
+            return
+        if self._bytes + batch.nbytes > MOST_HELD:
+            self._context.ledger.add("stacks_lost", len(batch), "no room before they were unwound")
+            return
+        self._held.append(batch)
+        self._bytes += batch.nbytes
+
+    def _page_faults(self, worker: Worker, batch: Batch) -> Iterator[Batch]:
+        held, self._held, self._bytes = self._held, [], 0
+        for samples in held:
+            worker.unwind(samples)
+        rows = worker.tree.new_rows()
+        if rows is not None:
+            yield rows
+        missed = worker.join.without_row
+        joined = worker.join.rows(batch)
+        self._context.ledger.add("stacks_lost", worker.join.without_row - missed, "no row of that fault")
+        stack, weight = np.zeros(len(batch), "<u4"), np.zeros(len(batch), "<u4")
+        how = np.full(len(batch), HOW_NOT_SAMPLED, "u1")
+        stack[joined.rows], how[joined.rows], weight[joined.rows] = joined.stack, joined.how, joined.weight
+        worker.given += len(joined.rows)
+        yield batch.with_columns({"native_stack": stack, "native_how": how, "weight": weight})

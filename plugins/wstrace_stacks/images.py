@@ -1,0 +1,152 @@
+"""The files that processes map as code, opened once each, and only where they are proven to be what was mapped."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wstrace.batch import Dictionary
+from wstrace.errors import WstraceError
+from wstrace.schema import KIND_SHIFT, KIND_VDSO
+from wstrace_os.linux import procfs
+from wstrace_os.linux.in_root import identity_in_maps, open_in_root
+from wstrace_stacks.eh_frame import UnwindFile
+
+MOST_OPEN = 256
+_MOST_READ = 64 << 20
+_os: Any = os
+
+
+class CodeMapping(NamedTuple):
+    """A row of the `mapping` stream whose memory is executable."""
+
+    id: int
+    pid: int
+    start: int
+    end: int
+    offset: int
+    file: int
+    dev: int
+    ino: int
+    build_id: int
+    flags: int
+
+    @property
+    def is_vdso(self) -> bool:
+        """Whether it is the kernel's own image."""
+        return self.flags >> KIND_SHIFT & 15 == KIND_VDSO
+
+
+class Images:
+    """Unwinding information by mapping. At most MOST_OPEN files are open: the least recently asked is closed."""
+
+    def __init__(self, strings: Dictionary) -> None:
+        self._strings = strings
+        self._files: OrderedDict[tuple[int, ...], tuple[int, UnwindFile | None]] = OrderedDict()
+        self.refused = 0
+
+    def of(self, mapping: CodeMapping) -> UnwindFile | None:
+        """The unwinding information of what is mapped there; None where there is none that can be proven."""
+        if mapping.is_vdso:
+            return _own_vdso()
+        name = self._strings[mapping.file]
+        if not name.startswith("/"):
+            return None
+        key = (mapping.dev, mapping.ino, mapping.build_id, mapping.file)
+        if key not in self._files:
+            self._files[key] = self._opened(mapping, name)
+            if len(self._files) > MOST_OPEN:
+                _, (fd, _) = self._files.popitem(last=False)
+                _close(fd)
+        self._files.move_to_end(key)
+        return self._files[key][1]
+
+    def close(self) -> None:
+        """Closes the files."""
+        while self._files:
+            _close(self._files.popitem()[1][0])
+
+    def _opened(self, mapping: CodeMapping, name: str) -> tuple[int, UnwindFile | None]:
+        build_id = self._strings[mapping.build_id]
+        for fd in _candidates(mapping, name):
+            try:
+                image = UnwindFile(functools.partial(_read, fd))
+            except ValueError:
+                image = None
+            if (image is not None and image.build_id == build_id) if build_id else _is_inode(fd, mapping):
+                return fd, image
+            _close(fd)
+        self.refused += 1
+        return -1, None
+
+
+def _candidates(mapping: CodeMapping, name: str) -> list[int]:
+    """Descriptors of what may be the mapped file, at most one.
+
+    The process's own link to what is mapped there leads to a deleted or replaced file, too; it needs privilege.
+    """
+    flags = os.O_RDONLY | _os.O_NONBLOCK | _os.O_CLOEXEC | _os.O_NOCTTY
+    link = f"/proc/{mapping.pid}/map_files/{mapping.start:x}-{mapping.end:x}"
+    for top, path in (("", link), (f"/proc/{mapping.pid}/root", name), ("/", name)):
+        with contextlib.suppress(OSError, ValueError):
+            place = open_in_root(top, path, _os.O_PATH) if top else os.open(path, _os.O_PATH | _os.O_CLOEXEC)
+            return [_regular(place, flags)]
+    return []
+
+
+def _regular(path: int, flags: int) -> int:
+    """Opens for reading what an O_PATH descriptor, which is closed, names: to open a device may have effects."""
+    try:
+        if not stat.S_ISREG(os.fstat(path).st_mode):
+            raise OSError("no regular file")
+        return os.open(f"/proc/self/fd/{path}", flags)
+    finally:
+        os.close(path)
+
+
+def _is_inode(fd: int, mapping: CodeMapping) -> bool:
+    """Whether this is the file with the mapping's device and inode."""
+    status = os.fstat(fd)
+    inode = (mapping.dev, mapping.ino)
+    if not mapping.ino or inode == (status.st_dev, status.st_ino):
+        return bool(mapping.ino)
+    with contextlib.suppress(OSError, ValueError, WstraceError):
+        return bool(inode == identity_in_maps(fd))
+    return False
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    try:
+        return os.pread(fd, min(size, _MOST_READ), offset)
+    except (OSError, OverflowError):
+        return b""
+
+
+def _close(fd: int) -> None:
+    if fd >= 0:
+        os.close(fd)
+
+
+@functools.cache
+def _own_vdso() -> UnwindFile | None:
+    """The kernel's image, the same in every process of this kernel."""
+    maps = procfs.read_maps(os.getpid())
+    kinds = maps.columns["flags"] >> KIND_SHIFT & 15
+    for row in (kinds == KIND_VDSO).nonzero()[0].tolist():
+        start, end = int(maps.columns["start"][row]), int(maps.columns["end"][row])
+        try:
+            with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+                memory.seek(start)
+                return UnwindFile(functools.partial(_part, memory.read(end - start)))
+        except (OSError, ValueError):
+            return None
+    return None
+
+
+def _part(image: bytes, offset: int, size: int) -> bytes:
+    return image[offset : offset + size]

@@ -1,0 +1,209 @@
+"""What is known of code addresses: the frame that each one is, and the rule that leads to its caller.
+
+An address is known by its mapping and its offset within it, so processes that inherited a mapping share what is known,
+and memory that is mapped anew is met anew. What numpy looks up for thousands of addresses is found out once for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import FRAME_KINDS, MAP_EXECUTE
+from wstrace_stacks import rules
+from wstrace_stacks.images import CodeMapping, Images
+from wstrace_stacks.perf_maps import PerfMap
+from wstrace_stacks.rules import Rule
+
+NATIVE, PYTHON, JIT = (FRAME_KINDS.index(kind) for kind in ("native", "python", "jit"))
+MOST_MAPPINGS = 1 << 20
+MOST_ADDRESSES = 1 << 20
+MOST_PERF_MAPS = 1024
+_OFFSET_BITS = 40
+#: the frame number of an address that is not in executable memory
+OUTSIDE = 1
+_PYTHON_PREFIX = "py::"
+
+#: (rows of the batch, addresses u64) -> the ids of their mappings, u32, 0 = unknown
+MappingsAt = Callable[[NDArray[np.intp], NDArray[np.uint64]], NDArray[np.uint32]]
+
+
+class Frame(NamedTuple):
+    """A frame as a call site has it."""
+
+    kind: int
+    mapping: int
+    offset: int
+    function: int
+    file: int
+
+
+class KnownCode:
+    """The rules and frames of all code addresses that have occurred.
+
+    Args:
+        strings: the session's names.
+    """
+
+    def __init__(self, strings: Dictionary) -> None:
+        self._strings = strings
+        self.images = Images(strings)
+        self._mappings: list[CodeMapping] = []
+        self._ids: NDArray[np.uint32] = np.zeros(0, "<u4")
+        self._starts: NDArray[np.uint64] = np.zeros(0, "<u8")
+        self._fresh = False
+        self._perf_maps: dict[int, PerfMap] = {}
+        self._files: dict[tuple[int, int, int, int], int] = {}
+        self._rule_rows: dict[Rule, int] = {}
+        self.mappings_at: MappingsAt = lambda rows, addresses: np.zeros(len(rows), "<u4")
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begins with no address known."""
+        self._keys: NDArray[np.uint64] = np.zeros(0, "<u8")
+        self._numbers: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._rule_rows = {}
+        self._rules: list[Rule] = []
+        self.rules: NDArray[np.int64] = np.array([rules.NO_RULE], np.int64).T.copy()
+        self._frames: list[Frame] = [Frame(0, 0, 0, 0, 0), Frame(NATIVE, 0, 0, 0, 0)]
+        self._rows: list[int] = [-1, -1]
+        #: by frame number: the columns of Frame, and the row of its rule, -1 = the address is not in executable memory
+        self.frames: NDArray[np.uint64] = np.zeros((0, len(Frame._fields)), "<u8")
+        self.rule_of: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._arrays()
+
+    def _arrays(self) -> None:
+        """Appends what was found out since the last call to the arrays by frame number."""
+        old = len(self.rule_of)
+        table = np.array(self._frames[old:], "<u8").reshape(-1, len(Frame._fields))
+        self.frames = np.concatenate((self.frames, table))
+        self.rule_of = np.concatenate((self.rule_of, np.array(self._rows[old:], np.int32)))
+        if self._rules:
+            self.rules = np.array(self._rules, np.int64).T.copy()
+
+    # -- mappings ----------------------------------------------------------------------------------------------------
+
+    def learn(self, batch: Batch) -> None:
+        """Takes the executable ones of a batch of `mapping`."""
+        names = [name for name in CodeMapping._fields if name in batch]
+        rows = np.flatnonzero(batch["flags"] & MAP_EXECUTE)
+        columns = {name: batch[name][rows].tolist() for name in names}
+        absent = [0] * len(rows)
+        for values in zip(*(columns.get(name, absent) for name in CodeMapping._fields), strict=True):
+            if len(self._mappings) < MOST_MAPPINGS:
+                self._mappings.append(CodeMapping(*values))
+                self._fresh = True
+
+    def _index(self) -> None:
+        if not self._fresh:
+            return
+        self._fresh = False
+        if any(a.id > b.id for a, b in zip(self._mappings, self._mappings[1:], strict=False)):
+            self._mappings.sort()
+            self._forget()
+        self._ids = np.array([one.id for one in self._mappings], "<u4")
+        self._starts = np.array([one.start for one in self._mappings], "<u8")
+
+    # -- looking up --------------------------------------------------------------------------------------------------
+
+    def begin(self, pids: list[int], mappings_at: MappingsAt) -> None:
+        """Begins a batch of samples of these processes: what their JIT compilers have named since is read."""
+        self.mappings_at = mappings_at
+        if len(self._frames) > MOST_ADDRESSES:
+            self._forget()
+        self._index()
+        grown = {pid for pid in pids if pid in self._perf_maps and self._perf_maps[pid].grow()}
+        if grown:
+            stale = np.array([one.pid in grown and not self._strings[one.file].startswith("/")
+                              for one in self._mappings], bool)  # fmt: skip
+            kept = ~stale[(self._keys >> np.uint64(_OFFSET_BITS)).astype(np.intp)]
+            self._keys, self._numbers = self._keys[kept], self._numbers[kept]
+
+    def look(self, rows: NDArray[np.intp], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The frame numbers of code addresses, each in the process and at the time of its sample."""
+        ids = self.mappings_at(rows, addresses)
+        if not len(self._ids):
+            return np.full(len(ids), OUTSIDE, np.int32)
+        at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        offset = addresses - self._starts.take(at)
+        code = (self._ids.take(at) == ids) & (ids > 0) & (offset >> np.uint64(_OFFSET_BITS) == 0)
+        keys = at.astype("<u8") << np.uint64(_OFFSET_BITS) | offset
+        place = np.searchsorted(self._keys, keys)
+        hit = self._keys.take(np.minimum(place, max(len(self._keys) - 1, 0))) == keys if len(self._keys) else ~code
+        missing = code & ~hit
+        if missing.any():
+            self._find_out(np.unique(keys[missing]))
+            place = np.searchsorted(self._keys, keys)
+        numbers = np.full(len(ids), OUTSIDE, np.int32)
+        numbers[code] = self._numbers[place[code]]
+        return numbers
+
+    def _find_out(self, keys: NDArray[np.uint64]) -> None:
+        """Finds the rules and frames of addresses that occur for the first time."""
+        mask = (1 << _OFFSET_BITS) - 1
+        numbers = np.arange(len(self._frames), len(self._frames) + len(keys), dtype=np.int32)
+        for key in keys.tolist():
+            mapping = self._mappings[key >> _OFFSET_BITS]
+            rule, frame = self._described(mapping, key & mask)
+            self._frames.append(frame)
+            row = self._rule_rows.setdefault(rule, len(self._rules))
+            if row == len(self._rules):
+                self._rules.append(rule)
+            self._rows.append(row)
+        self._arrays()
+        merged = np.concatenate((self._keys, keys))
+        order = np.argsort(merged, kind="stable")
+        self._keys, self._numbers = merged[order], np.concatenate((self._numbers, numbers))[order]
+
+    def _described(self, mapping: CodeMapping, inside: int) -> tuple[Rule, Frame]:
+        in_file = mapping.is_vdso or self._strings[mapping.file].startswith("/")
+        offset = inside + (mapping.offset if in_file else mapping.start)
+        native = Frame(NATIVE, self._first_of_file(mapping) if in_file else mapping.id, offset, 0, 0)
+        image = self.images.of(mapping)
+        if image is not None:
+            address = image.address_of(offset)
+            rule = image.rule(address) if address is not None else None
+            if rule is not None:
+                return rule, native
+        name = self._jit_name(mapping, mapping.start + inside)
+        if name is None:
+            return rules.FRAME_POINTER, native
+        if name.startswith(_PYTHON_PREFIX):
+            function, _, file = name.removeprefix(_PYTHON_PREFIX).partition(":")
+            code = self._strings.code
+            return rules.PYTHON_TRAMPOLINE, Frame(PYTHON, 0, 0, code(function), code(file))
+        return rules.FRAME_POINTER, Frame(JIT, 0, 0, self._strings.code(name), 0)
+
+    def _first_of_file(self, mapping: CodeMapping) -> int:
+        """The first mapping of the same file: ten thousand processes that execute it share their call sites."""
+        file = (mapping.dev, mapping.ino, mapping.build_id, mapping.file)
+        return self._files.setdefault(file, mapping.id)
+
+    def _jit_name(self, mapping: CodeMapping, address: int) -> str | None:
+        known = self._perf_maps.get(mapping.pid)
+        if known is None:
+            if len(self._perf_maps) >= MOST_PERF_MAPS:
+                self._perf_maps.pop(next(iter(self._perf_maps))).close()
+            known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid)
+            known.grow()
+        return known.name(address)
+
+    def close(self) -> None:
+        """Closes all files."""
+        self.images.close()
+        for perf_map in self._perf_maps.values():
+            perf_map.close()
+        self._perf_maps.clear()
+
+    def statistics(self) -> dict[str, int]:
+        """Executable mappings, addresses, distinct rules, and files that could not be proven to be what was mapped."""
+        return {
+            "code_mappings": len(self._mappings),
+            "code_addresses": len(self._frames) - 2,
+            "rules": len(self._rules),
+            "files_refused": self.images.refused,
+        }

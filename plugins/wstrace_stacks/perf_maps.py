@@ -1,0 +1,117 @@
+"""Perf maps: the names that a JIT compiler or interpreter writes for the code that it makes, `/tmp/perf-PID.map`.
+
+Each line is `START SIZE NAME` in hex; a later line for an address replaces an earlier one. The folder is everyone's, so
+a map counts only if the process's user owns it and it was changed since the process began, and it is read from the
+process's own root, in bounded pieces.
+
+Source: tools/perf/Documentation/jit-interface.txt of Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from bisect import bisect_left, bisect_right
+from typing import Any, NamedTuple
+
+from wstrace.errors import WstraceError
+from wstrace_os.linux import procfs
+from wstrace_os.linux.in_root import open_in_root
+
+MOST_BYTES = 64 << 20
+MOST_LINES = 1 << 20
+_MOST_NAME = 1024
+#: a map may be older than its process by the resolution of the process's start
+_SLACK_SECONDS = 0.1
+_os: Any = os
+
+
+class Entry(NamedTuple):
+    """Code [start, end) and its name."""
+
+    start: int
+    end: int
+    name: str
+
+
+class PerfMap:
+    """The perf map of one process, read further as it grows."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._fd = -1
+        self._read = 0
+        self._rest = b""
+        self._starts: list[int] = []
+        self._entries: list[Entry] = []
+
+    def grow(self) -> bool:
+        """Reads what was added since the last call; returns whether there was anything."""
+        if self._fd < 0:
+            with contextlib.suppress(OSError, ValueError, ProcessLookupError):
+                self._fd = _open(self._pid)
+        if self._fd < 0:
+            return False
+        new = os.pread(self._fd, max(MOST_BYTES - self._read, 0), self._read) if self._read < MOST_BYTES else b""
+        self._read += len(new)
+        lines = (self._rest + new).split(b"\n")
+        self._rest = lines.pop()[: 2 * _MOST_NAME]
+        for line in lines:
+            self._add(line)
+        return bool(new)
+
+    def name(self, address: int) -> str | None:
+        """The name of the code at an address, None where the map has none."""
+        at = bisect_right(self._starts, address) - 1
+        return self._entries[at].name if at >= 0 and address < self._entries[at].end else None
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _add(self, line: bytes) -> None:
+        start, _, rest = line.partition(b" ")
+        size, _, name = rest.partition(b" ")
+        try:
+            first, length = int(start, 16), int(size, 16)
+        except ValueError:
+            return
+        if not 0 < length < 1 << 40 or not 0 <= first < 1 << 63 or len(self._entries) >= MOST_LINES:
+            return
+        entry = Entry(first, first + length, name[:_MOST_NAME].decode("utf-8", "backslashreplace").strip())
+        low = bisect_left(self._starts, first)
+        if low and self._entries[low - 1].end > first:
+            low -= 1
+        high = bisect_left(self._starts, entry.end, low)
+        # what the new code covers is gone; the ends of older code that stand out stay
+        kept = [entry]
+        for old in self._entries[low:high]:
+            if old.start < first:
+                kept.insert(0, old._replace(end=first))
+            if old.end > entry.end:
+                kept.append(old._replace(start=entry.end))
+        self._entries[low:high] = kept
+        self._starts[low:high] = [one.start for one in kept]
+
+
+def _open(pid: int) -> int:
+    """A descriptor of the map. Raises OSError where there is none that may be believed, or the process has ended."""
+    try:
+        status = procfs.status(pid)
+        own = int(status["Uid"].split()[1])
+        inside = int(status.get("NSpid", str(pid)).split()[-1])  # the pid that the process itself knows
+        began = procfs.stat(pid).started_ticks / os.sysconf("SC_CLK_TCK")
+    except (WstraceError, KeyError) as ended:
+        raise OSError(str(ended)) from None
+    flags = os.O_RDONLY | _os.O_NOFOLLOW | _os.O_NONBLOCK | _os.O_CLOEXEC | _os.O_NOCTTY
+    fd: int = open_in_root(f"/proc/{pid}/root", f"/tmp/perf-{inside}.map", flags)  # noqa: S108
+    found = os.fstat(fd)
+    booted = time.time() - time.clock_gettime(_os.CLOCK_BOOTTIME)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == own and found.st_mtime > booted + began - _SLACK_SECONDS:
+        return fd
+    os.close(fd)
+    raise OSError("another user's map, or an older process's")

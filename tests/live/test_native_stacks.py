@@ -1,0 +1,185 @@
+"""`stacks=native` from end to end: the right callers, nothing of the target's memory in a file, no record lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recorded_run import compiled, faults
+from stack_truth import Region, StackNames, regions
+
+import wstrace
+from wstrace.schema import HOW_NOT_SAMPLED, STACK_DUMP, STREAMS
+
+pytestmark = pytest.mark.usefixtures("full_level")
+SOURCE = (Path(__file__).parent / "native_regions.c").read_text()
+SECRET = bytes(byte - 3 for byte in b"hvwuhw0zrug0ri0wkh0vwdfn")
+#: pages of a region; a region is not touched for the first time only by its own function: its kernel may read ahead
+PAGES = 600
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return compiled(tmp_path, SOURCE)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, program: Path) -> Iterator[Callable[..., tuple[Any, list[Region]]]]:
+    """recorded(option, rounds): the trace, and the regions that the program printed."""
+    with contextlib.ExitStack() as opened:
+
+        def run(options: str, rounds: int = 2) -> tuple[Any, list[Region]]:
+            trace = tmp_path / "trace.wst"
+            words = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "-s", f"page_faults:{options}",
+                     "--", program, rounds]  # fmt: skip
+            done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=100)
+            assert done.returncode == 0, done.stderr
+            assert "detached" not in done.stderr, done.stderr
+            return opened.enter_context(wstrace.open_trace(str(trace))), regions(done.stdout)
+
+        yield run
+
+
+def of_region(known: list[Region], pid: int, va: int) -> Region | None:
+    return next((one for one in known if one.pid == pid and one.start <= va < one.end), None)
+
+
+def expected(region: Region) -> list[str]:
+    """What stands together in the stack, innermost first, after what libc and the kernel add."""
+    if region.function == "four":
+        return ["four"] * 13 + ["by_four", "main"]
+    if region.caller == "thread":
+        return ["one", "thread", "start_thread"]
+    return [region.function, region.caller, "main"] if region.caller != "main" else ["one", "main"]
+
+
+def assert_right(names: StackNames, known: list[Region]) -> int:
+    """Every sample in a region has its callers, and goes on to the outermost frame. Gives their number."""
+    checked = 0
+    for pid, va, frames, how, weight in names.sampled():
+        region = of_region(known, pid, va)
+        if region is None:
+            continue
+        checked += 1
+        assert weight > 0
+        wanted = expected(region)
+        inner = frames.index(wanted[0])
+        assert frames[inner : inner + len(wanted)] == tuple(wanted), (region, frames)
+        assert inner <= {"two": 1, "three": 2}.get(region.function, 0), frames
+        assert frames[-1] in ("_start", "clone3", "__clone3", "clone"), frames
+        assert how == "own"
+    return checked
+
+
+def test_every_fault_has_its_own_callers(recorded) -> None:
+    """All faults sampled: functions, memset of libc, read() in the kernel, recursion, a thread, a forked child."""
+    trace, known = recorded("stacks=native,stack_period=1,ring_bytes=67108864")
+    names = StackNames(trace)
+    assert_right(names, known)
+    where = zip(names.faults["pid"].tolist(), names.faults["va"].tolist(), strict=True)
+    in_region = np.array([of_region(known, *place) is not None for place in where])
+    assert in_region.sum() == PAGES * len(known)
+    lost = trace.ledger.get("stacks_lost")
+    assert int((names.faults["native_stack"][in_region] > 0).sum()) >= PAGES * len(known) - lost
+    kernel = [one[2] for one in names.sampled() if getattr(of_region(known, *one[:2]), "function", "") == "three"]
+    assert kernel
+    assert {frames[0] for frames in kernel} == {"[kernel]"}
+    assert {frames[1] for frames in kernel} <= {"read", "__read", "__libc_read"}
+
+
+def test_samples_stand_for_the_faults_of_their_thread(recorded) -> None:
+    trace, known = recorded("stacks=native,stack_period=8", rounds=4)
+    names = StackNames(trace)
+    assert assert_right(names, known) > PAGES * len(known) / 16
+    columns = names.faults
+    assert int(columns["weight"].sum()) <= len(columns["pid"])
+    assert columns["weight"].sum() > 0.9 * len(columns["pid"]) - trace.ledger.get("stacks_lost") * 8
+    assert ((columns["weight"] > 0) == (columns["native_stack"] > 0)).all()
+    assert set(columns["native_how"][columns["native_stack"] == 0].tolist()) == {HOW_NOT_SAMPLED}
+
+
+def test_without_the_option_there_are_no_native_stacks(recorded) -> None:
+    trace, _ = recorded("stacks=none", rounds=1)
+    assert not {"native_stack", "native_how", "weight"} & set(faults(trace))
+    assert "call_site" not in trace.rows
+
+
+def test_stack_bytes_reach_no_file(tmp_path: Path, program: Path, trace, recorded) -> None:
+    """The source has the secret in its samples; no column, no name and no text of any output has it."""
+    taken = trace([program, 1], stacks="native", stack_period=8)
+    dumps = [batch for batch in taken.batches if batch.schema.name == STACK_DUMP.name]
+    assert any(SECRET[:8] in batch["dump"].tobytes() for batch in dumps), "the test would find nothing"
+    written, _ = recorded("stacks=native,stack_period=8", rounds=1)
+    assert STACK_DUMP.name not in written.streams
+    held = b""
+    for stream in STREAMS:
+        for batch in written.batches(stream) if stream in written.streams else ():
+            held += b"".join(batch[name].tobytes() for name in batch)
+            names = "\n".join(batch.strings.names(0, len(batch.strings)))
+            held += names.encode("utf-8", "surrogateescape")
+    assert SECRET[:8] not in held
+    text = subprocess.run(
+        [sys.executable, "-m", "wstrace", "report", "--format", "jsonl", tmp_path / "trace.wst"],
+        capture_output=True, timeout=100, check=True,
+    ).stdout  # fmt: skip
+    assert SECRET[:8] not in text
+
+
+def test_a_small_ring_loses_stacks_and_counts_them(recorded) -> None:
+    """64 KiB hold three samples: most are lost. None of those that remain is wrong."""
+    trace, known = recorded("stacks=native,stack_period=1,ring_bytes=65536,poll_ms=100", rounds=3)
+    assert trace.ledger.get("stacks_lost") > 100
+    names = StackNames(trace)
+    assert assert_right(names, known) > 0
+
+
+#: as nobody; the modules are loaded before, because the interpreter's folder may be closed to others
+NOBODY = """
+import json, os, sys, tomllib
+sys.path[:0] = {path!r}
+import wstrace
+def run(folder, rounds):
+    trace = folder + "/trace.wst"
+    from wstrace.cli import main
+    options = ["-s", "page_faults:stacks=native,stack_period=4"]
+    code = main(["run", "-q", "-f", "-o", trace, *options, "--", {program!r}, rounds])
+    assert code == 0, code
+run({folder!r} + "/first", "0")
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+import ctypes
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+run({folder!r} + "/second", "3")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes a sysctl and becomes nobody: needs root")
+def test_nobody_gets_the_stacks_of_its_own_processes(program: Path) -> None:
+    paranoid = Path("/proc/sys/kernel/perf_event_paranoid")
+    before = paranoid.read_text()
+    folder = Path("/tmp") / f"wstrace-native-{os.getpid()}"  # pytest's own folders are closed to others
+    try:
+        for made in (folder, folder / "first", folder / "second"):
+            made.mkdir()
+            made.chmod(0o777)
+        own = folder / "program"
+        shutil.copy(program, own)
+        own.chmod(0o755)
+        paranoid.write_text("2")
+        script = NOBODY.format(path=sys.path, folder=str(folder), program=str(own))
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        with wstrace.open_trace(str(folder / "second" / "trace.wst")) as opened:
+            names = StackNames(opened)
+            known = [one for one in regions(done.stdout) if one.function != "three"]  # the kernel's: level user
+            assert assert_right(names, known) > 50
+    finally:
+        paranoid.write_text(before)
+        shutil.rmtree(folder)
