@@ -57,7 +57,7 @@ def _try_out(tried: list[int]) -> list[NDArray[Any]]:
         except (OSError, ValueError):
             continue
         try:
-            tried.append(watch_births(new_task, os.sched_getaffinity(0).pop()))  # type: ignore[attr-defined, unused-ignore]
+            tried.append(watch_births(new_task, os.sched_getaffinity(0).pop()))
         except OSError:
             return calls
         return [*calls, new_task]
