@@ -275,23 +275,21 @@ class TraceFile(Trace):
     @property
     def rows(self) -> dict[str, int]:
         """stream -> number of rows; a row of a table that several parts repeat counts once."""
-        found = Counter(self._sum(lambda part: part.rows()))
+        repeated = Counter[str]()
         for lookups in self._lookups:
-            found.subtract(lookups.repeated)
-        return {stream: n for stream, n in found.items() if n > 0}
+            repeated.update(lookups.repeated)
+        return dict(self._sum(lambda part: part.rows()) - repeated)
 
     @property
     def lost(self) -> dict[str, int]:
         """stream -> number of records that the kernel dropped, by the frames."""
-        return self._sum(lambda part: part.lost())
+        return dict(self._sum(lambda part: part.lost()))
 
-    def _sum(self, of: Callable[[Part], dict[str, int]]) -> dict[str, int]:
-        total: dict[str, int] = {}
+    def _sum(self, of: Callable[[Part], dict[str, int]]) -> Counter[str]:
+        total = Counter[str]()
         for part in self.parts:
-            for stream, n in of(part).items():
-                if n:
-                    total[stream] = total.get(stream, 0) + n
-        return total
+            total.update(of(part))
+        return +total  # without those of no rows
 
     @property
     def begin_ns(self) -> int:
