@@ -126,9 +126,9 @@ class Summary:
 
         whole = self._keys(batch)
         # These rows are few: a second pass over them costs less than a wider key for all rows.
-        part = self._keys(batch.take(hard))
+        part = self._keys(batch.take(hard)) if major else {}
         for by, table in self._tables.items():
-            table.add(*whole[by], *part[by])
+            table.add(*whole[by], *part.get(by, ()))
         files, counts = whole["file"]
         self.unresolved += int(counts[files == 0].sum())
 

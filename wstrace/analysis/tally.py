@@ -137,18 +137,19 @@ class Tally:
     def add(self, keys: NDArray[Any], counts: NDArray[Any], part_keys: NDArray[Any] = NOTHING,
             part_counts: NDArray[Any] = NOTHING) -> None:  # fmt: skip
         """Adds counts under keys, shape (k,), and the part of them for the second column; keys may repeat."""
-        distinct, where = np.unique(keys.astype(np.uint64), return_inverse=True)
-        sums = np.zeros((len(distinct), 2), np.int64)
-        sums[:, 0] = np.bincount(where, counts, len(distinct))
-        sums[:, 1] = np.bincount(distinct.searchsorted(part_keys.astype(np.uint64)), part_counts, len(distinct))
-        at = self.keys.searchsorted(distinct)
-        known = at < len(self.keys)
-        known[known] = self.keys[at[known]] == distinct[known]
-        self.counts[at[known]] += sums[known]
-        if known.all():
-            return
-        self.keys = np.insert(self.keys, at[~known], distinct[~known])
-        self.counts = np.insert(self.counts, at[~known], sums[~known], axis=0)
+        keys = keys.astype(np.uint64)
+        at = self.keys.searchsorted(keys)
+        # After the first batches nearly every key is known, and np.unique would cost more than all that follows.
+        known = self.keys.take(at, mode="clip") == keys if len(self.keys) else np.zeros(len(keys), np.bool_)
+        if not known.all():
+            new = distinct(keys[~known])
+            places = self.keys.searchsorted(new)
+            self.keys = np.insert(self.keys, places, new)
+            self.counts = np.insert(self.counts, places, 0, axis=0)
+            at = self.keys.searchsorted(keys)
+        np.add.at(self.counts[:, 0], at, counts)
+        if len(part_keys):
+            np.add.at(self.counts[:, 1], self.keys.searchsorted(part_keys.astype(np.uint64)), part_counts)
         if len(self.keys) > self.limit:
             self._forget(len(self.keys) - self.limit // 2)
 

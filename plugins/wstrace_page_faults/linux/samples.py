@@ -21,6 +21,8 @@ _USER, _KERNEL = (
 #: The columns of a row, one u64 each: header, ip, pid and tid, time, address.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS = range(5)
 _NO_ROWS = np.zeros((0, 5), "<u8")
+#: Rows that are transposed at a time: 160 KiB, which stay in the cache.
+_ROWS_AT_ONCE = 4096
 
 
 class RingSamples:
@@ -120,13 +122,21 @@ def merge(all_samples: Iterable[RingSamples], watermark: int) -> dict[str, NDArr
         rows = np.concatenate([rows for rows, _ in parts])
         order = np.argsort(rows[:, _TIME], kind="stable")  # timsort: its input is a few sorted runs
         rows, flag = rows.take(order, axis=0), np.concatenate(flags).take(order)  # [order] takes five times as long
-    ids = np.ascontiguousarray(rows[:, _IDS])
-    halves = ids.view("<u4")  # pid and tid, alternating
+    words = _transposed(rows)
+    halves = words[_IDS].view("<u4")  # pid and tid, alternating
     return {
-        "time_ns": rows[:, _TIME],
-        "pid": halves[0::2],
-        "tid": halves[1::2],
-        "pc": rows[:, _IP],
-        "va": rows[:, _ADDRESS],
+        "time_ns": words[_TIME],
+        "pid": halves[0::2].copy(),
+        "tid": halves[1::2].copy(),
+        "pc": words[_IP],
+        "va": words[_ADDRESS],
         "flags": flag,
     }
+
+
+def _transposed(rows: NDArray[Any]) -> NDArray[Any]:
+    """The rows as columns, each contiguous: everyone after this reads single columns, again and again."""
+    words = np.empty(rows.shape[::-1], rows.dtype)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        words[:, start : start + _ROWS_AT_ONCE] = rows[start : start + _ROWS_AT_ONCE].T
+    return words
