@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stacks_scripted import Fault, Stacks
 
-from wstrace import cli
+from wstrace import cli, open_trace
 from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.interfaces import Context
 from wstrace.schema import (
+    HOW_NOT_YET,
     MAPPING,
     PAGE_FAULT,
     PAGE_GUARD,
@@ -139,6 +142,57 @@ def test_every_view_tells_the_same_pages_and_faults(tmp_path: Path, snapshots: l
             "select sum(pages)::bigint as n from still_resident", "select count(*) as n from page_fault")]  # fmt: skip
         told["query"] = rows[0]["n"], rows[1]["n"]
     assert told == dict.fromkeys(told, (pages, 600))
+
+
+def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path: Path) -> None:
+    work, main = ("work", "/srv/app/app.py", 12), ("<module>", "/srv/app/app.py", 40)
+    read = ("read", "/venv/lib/python3.11/site-packages/pandas/io.py", 7)
+    faults = [
+        *[Fault([work, main], [(1, 16), (1, 8)], weight=2)] * 5,
+        *[Fault([read], [(1, 16)], weight=1)] * 4,
+        *[Fault([])] * 3,
+        *[Fault(None, how=HOW_NOT_YET)] * 2,
+    ]
+    path, context = tmp_path / "x.wst", Context()
+    strings = context.strings
+    mapping = batch_of(MAPPING, strings, id=1, time_ns=1, pid=7, start=0, end=1 << 30, offset=0, file="/opt/prog",
+                       dev=1, ino=1, build_id="", flags=1 << 8)  # fmt: skip
+    source = ScriptedSource([mapping, *Stacks(strings).batches(faults)])
+    with Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[]) as session:
+        session.wait(10)
+    lines = {"work app.py:12": 5, "(package pandas)": 4, "(no Python frame)": 3, "(interpreter not known yet)": 2}
+    told: dict[str, int] = {}
+    for by in ("line", "function", "stack", "package"):
+        for native in ((), ("--native",)):
+            rows = json.loads(answer("report", path, "--by", by, "--json", *native))["summary"]["top"][by]
+            told[f"--by {by} {native}"] = sum(row["total"] for row in rows)
+            if by == "line" and not native:
+                assert {row["name"]: row["total"] for row in rows} == lines
+    with open_trace(str(path)) as opened:
+        for kept in (session.trace, opened):
+            assert {row.label: row.total for row in kept.stacks().table("line")} == lines
+            told[repr(kept)] = kept.stacks().total
+    jsonl = [json.loads(line) for line in answer("report", path, "--format", "jsonl").splitlines()]
+    told["jsonl"] = len(jsonl)
+    assert sum(row["stack"] == [] for row in jsonl) == 3
+    told["folded"] = sum(int(row.split()[-1]) for row in answer("report", path, "--format", "folded").splitlines())
+    if pytest.importorskip("duckdb"):
+        sql = (
+            "select coalesce(own_line, '(' || stack_how || ')') as name, count(*) as total"
+            " from page_fault f left join stacks s on f.stack = s.id group by 1"
+        )
+        rows = [json.loads(line) for line in answer("query", path, sql, "--format", "json").splitlines()]
+        assert {row["name"]: row["total"] for row in rows} == lines
+        told["query"] = sum(row["total"] for row in rows)
+        sql = "select s.* from page_fault f join stacks s on f.native_stack = s.id where f.weight = 2 limit 1"
+        row = json.loads(answer("query", path, sql, "--format", "json"))
+        assert (row["module"], row["depth"], row["kind"], row["folded"]) == ("prog", 2, "native", "prog+0x8;prog+0x10")
+        sql = "select function, own, file, line from stacks where kind = 'python' order by function, line"
+        rows = [
+            tuple(json.loads(line).values()) for line in answer("query", path, sql, "--format", "json").splitlines()
+        ]
+        assert rows == [(main[0], 1, *main[1:]), (read[0], 0, *read[1:]), (work[0], 1, *work[1:])]
+    assert told == dict.fromkeys(told, len(faults))
 
 
 def counted_by_otel(path: Path) -> tuple[int, int]:

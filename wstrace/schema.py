@@ -186,6 +186,9 @@ PAGE_FAULT = Schema(
     always=frozenset(("pid", "tid", "pc", "va", "flags")),
 )
 
+#: The columns of a fault that tell of its stacks.
+STACK_COLUMNS = ("stack", "stack_how", "native_stack", "native_how", "weight")
+
 PROCESS = Schema(
     "process",
     (

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from wstrace.ledger import Ledger
+from wstrace.schema import CALL_SITE, PAGE_FAULT, STACK_COLUMNS
 from wstrace.table import Records, Selection
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
+    from wstrace.analysis.stacks import StackCounts
     from wstrace.analysis.summary import Summary
 
 
@@ -43,6 +45,17 @@ class Trace(Records):
 
         counted = Summary()
         for batch in self.read(Selection()):
+            counted.add(batch)
+        return counted
+
+    def stacks(self) -> StackCounts:
+        """The counts of faults by stack: `trace.stacks().table("line")` has the rows of `report --by line`."""
+        from wstrace.analysis.stacks import StackCounts
+
+        counted = StackCounts()
+        for batch in self.batches(CALL_SITE.name):
+            counted.add(batch)
+        for batch in self.batches(PAGE_FAULT.name, ("flags", *STACK_COLUMNS)):
             counted.add(batch)
         return counted
 

@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.analysis.stack_rows import STACKS, stack_rows
+from wstrace.analysis.symbols import Symbolizer
 from wstrace.arrow import Converter
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError, Unavailable, UsageError
+from wstrace.interfaces import Context
 from wstrace.plugins import default_plugins
+from wstrace.schema import CALL_SITE
 from wstrace.text import printable
 from wstrace_msgpack.read.prefetch import Prefetched
 from wstrace_msgpack.read.trace import TraceFile, open_trace
@@ -73,6 +78,8 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
                 connection.register(printable(stream), Streamed(trace, stream, named_columns(trace, stream, sql)))
             if "resident" in trace.streams:
                 connection.register("still_resident", StillResident(trace, "resident", _names(trace, "resident")))
+            if CALL_SITE.name in trace.streams:
+                connection.register(STACKS.name, NamedStacks(trace, sql))
             yield _answer(module, connection, sql)._replace(incomplete=trace.info.incomplete)
     finally:
         connection.close()
@@ -124,13 +131,35 @@ class StillResident(Streamed):
         return Converter(batches.columns, self._trace.strings, parts).reader().__arrow_c_stream__(requested_schema)
 
 
+class NamedStacks:
+    """The table `stacks`: the call sites with their frames in clear, with the columns that a query names."""
+
+    def __init__(self, trace: TraceFile, sql: str) -> None:
+        self._trace = trace
+        self._columns = chosen([column.name for column in STACKS.columns], sql)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        trace, tree = self._trace, CallTree()
+        for batch in trace.batches(CALL_SITE.name):
+            tree.learn(batch)
+        symbolizer = Symbolizer(Context(resolvers=default_plugins().make_resolvers(), info=trace.info), live=False)
+        symbolizer.learn(trace.mappings)
+        rows = stack_rows(tree, trace.strings, self._columns, symbolizer)
+        columns = [column for column in STACKS.columns if column.name in self._columns]
+        return Converter(columns, trace.strings, [rows]).reader().__arrow_c_stream__(requested_schema)
+
+
 def _names(trace: TraceFile, stream: str) -> list[str]:
     return [column.name for column in trace.columns_of(stream)]
 
 
 def named_columns(trace: TraceFile, stream: str, sql: str) -> list[str]:
     """The columns of a stream whose names occur in a query, at least one; all when the query may mean all."""
-    known = _names(trace, stream)
+    return chosen(_names(trace, stream), sql)
+
+
+def chosen(known: list[str], sql: str) -> list[str]:
+    """Those of the known columns whose names occur in a query, at least one; all when the query may mean all."""
     text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", sql, flags=re.IGNORECASE).lower()
     words = re.findall(r"\w+", text)
     # A `from t` without select, summarize, describe, columns(...) or t as a value may mean all columns.
