@@ -74,9 +74,12 @@ class Trace(Records):
 
         Args:
             path: the file, which appears only once it is complete.
-            force: overwrite an existing file.
-            stream, columns, start, end: as in batches(), where the format takes rows; stream None = `page_fault`.
-            options: the format's own.
+            force: whether to overwrite an existing file.
+            stream: the stream to write, if the format takes rows; None = `page_fault`.
+            columns: as in batches(), if the format takes rows.
+            start: as in batches(), if the format takes rows.
+            end: as in batches(), if the format takes rows.
+            options: the format's own options.
 
         Returns:
             The number of rows that were written.
