@@ -1,9 +1,11 @@
 """Launchers: what their files tell of the interpreter behind them, and the program that is held when they start it."""
 
+import importlib.util
 import io
 import os
 import struct
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -129,7 +131,8 @@ def test_hostile_resources_cost_the_name_only(changes):
 
 @pytest.mark.parametrize(("name", "words", "decides"), [
     ("py.exe", ["-3.12", "app.py"], True), ("PYW.EXE", [], True), ("uv.exe", ["run", "app.py"], True),
-    ("uv.exe", ["--quiet", "tool", "run", "ruff"], True), ("uvx.exe", ["ruff"], True), ("uv.exe", ["sync"], False),
+    ("uv.exe", ["--quiet", "tool", "run", "ruff"], True), ("uvx.exe", ["ruff"], True),
+    ("uvw.exe", ["run", "x.pyw"], True), ("uv.exe", ["sync"], False),
     ("uv.exe", ["pip", "install", "run"], False), ("python.exe", ["run"], False), ("pytest.exe", [], False),
 ])  # fmt: skip
 def test_launchers_that_decide_when_they_run(tmp_path, name, words, decides):
@@ -157,6 +160,20 @@ def family(*events):
     windows.process(20, name="py.exe", output="pipe")
     windows.debug_events = list(events)
     return windows
+
+
+PIP = importlib.util.find_spec("pip")
+STUBS = sorted(Path(PIP.origin).parent.glob("_vendor/distlib/*.exe")) if PIP is not None else []
+
+
+@pytest.mark.skipif(not STUBS, reason="no pip with stubs for Windows (Debian takes them out)")
+@pytest.mark.parametrize("stub", STUBS, ids=lambda path: path.name)
+def test_the_stubs_that_pip_has(tmp_path, python, stub):
+    tool = tmp_path / "tool.exe"
+    tool.write_bytes(stub.read_bytes() + pip_launcher(python)[5002:])
+    assert launchers.read(str(tool)) == (python, True)
+    tool.write_bytes(stub.read_bytes())
+    assert launchers.read(str(tool)) is None
 
 
 def test_the_program_is_held_and_nobody_is_debugged_any_more():

@@ -96,6 +96,16 @@ def test_the_environment_is_otherwise_ours(folder, monkeypatch):
     assert set(found.environment) - set(os.environ) == {"__PYVENV_LAUNCHER__"}
 
 
+@pytest.mark.parametrize("library", ["python311.dll", "libpypy3.10-c.dll"])
+def test_a_venv_with_a_copy_of_the_interpreter_is_started_as_it_is(folder, library):
+    """It starts nothing else: uv makes such ones of an embedded Python, and everybody of PyPy."""
+    program(folder / "base" / "python.exe")
+    venv = program(folder / "venv" / "Scripts" / "python.exe")
+    program(folder / "venv" / "Scripts" / library)
+    (folder / "venv" / "pyvenv.cfg").write_text(f"home = {folder / 'base'}\n")
+    assert resolve([str(venv)])[:3] == (str(venv), [str(venv)], None)
+
+
 def test_a_venv_that_is_named_by_a_relative_path_is_told_by_its_full_one(folder, monkeypatch):
     """The interpreter takes __PYVENV_LAUNCHER__ for its own path: its children would start it from another folder."""
     base = program(folder / "base" / "python.exe")

@@ -50,6 +50,8 @@ def read(path: str) -> Launcher | None:
 def venv_base(path: str) -> str:
     """The interpreter that a venv's python.exe starts, as multiprocessing finds it; "" for any other program."""
     here = Path(path)
+    if any(here.parent.glob("python3*.dll")) or any(here.parent.glob("libpypy*.dll")):
+        return ""  # an interpreter by itself: a venv that was made by copying (uv of an embedded Python, PyPy)
     for folder in (here.parent, here.parent.parent):
         home = _home(folder / "pyvenv.cfg")
         if home is None:
@@ -69,7 +71,7 @@ def decides_at_run_time(path: str, arguments: Sequence[str]) -> bool:
     return (
         name in _PYTHON_LAUNCHERS
         or name == "uvx.exe"
-        or (name == "uv.exe" and (words[:1] == ["run"] or words[:2] == ["tool", "run"]))
+        or (name in ("uv.exe", "uvw.exe") and (words[:1] == ["run"] or words[:2] == ["tool", "run"]))
         or Path(path).with_suffix(".shim").is_file()
     )
 
