@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
-from wstrace_mapped_files.epoch import Epoch, Past
+from wstrace_mapped_files.epoch import Epoch, FragmentTable, Past
 from wstrace_mapped_files.spaces import AddressSpaces, ProcessHistory
 
 #: Linux pids are below this (PID_MAX_LIMIT), where a lookup table is cheaper than sorting
@@ -92,9 +92,16 @@ def _by_epoch(process: ProcessHistory, rows: Rows, times: NDArray[Any] | int) ->
 def _in_epoch(epoch: Epoch, addresses: NDArray[Any], times: Any, rows: Rows, found: Found) -> NDArray[Any]:
     """Fills in the rows that lie in one epoch; gives those of them (counted within it) that nothing covers."""
     table = epoch.table
-    at = np.searchsorted(table.start, addresses, side="right")
+    oldest = times if not isinstance(times, np.ndarray) else times.min(initial=table.newest)
+    at, inside = _likely(table, addresses)
+    if inside.all() and table.birth[at] <= oldest:
+        found.id[rows], found.file[rows], found.kind[rows] = table.id[at], table.file[at], table.kind[at]
+        return np.empty(0, "i8")
+    at = np.where(inside, at, 0)
+    others = np.flatnonzero(~inside)
+    at[others] = np.searchsorted(table.start, addresses[others], side="right")
     missed = addresses >= table.end.take(at)
-    if table.newest > (times if not isinstance(times, np.ndarray) else times.min(initial=table.newest)):
+    if table.newest > oldest:
         missed |= table.birth.take(at) > times
     some = bool(missed.any())
     if some:
@@ -111,6 +118,19 @@ def _in_epoch(epoch: Epoch, addresses: NDArray[Any], times: Any, rows: Rows, fou
         target, of = again[hit] if isinstance(rows, slice) else rows[again[hit]], which[hit]
         found.id[target], found.file[target], found.kind[target] = past.id[of], past.file[of], past.kind[of]
     return again[~hit]
+
+
+def _likely(table: FragmentTable, addresses: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
+    """The row of the fragment around the middle one of the addresses, and which of them lie in it.
+
+    Most faults of a batch lie in one mapping, and most of the instructions in one file: to compare with the ends of one
+    fragment takes a tenth of a search.
+    """
+    if not len(addresses):
+        return 0, np.zeros(0, np.bool_)
+    at = np.searchsorted(table.start, addresses[len(addresses) // 2], side="right")
+    start = table.start[at - 1]
+    return at, addresses - start < (table.end[at] - start if at else 0)
 
 
 def _earlier(past: Past, addresses: NDArray[Any], times: NDArray[Any], early: int) -> NDArray[Any]:
