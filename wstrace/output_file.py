@@ -74,7 +74,8 @@ def open_output(path: str, *, force: bool = False, resume: bool = False) -> Open
         if not regular and hasattr(os, "set_blocking"):
             os.set_blocking(fd, True)
     except BaseException:
-        os.close(fd)
+        with contextlib.suppress(OSError):  # nothing was written: the refusal is what is to be told
+            os.close(fd)
         raise
     return Opened(fd, created, regular)
 
