@@ -1,0 +1,121 @@
+"""wstrace as a user without privilege, also under a seccomp filter: the reasons that it gives are the true ones."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes nobody: needs root")
+
+#: answers perf_event_open with an errno (or lets it pass: 0), then becomes wstrace
+LAUNCHER = """
+import ctypes, os, struct, sys
+if sys.argv[1] == "-c":
+    os.execv(sys.executable, [sys.executable, "-S", *sys.argv[1:]])
+answer, number = int(sys.argv[1]), {"x86_64": 298, "aarch64": 241}[os.uname().machine]
+if answer:
+    code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | answer), (0x06, 0, 0, 0x7FFF0000)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *line) for line in code))
+    class Prog(ctypes.Structure):
+        _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.c_void_p)]
+    prog, libc = Prog(4, ctypes.cast(program, ctypes.c_void_p)), ctypes.CDLL(None)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, 2, ctypes.byref(prog), 0, 0) == 0  # PR_SET_SECCOMP
+os.execv(sys.executable, [sys.executable, "-m", "wstrace", *sys.argv[2:]])
+"""
+#: setpriv itself still has the rights of root when it executes its program: what that executes counts
+AGAIN = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import wstrace, numpy, click'])"
+Run = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def nobody() -> Run:
+    """nobody(answer, *words): wstrace as the user nobody; nobody("-c", code): a Python of his."""
+    words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    version = "{}.{}".format(*sys.version_info)
+    stdlib = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    own = [part for part in sys.path if part.endswith("-packages") or not part.startswith(tuple(stdlib))]
+    path = os.pathsep.join(filter(None, own))
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+    for python in (sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"):
+        try:
+            tried = subprocess.run(
+                [*words, python, "-c", AGAIN], env=environment, cwd="/", capture_output=True, text=True
+            )
+        except OSError as error:
+            pytest.skip(f"setpriv: {error}")
+        if tried.returncode == 0:
+            break
+    else:
+        pytest.skip(f"the user nobody can execute no Python {version} that finds wstrace: {tried.stderr[-200:]}")
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*words, python, "-c", LAUNCHER, *map(str, arguments)],
+            env=environment,
+            cwd="/",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture(autouse=True)
+def paranoid() -> Iterator[None]:
+    """At 2 the kernel gives a user his own faults."""
+    before = PARANOID.read_text()
+    PARANOID.write_text("2")
+    yield
+    PARANOID.write_text(before)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=60)
+    assert "internal error" not in err
+    return out + err
+
+
+def test_without_a_filter_the_setting_is_the_reason(nobody: Run) -> None:
+    text = said(nobody(0, "run", "--", "true"))
+    assert text.splitlines()[0].endswith("[level user]")
+    assert "level user: kernel.perf_event_paranoid is 2: " in text
+    assert "seccomp" not in text
+
+
+@pytest.mark.parametrize("answer", [errno.EPERM, errno.ENOSYS])
+def test_under_a_filter_the_filter_is_the_reason(nobody: Run, answer: int) -> None:
+    text = said(nobody(answer, "run", "--", "true"))
+    [why] = [line for line in text.splitlines() if line.startswith("level counters: ")]
+    assert "a seccomp filter" in why
+    assert "sysctl" not in why, "this does not lift it"
+    found = json.loads(said(nobody(answer, "doctor", "--json")))["sources"]["page_faults"]
+    assert found["level"] == "counters"
+    assert "a seccomp filter" in found["why"]
+    assert "sysctl" not in found["remedy"]
+
+
+def test_what_a_user_does_not_see_is_ascribed_to_the_kernel_only_where_that_is_proven(nobody: Run) -> None:
+    """A loop of touch and munmap: all faults are the program's own; what is missing came while it was attached."""
+    code = "import mmap\nwhile True:\n m = mmap.mmap(-1, 1 << 20, 34); m[::4096] = bytes(256); m.close()"
+    with nobody("-c", code) as target:
+        time.sleep(1)
+        try:
+            text = said(nobody(0, "attach", target.pid, "--duration", "1s", "-v"))
+        finally:
+            target.kill()
+    second = text.splitlines()[1]
+    assert "level user" in second
+    assert "while it was being attached" in second
+    assert "(faults that kernel code took" not in second
