@@ -41,6 +41,7 @@ def everywhere(act, happens, *, pid=7):
     while happened:
         n += 1
         windows = machine()
+        windows.process(1)
         windows.processes[7].working_set = {HEAP: 4, EXE: 0x103}
         windows.processes[7].fault(EXE, HEAP)
         api = Meanwhile(windows, n, lambda windows=windows: happens(windows, pid))
@@ -61,6 +62,11 @@ def refuses(windows, pid):
         windows.processes[pid].denied = True
 
 
+def takes_rights(windows, pid):
+    """As some antivirus programs do to handles that are open."""
+    windows.handles.update({handle: (pid, 0) for handle, (whose, _) in windows.handles.items() if whose == pid})
+
+
 def snapshot(api, windows):
     with Space(7, api) as space:
         read(space, Dictionary(), shares=True)
@@ -73,11 +79,13 @@ def questions(api, windows):
 
 def trace(api, windows):
     source, _ = traced(api)
-    list(source.drain(0.0))
-    if 7 in windows.processes and not windows.processes[7].exited:
-        windows.processes[7].fault(EXE, HEAP + 4096)
-    list(source.drain(0.0))
-    list(source.stop())
+    try:
+        list(source.drain(0.0))
+        if 7 in windows.processes and not windows.processes[7].exited:
+            windows.processes[7].fault(EXE, HEAP + 4096)
+        list(source.drain(0.0))
+    finally:
+        list(source.stop())
     assert source.finished
 
 
@@ -91,13 +99,13 @@ def job(api, windows):
         made.close()
 
 
-@pytest.mark.parametrize("happens", [ends, refuses])
+@pytest.mark.parametrize("happens", [ends, refuses, takes_rights])
 @pytest.mark.parametrize(("act", "calls"), [(snapshot, 15), (questions, 8), (trace, 25), (job, 8)])
 def test_whatever_ends_or_refuses_between_two_calls(act, calls, happens):
     assert everywhere(act, happens) >= calls
 
 
-@pytest.mark.parametrize("happens", [ends, refuses])
+@pytest.mark.parametrize("happens", [ends, refuses, takes_rights])
 def test_a_child_that_ends_or_refuses_costs_its_own_trace_only(happens):
     def family(api, windows):
         source, _ = traced(api)
@@ -105,6 +113,7 @@ def test_a_child_that_ends_or_refuses_costs_its_own_trace_only(happens):
         source._births._pause_ns = 0
         given = list(source.drain(0.0))
         windows.processes[7].fault(EXE, HEAP + 4096)
+        ends(windows, 8)
         given += source.drain(0.0)
         given += source.stop()
         assert sum(len(b) for b in given if b.schema.name == "page_fault" and (b["pid"] == 7).all()) == 1

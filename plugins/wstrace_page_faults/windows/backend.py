@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -242,7 +243,9 @@ class PageFaults(Source):
 
     def _end(self, process: WatchedProcess, now: int) -> Batch:
         """The last row of an ended process; adds its counts to the ledger and closes its handle."""
-        code = processes.exit_code(self.api, process.watch.handle)
+        code = -1
+        with suppress(Unavailable):  # the rights of an open handle may be taken away
+            code = processes.exit_code(self.api, process.watch.handle)
         with self._drainer.lock:
             self._family.end(process.pid, processes.times(self.api, process.watch.handle)[1])
         self._account(process)
