@@ -21,6 +21,7 @@ from wstrace_otel.usage import thread_faults
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
     from wstrace_otel.experimental import Experiment
+    from wstrace_otel.export.stacks import EventStacks
     from wstrace_otel.transport.own_providers import OwnProviders
 
 #: The seconds that close() may take when the collector is down.
@@ -41,6 +42,7 @@ class OtelExporter(Exporter):
         logs: send events.
         spans: send a span for each traced process.
         profiles: send OTLP profiles (experimental).
+        stacks: send the stacks of faults with events and profiles; they tell functions and source files.
         events: minor faults that become events, per second; all major ones do.
         interval_s: seconds between two exports of metrics; 0 = OTEL_METRIC_EXPORT_INTERVAL.
         modules: files with a series of their own, per process; the rest is `other`.
@@ -52,7 +54,9 @@ class OtelExporter(Exporter):
     """
 
     name = "otel"
-    streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault", "process", "mapping", "resident", "written"})
+    streams: ClassVar[frozenset[str] | None] = frozenset(
+        {"page_fault", "process", "mapping", "call_site", "resident", "written"}
+    )
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class OtelExporter(Exporter):
         logs: bool = True,
         spans: bool = True,
         profiles: bool = False,
+        stacks: bool = False,
         events: float = 100.0,
         interval_s: float = 0.0,
         modules: int = 20,
@@ -83,6 +88,10 @@ class OtelExporter(Exporter):
         self._modules, self._limit = modules, processes
         self._sampler = Sampler(TokenBucket(events))
         self._only_own = mode == "bulk" or profiles
+        if stacks and mode == "bulk":
+            raise UsageError("otel: mode=bulk sends no stacks", "leave stacks out, or mode")
+        self._stacks_wanted = stacks
+        self._stacks: EventStacks | None = None
         self._disabled = False
         self._own: OwnProviders | None = None
         self._reported: dict[tuple[str, str], int] = {}
@@ -103,6 +112,10 @@ class OtelExporter(Exporter):
                 "replay the trace of each host by itself",
             )
         self._context = context
+        if self._stacks_wanted:
+            from wstrace_otel.export.stacks import EventStacks
+
+            self._stacks = EventStacks()
         self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
         self._clock = context.info.clock
         self._global = self._uses_global(context)
@@ -128,6 +141,8 @@ class OtelExporter(Exporter):
             arguments=self._arguments,
         )
         self._events = self._life.events
+        if self._stacks_wanted:
+            self._events.stacks = self._stacks
         if self._global:
             embedded.add(self._processes, context.ledger)
         for pid in self._processes.roots:
@@ -169,7 +184,14 @@ class OtelExporter(Exporter):
             self._experiments.append(bulk.BulkLogs(own, self._resource_of, self._clock.offset))
         if "profiles" in self._signals:
             self._experiments.append(
-                profiles.ProfileExport(own, self._resource_of, context.strings, self._clock.wall, context.ledger)
+                profiles.ProfileExport(
+                    own,
+                    self._resource_of,
+                    context.strings,
+                    self._clock.wall,
+                    context.ledger,
+                    self._stacks.frames if self._stacks is not None else None,
+                )
             )
         if "metrics" in self._signals:
             TracerInstruments(own.meter(resource.of_tracer()), context.ledger.rows, own_usage=True)
@@ -187,8 +209,10 @@ class OtelExporter(Exporter):
         elif stream == "process":
             if not self._disabled:
                 self._life.take(batch)
-        elif stream == "mapping":
-            for experiment in self._experiments:
+        elif stream in ("call_site", "mapping"):
+            if self._stacks is not None:
+                self._stacks.learn(batch)
+            for experiment in self._experiments if stream == "mapping" else ():
                 experiment.add_mappings(batch)
         elif batch.snapshot is not None:
             process = self._processes.get(batch.snapshot.pid)

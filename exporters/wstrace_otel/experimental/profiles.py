@@ -1,7 +1,7 @@
 """Sends OTLP profiles (v1development, experimental): the number of faults by instruction, counted from columns.
 
-A sample is a distinct (instruction, touched file, kind, type, span) with its number of faults. Index 0 of every table
-is the zero value.
+A sample is a distinct (instruction, touched file, kind, type, span, stacks if they were asked for) with its number of
+faults. Index 0 of every table is the zero value.
 
 Source: opentelemetry-proto, profiles/v1development/profiles.proto.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wstrace.analysis.frames import Frame, Frames
 from wstrace.analysis.symbols import MappingTable
 from wstrace.analysis.tally import group
 from wstrace.batch import Batch, Dictionary
@@ -24,7 +25,7 @@ from wstrace.schema import FAULT_MAJOR
 from wstrace_otel import names
 from wstrace_otel.correlation import SpanInterval, span_intervals
 from wstrace_otel.export.processes import file_name, kind_name
-from wstrace_otel.export.resource import message
+from wstrace_otel.export.resource import clean, message
 from wstrace_otel.transport.batch_sender import LOST, BatchLimits
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 
 #: Seconds between two profiles.
 PROFILE_SECONDS = 10.0
-#: (pc, pc_mapping, pc_file, file, kind, major, trace id, span id)
-Key = tuple[int, int, int, int, int, int, int, int]
+#: (pc, pc_mapping, pc_file, file, kind, major, Python stack, native stack, trace id, span id)
+Key = tuple[int, int, int, int, int, int, int, int, int, int]
+#: kind of a frame -> its type as OpenTelemetry names it
+_FRAME_TYPES = {"python": "cpython", "native": "native", "kernel": "kernel"}
 _NO_SPAN = SpanInterval(0, 0, 0, 0)
 #: The most distinct samples of a process in one profile; faults of further ones are counted as lost.
 MAX_SAMPLES = 65_536
@@ -65,6 +68,7 @@ class ProfileExport:
         strings: the session's dictionary.
         wall: converts a time of the records' clock to nanoseconds since the epoch.
         ledger: where faults that exceed MAX_SAMPLES are counted as lost.
+        frames: names the frames of stacks; None = samples have the instruction only.
     """
 
     def __init__(
@@ -74,9 +78,10 @@ class ProfileExport:
         strings: Dictionary,
         wall: Callable[[int], int],
         ledger: Ledger,
+        frames: Frames | None = None,
     ) -> None:
         self._resource_of, self._strings, self._wall, self._ledger = resource_of, strings, wall, ledger
-        self._profiles = Profiles()
+        self._profiles = Profiles(frames)
         self._sent_at = time.monotonic()
         connection = providers.connection("profiles")
         self._sender = providers.sender(
@@ -114,9 +119,14 @@ class ProfileExport:
 
 
 class Profiles:
-    """Counts faults by sample until take() encodes them."""
+    """Counts faults by sample until take() encodes them.
 
-    def __init__(self) -> None:
+    Args:
+        frames: names the frames of stacks; None = samples have the instruction only.
+    """
+
+    def __init__(self, frames: Frames | None = None) -> None:
+        self._frames = frames
         self._samples: dict[int, dict[Key, int]] = {}  # pid -> samples
         self._mappings = MappingTable(MAX_MAPPINGS)
         self._first = self._last = 0
@@ -135,10 +145,13 @@ class Profiles:
         pid, pc, mapping, pc_file, file, kind = (
             batch.columns.get(c, zero) for c in ("pid", "pc", "pc_mapping", "pc_file", "file", "kind")
         )
+        python, native = (
+            batch.columns.get(c, zero) if self._frames is not None else zero for c in ("stack", "native_stack")
+        )
         index, used = span_intervals.assign(batch)
         spans = [*used, _NO_SPAN]  # -1, no span, is the last one
         major = (batch["flags"] & FAULT_MAJOR) != 0
-        found, counts = group(pid, pc, mapping, pc_file, file, kind, major, index)
+        found, counts = group(pid, pc, mapping, pc_file, file, kind, major, python, native, index)
         for of, address, *rest, at, count in zip(*(c.tolist() for c in found), counts.tolist(), strict=True):
             samples = self._samples.setdefault(of, {})
             key = (address & (1 << 64) - 1, *rest, spans[at].trace_id, spans[at].span_id)
@@ -166,7 +179,7 @@ class Profiles:
             return b"", 0
         messages, service = need()
         request = service.ExportProfilesServiceRequest()
-        tables = _Tables(messages, request.dictionary, strings, self._mappings)
+        tables = _Tables(messages, request.dictionary, strings, self._mappings, self._frames)
         total = 0
         for pid, samples in taken.items():
             at = request.resource_profiles.add()
@@ -189,8 +202,10 @@ class Profiles:
 class _Tables:
     """The tables that samples refer to, with distinct rows."""
 
-    def __init__(self, messages: Any, dictionary: Any, strings: Any, mappings: MappingTable) -> None:
-        self._dictionary, self._strings, self._known = dictionary, strings, mappings
+    def __init__(
+        self, messages: Any, dictionary: Any, strings: Any, mappings: MappingTable, frames: Frames | None
+    ) -> None:
+        self._dictionary, self._strings, self._known, self._frames = dictionary, strings, mappings, frames
         self._index: dict[Any, int] = {("string", ""): 0}
         dictionary.string_table.append("")
         for table in (dictionary.mapping_table, dictionary.location_table, dictionary.function_table,
@@ -234,14 +249,46 @@ class _Tables:
                 row.attribute_indices.append(self.attribute("process.executable.build_id.gnu", build))
         return index
 
-    def stack(self, address: int, mapping: int, file: int) -> int:
-        """The index in stack_table of a stack of one instruction."""
-        index, row = self._row(("stack", address, mapping, file), self._dictionary.stack_table)
+    def stack(self, address: int, mapping: int, file: int, python: int = 0, native: int = 0) -> int:
+        """The index in stack_table of a stack: the instruction, then the frames that are known, innermost first."""
+        index, row = self._row(("stack", address, mapping, file, python, native), self._dictionary.stack_table)
         if row is not None:
-            location = len(self._dictionary.location_table)
-            place = self._dictionary.location_table.add()
-            place.address, place.mapping_index = address, self.mapping(mapping, file)
-            row.location_indices.append(location)
+            at, place = self._row(("location", address, mapping, file), self._dictionary.location_table)
+            if place is not None:
+                place.address, place.mapping_index = address, self.mapping(mapping, file)
+            row.location_indices.append(at)
+            if self._frames is not None:
+                frames = self._frames.interleaved(python, native)
+                # The innermost native frame is the instruction, which stands already.
+                row.location_indices.extend(map(self.frame, frames[1:] if native else frames))
+        return index
+
+    def frame(self, frame: Frame) -> int:
+        """The index of a frame in location_table."""
+        index, row = self._row(frame, self._dictionary.location_table)
+        if row is not None:
+            if frame.kind in _FRAME_TYPES:
+                row.attribute_indices.append(self.attribute(names.FRAME_TYPE, _FRAME_TYPES[frame.kind]))
+            if frame.kind == "native":
+                row.address, row.mapping_index = frame.offset, self.module(frame)
+            line = row.lines.add()
+            line.function_index, line.line = self.function(frame), frame.line
+        return index
+
+    def module(self, frame: Frame) -> int:
+        """The index in mapping_table of the file of a native frame, whose address is the offset in it."""
+        index, row = self._row(("module", frame.module, frame.build_id), self._dictionary.mapping_table)
+        if row is not None:
+            row.filename_strindex = self.string(clean(frame.module))
+            if frame.build_id:
+                row.attribute_indices.append(self.attribute("process.executable.build_id.gnu", clean(frame.build_id)))
+        return index
+
+    def function(self, frame: Frame) -> int:
+        """The index of a frame's function in function_table."""
+        index, row = self._row(("function", frame.name, frame.file), self._dictionary.function_table)
+        if row is not None:
+            row.name_strindex, row.filename_strindex = self.string(clean(frame.name)), self.string(clean(frame.file))
         return index
 
     def link(self, trace_id: int, span_id: int) -> int:
@@ -255,8 +302,8 @@ class _Tables:
 
     def sample(self, sample: Any, key: Key, count: int) -> None:
         """Fills a sample message."""
-        pc, pc_mapping, pc_file, file, kind, major, trace_id, span_id = key
-        sample.stack_index = self.stack(pc, pc_mapping, pc_file)
+        pc, pc_mapping, pc_file, file, kind, major, python, native, trace_id, span_id = key
+        sample.stack_index = self.stack(pc, pc_mapping, pc_file, python, native)
         sample.values.append(count)
         sample.link_index = self.link(trace_id, span_id)
         sample.attribute_indices.extend((
