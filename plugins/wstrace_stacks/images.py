@@ -8,7 +8,7 @@ import os
 import stat
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wstrace.batch import Dictionary
 from wstrace.errors import WstraceError
@@ -19,13 +19,13 @@ from wstrace_stacks.eh_frame import UnwindFile
 
 MOST_OPEN = 256
 _MOST_READ = 64 << 20
-_os: Any = os
 
 
 class CodeMapping(NamedTuple):
     """A row of the `mapping` stream whose memory is executable."""
 
     id: int
+    time_ns: int
     pid: int
     start: int
     end: int
@@ -90,11 +90,11 @@ def _candidates(mapping: CodeMapping, name: str) -> list[int]:
 
     The process's own link to what is mapped there leads to a deleted or replaced file, too; it needs privilege.
     """
-    flags = os.O_RDONLY | _os.O_NONBLOCK | _os.O_CLOEXEC | _os.O_NOCTTY
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     link = f"/proc/{mapping.pid}/map_files/{mapping.start:x}-{mapping.end:x}"
     for top, path in (("", link), (f"/proc/{mapping.pid}/root", name), ("/", name)):
         with contextlib.suppress(OSError, ValueError):
-            place = open_in_root(top, path, _os.O_PATH) if top else os.open(path, _os.O_PATH | _os.O_CLOEXEC)
+            place = open_in_root(top, path, os.O_PATH) if top else os.open(path, os.O_PATH | os.O_CLOEXEC)
             return [_regular(place, flags)]
     return []
 

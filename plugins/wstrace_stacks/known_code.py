@@ -188,7 +188,7 @@ class KnownCode:
         if known is None:
             if len(self._perf_maps) >= MOST_PERF_MAPS:
                 self._perf_maps.pop(next(iter(self._perf_maps))).close()
-            known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid)
+            known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, mapping.time_ns)
             known.grow()
         return known.name(address)
 

@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from bisect import bisect_left, bisect_right
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wstrace.errors import WstraceError
 from wstrace_os.linux import procfs
@@ -25,7 +25,6 @@ MOST_LINES = 1 << 20
 _MOST_NAME = 1024
 #: a map may be older than its process by the resolution of the process's start
 _SLACK_SECONDS = 0.1
-_os: Any = os
 
 
 class Entry(NamedTuple):
@@ -37,10 +36,15 @@ class Entry(NamedTuple):
 
 
 class PerfMap:
-    """The perf map of one process, read further as it grows."""
+    """The perf map of one process, read further as it grows.
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    Args:
+        pid: the process.
+        since_ns: a time, on the monotonic clock, at which it had begun already; an older map is not its own.
+    """
+
+    def __init__(self, pid: int, since_ns: int) -> None:
+        self._pid, self._since_ns = pid, since_ns
         self._fd = -1
         self._read = 0
         self._rest = b""
@@ -50,8 +54,8 @@ class PerfMap:
     def grow(self) -> bool:
         """Reads what was added since the last call; returns whether there was anything."""
         if self._fd < 0:
-            with contextlib.suppress(OSError, ValueError, ProcessLookupError):
-                self._fd = _open(self._pid)
+            with contextlib.suppress(OSError, ValueError):
+                self._fd = _open(self._pid, self._since_ns)
         if self._fd < 0:
             return False
         new = os.pread(self._fd, max(MOST_BYTES - self._read, 0), self._read) if self._read < MOST_BYTES else b""
@@ -98,20 +102,21 @@ class PerfMap:
         self._starts[low:high] = [one.start for one in kept]
 
 
-def _open(pid: int) -> int:
-    """A descriptor of the map. Raises OSError where there is none that may be believed, or the process has ended."""
+def _open(pid: int, since_ns: int) -> int:
+    """A descriptor of the map. Raises OSError where there is none that may be believed."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    root, inside, own = f"/proc/{pid}/root", pid, os.geteuid()
     try:
+        began = booted + procfs.stat_with_memory(pid).started_ticks / os.sysconf("SC_CLK_TCK")
         status = procfs.status(pid)
         own = int(status["Uid"].split()[1])
         inside = int(status.get("NSpid", str(pid)).split()[-1])  # the pid that the process itself knows
-        began = procfs.stat(pid).started_ticks / os.sysconf("SC_CLK_TCK")
-    except (WstraceError, KeyError) as ended:
-        raise OSError(str(ended)) from None
-    flags = os.O_RDONLY | _os.O_NOFOLLOW | _os.O_NONBLOCK | _os.O_CLOEXEC | _os.O_NOCTTY
-    fd: int = open_in_root(f"/proc/{pid}/root", f"/tmp/perf-{inside}.map", flags)  # noqa: S108
+    except (WstraceError, KeyError):  # it has ended: only a map of our own user's is believed then
+        root, began = "/", time.time() - (time.monotonic_ns() - since_ns) / 1e9
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    fd: int = open_in_root(root, f"/tmp/perf-{inside}.map", flags)  # noqa: S108
     found = os.fstat(fd)
-    booted = time.time() - time.clock_gettime(_os.CLOCK_BOOTTIME)
-    if stat.S_ISREG(found.st_mode) and found.st_uid == own and found.st_mtime > booted + began - _SLACK_SECONDS:
+    if stat.S_ISREG(found.st_mode) and found.st_uid == own and found.st_mtime > began - _SLACK_SECONDS:
         return fd
     os.close(fd)
     raise OSError("another user's map, or an older process's")

@@ -1,0 +1,115 @@
+"""Perf maps: the later line wins, hostile lines cost nothing, and only the process's own map is believed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wstrace_stacks import perf_maps
+from wstrace_stacks.perf_maps import PerfMap
+
+
+@pytest.fixture
+def target() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+    path_of(process.pid).unlink(missing_ok=True)
+
+
+def path_of(pid: int) -> Path:
+    return Path(f"/tmp/perf-{pid}.map")
+
+
+def read(text: bytes, pid: int) -> PerfMap:
+    path_of(pid).write_bytes(text)
+    found = PerfMap(pid, 0)
+    assert found.grow()
+    return found
+
+
+def test_names_by_address(target):
+    found = read(b"1000 10 first one\n2000 20 py::f:/a b/c.py\n", target.pid)
+    assert [found.name(at) for at in (0xFFF, 0x1000, 0x100F, 0x1010, 0x201F)] == [
+        None, "first one", "first one", None, "py::f:/a b/c.py"
+    ]  # fmt: skip
+    found.close()
+
+
+def test_the_later_line_wins_where_they_overlap(target):
+    found = read(b"1000 100 old\n1040 20 new\n1080 1000 wide\n3000 10 a\n2f00 200 b\n", target.pid)
+    assert [found.name(at) for at in (0x1000, 0x1040, 0x105F, 0x1060, 0x1080, 0x3000)] == [
+        "old", "new", "new", "old", "wide", "b"
+    ]  # fmt: skip
+    found.close()
+
+
+def test_a_map_grows(target):
+    found = read(b"1000 10 first\n2000 10 sec", target.pid)
+    assert found.name(0x2000) is None
+    with path_of(target.pid).open("ab") as file:
+        file.write(b"ond\n")
+    assert found.grow()
+    assert found.name(0x2000) == "second"
+    assert not found.grow()
+    found.close()
+
+
+def test_lines_that_lie_are_left_out(target, monkeypatch):
+    monkeypatch.setattr(perf_maps, "MOST_LINES", 100)
+    text = (
+        b"x y z\n-1 10 a\n1000 0 b\n1000 ffffffffffffffffff c\n" + b"ffffffffffffffff 10 d\n" + b"\xff" * 5000 + b"\n"
+    )
+    found = read(text + b"1000 10 " + b"n" * 5000 + b"\n", target.pid)
+    assert found.name(0x1000) == "n" * 1024
+    found.close()
+    many = read(b"".join(b"%x 8 f%d\n" % (4096 + 16 * n, n) for n in range(1000)), target.pid)
+    assert many.name(4096 + 16 * 50) == "f50"
+    assert many.name(4096 + 16 * 500) is None
+    many.close()
+
+
+def test_a_map_of_another_user_is_not_believed(target):
+    if os.geteuid():
+        pytest.skip("only on a system where we are root: gives a file away")
+    path_of(target.pid).write_bytes(b"1000 10 evil\n")
+    os.chown(path_of(target.pid), 12345, 12345)
+    assert not PerfMap(target.pid, 0).grow()
+
+
+def test_a_map_of_an_older_process_with_that_pid_is_not_believed(target):
+    path_of(target.pid).write_bytes(b"1000 10 old\n")
+    past = time.time() - 3600
+    os.utime(path_of(target.pid), (past, past))
+    assert not PerfMap(target.pid, 0).grow()
+
+
+def test_a_link_or_a_pipe_in_its_place_is_not_opened(target, tmp_path):
+    (tmp_path / "secret").write_bytes(b"1000 10 secret\n")
+    path_of(target.pid).symlink_to(tmp_path / "secret")
+    assert not PerfMap(target.pid, 0).grow()
+    path_of(target.pid).unlink()
+    os.mkfifo(path_of(target.pid))
+    assert not PerfMap(target.pid, 0).grow()
+
+
+def test_of_a_process_that_has_ended_a_map_of_our_own_user_is_believed(target):
+    target.kill()
+    os.waitid(os.P_PID, target.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which has no root any more
+    began = time.monotonic_ns()
+    path_of(target.pid).write_bytes(b"1000 10 own\n")
+    found = PerfMap(target.pid, began)
+    assert found.grow()
+    assert found.name(0x1000) == "own"
+    found.close()
+    assert not PerfMap(target.pid, time.monotonic_ns() + 10**10).grow(), "older than the process"
+    if not os.geteuid():
+        os.chown(path_of(target.pid), 12345, 12345)
+        assert not PerfMap(target.pid, began).grow()
