@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import select
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,16 @@ from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
-from wstrace.schema import ADDRESS_SPACE, FAULT_OBSERVER, PAGE_FAULT, PROCESS, RESIDENT_PAGES, STACK_DUMP, Schema
+from wstrace.schema import (
+    ADDRESS_SPACE,
+    CALL_SITE,
+    FAULT_OBSERVER,
+    PAGE_FAULT,
+    PROCESS,
+    RESIDENT_PAGES,
+    STACK_DUMP,
+    Schema,
+)
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
@@ -26,8 +34,10 @@ from wstrace_page_faults.linux.account import Account
 from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import PerfEvents, Settings
-from wstrace_page_faults.linux.levels import level_on, not_ours, own_level
+from wstrace_page_faults.linux.levels import level_on, own_level, refused
 from wstrace_page_faults.linux.peaks import Peaks
+from wstrace_page_faults.linux.python_stacks.asked import python_stacks
+from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 from wstrace_page_faults.linux.samples import RingSamples, merge
@@ -41,7 +51,6 @@ _LATEST_NS = 100_000_000  # a row is in its ring at most this long after its tim
 _FOREVER = (1 << 64) - 1
 _BATCH_ROWS = 1 << 17
 _PRUNE_SECONDS = 1.0
-_PEAK_SECONDS = (0.001, 0.25)  # between two reads of the target's peak memory: the first pause, the longest pause
 
 
 class PageFaults(Source):
@@ -60,7 +69,7 @@ class PageFaults(Source):
     """
 
     name: ClassVar[str] = "page_faults"
-    streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE, RESIDENT_PAGES, STACK_DUMP)
+    streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE, RESIDENT_PAGES, STACK_DUMP, CALL_SITE)
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
 
@@ -88,13 +97,13 @@ class PageFaults(Source):
         self._announced = self._stack_rate is None
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
+        self._python = NoStacks()
         self._events: PerfEvents
         self._side: SideBand
         self._peaks: Peaks
         self._samples: list[RingSamples] = []
         self._doubled = self._started = False
         self._since = self._watermark = self._late = self._lost_told = 0
-        self._peak_due, self._peak_pause = 0.0, _PEAK_SECONDS[0]
         self._prune_due = 0.0
         self._grown = True
         self._met: set[int] = set()
@@ -144,7 +153,7 @@ class PageFaults(Source):
         calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
         self._settings = replace(self._settings, tracepoints=tuple(calls))
         anon = context.strings.code("[anon]")
-        self._peaks = Peaks(context)
+        self._peaks = Peaks(context, children=self._settings.children)
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
@@ -158,11 +167,13 @@ class PageFaults(Source):
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
             raise perf.refusal(error) from None
-        self._samples = [RingSamples.of(ring) for ring in self._rings if ring.kind in (MINOR, MAJOR)]
+        self._python = python_stacks(self._stacks, context, self.name, cpus)
+        faults = [ring for ring in self._rings if ring.kind in (MINOR, MAJOR)]
+        self._samples = [RingSamples.of(ring, self._python.join(ring)) for ring in faults]
         self._poll = select.poll()
-        for ring in self._rings:
-            self._poll.register(ring.fd, 1)  # POLLIN
-        self._events = PerfEvents(self._rings, cpus, descriptors)
+        for fd in (*(ring.fd for ring in self._rings), *self._python.fds):
+            self._poll.register(fd, 1)  # POLLIN
+        self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
         for one in births:
             self._events.watch_births(one)
         self._given = 0
@@ -180,8 +191,9 @@ class PageFaults(Source):
             if not self._events.arm(pid, settings):
                 raise TargetExited(f"process {pid} ended before its first instruction")
         except OSError as error:
-            raise self._explained(pid, error) from None
+            raise refused(pid, error, children=self._settings.children) from None
         self._side.launched(pid)
+        self._python.expect(pid)
 
     def _attach(self, pid: int) -> None:
         """Traces the process's threads, then reads its mappings; the same for its children until none is new."""
@@ -193,7 +205,7 @@ class PageFaults(Source):
                     self._events.arm_process(process, self._settings, self._context.own_threads)
                     self._side.seen(process, self._since)
                 except OSError as error:
-                    raise self._explained(process, error) from None
+                    raise refused(process, error, children=self._settings.children) from None
                 except TargetExited:
                     if process == pid:
                         raise
@@ -214,13 +226,6 @@ class PageFaults(Source):
     def _family(self, pid: int) -> list[int]:
         return [pid, *(procfs.descendants(pid) if self._settings.children else ())]
 
-    def _explained(self, pid: int, error: OSError) -> Unavailable:
-        if error.errno == errno.EINVAL and not self._settings.children:
-            return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
-        if error.errno in (errno.EACCES, errno.EPERM):
-            return not_ours(pid)
-        return perf.refusal(error)
-
     # -- drain -----------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> Iterable[Batch]:
@@ -230,24 +235,15 @@ class PageFaults(Source):
             return
         wait = min(timeout, self._poll_seconds)
         if self._grown:
-            wait = min(wait, max(self._peak_due - time.monotonic(), 0.001))
+            wait = min(wait, self._peaks.seconds)
+        wait = self._python.look_at_processes(wait)
         self._poll.poll(wait * 1000)
         if self._quiet():
             return
         yield from self._collect(final=False)
         self._grown = True
-        if time.monotonic() >= self._peak_due:
+        if self._peaks.look_if_due(self._side.live):
             self._grown = False
-            self._peak_pause = min(self._peak_pause * 2, _PEAK_SECONDS[1])
-            self._peak_due = time.monotonic() + self._peak_pause
-            self._look_at_peaks()
-
-    def _look_at_peaks(self, *, final: bool = False) -> None:
-        """Reads the peaks of live processes, as they cannot be read afterwards; targets and Peaks remember them."""
-        for target in self._context.targets:
-            target.usage()
-        if self._settings.children:
-            self._peaks.look(self._side.live, final=final)
 
     def _quiet(self) -> bool:
         """True when no ring has data and nothing is held: this check is what an idle trace costs."""
@@ -272,6 +268,7 @@ class PageFaults(Source):
             else:
                 next(samples).take(raw, self._since, now_ns(), doubled=self._doubled)
         now = now_ns()
+        yield from self._python.new_sites()  # after the samples: the stacks that these name have been told
         for ring in sides:  # after the samples, so that the mappings that these need have been read
             raw = ring.read()
             if len(raw):
@@ -279,7 +276,9 @@ class PageFaults(Source):
         if self._side.stale:
             self._read_maps_again()
         watermark = min(max(samples.last_seen, now - _LATEST_NS) for samples in self._samples)
-        yield from self._side.give(_FOREVER if final else watermark, self.name)
+        for batch in self._side.give(_FOREVER if final else watermark, self.name):
+            self._python.saw(batch)
+            yield batch
         for pid in self._side.privileged_now():
             self._arm_again(pid)
         for dumps in self._dumps.give(_FOREVER if final else watermark):
@@ -295,6 +294,7 @@ class PageFaults(Source):
         window, self._watermark = (self._watermark, max(watermark, self._watermark)), max(watermark, self._watermark)
         if not len(times):
             return
+        columns = self._python.with_stacks(columns)
         self._late += int(np.searchsorted(times, np.uint64(window[0])))
         own = self._context.own_threads()
         observers = np.isin(columns["tid"], list(own)) if own and self._doubled else None
@@ -343,7 +343,7 @@ class PageFaults(Source):
             failed = True
             try:
                 yield from self._collect(final=True)
-                self._look_at_peaks(final=True)
+                self._peaks.look_at_all(self._side.live, final=True)
                 self._context.info.usage += self._peaks.usage(self._side.ended, orphaned=self._side.orphaned)
                 failed = False
             finally:
@@ -359,6 +359,7 @@ class PageFaults(Source):
                 self._events.close()
             self._rings.close()
             self._rings = None
+        self._python.close()
 
     @property
     def finished(self) -> bool:
@@ -380,6 +381,7 @@ class PageFaults(Source):
         if self._rings is not None:
             self._events.after_fork_in_child()
             self._rings.after_fork_in_child()
+        self._python.after_fork_in_child()
 
     def statistics(self) -> Mapping[str, int | float]:
         """Rows and losses so far, ring bytes, threads armed, processes alive."""

@@ -80,10 +80,23 @@ class Settings:
 
 
 class PerfEvents:
-    """All perf events of a source."""
+    """All perf events of a source.
 
-    def __init__(self, rings: Rings, cpus: Iterable[int], descriptors: Descriptors) -> None:
-        self._rings, self._cpus, self._descriptors = rings, tuple(cpus), descriptors
+    Args:
+        rings: where they write to.
+        cpus: the CPUs that they are opened on.
+        descriptors: our limit.
+        opened: called with the descriptor of each event of faults and its kind, before it counts.
+    """
+
+    def __init__(
+        self,
+        rings: Rings,
+        cpus: Iterable[int],
+        descriptors: Descriptors,
+        opened: Callable[[int, str], None] = lambda fd, kind: None,
+    ) -> None:
+        self._rings, self._cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: [], STACKS: []}
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
@@ -114,6 +127,8 @@ class PerfEvents:
                         made.append(self._open(attributes, tid, cpu))
                         ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
                         perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
+                        if kind in (MINOR, MAJOR):
+                            self._opened(made[-1], kind)
             except ProcessLookupError:
                 _close(made)
                 return False

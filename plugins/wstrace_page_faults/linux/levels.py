@@ -72,3 +72,10 @@ def not_ours(pid: int) -> Unavailable:
         f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",
         "run wstrace as that user or as root",
     )
+
+
+def refused(pid: int, error: OSError, *, children: bool) -> Unavailable:
+    """What a refusal of an event on that process means; `children`: those that it starts were to be traced, too."""
+    if error.errno == errno.EINVAL and not children:
+        return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
+    return not_ours(pid) if error.errno in (errno.EACCES, errno.EPERM) else perf.refusal(error)

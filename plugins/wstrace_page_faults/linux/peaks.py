@@ -7,6 +7,7 @@ has neither children that run on nor orphans: for a preforking server, it has th
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection
 from itertools import islice
 
@@ -17,23 +18,48 @@ from wstrace_os.linux import procfs
 
 #: The most processes that one call of look() reads, at 20 us each; with more of them, the calls take turns.
 _MOST_A_LOOK = 64
+#: Between two looks: the first pause and the longest one, in seconds.
+_FIRST_SECONDS, _LONGEST_SECONDS = 0.001, 0.25
 
 
 class Peaks:
     """The peaks of the processes that the targets started, or had when they were attached.
 
     Args:
-        context: the session's context, whose targets are left out because they remember their own peaks.
+        context: the session's context, whose targets remember their own peaks.
+        children: whether processes that the targets start are traced.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._targets = context.targets
+    def __init__(self, context: Context, *, children: bool = True) -> None:
+        self._targets, self._children = context.targets, children
+        self._due, self._pause = 0.0, _FIRST_SECONDS
         self._own = {target.pid for target in context.targets}
         self._older: dict[int, int] = {}  # pid -> its peak in bytes when the trace began
         self._largest = (0, 0)  # bytes, pid
         self._known: set[int] = set()
         self._sampled = self._looked = False
         self._next = 0
+
+    @property
+    def seconds(self) -> float:
+        """The time until the next look is due."""
+        return max(self._due - time.monotonic(), _FIRST_SECONDS)
+
+    def look_if_due(self, live: Collection[int]) -> bool:
+        """Looks if it is time: False when it is not. The pauses grow."""
+        if time.monotonic() < self._due:
+            return False
+        self._pause = min(self._pause * 2, _LONGEST_SECONDS)
+        self._due = time.monotonic() + self._pause
+        self.look_at_all(live)
+        return True
+
+    def look_at_all(self, live: Collection[int], *, final: bool = False) -> None:
+        """Reads the peaks of the targets and of live processes, as they cannot be read afterwards."""
+        for target in self._targets:
+            target.usage()
+        if self._children:
+            self.look(live, final=final)
 
     def look(self, live: Collection[int], *, final: bool = False) -> None:
         """Reads the peaks of live processes: at most _MOST_A_LOOK of them, or all with `final`."""

@@ -50,6 +50,7 @@ assert ATTR.fields["clockid"][1] == 92
 PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT = 1, 2
 PERF_COUNT_SW_PAGE_FAULTS = 2
 PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_DUMMY = 5, 6, 9
+PERF_COUNT_SW_BPF_OUTPUT = 10
 PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR, PERF_SAMPLE_RAW = 1, 2, 4, 8, 1024
 PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER = 1 << 12, 1 << 13
 PERF_FORMAT_LOST = 16  # Linux 6.0
@@ -68,6 +69,7 @@ _NO_FLAGS = 1 << 62  # a bit that no kernel knows
 # _IO('$', n): the same on x86-64 and arm64
 PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_SET_OUTPUT = 0x2400, 0x2401, 0x2405
 PERF_EVENT_IOC_SET_FILTER = 0x40082406
+PERF_EVENT_IOC_SET_BPF = 0x40042408  # _IOW('$', 8, u32)
 
 # -- records ---------------------------------------------------------------------------------------------------------
 
@@ -105,7 +107,7 @@ _MEMBARRIER_CMD_GLOBAL_EXPEDITED = 2
 #: the least at which it gets none at all (in kernels that Debian, Ubuntu or Android have patched).
 _PARANOID_KERNEL, _PARANOID_ALL = 2, 3
 _ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with either of them perf_event_paranoid does not matter
-_PROT_READ_WRITE, _MAP_SHARED = 3, 1
+_PROT_READ, _PROT_READ_WRITE, _MAP_SHARED = 1, 3, 1
 
 _mmap = foreign.declare(
     None, "mmap", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32,
@@ -148,13 +150,13 @@ def ioctl(fd: int, request: int, argument: int = 0) -> None:
         raise _oserror("ioctl")
 
 
-def map_ring(fd: int, size: int) -> int:
+def map_ring(fd: int, size: int, *, offset: int = 0, writable: bool = True) -> int:
     """Maps a ring: the address of an event's control page, followed by size - 1 pages of buffer. Raises OSError.
 
     The mmap module is not used: it duplicates the descriptor, and in a forked child, which does not inherit this
     mapping (VM_DONTCOPY), it would unmap whatever has taken its place.
     """
-    address: int | None = _mmap(None, size, _PROT_READ_WRITE, _MAP_SHARED, fd, 0)
+    address: int | None = _mmap(None, size, _PROT_READ_WRITE if writable else _PROT_READ, _MAP_SHARED, fd, offset)
     if address is None or address == (1 << 64) - 1:
         raise _oserror("mmap")
     return address

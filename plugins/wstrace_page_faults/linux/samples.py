@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,16 @@ from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
 from wstrace_page_faults.linux.rings import MAJOR, Ring
 
+if TYPE_CHECKING:
+    from wstrace_page_faults.linux.python_stacks.rows import StackRows
+
 #: The headers of our records as one u64: type, misc, size.
 _USER, _KERNEL = (
     perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << records.SIZE_SHIFT
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
-#: The columns of a row, one u64 each: header, ip, pid and tid, time, address.
-_HEADER, _IP, _IDS, _TIME, _ADDRESS = range(5)
+#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with stacks the hash of the stack.
+_HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
 _NO_ROWS = np.zeros((0, 5), "<u8")
 #: Rows that are transposed at a time: 160 KiB, which stay in the cache.
 _ROWS_AT_ONCE = 4096
@@ -28,23 +31,25 @@ _ROWS_AT_ONCE = 4096
 class RingSamples:
     """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
-    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40).
+    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40); with stacks a
+    sixth is the hash of the fault's stack.
 
     Args:
         major: whether they are major faults.
+        stacks: takes the stack rows out of the ring, where there are any.
     """
 
-    def __init__(self, major: bool) -> None:
-        self.major = major
+    def __init__(self, major: bool, stacks: StackRows | None = None) -> None:
+        self.major, self._stacks = major, stacks
         self.held = _NO_ROWS
         self.last_seen = 0
         self.recorded = self.lost = self.duplicates = self.foreign = self.malformed = 0
         self._last = _NO_ROWS
 
     @classmethod
-    def of(cls, ring: Ring) -> RingSamples:
+    def of(cls, ring: Ring, stacks: StackRows | None = None) -> RingSamples:
         """The samples of a ring."""
-        return cls(ring.kind == MAJOR)
+        return cls(ring.kind == MAJOR, stacks)
 
     def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
         """Adds what was read from the ring.
@@ -59,6 +64,8 @@ class RingSamples:
             return
         rows, torn = records.rows(raw)
         self.malformed += bool(torn)
+        if self._stacks is not None:
+            rows = self._stacks.pair(rows)
         header = rows[:, _HEADER]
         good = (header == _USER) | (header == _KERNEL)
         if not good.all():
@@ -75,7 +82,7 @@ class RingSamples:
             self.held = rows if not len(self.held) else np.concatenate((self.held, rows))
 
     def _without_lost(self, rows: NDArray[Any], good: NDArray[Any]) -> NDArray[Any]:
-        others = np.ascontiguousarray(rows[~good]).view(perf.LOST).reshape(-1)
+        others = np.ascontiguousarray(rows[~good, : records.WORDS]).view(perf.LOST).reshape(-1)
         lost = others["type"] == perf.PERF_RECORD_LOST
         self.lost += int(others["lost"][lost].sum())
         self.malformed += int((~lost).sum())
@@ -107,7 +114,10 @@ class RingSamples:
 
 
 def merge(all_samples: Iterable[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
-    """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark."""
+    """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
+
+    With stacks there is a further one: `stack_hash`.
+    """
     released = [(samples.give(watermark), samples.major) for samples in all_samples]
     parts = [part for part in released if len(part[0])]
     flags = [
@@ -124,6 +134,7 @@ def merge(all_samples: Iterable[RingSamples], watermark: int) -> dict[str, NDArr
         rows, flag = rows.take(order, axis=0), np.concatenate(flags).take(order)  # [order] takes five times as long
     words = _transposed(rows)
     halves = words[_IDS].view("<u4")  # pid and tid, alternating
+    stacks = {"stack_hash": words[_STACK]} if len(words) > _STACK else {}
     return {
         "time_ns": words[_TIME],
         "pid": halves[0::2].copy(),
@@ -131,6 +142,7 @@ def merge(all_samples: Iterable[RingSamples], watermark: int) -> dict[str, NDArr
         "pc": words[_IP],
         "va": words[_ADDRESS],
         "flags": flag,
+        **stacks,
     }
 
 

@@ -1,0 +1,300 @@
+"""Python stacks of a trace: the programs on its events, what they tell, and which process runs which CPython."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch
+from wstrace.call_sites import CallSites
+from wstrace.clock import now_ns
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace.schema import (
+    ADDRESS_SPACE,
+    HOW_LOST,
+    HOW_NO_INTERPRETER,
+    HOW_NO_PYTHON,
+    HOW_NO_THREAD,
+    HOW_NOT_READABLE,
+    HOW_NOT_YET,
+    HOW_UNKNOWN,
+    MAP_EXECUTE,
+    PROCESS,
+    PROCESS_EXEC,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+)
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.python_stacks import bpf
+from wstrace_page_faults.linux.python_stacks.decoder import Decoder
+from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, is_library
+from wstrace_page_faults.linux.python_stacks.kernel import load_walker, output_attributes, this_kernel
+from wstrace_page_faults.linux.python_stacks.layouts import Layout
+from wstrace_page_faults.linux.python_stacks.maps import WALKERS, Maps
+from wstrace_page_faults.linux.python_stacks.none import NoStacks
+from wstrace_page_faults.linux.python_stacks.programs.entry import entry
+from wstrace_page_faults.linux.python_stacks.protocol import (
+    BAD,
+    EMPTY,
+    LOST,
+    NO_ROW,
+    NO_THREAD,
+    NOT_KNOWN,
+    STATUS_BITS,
+    S,
+)
+from wstrace_page_faults.linux.python_stacks.rows import StackRows
+from wstrace_page_faults.linux.rings import MAJOR, MINOR, Ring
+
+_U32, _U64, _TOLD = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<QQQ")
+#: while a process is about to map its CPython, its mappings are read so often, for so long
+_LOOK_SECONDS, _LOOK_FOR_SECONDS = 0.0005, 5.0
+#: what a status without frames says of a fault
+_HOW = {
+    BAD: HOW_NOT_READABLE,
+    NO_THREAD: HOW_NO_THREAD,
+    EMPTY: HOW_NO_PYTHON,
+    LOST: HOW_LOST,
+    NOT_KNOWN: HOW_NOT_YET,
+    NO_ROW: HOW_NOT_YET,
+}
+_MOST_PROCESSES = 1 << 16
+
+
+class PythonStacks(NoStacks):
+    """The Python stacks of the faults of a source.
+
+    Args:
+        context: the session's.
+        source: the name that its batches carry.
+        cpus: the CPUs that are traced.
+
+    Raises:
+        Unavailable: the kernel refuses, with what lifts that.
+    """
+
+    def __init__(self, context: Context, source: str, cpus: list[int]) -> None:
+        self._context = context
+        self._kernel = this_kernel()
+        self._outputs: list[int] = []
+        self._walkers: dict[Layout, int] = {}
+        self._programs: list[bpf.Program] = []
+        self._maps = Maps(max(cpus) + 1)
+        try:
+            self._records = bpf.RingBuffer(self._maps.records)
+            self._asked = bpf.RingBuffer(self._maps.asked)
+            for i, kind in enumerate((MINOR, MAJOR)):
+                self._programs.append(bpf.Program(entry(self._maps, self._kernel, i), kind.encode()))
+        except OSError:
+            self._close_programs()
+            raise
+        self._interpreters = Interpreters()
+        self._decoder = Decoder(CallSites(context.stack_ids, context.strings, source), context.strings)
+        self.by_ring: dict[Ring, StackRows] = {}
+        #: pid -> when it was looked at, and the walker for its CPython; None = it runs none, or one that is refused
+        self._processes: dict[int, tuple[int, int | None]] = {}
+        #: pid -> until when it is looked at: its program needs a CPython's library that it has not mapped yet
+        self._expected: dict[int, float] = {}
+        self._libraries: dict[int, bool] = {}
+        self._refused: set[str] = set()
+
+    # -- arming ----------------------------------------------------------------------------------------------------
+
+    def join(self, ring: Ring) -> StackRows:
+        """Lets the programs write rows into a fault ring; returns what pairs them."""
+        fd = perf.perf_event_open(output_attributes(), -1, ring.cpu)
+        self._outputs.append(fd)
+        perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, ring.fd)
+        perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+        self._maps.outputs.set(_U32.pack(2 * ring.cpu + (ring.kind == MAJOR)), _U32.pack(fd))
+        self.by_ring[ring] = StackRows()
+        return self.by_ring[ring]
+
+    def attach(self, event: int, kind: str) -> None:
+        """Hangs the program on an event of that kind, before it counts. Threads inherit it with the event."""
+        perf.ioctl(event, perf.PERF_EVENT_IOC_SET_BPF, self._programs[kind == MAJOR].fd)
+
+    def expect(self, pid: int) -> None:
+        """A launched process, before its execve(): if its command is a CPython, the walker is loaded before that."""
+        python = self._interpreters.of_command(*command_of(pid))
+        if python is not None and python.layout is not None:
+            self._expected[pid] = time.monotonic() + _LOOK_FOR_SECONDS
+            self._walker(python.layout)
+
+    def _walker(self, layout: Layout) -> int:
+        """The index of the program for that layout, loaded if it is new. Raises OSError."""
+        if layout not in self._walkers:
+            index = len(self._walkers)
+            if index >= WALKERS:
+                raise OSError(errno.ENOSPC, "there are programs for as many CPythons as can be held")
+            loaded = load_walker(self._maps, layout, b"py%d%d" % layout.version)
+            self._programs.append(loaded)
+            self._maps.walkers.set(_U32.pack(index), _U32.pack(loaded.fd))
+            self._walkers[layout] = index
+        return self._walkers[layout]
+
+    # -- which process runs what -----------------------------------------------------------------------------------
+
+    @property
+    def fds(self) -> Sequence[int]:
+        """Readable when there is a process to look at."""
+        return (self._maps.asked.fd,)
+
+    def look_at_processes(self, wait: float) -> float:
+        """Looks at the processes that the programs ask about, and at those that are about to map their CPython.
+
+        Returns:
+            The seconds until the next look, at most `wait`.
+        """
+        now = time.monotonic()
+        for record in self._asked.read():
+            self._expected.setdefault(int.from_bytes(record, "little"), now + _LOOK_FOR_SECONDS)
+        for pid, until in list(self._expected.items()):
+            if self._look(pid) or now > until:
+                del self._expected[pid]
+        return min(wait, _LOOK_SECONDS) if self._expected else wait
+
+    def _look(self, pid: int) -> bool:
+        """Tells the programs which CPython the process runs; False while its program has still to map it."""
+        since = now_ns()
+        try:
+            found, coming = self._interpreters.of_process(pid)
+        except Unavailable:
+            return True
+        if found is None:
+            if not coming:
+                self._processes[pid] = (since, None)
+            return not coming
+        if len(self._processes) >= _MOST_PROCESSES:
+            self._processes.clear()
+        self._processes[pid] = (since, None)
+        if found.python.layout is None:
+            self._refuse(found.python.refused)
+            return True
+        try:
+            index = self._walker(found.python.layout)
+            self._maps.told.set(
+                _U64.pack(pid), _TOLD.pack(int.from_bytes(os.urandom(8), "little") | 1, found.at, index)
+            )
+        except OSError as error:
+            self._refuse(f"the kernel refuses the program that reads CPython's frames ({error.strerror})")
+            return True
+        self._maps.enabled.set(_U32.pack(0), _U64.pack(1))
+        self._processes[pid] = (since, index)
+        return True
+
+    def _refuse(self, why: str) -> None:
+        """Says once that the frames of a process are not read, and why."""
+        if why not in self._refused:
+            self._refused.add(why)
+            self._context.info.note(f"Python stacks of a process: {why}")
+
+    def saw(self, batch: Batch) -> None:
+        """Learns from what happened to processes and their mappings, in order of time."""
+        if batch.schema is PROCESS:
+            whole = batch["pid"] == batch["tid"]
+            for event in (PROCESS_EXEC, PROCESS_EXIT):
+                hit = (batch["event"] == event) & whole
+                for pid, time_ns in zip(batch["pid"][hit].tolist(), batch["time_ns"][hit].tolist(), strict=True):
+                    self._forget(pid, time_ns)
+            born = (batch["event"] == PROCESS_FORK) & whole
+            for pid, parent in zip(batch["pid"][born].tolist(), batch["ppid"][born].tolist(), strict=True):
+                if parent in self._processes:
+                    self._processes.setdefault(pid, self._processes[parent])
+        elif batch.schema is ADDRESS_SPACE:  # a program that loads a CPython later
+            rows = (batch["flags"] & MAP_EXECUTE) != 0
+            pairs = np.unique(np.stack((batch["pid"][rows], batch["file"][rows])), axis=1)
+            for pid, file in pairs.T.tolist():
+                if self._is_library(file) and self._processes.get(pid, (0, None))[1] is None:
+                    self._look(pid)
+
+    def _is_library(self, file: int) -> bool:
+        """Whether a mapped file is a CPython's library, by its name."""
+        if file not in self._libraries:
+            self._libraries[file] = is_library(self._context.strings[file])
+        return self._libraries[file]
+
+    def _forget(self, pid: int, time_ns: int) -> None:
+        """The process executed another program, or ended, at that time: what was learned before it is void."""
+        if self._processes.get(pid, (0, None))[0] < time_ns:
+            self._processes.pop(pid, None)
+            with contextlib.suppress(OSError):
+                self._maps.told.delete(_U64.pack(pid))
+
+    # -- stacks ----------------------------------------------------------------------------------------------------
+
+    def new_sites(self) -> Iterator[Batch]:
+        """The call sites of the stacks that came since the last call. Call it after the fault rings were read."""
+        batch = self._decoder.take(self._records.read())
+        if batch is not None:
+            yield batch
+
+    def with_stacks(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The columns of faults with `stack` and `stack_how`, from their `stack_hash`."""
+        hashes, pids = columns["stack_hash"], columns["pid"]
+        changes = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])) if len(hashes) else np.zeros(0, np.intp)
+        distinct, where = np.unique(hashes[changes], return_inverse=True)
+        leaves, hows = np.zeros(len(distinct), "<u4"), np.zeros(len(distinct), "|u1")
+        for i, key in enumerate(distinct.tolist()):
+            known = self._decoder.leaf(key)
+            if known is not None:
+                leaves[i], hows[i] = known
+            else:
+                hows[i] = _HOW.get(key, HOW_UNKNOWN) if key < 1 << STATUS_BITS else HOW_LOST
+        lengths = np.diff(np.append(changes, len(hashes)))
+        stack, how = np.repeat(leaves[where], lengths), np.repeat(hows[where], lengths)
+        early = np.flatnonzero(how == HOW_NOT_YET)
+        if len(early):
+            looked_at = self._processes
+            none = [pid for pid in np.unique(pids[early]).tolist() if looked_at.get(pid, (0, 0))[1] is None]
+            how[early[np.isin(pids[early], none)]] = HOW_NO_INTERPRETER
+        rest = {name: column for name, column in columns.items() if name != "stack_hash"}
+        return {**rest, "stack": stack, "stack_how": how}
+
+    # -- account ---------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        """What the programs counted: runs and rows_lost of each kind, records_lost, unreadable, searches."""
+        raw = self._maps.scratch.get(_U32.pack(0)) or b""
+        words = np.frombuffer(raw, "<u8").reshape(-1, (S.BYTES + 7) // 8).sum(axis=0)
+        return {
+            "runs_minor": int(words[S.RUNS // 8]),
+            "runs_major": int(words[S.RUNS // 8 + 1]),
+            "rows_lost_minor": int(words[S.ROWS_LOST // 8]),
+            "rows_lost_major": int(words[S.ROWS_LOST // 8 + 1]),
+            "records_lost": int(words[S.RECORDS_LOST // 8]),
+            "unreadable": int(words[S.UNREADABLE // 8]),
+            "searches": int(words[S.SEARCHES // 8]),
+            **self._decoder.statistics(),
+            "rows": sum(rows.rows for rows in self.by_ring.values()),
+        }
+
+    # -- end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes programs, maps and events."""
+        self._records.close()
+        self._asked.close()
+        self._close_programs()
+
+    def _close_programs(self) -> None:
+        for fd in self._outputs:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._outputs.clear()
+        for one in self._programs:
+            one.close()
+        self._maps.close()
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: closes the copied descriptors."""
+        self._close_programs()

@@ -1,0 +1,187 @@
+"""Which CPython a process runs, or a command will run: from the ELF files that it maps, or that it names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from wstrace_os.linux import procfs
+from wstrace_os.linux.in_root import open_in_root
+from wstrace_page_faults.linux.python_stacks.elf import ElfFile, Python, python_in
+
+_os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
+#: how the programs and libraries of a CPython are named; others are looked into if they are a process's program
+_NAMED = re.compile(r"(lib)?python(\d(\.\d+)?)?[a-z]*(-\w+)?(\.so.*|\.exe)?|pypy.*|uwsgi.*|.*python.*")
+_LIBRARY = re.compile(r"libpython\d\.\d+.*\.so.*")
+_FOLDERS = (
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/local/lib",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+)
+_MOST_FILES, _MOST_STEPS = 4096, 4
+_SHEBANG_BYTES = 4096
+
+
+class Found(NamedTuple):
+    """A CPython in a process: which one, and where its _PyRuntime stands. at is 0 where that is not known yet."""
+
+    python: Python
+    at: int
+
+
+class Interpreters:
+    """The ELF files that were looked into, by device, inode and time of change."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[int, ...], tuple[Python | None, bool]] = {}
+
+    # -- a process -------------------------------------------------------------------------------------------------
+
+    def of_process(self, pid: int) -> tuple[Found | None, bool]:
+        """(the CPython that the process has mapped, whether it will map one: its program needs a libpython).
+
+        Raises:
+            Unavailable: it has ended, or belongs to someone else.
+        """
+        maps = procfs.read_maps(pid)
+        columns, names = maps.columns, maps.files
+        program = _program(pid)
+        coming = False
+        seen: set[str] = set()
+        for row in range(len(columns["start"])):
+            name = names[columns["file"][row]]
+            if name in seen or columns["offset"][row] or not columns["ino"][row]:
+                continue
+            if name != program and not is_named(name):
+                continue
+            seen.add(name)
+            begin, end = int(columns["start"][row]), int(columns["end"][row])
+            python, needs = self._look(pid, begin, end, name)
+            coming = coming or needs
+            if python is not None:
+                return Found(python, python.runtime + (begin - python.first) * python.movable), False
+        return None, coming
+
+    def _look(self, pid: int, begin: int, end: int, name: str) -> tuple[Python | None, bool]:
+        """Looks into a file that is mapped there: the mapped file itself, or the one that has its name by now."""
+        for path, root in ((f"/proc/{pid}/map_files/{begin:x}-{end:x}", ""), (name, f"/proc/{pid}/root")):
+            try:
+                fd = open_in_root(root, path, os.O_RDONLY) if root else os.open(path, os.O_RDONLY | _os.O_CLOEXEC)
+            except (OSError, ValueError):
+                continue
+            try:
+                return self._file(fd)
+            finally:
+                os.close(fd)
+        return None, False
+
+    def _file(self, fd: int) -> tuple[Python | None, bool]:
+        """(the CPython that an open file defines, whether it needs a libpython)."""
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None, False
+        key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        if key not in self._files:
+            if len(self._files) >= _MOST_FILES:
+                self._files.clear()
+            python, needs = None, False
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                python = python_in(fd)
+                needs = python is None and any(_LIBRARY.fullmatch(name) for name in ElfFile(fd).libraries()[0])
+            self._files[key] = (python, needs)
+        return self._files[key]
+
+    # -- a command -------------------------------------------------------------------------------------------------
+
+    def of_command(self, path: str, environment: Mapping[str, str]) -> Python | None:
+        """The CPython that a program, or the interpreter that a script names, is or needs; None if it is none."""
+        for _ in range(_MOST_STEPS):
+            try:
+                fd = os.open(path, os.O_RDONLY | _os.O_CLOEXEC | os.O_NONBLOCK)
+            except OSError:
+                return None
+            try:
+                begin = os.read(fd, _SHEBANG_BYTES)
+                if not begin.startswith(b"#!"):
+                    python, needs = self._file(fd)
+                    return python if python is not None or not needs else self._library(fd, path, environment)
+            except OSError:
+                return None
+            finally:
+                os.close(fd)
+            path = _named_by(begin, environment)
+        return None
+
+    def _library(self, fd: int, path: str, environment: Mapping[str, str]) -> Python | None:
+        """The CPython in the libpython that a program needs, searched where ld.so does."""
+        try:
+            needed, folders = ElfFile(fd).libraries()
+        except (OSError, ValueError, IndexError):
+            return None
+        origin = str(PurePosixPath(os.path.realpath(path)).parent)
+        folders = [folder.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for folder in folders]
+        folders += environment.get("LD_LIBRARY_PATH", "").split(":")
+        for name in needed:
+            if not _LIBRARY.fullmatch(name):
+                continue
+            for folder in (*folders, *_FOLDERS):
+                try:
+                    library = os.open(os.path.join(folder, name), os.O_RDONLY | _os.O_CLOEXEC)
+                except OSError:
+                    continue
+                try:
+                    return self._file(library)[0]
+                finally:
+                    os.close(library)
+        return None
+
+
+def is_named(name: str) -> bool:
+    """Whether a file's name is that of a CPython's program or library."""
+    return _NAMED.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def is_library(name: str) -> bool:
+    """Whether a file's name is that of a CPython's library."""
+    return _LIBRARY.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def _program(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink()).removesuffix(" (deleted)")
+    except OSError:
+        return ""
+
+
+def _named_by(begin: bytes, environment: Mapping[str, str]) -> str:
+    """The program that a `#!` line names; that of `env` is searched in PATH. "" if it names none."""
+    words = os.fsdecode(begin.partition(b"\n")[0][2:]).split()
+    if words and PurePosixPath(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        import shutil
+
+        return shutil.which(words[0], path=environment.get("PATH")) or "" if words else ""
+    return words[0] if words else ""
+
+
+def command_of(pid: int) -> tuple[str, dict[str, str]]:
+    """The program that a launched process, which waits before its execve(), will execute, and its environment.
+
+    The waiting program has the path in its own command line's place (see wstrace_os.linux.launcher).
+    """
+    try:
+        path = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0])
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return "", {}
+    pairs = (entry.partition(b"=") for entry in environment if entry)
+    return path, {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}

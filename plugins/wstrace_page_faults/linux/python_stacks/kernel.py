@@ -1,0 +1,118 @@
+"""What the programs need of the running kernel, and what its refusals mean."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Level
+from wstrace_os.linux import procfs
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.python_stacks import bpf
+from wstrace_page_faults.linux.python_stacks.btf import KernelTypes
+from wstrace_page_faults.linux.python_stacks.layouts import Layout, layout
+from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps
+from wstrace_page_faults.linux.python_stacks.programs.entry import entry
+from wstrace_page_faults.linux.python_stacks.programs.walker import walker
+
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+_MACHINE = "x86_64"
+_SYS_ADMIN, _NEEDED = 1 << 21, 1 << 39 | 1 << 38  # CAP_SYS_ADMIN; CAP_BPF and CAP_PERFMON
+_CONTAINER = "start the container with --cap-add BPF --cap-add PERFMON, or with --security-opt seccomp=unconfined"
+
+
+def this_kernel() -> Kernel:
+    """Offsets in the running kernel's structures, and our pid namespace.
+
+    Raises:
+        Unavailable: it does not describe itself, or the machine is not x86-64.
+    """
+    if platform.machine() != _MACHINE:
+        raise Unavailable(f"Python stacks are read on {_MACHINE} only, this machine is {platform.machine()}")
+    types = KernelTypes()
+    wanted = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("task_struct", "tgid"),
+              ("task_struct", "thread"), ("thread_struct", "fsbase"))  # fmt: skip
+    exec_id, parent, tgid, thread, base = (types.offset(*one) for one in wanted)
+    if exec_id is None or parent is None or tgid is None or thread is None or base is None:
+        missing = next(".".join(one) for one in wanted if types.offset(*one) is None)
+        raise Unavailable(f"this kernel's {missing} is not where it can be read")
+    status = Path("/proc/self/ns/pid").stat()
+    namespace = None if status.st_ino == _FIRST_PID_NAMESPACE else (status.st_dev, status.st_ino)
+    return Kernel(exec_id, parent, tgid, thread + base, namespace)
+
+
+def refusal(error: OSError) -> Unavailable:
+    """What a refused bpf(2), or a refused event of its own that it writes to, means, and what lifts the refusal."""
+    python = Path(sys.executable).resolve()
+    status = procfs.status(os.getpid())
+    capabilities = int(status.get("CapEff", "0"), 16)
+    if error.errno == errno.ENOSYS:
+        return Unavailable("this kernel has no bpf(2), or a seccomp filter hides it", _CONTAINER)
+    if error.errno not in (errno.EPERM, errno.EACCES):
+        return Unavailable(f"the kernel refuses the eBPF program ({error.strerror})", "Linux 5.11 or newer permits it")
+    if not capabilities & _SYS_ADMIN and capabilities & _NEEDED != _NEEDED:
+        return Unavailable(
+            "they need CAP_BPF and CAP_PERFMON, or root",
+            f"sudo wstrace ..., or sudo setcap cap_bpf,cap_perfmon+ep {python}",
+        )
+    if _in_user_namespace():
+        return Unavailable(
+            "the capabilities of a user namespace (a rootless container) are not those of the machine",
+            "run wstrace as root outside of the container, attached to the process",
+        )
+    if status.get("Seccomp") == "2":
+        return Unavailable("bpf(2) is refused by a seccomp filter, that of a container or a service", _CONTAINER)
+    return Unavailable(
+        f"bpf(2) is refused ({error.strerror}) although our rights are enough: by what is not known",
+        "look for a security module (SELinux, AppArmor, lockdown) in the kernel's log: dmesg",
+    )
+
+
+def _in_user_namespace() -> bool:
+    """Whether the ids of this process are not those of the machine."""
+    try:
+        return Path("/proc/self/uid_map").read_text("ascii").split() != ["0", "0", str((1 << 32) - 1)]
+    except OSError:
+        return False
+
+
+def tried() -> Level:
+    """Whether Python stacks can be had: "exact", or "none" and why. The programs are loaded, and unloaded again."""
+    opened: list[bpf.Program | Maps] = []
+    try:
+        kernel = this_kernel()
+        maps = Maps(1)
+        opened.append(maps)
+        opened.append(bpf.Program(entry(maps, kernel, 0), b"probe"))
+        opened.append(load_walker(maps, layout((3, 12), b""), b"probe"))
+        os.close(perf.perf_event_open(output_attributes(), -1, perf.online_cpus()[0]))
+    except (Unavailable, OSError) as error:
+        no = error if isinstance(error, Unavailable) else refusal(error)
+        return Level("none", no.why, no.remedy)
+    finally:
+        for one in opened:
+            one.close()
+    return Level("exact")
+
+
+def load_walker(maps: Maps, of: Layout, name: bytes) -> bpf.Program:
+    """Loads the walker for a layout, without bpf_loop() where the kernel has none. Raises OSError."""
+    try:
+        return bpf.Program(walker(maps, of), name)
+    except OSError:
+        return bpf.Program(walker(maps, of, loops=False), name)
+
+
+def output_attributes() -> NDArray[Any]:
+    """Of the event by which a program writes rows: they have the size of a sample, and so have its LOST records."""
+    return perf.attr(
+        perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_BPF_OUTPUT, "sample_id_all", sample_period=1,
+        sample_type=perf.PERF_SAMPLE_RAW | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME,
+    )  # fmt: skip

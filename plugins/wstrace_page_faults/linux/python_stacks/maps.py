@@ -1,0 +1,87 @@
+"""The maps that the programs and the tracer share, and what of the kernel is compiled into the programs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from wstrace_page_faults.linux.python_stacks import bpf
+from wstrace_page_faults.linux.python_stacks.protocol import CODE_HEAD, FILE_ROOM, LINES_ROOM, NAME_ROOM, S
+
+_PROCESSES, _THREADS, _KNOWN = 8192, 16384, 1 << 16
+#: bytes of the ring buffer for new stacks and code objects
+RING_BYTES = 4 << 20
+WALKERS = 8
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Offsets in struct task_struct, in bytes; namespace: device and inode of our pid namespace, None = the first."""
+
+    self_exec_id: int
+    real_parent: int
+    tgid: int
+    thread_pointer: int
+    namespace: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Maps:
+    """The maps of a trace.
+
+    scratch: a CPU's memory (protocol.S). enabled: whether anything was told. told: pid -> what the tracer knows of its
+    CPython: u64 salt, u64 address of _PyRuntime, u64 walker. processes: tgid -> the same and the exec it is of.
+    threads: tid and tgid -> the thread's state, and what tells whether that still holds. seen: hashes of stacks that
+    the tracer has. codes: ids of code objects that it has. code: room for one. outputs: where rows go, by CPU and kind.
+    records: the ring buffer. asked: pids that the tracer is to look at, in another one. walkers: a program for each
+    CPython. multiplier: of the hashes, secret to the traced programs.
+
+    Raises:
+        OSError: the kernel refuses a map.
+    """
+
+    cpus: int
+    ring_bytes: int = RING_BYTES
+    multiplier: int = field(default_factory=lambda: int.from_bytes(os.urandom(8), "little") | 1)
+    scratch: bpf.Map = field(init=False)
+    enabled: bpf.Map = field(init=False)
+    told: bpf.Map = field(init=False)
+    processes: bpf.Map = field(init=False)
+    threads: bpf.Map = field(init=False)
+    seen: bpf.Map = field(init=False)
+    codes: bpf.Map = field(init=False)
+    code: bpf.Map = field(init=False)
+    outputs: bpf.Map = field(init=False)
+    records: bpf.Map = field(init=False)
+    asked: bpf.Map = field(init=False)
+    walkers: bpf.Map = field(init=False)
+    _all: list[bpf.Map] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        try:
+            self.scratch = self._map(bpf.PER_CPU_ARRAY, 4, S.BYTES, 1, b"scratch")
+            self.enabled = self._map(bpf.ARRAY, 4, 8, 1, b"enabled")
+            self.told = self._map(bpf.HASH, 8, 24, _PROCESSES, b"told")
+            self.processes = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"procs")
+            self.threads = self._map(bpf.LRU_HASH, 8, 32, _THREADS, b"threads")
+            self.seen = self._map(bpf.LRU_HASH, 8, 8, _KNOWN, b"seen")
+            self.codes = self._map(bpf.LRU_HASH, 8, 8, _KNOWN, b"codes")
+            self.code = self._map(bpf.PER_CPU_ARRAY, 4, CODE_HEAD + NAME_ROOM + FILE_ROOM + LINES_ROOM, 1, b"code")
+            self.outputs = self._map(bpf.PERF_EVENT_ARRAY, 4, 4, 2 * self.cpus, b"rows")
+            self.records = self._map(bpf.RING_BUFFER, 0, 0, self.ring_bytes, b"records")
+            self.asked = self._map(bpf.RING_BUFFER, 0, 0, _PAGE, b"asked")
+            self.walkers = self._map(bpf.PROGRAM_ARRAY, 4, 4, WALKERS, b"walkers")
+        except OSError:
+            self.close()
+            raise
+
+    def _map(self, kind: int, key: int, value: int, entries: int, name: bytes) -> bpf.Map:
+        made = bpf.Map(kind, key, value, entries, name)
+        self._all.append(made)
+        return made
+
+    def close(self) -> None:
+        """Closes all descriptors."""
+        for one in self._all:
+            one.close()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
+"""The program on the fault events: finds the CPython of the process."""
+
+from __future__ import annotations
+
+from wstrace_page_faults.linux.python_stacks.assembler import FP, R0, R1, R2, R3, R4, R6, R7, R8, R9, WORD, Code
+from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps
+from wstrace_page_faults.linux.python_stacks.programs.common import (
+    CURRENT_TASK,
+    FORCE_WAKEUP,
+    KEY,
+    NS_PID_TGID,
+    PID_TGID,
+    RING_OUTPUT,
+    TAIL_CALL,
+    VALUE,
+    Walk,
+)
+from wstrace_page_faults.linux.python_stacks.protocol import NOBODY, NOT_KNOWN, S
+
+
+def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
+    """The program of the events of a kind (0 minor, 1 major faults).
+
+    A process is known by its tgid and the number of its exec. The first fault of one that is not known asks the tracer,
+    which looks into its program; a child is what its parent is until it executes something itself.
+    """
+    a = Walk(maps)
+    a.mov(R6, R1)
+    a.scratch("leave")
+    a.store(R8, S.KIND, kind)
+    a.count(S.RUNS + 8 * kind)
+    a.call(PID_TGID)
+    a.store(R8, S.IDS, R0)
+    a.call(CURRENT_TASK)
+    a.mov(R7, R0)
+    a.load(R9, R7, kernel.self_exec_id)
+    a.load(R1, R7, kernel.thread_pointer)
+    a.store(R8, S.THREAD_POINTER, R1)
+    a.load(R1, R8, S.IDS + 4, WORD)
+    a.store(FP, KEY, R1)
+    # -- nothing was told at all, and the tracer was asked about this one: that is all there is to do
+    a.map_value(R2, maps.enabled.fd)
+    a.load(R2, R2, 0)
+    a.jump_if(R2, "!=", 0, "enabled")
+    a.load(R2, R8, S.ASKED)
+    a.jump_if(R2, "!=", R1, "enabled")
+    a.load(R2, R8, S.ASKED + 8)
+    a.jump_if(R2, "==", R9, "leave")
+    a.label("enabled")
+    a.store(R8, S.PROCESS, 0)
+    a.store(R8, S.STAGE, 1)
+    a.lookup(maps.processes.fd, "told?")
+    a.load(R1, R0, 0)
+    a.store(R8, S.PROCESS, R1)
+    a.load(R1, R0, 24)
+    a.jump_if(R1, "!=", R9, "told?")
+    a.load(R1, R0, 16)
+    a.jump_if(R1, "!=", NOBODY, "known")
+    a.store(R8, S.STAGE, 0)  # the tracer was asked
+    a.label("told?")
+    _own_pid(a, kernel)
+    a.lookup(maps.told.fd, "parent?")
+    a.load(R1, R0, 0)
+    a.load(R2, R8, S.PROCESS)
+    a.jump_if(R1, "!=", R2, "take")  # else it was told before the exec that has made it void
+    a.label("parent?")
+    a.load(R1, R8, S.STAGE)
+    a.jump_if(R1, "==", 0, "unknown")
+    a.load(R1, R7, kernel.real_parent)
+    a.jump_if(R1, "==", 0, "ask")
+    a.load(R1, R1, kernel.tgid, WORD)
+    a.store(FP, KEY, R1)
+    a.lookup(maps.processes.fd, "ask")
+    a.load(R1, R0, 24)
+    a.jump_if(R1, "!=", R9, "ask")
+    a.label("take")
+    for word in range(0, 24, 8):
+        a.load(R1, R0, word)
+        a.store(FP, VALUE + word, R1)
+    _remember(a)
+    a.mov(R0, FP, VALUE)
+    a.load(R1, R0, 16)
+    a.jump_if(R1, "==", NOBODY, "unknown")
+    a.label("known")
+    for word in range(0, 24, 8):
+        a.load(R1, R0, word)
+        a.store(R8, S.PROCESS + word, R1)
+    a.mov(R1, R6)
+    a.map(R2, maps.walkers.fd)
+    a.load(R3, R8, S.PROCESS + 16)
+    a.call(TAIL_CALL)
+    a.jump("unknown")
+    a.label("ask")
+    a.load(R1, R8, S.PROCESS)
+    a.store(FP, VALUE, R1)
+    a.store(FP, VALUE + 8, 0)
+    a.store(FP, VALUE + 16, NOBODY)
+    _remember(a)
+    _own_pid(a, kernel)
+    a.map(R1, maps.asked.fd)
+    a.mov(R2, FP, KEY)
+    a.mov(R3, 8)
+    a.mov(R4, FORCE_WAKEUP)
+    a.call(RING_OUTPUT)
+    a.label("unknown")
+    a.load(R1, R8, S.IDS + 4, WORD)
+    a.store(R8, S.ASKED, R1)
+    a.store(R8, S.ASKED + 8, R9)
+    a.map_value(R1, maps.enabled.fd)
+    a.load(R1, R1, 0)
+    a.jump_if(R1, "==", 0, "leave")
+    a.store(R8, S.HASH, NOT_KNOWN)
+    a.tell()
+    a.leave()
+    return a.assemble()
+
+
+def _own_pid(a: Walk, kernel: Kernel) -> None:
+    """The key of a lookup = the pid of the process, as the tracer knows it."""
+    a.load(R1, R8, S.IDS + 4, WORD)
+    a.store(FP, KEY, R1)
+    if kernel.namespace is None:
+        return
+    for register, number in zip((R1, R2), kernel.namespace, strict=True):
+        a.load64(register, number)
+    a.mov(R3, FP, VALUE)
+    a.mov(R4, 8)
+    a.call(NS_PID_TGID)
+    a.load(R1, FP, VALUE + 4, WORD)  # struct bpf_pidns_info: pid, tgid; zeros where it is in another namespace
+    a.store(FP, KEY, R1)
+
+
+def _remember(a: Walk) -> None:
+    """Puts what the first 24 bytes of the value say, and the exec R9, under the process's tgid."""
+    a.store(FP, VALUE + 24, R9)
+    a.load(R1, R8, S.IDS + 4, WORD)
+    a.store(FP, KEY, R1)
+    a.update(a.maps.processes.fd)

@@ -1,0 +1,82 @@
+"""What the programs in the kernel and the tracer agree on: statuses, records, rows, and the scratch memory's places."""
+
+from __future__ import annotations
+
+#: the walker of a process of which the tracer has told nothing
+NOBODY = 0x7FFFFFFF
+#: the outermost frames of a deeper stack are left out
+DEPTH = 64
+
+#: The status of a walk stands in the low bits of a stack's hash. A hash below 1 << STATUS_BITS is a status alone.
+STATUS_BITS = 4
+#: read as a whole; the outermost frames are missing, because the stack is deep or one of them could not be read
+OK, TRUNCATED, BAD = 0, 1, 2
+#: without frames: the tracer has not told which CPython the process runs; no state of a thread was found; none of its
+#: frames could be read (BAD); it runs no Python
+NOT_KNOWN, NO_THREAD, EMPTY = 3, 4, 5
+#: for the tracer's own use: the row was lost; no row was ever written
+LOST, NO_ROW = 6, 7
+
+#: A row of 40 bytes, as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In
+#: a sample the fourth u64 is the time, which would be in 199 years.
+MAGIC = 0x57535452
+RAW_BYTES = 12
+STACK_ROW = MAGIC << 32 | RAW_BYTES
+
+#: a record of the ring buffer begins with its kind, in the low byte of a u32
+RECORD_STACK, RECORD_CODE = 1, 2
+#: a stack: u32 kind, u32 tgid, u64 hash, u64 number of frames; then the frames, innermost first: u64 id of the code
+#: object, u32 offset of the instruction in it, u32 flags, u64 its address
+HEAD, FRAME = 24, 24
+#: flags of a frame, in the upper half of a u64: its code object was identified by pointers only
+UNCHECKED = 1 << 32
+#: a code object: u32 kind | where its instructions begin << 8, u32 tgid, u64 id, u32 first line, u32 bytes of the line
+#: table, {u32 state, u32 length} of its qualified name and of its file's name; then room for both names, and the table
+CODE_HEAD, NAME_ROOM, FILE_ROOM, LINES_ROOM = 40, 256, 512, 24 << 10
+#: characters that the states stand for: bits 2 to 4 have the bytes of a character, bit 6 says that all are ASCII
+KIND_SHIFT, KIND_MASK, ASCII_BIT = 2, 7, 6
+
+
+class S:
+    """Places in a CPU's scratch memory, in bytes."""
+
+    KIND = 0  # 0 minor, 1 major
+    IDS = 8  # tid, tgid
+    LAST = 16  # of minor and of major rows: hash and tid of the last one, 0 = none
+    PROCESS = 48  # salt, address of _PyRuntime, index of the walker
+    THREAD_POINTER = 72
+    HASH = 80
+    SALT = 88
+    STATUS = 96
+    # counts; RUNS and ROWS_LOST of minor and major ones
+    RUNS = 104
+    ROWS_LOST = 120
+    RECORDS_LOST = 136
+    UNREADABLE = 144
+    SEARCHES = 152
+    # of a search
+    INTERPRETER = 160
+    NEXT = 168
+    CURSOR = 176
+    UNIQUE = 184
+    FOUND = 192
+    NEWBORN = 200  # a state without a frame was met: it may be of a thread that is about to start
+    ENDED = 208
+    # of a walk; NEXT is the next frame
+    STEPS = 216
+    FRAMES = 224
+    CODE = 232
+    OFFSET = 240
+    ID = 248
+    STAGE = 256
+    PART = 264
+    STRINGS = 272
+    AT = 288
+    LEFT = 296
+    SIZE = 304
+    # tgid and exec of the process that the tracer was asked about last on this CPU
+    ASKED = 312
+    WORDS = 328  # what was read last, up to 128 bytes
+    BLOCK = 456  # content that is being hashed, 256 bytes and 32 zeros behind them
+    RECORD = 744  # HEAD and the frames
+    BYTES = RECORD + HEAD + FRAME * (DEPTH + 1)

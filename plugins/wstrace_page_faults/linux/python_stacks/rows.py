@@ -1,0 +1,58 @@
+"""The stack rows of a fault ring: told apart from the samples, and given to the samples that they belong to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW
+
+_HEADER, _ROW_IDS, _SAMPLE_IDS, _MARK, _HASH = 0, 1, 2, 3, 4
+_TID = np.uint64(32)
+_TYPE = np.uint64(0xFFFFFFFF)
+
+
+class StackRows:
+    """The pairing of one ring, by position: a sample has the stack of the last row before it, if that is its thread's.
+
+    A row stands directly before its sample. Where a thread's next stack is the same, there is no further row. After a
+    loss nothing is known until the next row: the program tells anew when a row of its own was lost.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._tid, self._hash = np.uint64(0), np.uint64(NO_ROW)
+
+    def pair(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The rows without the stack rows, and the hash of each one's stack as a sixth column.
+
+        Args:
+            rows: u64, shape (n, 5), in the order of the ring; rows of other records than samples are kept.
+
+        Returns:
+            u64, shape (m, 6). The hash is a status alone (protocol.LOST, NO_ROW) where nothing is known.
+        """
+        lost = (rows[:, _HEADER] & _TYPE) == perf.PERF_RECORD_LOST
+        stacks = (rows[:, _MARK] == STACK_ROW) & ~lost
+        marks = np.flatnonzero(stacks | lost)
+        # of each row: the mark before it, and whose stack that tells; entry 0 is the last one of the call before
+        tids = np.append(self._tid, np.where(lost[marks], np.uint64(0), rows[marks, _ROW_IDS] >> _TID))
+        hashes = np.append(self._hash, np.where(lost[marks], np.uint64(LOST), rows[marks, _HASH]))
+        self._tid, self._hash = tids[-1], hashes[-1]
+        self.rows += int(stacks.sum())
+        if not len(marks):
+            before = np.zeros(len(rows), np.intp)
+            samples = rows
+        else:
+            kept = ~stacks
+            before = np.cumsum(stacks | lost)[kept]
+            samples = rows[kept]
+        out = np.empty((len(samples), rows.shape[1] + 1), "<u8")
+        out[:, :-1] = samples
+        mine = tids[before] == samples[:, _SAMPLE_IDS] >> _TID
+        unknown = np.where(hashes[before] == LOST, np.uint64(LOST), np.uint64(NO_ROW))
+        out[:, -1] = np.where(mine, hashes[before], unknown)
+        return out

@@ -1,0 +1,109 @@
+"""The Python stack of every page fault, against targets that know which line touches which page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pythons import Installed, installed
+
+from wstrace.schema import STACK_HOW
+
+HERE = Path(__file__).parent
+PYTHONS = installed()
+#: a region's base page may have been another's before: a row of another tenant is earlier than the region's own first
+KINDS = ("functions", "modules", "files", "reload", "classes")
+
+pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
+
+
+@pytest.fixture(scope="module")
+def python_stacks() -> None:
+    """Skips what needs the programs in the kernel where it refuses them."""
+    from wstrace_page_faults.linux.python_stacks.asked import level
+
+    found = level()
+    if found.name != "exact":
+        pytest.skip(f"Python stacks: {found.why}; {found.remedy}")
+
+
+@pytest.fixture
+def place() -> Iterator[Callable[[Installed], tuple[Path, Path]]]:
+    """place(python): a folder that it can reach, by our name and by its own."""
+    made: list[str] = []
+
+    def make(python: Installed) -> tuple[Path, Path]:
+        made.append(tempfile.mkdtemp(dir=python.root + "/tmp" if python.root else None))
+        for script in HERE.glob("python_*.py"):
+            shutil.copy(script, made[-1])
+        return Path(made[-1]), Path(made[-1].removeprefix(python.root))
+
+    yield make
+    for folder in made:
+        shutil.rmtree(folder)
+
+
+def named(trace: Any) -> tuple[dict[int, tuple[str, int, str]], Any]:
+    """The innermost frame of each stack, and the faults."""
+    names = ("id", "function", "line", "file")
+    rows = zip(*(trace.column("call_site", name).tolist() for name in names), strict=True)
+    strings = trace.context.strings
+    sites = {number: (strings[function], line, strings[file]) for number, function, line, file in rows}
+    columns = ("time_ns", "pid", "va", "stack", "stack_how")
+    return sites, np.rec.fromarrays([trace.column("page_fault", name) for name in columns], names=list(columns))
+
+
+def wrong(trace: Any, regions: list[dict[str, Any]]) -> tuple[Counter[Any], int]:
+    """(what was named instead of what touched a page, how often; the pages of all regions)."""
+    sites, faults = named(trace)
+    found: Counter[Any] = Counter()
+    for region in regions:
+        inside = (faults.va >= region["base"]) & (faults.va < region["base"] + region["pages"] * 4096)
+        mine = faults[inside & (faults.pid == region["pid"])]
+        # an address may have been another mapping's before: the last fault of a page is the region's
+        last = {int(row.va) >> 12: row for row in mine}
+        assert len(last) == region["pages"], region
+        for row in last.values():
+            seen = sites.get(int(row.stack), STACK_HOW[row.stack_how])
+            right = [(function, region["line"], region["file"]) for function in region["function"].split("|")]
+            if seen not in right or STACK_HOW[row.stack_how] != "exact":
+                found[region["name"], seen, right[0]] += 1
+    return found, sum(region["pages"] for region in regions)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
+def test_every_fault_has_the_function_and_line_that_caused_it(trace: Any, place: Any, python: Installed) -> None:
+    ours, its = place(python)
+    traced = trace(python.command(its / "python_truth.py", its / "regions.json"), stacks="python")
+    assert traced.context.targets[0].exit_code == 0
+    found, pages = wrong(traced, json.loads((ours / "regions.json").read_text()))
+    assert not found
+    assert pages >= 35 * 40
+    traced.assert_balanced()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
+def test_code_that_takes_the_place_of_freed_code_is_told_apart(
+    trace: Any, place: Any, python: Installed, kind: str
+) -> None:
+    ours, its = place(python)
+    traced = trace(python.command(its / "python_adversary.py", its / "regions.json", kind), stacks="python")
+    assert traced.context.targets[0].exit_code == 0
+    found, pages = wrong(traced, json.loads((ours / "regions.json").read_text()))
+    assert not found
+    assert pages >= 100
+
+
+def test_each_version_is_there() -> None:
+    """Which of them were proven: the tests above take those that are installed."""
+    missing = {(3, minor) for minor in range(11, 15)} - {python.version for python in PYTHONS}
+    if missing:
+        pytest.skip(f"no CPython of {sorted(missing)}: tests/install-pythons, pyenv")
