@@ -342,6 +342,8 @@ class SideBand:
             yield self._batch(PROCESS, _columns(PROCESS, processes), source)
         spaces, self._spaces = _until(self._spaces, watermark)
         due = sorted((one for one in self._listings if one[0] <= watermark), key=lambda one: one[0])
+        if not spaces and not due:
+            return
         self._listings = [one for one in self._listings if one[0] > watermark]
         parts = []
         for time_ns, columns in due:
