@@ -11,6 +11,8 @@ from msgpack_scripted import started
 from stacks_scripted import Fault, Stacks, stacks_of
 
 from wstrace import Session
+from wstrace.analysis.stack_views import STACK_VIEWS
+from wstrace.analysis.stacks import StackCounts
 from wstrace.batch import Batch
 from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP
 from wstrace.table import Selection
@@ -136,6 +138,32 @@ def test_a_column_that_faults_derive_is_stored_of_a_call_site(tmp_path, name):
         assert list(alone) == whole
         texts = [trace.strings[value] for value in whole] if name == "file" else whole
         assert set(texts) == ({"", "a.py"} if name == "file" else {0, 1, 2})
+
+
+@pytest.mark.parametrize("layout", ["wstf", "rows"])
+def test_names_can_be_hashed_and_every_table_keeps_its_counts(tmp_path, layout):
+    work, main = ("Secret.work.<locals>.<lambda>", "/srv/secret/app.py", 12), ("<module>", "/srv/secret/app.py", 40)
+    read = ("read", "/venv/lib/python3.11/site-packages/privatelib/io.py", 7)
+    faults = [Fault([work, main])] * 5 + [Fault([read, main])] * 3 + [Fault([read])] * 2 + [Fault([])]
+    faults.append(Fault([("f", "<secret template>", 1)]))
+    path = tmp_path / "x.wst"
+    exported = write(path, faults, names="hash", layout=layout)
+    data = path.read_bytes() if layout == "rows" else b""
+    if layout == "wstf":
+        with open_trace(str(path)) as trace:
+            for batch in trace.read(Selection()):
+                data += "\n".join(batch.strings.names(0, len(batch.strings))).encode("utf-8", "surrogateescape")
+            by_hash, clear = trace.stacks(), StackCounts()
+            for batch in exported:
+                clear.add(batch)
+            for by in STACK_VIEWS:
+                assert [row[1:6] for row in by_hash.table(by)] == [row[1:6] for row in clear.table(by)]
+            assert {row.label for row in by_hash.table("line")} & {"(no Python frame)"}
+            assert "(own code)" in {row.label for row in by_hash.table("package")}
+    for word in (b"Secret", b"work", b"secret", b"app.py", b"privatelib", b"template"):
+        assert word not in data
+    assert b"<lambda>" in data
+    assert b"site-packages" in data
 
 
 @pytest.mark.parametrize("layout", ["wstf", "rows"])

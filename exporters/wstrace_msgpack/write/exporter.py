@@ -12,6 +12,7 @@ from wstrace.schema import ADDRESS_SPACE
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:  # every session imports this module, but not every one writes a file
+    from wstrace_msgpack.write.hashed_names import HashedNames
     from wstrace_msgpack.write.row_writer import RowWriter
     from wstrace_msgpack.write.writer import TraceWriter
 
@@ -29,6 +30,7 @@ class MsgpackExporter(Exporter):
         force: whether to overwrite an existing file.
         resume: whether to continue an unfinished trace.
         level: the compression level of zstd, 1 to 19.
+        names: "hash" = functions and source files of stacks as hashes, for a file that is shared.
 
     Raises:
         UsageError: an option is out of range, or `layout=rows` is combined with parts or `resume`.
@@ -49,6 +51,7 @@ class MsgpackExporter(Exporter):
         force: bool = False,
         resume: bool = False,
         level: int = 1,
+        names: Literal["clear", "hash"] = "clear",
     ) -> None:
         if not 1 <= level <= 19:
             raise UsageError(f"msgpack:level={level} is not from 1 to 19")
@@ -63,6 +66,8 @@ class MsgpackExporter(Exporter):
         self._force = force
         self._resume = resume
         self._level = level
+        self._hash_names = names == "hash"
+        self._hashed: HashedNames | None = None
         self._writer: TraceWriter | RowWriter | None = None
         self._context = Context()
         self._taken = 0
@@ -75,6 +80,10 @@ class MsgpackExporter(Exporter):
         from wstrace_msgpack.write.writer import TraceWriter
 
         self._context = context
+        if self._hash_names:
+            from wstrace_msgpack.write.hashed_names import HashedNames
+
+            self._hashed = HashedNames(context.strings)
         size, seconds, keep = self._rotate
         if self._layout == "rows":
             self._writer = RowWriter(self.path, context.strings, force=self._force)
@@ -124,7 +133,7 @@ class MsgpackExporter(Exporter):
         if self._writer is not None and batch.schema is not ADDRESS_SPACE:  # its content is in the mappings
             self._taken += 1
             try:
-                self._writer.write(batch)
+                self._writer.write(batch if self._hashed is None else self._hashed.apply(batch))
             except OutputError:
                 self._told += len(batch)  # ExporterQueue counts these rows
                 raise
