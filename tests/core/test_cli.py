@@ -221,9 +221,9 @@ def test_another_user_is_refused_in_one_line_to_who_has_not_the_right(tmp_path):
 
 def test_what_wstrace_logs_on_the_command_line_begins_with_its_name():
     said = (
-        "import logging; from wstrace.cli import main\n"
+        "import logging, sys; from wstrace.cli import main\n"
         "import wstrace.cli.doctor as d\n"
-        "d.examine = lambda *_: logging.getLogger('wstrace').error('resolver %s is left out', 'x') or exit(3)\n"
+        "d.examine = lambda *_: logging.getLogger('wstrace').error('resolver %s is left out', 'x') or sys.exit(3)\n"
         "main(['doctor'])"
     )
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60)

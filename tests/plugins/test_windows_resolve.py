@@ -54,6 +54,12 @@ def test_a_file_that_is_no_program(folder, name, hint):
     assert hint in refused.value.remedy
 
 
+def test_a_file_that_is_no_program_by_its_path(folder):
+    notes = program(folder / "notes.txt")
+    with pytest.raises(CannotExecute, match="no program but a file for one"):
+        resolve([str(notes)])
+
+
 def test_the_launcher_of_a_script_is_resolved_to_its_interpreter(folder):
     python = program(folder / "py" / "python.exe")
     tool = program(folder / "bin" / "pytest.exe", launcher(python))

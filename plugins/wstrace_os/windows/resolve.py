@@ -85,7 +85,9 @@ def _candidates(name: str, *, elevated: bool) -> Iterator[str]:
     if name.lower().endswith(tuple(suffix.lower() for suffix in suffixes)):
         names.insert(0, name)
     folders = [""]
-    if not os.path.dirname(name):
+    if os.path.dirname(name):
+        names.append(name)  # of any other ending, or none: resolve() says what it is
+    else:
         # Entries of PATH that are not absolute are relative to the current folder.
         folders = [folder.strip('"') for folder in os.environ.get("PATH", "").split(os.pathsep)]
         folders = [folder for folder in folders if Path(folder).is_absolute() or (folder and not elevated)]
