@@ -39,18 +39,28 @@ class Dictionary:
         if known is not None:
             return known
         with self._lock:
-            known = self._codes.get(name)
-            if known is not None:
-                return known
-            full = len(self._names) >= self.MAX_NAMES or self._chars + len(name) > self.MAX_CHARS
-            if full or len(name) > self.MAX_NAME_CHARS:
-                self.overflowed += 1
-                return 0
-            code = len(self._names)
-            self._names.append(name)  # The name comes before the code becomes visible, so readers need no lock.
-            self._chars += len(name)
-            self._codes[name] = code
-            return code
+            return self._coded(name)
+
+    def _coded(self, name: str) -> int:
+        """As code(), with the lock held."""
+        known = self._codes.get(name)
+        if known is not None:
+            return known
+        full = len(self._names) >= self.MAX_NAMES or self._chars + len(name) > self.MAX_CHARS
+        if full or len(name) > self.MAX_NAME_CHARS:
+            self.overflowed += 1
+            return 0
+        code = len(self._names)
+        self._names.append(name)  # The name comes before the code becomes visible, so readers need no lock.
+        self._chars += len(name)
+        self._codes[name] = code
+        return code
+
+    def codes(self, names: Iterable[str]) -> list[int]:
+        """The code of each of many names, as code() gives it."""
+        known = self._codes
+        with self._lock:
+            return [known.get(name) or self._coded(name) for name in names]
 
     def __getitem__(self, code: int) -> str:
         return self._names[code]

@@ -162,7 +162,7 @@ def test_snapshots_that_tell_no_owner_are_compared(tmp_path, by):
 def test_mapping_ids_that_clash_at_the_last_one_are_told_apart(tmp_path):
     rows = {"va": np.array([5, 6], "<u8"), "mapping": np.array([1, 0xFFFF_FFFF], "<u4")}
     paths = [
-        write(tmp_path / f"{n}.wst", [header(id=file_id, boot_id=str(n)), clash(5 + n), faults(**rows)], file_id)
+        write(tmp_path / f"{n}.wst", [header(id=file_id, created_ns=n + 1), clash(5 + n), faults(**rows)], file_id)
         for n, file_id in enumerate((b"ABCDEFGH", b"ABCDEFGI"))
     ]
     assert wstrace("merge", *paths, "-f", "-o", tmp_path / "m.wst")[0] == 0

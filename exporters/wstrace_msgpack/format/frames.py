@@ -134,7 +134,7 @@ def unpack_strings(data: Any, limits: Limits = LIMITS) -> tuple[int, list[str]]:
         if key == "base":
             base = body.uint((1 << 32) - 1)
         elif key == "s":
-            names = [body.text() for _ in range(body.array(limits.strings))]
+            names = body.texts(limits.strings)
         else:
             body.skip()
     body.end()

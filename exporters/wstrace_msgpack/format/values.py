@@ -117,6 +117,21 @@ class Body:
             raise FrameError(f"a string of {len(value):,} characters")
         return value
 
+    def texts(self, most: int) -> list[str]:
+        """The array of strings at the cursor, as text() gives each: a trace may have a million names."""
+        unpacker, data, found = self._unpacker, self.data, list[str]()
+        for _ in range(self.array(most)):
+            at = unpacker.tell()
+            first = data[at] if at < len(data) else 0
+            if 0xA0 <= first <= 0xBF or first == 0xD9:  # str of at most 255 bytes: no limit is as small
+                try:
+                    found.append(unpacker.unpack())
+                except (ValueError, msgpack.UnpackException) as error:
+                    raise FrameError(f"not msgpack as expected: {type(error).__name__}") from None
+            else:
+                found.append(self.text())
+        return found
+
     def binary(self) -> bytes:
         """A byte string."""
         value = self.scalar()

@@ -120,7 +120,7 @@ class PartLookups:
         self._lost = lost = whole.strings.code(LOST)
         self._missing: dict[str, set[int]] = {kind: set() for kind in ("name", "mapping", *rows)}
         ids = np.fromiter(tables.names, "<u4", len(tables.names))
-        codes = np.fromiter((whole.strings.code(name) for name in tables.names.values()), "<u4", len(ids))
+        codes = np.array(whole.strings.codes(tables.names.values()), "<u4")
         self._name = Lookup(ids, codes, lost)
         mappings = tables.mappings()
         for column in ("file", "build_id"):
