@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ class CallSites:
 
     def __init__(self, ids: StackIds, strings: Dictionary, source: str = "") -> None:
         self._source_ids, self._strings, self._source = ids, strings, source
-        self._multipliers = np.random.default_rng().integers(0, 1 << 63, _WORDS, "<u8") * 2 + 1
+        # Odd and not to be guessed; from os.urandom, as numpy.random takes 6 ms of every start.
+        self._multipliers = np.frombuffer(os.urandom(8 * _WORDS), "<u8") | np.uint64(1)
         self._frames = np.zeros((1 << 10, _WORDS), "<u8")
         self._ids = np.zeros(1 << 10, "<u4")
         self._index = np.full(1 << _FIRST_BITS, _NOBODY, "<i4")

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -100,7 +99,7 @@ def whole_file(path: str, *, force: bool = False) -> Iterator[IO[bytes]]:
         return
     if there is not None and not force:
         raise _exists(path)
-    unfinished = f"{path}.{secrets.token_hex(8)}.part"
+    unfinished = f"{path}.{os.urandom(8).hex()}.part"
     opened = open_output(unfinished)
     try:
         with _refused(path):
