@@ -111,6 +111,16 @@ def full_level() -> None:
         pytest.skip(f"page faults of level full: {level.why}; {level.remedy}")
 
 
+@pytest.fixture(scope="session")
+def python_stacks() -> None:
+    """Skips what needs the programs in the kernel where it refuses them."""
+    from wstrace_page_faults.linux.python_stacks.asked import level
+
+    found = level()
+    if found.name != "exact":
+        pytest.skip(f"Python stacks: {found.why}; {found.remedy}")
+
+
 @pytest.fixture
 def trace() -> Callable[..., Trace]:
     """trace([command, ...], **options): runs the command under the source until it ends."""

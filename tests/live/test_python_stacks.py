@@ -24,16 +24,6 @@ KINDS = ("functions", "modules", "files", "reload", "classes")
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
 
-@pytest.fixture(scope="module")
-def python_stacks() -> None:
-    """Skips what needs the programs in the kernel where it refuses them."""
-    from wstrace_page_faults.linux.python_stacks.asked import level
-
-    found = level()
-    if found.name != "exact":
-        pytest.skip(f"Python stacks: {found.why}; {found.remedy}")
-
-
 @pytest.fixture
 def place() -> Iterator[Callable[[Installed], tuple[Path, Path]]]:
     """place(python): a folder that it can reach, by our name and by its own."""

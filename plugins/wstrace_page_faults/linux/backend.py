@@ -201,6 +201,7 @@ class PageFaults(Source):
         while fresh := [p for p in self._family(pid) if p not in known]:
             for process in fresh:
                 known.add(process)
+                self._python.look(process)
                 try:
                     self._events.arm_process(process, self._settings, self._context.own_threads)
                     self._side.seen(process, self._since)

@@ -160,11 +160,11 @@ class PythonStacks(NoStacks):
         for record in self._asked.read():
             self._expected.setdefault(int.from_bytes(record, "little"), now + _LOOK_FOR_SECONDS)
         for pid, until in list(self._expected.items()):
-            if self._look(pid) or now > until:
+            if self.look(pid) or now > until:
                 del self._expected[pid]
         return min(wait, _LOOK_SECONDS) if self._expected else wait
 
-    def _look(self, pid: int) -> bool:
+    def look(self, pid: int) -> bool:
         """Tells the programs which CPython the process runs; False while its program has still to map it."""
         since = now_ns()
         try:
@@ -216,7 +216,7 @@ class PythonStacks(NoStacks):
             # A set, because np.unique imports numpy.ma: 12 ms of every start.
             for pid, file in sorted(set(zip(batch["pid"][rows].tolist(), batch["file"][rows].tolist(), strict=True))):
                 if self._is_library(file) and self._processes.get(pid, (0, None))[1] is None:
-                    self._look(pid)
+                    self.look(pid)
 
     def _is_library(self, file: int) -> bool:
         """Whether a mapped file is a CPython's library, by its name."""

@@ -30,6 +30,10 @@ class NoStacks:
     def expect(self, pid: int) -> None:
         """Prepares for a launched process, before its execve()."""
 
+    def look(self, pid: int) -> bool:
+        """Looks which CPython the process runs; False while its program has still to map it."""
+        return True
+
     def look_at_processes(self, wait: float) -> float:
         """Looks at new processes; returns the seconds until the next look, at most `wait`."""
         return wait

@@ -1,0 +1,224 @@
+"""Which process runs which CPython: attach, many threads, exec, forks, subinterpreters, namespaces, rights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pythons import installed
+
+from wstrace.schema import STACK_HOW
+
+PYTHONS = {python.label: python for python in installed()}
+OURS = [python for python in PYTHONS.values() if not python.root]
+pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
+
+#: touches PAGES fresh pages in touch(), and tells where they are
+TOUCH = """
+import ctypes, mmap, sys
+def fresh(n):
+    m = mmap.mmap(-1, n * 4096)
+    m.madvise(mmap.MADV_NOHUGEPAGE)
+    return m, ctypes.addressof(ctypes.c_char.from_buffer(m))
+def touch(m):
+    for i in range(0, len(m), 4096):
+        m[i] = 1
+"""
+
+
+#: the same where ctypes cannot be had: pages of a file
+INSIDE = """
+import mmap
+def touch(m):
+    for i in range(0, len(m), 4096):
+        m[i] = 1
+with open({file!r}, 'wb+') as file:
+    file.truncate(100 * 4096)
+    m = mmap.mmap(file.fileno(), 100 * 4096)
+with open('/proc/self/maps') as maps:
+    line = next(line for line in maps if {file!r} in line)
+with open({out!r}, 'w') as out:
+    out.write(str(int(line.partition('-')[0], 16)))
+touch(m)
+"""
+
+
+def innermost(trace: Any, base: int, pages: int) -> Counter[str]:
+    """What the last fault on each page of a region names: a function, or why there is none."""
+    names = dict(zip(trace.column("call_site", "id").tolist(), trace.column("call_site", "function").tolist(),
+                     strict=True))  # fmt: skip
+    faults = np.rec.fromarrays([trace.column("page_fault", name) for name in ("va", "stack", "stack_how")],
+                               names=["va", "stack", "how"])  # fmt: skip
+    mine = faults[(faults.va >= base) & (faults.va < base + pages * 4096)]
+    last = {int(row.va) >> 12: row for row in mine}
+    strings = trace.context.strings
+    return Counter(strings[names[int(row.stack)]] if row.stack else STACK_HOW[row.how] for row in last.values())
+
+
+def run(*command: object, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                            **options)  # fmt: skip
+
+
+@pytest.mark.parametrize("python", OURS, ids=lambda python: python.label)
+def test_attached_to_a_process_that_knows_nothing_of_us(attach: Any, python: Any) -> None:
+    program = TOUCH + "m, at = fresh(200)\nprint(at, flush=True)\ninput()\ntouch(m)\nprint('done', flush=True)\ninput()"
+    with run(*python.command("-c", program)) as process:
+        base = int(process.stdout.readline())
+        trace = attach(process.pid, stacks="python")
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+        trace.batches += trace.source.drain(0.2)
+        process.stdin.write("\n")
+        process.stdin.flush()
+    trace.stop()
+    assert innermost(trace, base, 200) == {"touch": 200}
+
+
+def test_a_thousand_threads_are_told_apart_after_an_attach(attach: Any) -> None:
+    program = (
+        TOUCH
+        + """
+import threading
+N = 1000
+threading.stack_size(64 << 10)
+go = threading.Event()
+left = threading.Semaphore(0)
+def first(m): touch(m)
+def work(m):
+    go.wait()
+    first(m)
+    left.release()
+m, at = fresh(2 * N)
+views = [memoryview(m)[i * 8192 : (i + 1) * 8192] for i in range(N)]
+for view in views:
+    threading.Thread(target=work, args=(view,), daemon=True).start()
+print(at, flush=True)
+input()
+go.set()
+for _ in range(N): left.acquire()
+print('done', flush=True)
+input()
+"""
+    )
+    with run(sys.executable, "-c", program) as process:
+        base = int(process.stdout.readline())
+        trace = attach(process.pid, stacks="python")
+        process.stdin.write("\n")
+        process.stdin.flush()
+        trace.drain(
+            lambda: bool(
+                len(trace.faults()) and process.stdout in __import__("select").select([process.stdout], [], [], 0)[0]
+            )
+        )
+        trace.batches += trace.source.drain(0.2)
+        process.stdin.write("\n")
+        process.stdin.flush()
+    trace.stop()
+    assert innermost(trace, base, 2000) == {"touch": 2000}
+
+
+def test_a_shell_that_executes_pythons_of_two_versions(trace: Any, tmp_path: Path) -> None:
+    """Each exec makes void what was known of the process before it."""
+    program = (
+        TOUCH
+        + """
+import os, time
+m, at = fresh(100)
+with open(sys.argv[1], 'w') as out:
+    out.write(str(at))
+time.sleep(1)  # an exec that nobody expected is met by a look at the process; a busy machine lets the tracer wait
+touch(m)
+if sys.argv[2:]:
+    os.execv(sys.argv[3], [sys.argv[3], __file__, sys.argv[2]])
+"""
+    )
+    (tmp_path / "p.py").write_text(program)
+    others = OURS[1:] or OURS
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    command = f"{OURS[0].program} {tmp_path}/p.py {first} {second} {others[0].program}"
+    traced = trace(["sh", "-c", f"true; {command}; true"], stacks="python")
+    for path in (first, second):
+        assert innermost(traced, int(Path(path).read_text()), 100) == {"touch": 100}
+
+
+def test_faults_of_what_is_no_python_say_so(trace: Any) -> None:
+    traced = trace(["sh", "-c", "true"], stacks="python")
+    hows = {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
+    assert hows <= {"no interpreter that can be read", "interpreter not known yet"}
+    assert not traced.column("page_fault", "stack").any()
+
+
+def test_a_python_of_another_version_is_refused_with_a_sentence(trace: Any) -> None:
+    old = next(iter(sorted(Path.home().glob(".pyenv/versions/3.10.*/bin/python3.10"))), None)
+    if old is None:
+        pytest.skip("no CPython 3.10")
+    traced = trace([old, "-c", "x = bytearray(1 << 20)"], stacks="python")
+    assert not traced.column("page_fault", "stack").any()
+    assert any("before 3.11" in note for note in traced.context.info.notes)
+
+
+@pytest.mark.parametrize("python", OURS, ids=lambda python: python.label)
+def test_inside_of_a_subinterpreter(trace: Any, tmp_path: Path, python: Any) -> None:
+    (tmp_path / "inner.py").write_text(INSIDE.format(file=str(tmp_path / "pages"), out=str(tmp_path / "at")))
+    module = "_interpreters" if python.version >= (3, 13) else "_xxsubinterpreters"
+    program = f"""
+import {module} as interpreters
+def outer():
+    one = interpreters.create()
+    result = interpreters.run_string(one, open({str(tmp_path / "inner.py")!r}).read())
+    assert result is None, result
+outer()
+"""
+    traced = trace(python.command("-c", program), stacks="python")
+    found = innermost(traced, int((tmp_path / "at").read_text()), 100)
+    assert found == {"touch": 100}
+
+
+def test_in_a_pid_namespace_of_its_own(tmp_path: Path) -> None:
+    """Ours is not the first one: the programs see other ids than perf events and we do."""
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("needs unshare and root")
+    program = (
+        TOUCH
+        + """
+import os
+touch(fresh(300)[0])
+if not os.fork():
+    touch(fresh(100)[0])
+    os._exit(0)
+os.wait()
+"""
+    )
+    (tmp_path / "p.py").write_text(program)
+    code = f"""
+import collections, sys
+sys.path[:0] = {sys.path!r}
+from wstrace.interfaces import Context
+from wstrace.schema import STACK_HOW
+from wstrace_os.linux.backend import platform
+from wstrace_page_faults.linux.backend import PageFaults
+target = platform().launch([{sys.executable!r}, {str(tmp_path / "p.py")!r}])
+source = PageFaults(stacks="python")
+source.start(Context(targets=(target,)))
+target.resume()
+batches = []
+while target.wait(0) is None:
+    batches += source.drain(0.1)
+batches += source.stop()
+faults = [batch for batch in batches if batch.schema.name == "page_fault"]
+print(dict(collections.Counter(STACK_HOW[how] for batch in faults for how in batch["stack_how"].tolist())))
+"""
+    done = subprocess.run(["unshare", "-p", "-f", "--mount-proc", sys.executable, "-c", code], capture_output=True,
+                          text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "'exact': " in done.stdout, done.stdout
+    assert int(done.stdout.partition("'exact': ")[2].partition(",")[0].strip("}\n")) >= 400
