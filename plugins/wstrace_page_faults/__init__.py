@@ -28,5 +28,9 @@ def wstrace_sources() -> Sequence[type[Source]]:
 
 @hookimpl
 def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
-    """The ledger stage for events that the kernel takes off a program that gains privilege by exec."""
-    return {"lost_privileged": (True, "faults of programs that gained privilege by exec, at most so many")}
+    """The ledger stages for events that the kernel takes off a program that gains privilege by exec."""
+    return {
+        "lost_privileged": (True, "faults of programs that gained privilege by exec, at most so many"),
+        "displaced": (True, "faults that were not recorded because another BPF program ran on their CPU"),
+        "without_stack": (False, "recorded faults without a Python stack, by reason"),
+    }

@@ -8,6 +8,9 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 #: other distributions' CPythons, each in a root of its own: see tests/install-pythons
 CHROOTS = Path(os.environ.get("WSTRACE_CHROOTS", "/srv/chroots"))
@@ -50,3 +53,13 @@ def installed() -> Sequence[Installed]:
                 one = Installed((3, minor), f"/usr/bin/python3.{minor}", str(root))
                 found.setdefault(one.label, one)
     return list(found.values())
+
+
+def named(trace: Any) -> tuple[dict[int, tuple[str, int, str]], Any]:
+    """The innermost frame of each stack, and the faults."""
+    names = ("id", "function", "line", "file")
+    rows = zip(*(trace.column("call_site", name).tolist() for name in names), strict=True)
+    strings = trace.context.strings
+    sites = {number: (strings[function], line, strings[file]) for number, function, line, file in rows}
+    columns = ("time_ns", "pid", "va", "stack", "stack_how")
+    return sites, np.rec.fromarrays([trace.column("page_fault", name) for name in columns], names=list(columns))

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from pythons import Installed, installed
+from pythons import Installed, installed, named
 
 from wstrace.schema import STACK_HOW
 
@@ -38,16 +37,6 @@ def place() -> Iterator[Callable[[Installed], tuple[Path, Path]]]:
     yield make
     for folder in made:
         shutil.rmtree(folder)
-
-
-def named(trace: Any) -> tuple[dict[int, tuple[str, int, str]], Any]:
-    """The innermost frame of each stack, and the faults."""
-    names = ("id", "function", "line", "file")
-    rows = zip(*(trace.column("call_site", name).tolist() for name in names), strict=True)
-    strings = trace.context.strings
-    sites = {number: (strings[function], line, strings[file]) for number, function, line, file in rows}
-    columns = ("time_ns", "pid", "va", "stack", "stack_how")
-    return sites, np.rec.fromarrays([trace.column("page_fault", name) for name in columns], names=list(columns))
 
 
 def wrong(trace: Any, regions: list[dict[str, Any]]) -> tuple[Counter[Any], int]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 
 from wstrace.interfaces import Context
 from wstrace_page_faults.linux.events import PerfEvents, Settings
+from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_page_faults.linux.samples import RingSamples
 from wstrace_page_faults.linux.side_band import SideBand
 
 #: The stage of the ledger for faults after an exec that gained privilege.
 LOST_PRIVILEGED = "lost_privileged"
+DISPLACED, WITHOUT_STACK = "displaced", "without_stack"
+#: Stacks are switched off when more than this share of the faults is displaced, and more than this number.
+_MOST_DISPLACED, _FEWEST = 0.001, 100
+_LOOK_SECONDS = 1.0
 
 
 class Account:
@@ -35,11 +41,15 @@ class Account:
         rings: Sequence[RingSamples],
         events: PerfEvents,
         side: SideBand,
+        python: NoStacks | None = None,
     ) -> None:
         self._context, self._source, self._settings = context, source, settings
         self._events, self._side = events, side
         self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
+        self._python = python or NoStacks()
         self._before = 0
+        self._due = 0.0
+        self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
         self._at_end: int | None = None
 
     def begin(self) -> None:
@@ -58,7 +68,7 @@ class Account:
         ledger = self._context.ledger
         for kind, rings in self._kinds:
             for stage, count in (
-                ("lost_kernel", sum(ring.lost for ring in rings)),
+                ("lost_kernel", self.reported_lost(kind)),
                 ("duplicates", sum(ring.duplicates for ring in rings)),
                 ("foreign_clock", sum(ring.foreign for ring in rings)),
             ):
@@ -67,6 +77,36 @@ class Account:
         for stage, count in (("late", late), ("lost_side_band", self._side.lost)):
             if count:
                 ledger.set(stage, count, self._source)
+
+    def reported_lost(self, kind: str) -> int:
+        """The faults that LOST rows have told of so far: they count lost stack rows, too."""
+        lost = sum(ring.lost for name, rings in self._kinds for ring in rings if name == kind)
+        return max(lost - self._python.rows_lost(kind), 0) if lost else 0
+
+    def displaced(self, kind: str, counted: int) -> int:
+        """The faults that are missing because another BPF program ran on their CPU.
+
+        The kernel then leaves out ours and, with it, the sample (bpf_overflow_handler() in kernel/events/core.c).
+        """
+        runs = self._python.runs(kind) if self._settings.period == 1 else None
+        return max(counted - runs, 0) if runs is not None else self._displaced[kind]
+
+    def switch_stacks_off(self, pids: Iterable[int]) -> bool:
+        """Takes the programs off the events of these processes if they cost more than 0.1 % of the records: True then.
+
+        Looked at once a second. What was counted is read before how often the programs ran, as faults go on.
+        """
+        if time.monotonic() < self._due or not self._python.fds:
+            return False
+        self._due = time.monotonic() + _LOOK_SECONDS
+        counted = {kind: self._events.counts(kind)[0] for kind, _ in self._kinds}
+        gone = {kind: self.displaced(kind, n) for kind, n in counted.items()}
+        if not any(gone[kind] > max(n * _MOST_DISPLACED, _FEWEST) for kind, n in counted.items()):
+            return False
+        self._events.reopen(list(pids), self._settings, self._context.own_threads)
+        self._displaced = {kind: self.displaced(kind, self._events.closed(kind)) for kind, _ in self._kinds}
+        self._python.switch_off()
+        return True
 
     def close(self, given: int, *, failed: bool) -> None:
         """Writes the final ledger, with recorded + lost_kernel + lost_tracer + foreign_clock + unaccounted = counted.
@@ -81,20 +121,25 @@ class Account:
         ledger.add("lost_tracer", max(taken - given, 0), self._source)
         for kind, rings in self._kinds:
             counted, lost = self._events.counts(kind)
+            displaced = self.displaced(kind, counted)
             counted -= sum(ring.duplicates for ring in rings)
             recorded = sum(ring.recorded for ring in rings)
             foreign = sum(ring.foreign for ring in rings)
             if lost is None:  # a LOST row appears only with the next row that finds room, so the last one is missing
-                reported = sum(ring.lost for ring in rings)
+                reported = self.reported_lost(kind)
                 lost = max(counted - recorded - foreign, reported) if every else reported
             ledger.set("counted", counted, kind)
             ledger.set("lost_kernel", lost, kind)
             if every:
-                ledger.add("lost_tracer" if failed else "unaccounted", counted - recorded - lost - foreign, kind)
+                ledger.add(DISPLACED, displaced, kind)
+                rest = counted - recorded - lost - foreign - displaced
+                ledger.add("lost_tracer" if failed else "unaccounted", rest, kind)
             counted_in_all += counted
         # The kernel's count includes losses at the end, after which no LOST row was written.
         if lost := max(self._side.lost, self._events.counts(SIDE)[1] or 0):
             ledger.set("lost_side_band", lost, self._source)
+        for reason, n in self._python.reasons().items():
+            ledger.set(WITHOUT_STACK, n, reason)
         if self._context.targets:
             self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
 

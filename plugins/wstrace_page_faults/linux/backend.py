@@ -152,24 +152,23 @@ class PageFaults(Source):
         targets = {target.pid: target for target in context.targets}
         calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
         self._settings = replace(self._settings, tracepoints=tuple(calls))
-        anon = context.strings.code("[anon]")
         self._peaks = Peaks(context, children=self._settings.children)
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
             exit_code=lambda pid: targets[pid].exit_code if pid in targets else None,
-            remaps=Remaps([int(one["config"][0]) for one in calls], anon) if calls else None,
+            remaps=Remaps([int(one["config"][0]) for one in calls], context.strings.code("[anon]")) if calls else None,
             shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
         )
         descriptors = Descriptors()
-        descriptors.room((3 + len(births)) * len(cpus))
+        descriptors.room((5 + len(births)) * len(cpus))
         try:
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
             raise perf.refusal(error) from None
         self._python = python_stacks(self._stacks, context, self.name, cpus)
-        faults = [ring for ring in self._rings if ring.kind in (MINOR, MAJOR)]
-        self._samples = [RingSamples.of(ring, self._python.join(ring)) for ring in faults]
+        kinds = (MINOR, MAJOR)
+        self._samples = [RingSamples.of(one, self._python.join(one)) for one in self._rings if one.kind in kinds]
         self._poll = select.poll()
         for fd in (*(ring.fd for ring in self._rings), *self._python.fds):
             self._poll.register(fd, 1)  # POLLIN
@@ -177,7 +176,8 @@ class PageFaults(Source):
         for one in births:
             self._events.watch_births(one)
         self._given = 0
-        self._account = Account(context, self.name, self._settings, self._samples, self._events, self._side)
+        given = (self._samples, self._events, self._side, self._python)
+        self._account = Account(context, self.name, self._settings, *given)
         self._since = self._watermark = now_ns()
         for target in context.targets:
             (self._arm_launched if target.launched else self._attach)(target.pid)
@@ -286,6 +286,7 @@ class PageFaults(Source):
             yield Batch(STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
         yield from self._faults(_FOREVER if final else watermark, now if final else watermark)
         self._account.so_far(self._late)
+        self._doubled |= not final and self._account.switch_stacks_off(self._side.live)
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
         columns = merge(self._samples, until)
@@ -301,7 +302,7 @@ class PageFaults(Source):
         observers = np.isin(columns["tid"], list(own)) if own and self._doubled else None
         if observers is not None and observers.any():
             columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(FAULT_OBSERVER)
-        lost = sum(samples.lost for samples in self._samples)
+        lost = max(sum(map(self._account.reported_lost, (MINOR, MAJOR))), self._lost_told)
         for start in range(0, len(times), _BATCH_ROWS):
             part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
             self._given += len(part["time_ns"])
@@ -396,4 +397,4 @@ class PageFaults(Source):
         if self._rings is not None:
             counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._events.threads),
                        "processes": len(self._side.live), "side_band": self._side.records}  # fmt: skip
-        return counts
+        return {**counts, **self._python.statistics()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,6 +98,7 @@ class PerfEvents:
     ) -> None:
         self._rings, self._cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: [], STACKS: []}
+        self._closed = dict.fromkeys(self._fds, (0, 0))  # counts of events that were closed before the end
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
         self.counts_lost = True
@@ -109,8 +110,13 @@ class PerfEvents:
             perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
             perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
 
-    def arm(self, tid: int, settings: Settings) -> bool:
+    def arm(self, tid: int, settings: Settings, kinds: Collection[str] = ()) -> bool:
         """Opens the events of one thread, the side band first. Returns False when the thread has ended.
+
+        Args:
+            tid: the thread.
+            settings: how.
+            kinds: only those events; () = all.
 
         Raises:
             OSError: from perf_event_open, unless the thread has ended.
@@ -120,6 +126,8 @@ class PerfEvents:
             made_of = {kind: settings.attributes(kind, self.counts_lost) for kind in self._fds}
             self._attributes = settings, made_of
         for kind, fds in self._fds.items():
+            if kinds and kind not in kinds:
+                continue
             made: list[int] = []
             try:
                 for attributes in self._attributes[1][kind]:
@@ -136,7 +144,7 @@ class PerfEvents:
                 _close(made)
                 if error.errno == errno.EINVAL and self.counts_lost:
                     self.counts_lost, self._attributes = False, None  # PERF_FORMAT_LOST: Linux 6.0
-                    return self.arm(tid, settings)
+                    return self.arm(tid, settings, kinds)
                 raise
             fds += made
             if not settings.on_exec:
@@ -145,7 +153,9 @@ class PerfEvents:
         self.threads.add(tid)
         return True
 
-    def arm_process(self, pid: int, settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
+    def arm_process(
+        self, pid: int, settings: Settings, leave_out: Callable[[], frozenset[int]], kinds: Collection[str] = ()
+    ) -> None:
         """Opens events on every thread of a running process, repeatedly until none is new: it may be starting some.
 
         A thread started by a traced one has inherited its events and gets a second set here. Its rows then appear
@@ -158,7 +168,7 @@ class PerfEvents:
         gone: set[int] = set()
         while fresh := [t for t in procfs.threads(pid) if t not in self.threads | gone | leave_out()]:
             settings = self.make_room(len(fresh), settings)
-            gone |= {tid for tid in fresh if not self.arm(tid, settings)}
+            gone |= {tid for tid in fresh if not self.arm(tid, settings, kinds)}
         if procfs.stat(pid).gone:
             raise TargetExited(f"process {pid} ended while it was being attached")
 
@@ -197,12 +207,49 @@ class PerfEvents:
                 with contextlib.suppress(OSError):
                     perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
 
+    def reopen(self, pids: Iterable[int], settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
+        """Opens the events of faults anew on these processes, without calling `opened`, and closes those before.
+
+        What both sets saw appears twice, next to each other in one ring, and is kept once.
+
+        Raises:
+            OSError, Unavailable: from arm(); the events before are still there then.
+        """
+        kinds = (MINOR, MAJOR)
+        before, opened = {kind: list(self._fds[kind]) for kind in kinds}, self._opened
+        self._opened = lambda fd, kind: None
+        threads, self.threads = self.threads, set()
+        try:
+            for pid in pids:
+                with contextlib.suppress(TargetExited):
+                    self.arm_process(pid, settings, leave_out, kinds)
+        except (OSError, Unavailable):
+            self._opened = opened
+            raise
+        finally:
+            self.threads |= threads
+        for kind, fds in before.items():
+            for fd in fds:
+                perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
+            counted, lost = self._read(fds)
+            self._closed[kind] = (self._closed[kind][0] + counted, self._closed[kind][1] + lost)
+            _close(fds)
+            self._fds[kind] = self._fds[kind][len(fds) :]
+
     def counts(self, kind: str) -> tuple[int, int | None]:
         """(faults that the kernel counted, records that did not fit into the ring; None before Linux 6.0) of a kind."""
+        counted, lost = self._read(self._fds[kind])
+        before, lost_before = self._closed[kind]
+        return counted + before, lost + lost_before if self.counts_lost else None
+
+    def closed(self, kind: str) -> int:
+        """What the events of a kind had counted that reopen() closed."""
+        return self._closed[kind][0]
+
+    def _read(self, fds: Iterable[int]) -> tuple[int, int]:
         size = 16 if self.counts_lost else 8
-        read = b"".join(os.read(fd, size) for fd in self._fds[kind])
-        numbers = np.frombuffer(read, "<u8").reshape(-1, size // 8)
-        return int(numbers[:, 0].sum()), int(numbers[:, 1].sum()) if self.counts_lost else None
+        numbers = np.frombuffer(b"".join(os.read(fd, size) for fd in fds), "<u8").reshape(-1, size // 8)
+        return int(numbers[:, 0].sum()), int(numbers[:, 1].sum()) if self.counts_lost else 0
 
     def close(self) -> None:
         """Closes the events and restores our own limit of descriptors."""

@@ -7,7 +7,7 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import (
     ADDRESS_SPACE,
+    HOW_DISPLACED,
+    HOW_EXACT,
     HOW_LOST,
     HOW_NO_INTERPRETER,
     HOW_NO_PYTHON,
@@ -33,6 +35,7 @@ from wstrace.schema import (
     PROCESS_EXEC,
     PROCESS_EXIT,
     PROCESS_FORK,
+    STACK_HOW,
 )
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
@@ -107,6 +110,9 @@ class PythonStacks(NoStacks):
         self._expected: dict[int, float] = {}
         self._libraries: dict[int, bool] = {}
         self._refused: set[str] = set()
+        self._off = False
+        self._last: dict[str, int] = {}
+        self._hows = np.zeros(len(STACK_HOW), "<i8")
 
     # -- arming ----------------------------------------------------------------------------------------------------
 
@@ -259,31 +265,59 @@ class PythonStacks(NoStacks):
             looked_at = self._processes
             none = [pid for pid in distinct(pids[early]).tolist() if looked_at.get(pid, (0, 0))[1] is None]
             how[early[np.isin(pids[early], none)]] = HOW_NO_INTERPRETER
+        if self._off:
+            how[hashes == NO_ROW] = HOW_DISPLACED
+        self._hows += np.bincount(how, minlength=len(self._hows))
         rest = {name: column for name, column in columns.items() if name != "stack_hash"}
         return {**rest, "stack": stack, "stack_how": how}
 
     # -- account ---------------------------------------------------------------------------------------------------
 
-    def counts(self) -> dict[str, int]:
-        """What the programs counted: runs and rows_lost of each kind, records_lost, unreadable, searches."""
+    def _count(self, place: int) -> int:
+        """A count of the programs, of all CPUs."""
         raw = self._maps.scratch.get(_U32.pack(0)) or b""
-        words = np.frombuffer(raw, "<u8").reshape(-1, (S.BYTES + 7) // 8).sum(axis=0)
+        return int(np.frombuffer(raw, "<u8").reshape(-1, (S.BYTES + 7) // 8)[:, place // 8].sum())
+
+    def rows_lost(self, kind: str) -> int:
+        """The stack rows of a kind of faults that found no room in their ring."""
+        return self._count(S.ROWS_LOST + 8 * (kind == MAJOR))
+
+    def runs(self, kind: str) -> int | None:
+        """How often the program of a kind of faults ran; None once it was taken off."""
+        return None if self._off else self._count(S.RUNS + 8 * (kind == MAJOR))
+
+    def reasons(self) -> Mapping[str, int]:
+        """Why faults have no stack -> how many; those that run no Python are not counted."""
+        having = (HOW_EXACT, HOW_NO_PYTHON)
+        return {STACK_HOW[how]: n for how, n in enumerate(self._hows.tolist()) if n and how not in having}
+
+    def switch_off(self) -> None:
+        """The programs were taken off the events: from now on faults have no stack."""
+        self._off = True
+        for rows in self.by_ring.values():
+            rows.ended = True
+        self._context.info.note(
+            "Python stacks after they were switched off: the kernel left out more than 0.1 % of the faults, as another "
+            "BPF program ran at the same time on their CPUs"
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """What the programs and their reader counted."""
+        if self._maps.scratch.fd < 0:
+            return self._last
         return {
-            "runs_minor": int(words[S.RUNS // 8]),
-            "runs_major": int(words[S.RUNS // 8 + 1]),
-            "rows_lost_minor": int(words[S.ROWS_LOST // 8]),
-            "rows_lost_major": int(words[S.ROWS_LOST // 8 + 1]),
-            "records_lost": int(words[S.RECORDS_LOST // 8]),
-            "unreadable": int(words[S.UNREADABLE // 8]),
-            "searches": int(words[S.SEARCHES // 8]),
+            "stack_rows": sum(rows.rows for rows in self.by_ring.values()),
+            "stack_records_lost": self._count(S.RECORDS_LOST),
+            "stack_code_unreadable": self._count(S.UNREADABLE),
+            "stack_searches": self._count(S.SEARCHES),
             **self._decoder.statistics(),
-            "rows": sum(rows.rows for rows in self.by_ring.values()),
         }
 
     # -- end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Closes programs, maps and events."""
+        self._last = self.statistics()
         self._records.close()
         self._asked.close()
         self._close_programs()

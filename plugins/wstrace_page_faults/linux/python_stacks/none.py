@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +48,25 @@ class NoStacks:
     def with_stacks(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The columns of faults with those of their stacks."""
         return columns
+
+    def rows_lost(self, kind: str) -> int:
+        """The stack rows of a kind of faults that found no room in their ring."""
+        return 0
+
+    def runs(self, kind: str) -> int | None:
+        """How often the program of a kind of faults ran; None when there is none, or it was not there all the time."""
+        return None
+
+    def reasons(self) -> Mapping[str, int]:
+        """Why faults have no stack -> how many; those that run no Python are not counted."""
+        return {}
+
+    def switch_off(self) -> None:
+        """The programs were taken off the events: from now on faults have no stack."""
+
+    def statistics(self) -> Mapping[str, int]:
+        """What the programs and their reader counted."""
+        return {}
 
     def close(self) -> None:
         """Closes programs, maps and events."""

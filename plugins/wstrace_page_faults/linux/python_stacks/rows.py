@@ -24,6 +24,8 @@ class StackRows:
 
     def __init__(self) -> None:
         self.rows = 0
+        #: the programs were taken off: what stands in the ring from now on has no stack
+        self.ended = False
         self._tid, self._hash = np.uint64(0), np.uint64(NO_ROW)
 
     def pair(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -54,5 +56,5 @@ class StackRows:
         out[:, :-1] = samples
         mine = tids[before] == samples[:, _SAMPLE_IDS] >> _TID
         unknown = np.where(hashes[before] == LOST, np.uint64(LOST), np.uint64(NO_ROW))
-        out[:, -1] = np.where(mine, hashes[before], unknown)
+        out[:, -1] = NO_ROW if self.ended else np.where(mine, hashes[before], unknown)
         return out

@@ -1,0 +1,141 @@
+"""Python stacks cost no record, and a loss, another tracer or a hostile target gives no fault a wrong stack."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pythons import named
+
+from wstrace.schema import STACK_HOW
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
+
+
+def truth(trace: Any, folder: Path, pages: int = 100, **options: Any) -> tuple[Any, int, int, int]:
+    """(the trace of the truth target, its faults with the right stack, with a wrong one, with a reason instead)."""
+    out = folder / "regions.json"
+    traced = trace([sys.executable, HERE / "python_truth.py", out, pages], stacks="python", **options)
+    assert traced.context.targets[0].exit_code == 0
+    sites, faults = named(traced)
+    right = wrong = unknown = 0
+    for region in json.loads(out.read_text()):
+        inside = (faults.va >= region["base"]) & (faults.va < region["base"] + region["pages"] * 4096)
+        mine = faults[inside & (faults.pid == region["pid"])]
+        for row in {int(row.va) >> 12: row for row in mine}.values():
+            places = [(function, region["line"], region["file"]) for function in region["function"].split("|")]
+            if not row.stack:
+                unknown += 1
+                assert STACK_HOW[row.stack_how] != "no Python frame"
+            else:
+                hit = sites[int(row.stack)] in places
+                right, wrong = right + hit, wrong + (not hit)
+    return traced, right, wrong, unknown
+
+
+def test_as_many_records_as_without_stacks(trace: Any, touch: Path) -> None:
+    counts = {}
+    for stacks in ("none", "python"):
+        traced = trace([touch, 20000], stacks=stacks)
+        traced.assert_balanced()
+        counts[stacks] = len(traced.faults())
+        assert counts[stacks] == traced.ledger("counted")
+    assert abs(counts["none"] - counts["python"]) <= 20  # the C library's own faults vary
+
+
+def test_rings_of_a_page_lose_records_and_give_no_wrong_stack(trace: Any, tmp_path: Path) -> None:
+    traced, right, wrong, _ = truth(trace, tmp_path, 200, ring_bytes=4096, poll_ms=100)
+    assert traced.ledger("lost_kernel") > 1000
+    assert traced.ledger("unaccounted") == 0
+    traced.assert_balanced()
+    assert (right > 50, wrong) == (True, 0)
+
+
+@contextlib.contextmanager
+def beside(*command: str) -> Iterator[None]:
+    """Another tracer of the whole machine."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                other.wait(1.5)
+            assert other.poll() is None, other.stderr.read()
+            yield
+        finally:
+            other.terminate()
+
+
+@pytest.mark.parametrize("option", ["-g", "--call-graph=dwarf", "-d"])
+def test_beside_perf_record(trace: Any, tmp_path: Path, option: str) -> None:
+    """The kernel makes our records longer, and shares one time among all events of a fault."""
+    if shutil.which("perf") is None:
+        pytest.skip("needs perf (tests/install-peers)")
+    with beside("perf", "record", "-a", option, "-e", "page-faults", "-c", "1", "-o", str(tmp_path / "perf.data")):
+        traced, right, wrong, unknown = truth(trace, tmp_path, 40)
+    traced.assert_balanced()
+    lost = traced.ledger("lost_kernel") + traced.ledger("foreign_clock")
+    assert wrong == 0
+    assert (right > 1000) or lost, (right, unknown)
+
+
+def test_beside_a_program_that_writes_maps_all_the_time(trace: Any, tmp_path: Path) -> None:
+    """bpf(2) keeps other programs off its CPU while it changes a map: what that displaces has a row."""
+    code = f"""
+import struct, sys
+sys.path[:0] = {sys.path!r}
+from wstrace_page_faults.linux.python_stacks import bpf
+one = bpf.Map(bpf.HASH, 8, 8, 64, b"busy")
+while True:
+    for i in range(64):
+        one.set(struct.pack("<Q", i), bytes(8))
+"""
+    with beside(sys.executable, "-c", code):
+        traced, right, wrong, _ = truth(trace, tmp_path, 40)
+    assert wrong == 0
+    assert right > 1000
+    assert traced.ledger("unaccounted") == 0
+
+
+def test_past_a_thousandth_the_stacks_switch_off(trace: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    """From a moment on the programs are said to have run at two thirds of the faults: the trace goes on without."""
+    from wstrace_page_faults.linux.python_stacks.capture import PythonStacks
+
+    runs, since = PythonStacks.runs, time.monotonic() + 1.5
+
+    def fewer(self: Any, kind: str) -> int | None:
+        n = runs(self, kind)
+        return n and (n * 2 // 3 if time.monotonic() > since else n)
+
+    monkeypatch.setattr(PythonStacks, "runs", fewer)
+    program = """
+import mmap, time
+for i in range(20):
+    with mmap.mmap(-1, 4 << 20) as m:
+        m[:] = bytes(4 << 20)
+    time.sleep(0.25)
+"""
+    traced = trace([sys.executable, "-c", program], stacks="python")
+    hows = {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
+    assert {"exact", "displaced by another BPF program"} <= hows
+    assert any("switched off" in note for note in traced.context.info.notes)
+    assert traced.ledger("displaced") > 100
+    times = traced.column("page_fault", "time_ns")
+    assert np.ptp(times) > 4_000_000_000  # it was recorded to the end
+    recorded = len(traced.faults())
+    assert recorded == traced.ledger("counted") - traced.ledger("lost_kernel")
+
+
+def test_without_a_stack_is_counted_by_reason(trace: Any) -> None:
+    traced = trace(["sh", "-c", "true"], stacks="python")
+    hows = traced.column("page_fault", "stack_how").tolist()
+    rows = {who: n for stage, who, n in traced.context.ledger.rows() if stage == "without_stack"}
+    assert rows == {STACK_HOW[how]: hows.count(how) for how in set(hows)}
