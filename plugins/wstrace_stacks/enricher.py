@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Enricher
 from wstrace.schema import HOW_NOT_SAMPLED, MAPPING, PAGE_FAULT, STACK_DUMP
-
-if TYPE_CHECKING:  # a session without samples does not load the unwinder
-    from wstrace_stacks.worker import Worker
+from wstrace_os import backend
 
 #: bytes of samples that may wait for a batch of faults
 MOST_HELD = 64 << 20
@@ -30,7 +28,7 @@ class NativeStacks(Enricher):
     def start(self, context: Context) -> None:
         """Begins with no stack known."""
         self._context = context
-        self._worker: Worker | None = None
+        self._worker: Any = None  # backend.Worker: a session without samples does not load the unwinder
         self._held: list[Batch] = []
         self._bytes = 0
 
@@ -57,13 +55,12 @@ class NativeStacks(Enricher):
 
     def statistics(self) -> Mapping[str, int | float]:
         """What was unwound so far; nothing where no stacks were asked for."""
-        return {} if self._worker is None else self._worker.statistics()
+        found: Mapping[str, int | float] = {} if self._worker is None else self._worker.statistics()
+        return found
 
     def _hold(self, batch: Batch) -> None:
         if self._worker is None:
-            from wstrace_stacks.worker import Worker
-
-            self._worker = Worker(self._context)
+            self._worker = backend("wstrace_stacks", "linux").Worker(self._context)
         if not len(batch):
             return
         if self._bytes + batch.nbytes > MOST_HELD:
@@ -72,7 +69,7 @@ class NativeStacks(Enricher):
         self._held.append(batch)
         self._bytes += batch.nbytes
 
-    def _page_faults(self, worker: Worker, batch: Batch) -> Iterator[Batch]:
+    def _page_faults(self, worker: Any, batch: Batch) -> Iterator[Batch]:
         held, self._held, self._bytes = self._held, [], 0
         for samples in held:
             worker.unwind(samples)

@@ -61,6 +61,10 @@ class Unwound(NamedTuple):
     guessed: NDArray[np.bool_]
 
 
+#: values of registers and whether each is known, by register
+_Registers = dict[int, tuple[NDArray[np.uint64], NDArray[np.bool_]]]
+
+
 def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES) -> Unwound:
     """The stacks of samples.
 
@@ -69,6 +73,27 @@ def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES) -> Unwound:
         code: what is known of the processes' code.
         most: frames of one stack.
     """
+    found = _unwind(samples, code, most, saved=False)
+    # few functions find their caller by another register than rsp and rbp: the dynamic linker's, by rbx
+    rows = np.flatnonzero(found.reason == NO_REGISTER)
+    if not len(rows):
+        return found
+    return _replaced(found, rows, _unwind(Samples(*(column[rows] for column in samples)), code, most, saved=True))
+
+
+def _replaced(found: Unwound, rows: NDArray[np.intp], better: Unwound) -> Unwound:
+    more = max(better.frames.shape[1] - found.frames.shape[1], 0)
+    frames: NDArray[np.int32] = np.pad(found.frames, ((0, 0), (0, more)))
+    guessed: NDArray[np.bool_] = np.pad(found.guessed, ((0, 0), (0, more)))
+    frames[rows], guessed[rows] = 0, False
+    width = better.frames.shape[1]
+    frames[rows, :width], guessed[rows, :width] = better.frames, better.guessed
+    found.depth[rows], found.reason[rows] = better.depth, better.reason
+    return Unwound(frames, found.depth, found.reason, guessed)
+
+
+def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
+    """saved: all callee-saved registers are followed, not only rbp."""
     n, words = samples.dump.shape
     flat = np.append(samples.dump.reshape(-1), np.uint64(0)) if not samples.dump.size else samples.dump.reshape(-1)
     depth, reason = np.zeros(n, np.int32), np.full(n, TOO_DEEP, np.int8)
@@ -79,6 +104,7 @@ def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES) -> Unwound:
     bp = samples.registers[:, REGISTER_ORDER[rules.RBP]].copy()
     base, limit = sp, np.minimum(samples.size >> _WORD_SHIFT, words).astype(np.int64)
     known, guessed = np.ones(n, bool), np.zeros(n, bool)
+    others: _Registers = {number: (samples.registers[:, column], known) for number, column in enumerate(REGISTER_ORDER)}
     for step in range(most):
         numbers = code.look(alive, look)
         row = code.rule_of.take(numbers)
@@ -89,7 +115,7 @@ def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES) -> Unwound:
         depth[alive[real]] += 1
         rule = code.rules.take(row, axis=1, mode="clip")
         kind, kind_bp, flags = rule[rules.RETURN_KIND], rule[rules.RBP_KIND], rule[rules.FLAGS]
-        cfa, bad = _frame_address(rule, sp, bp, known, samples.registers if not step else None)
+        cfa, bad = _frame_address(rule, sp, bp, known, others)
 
         def load(
             address: NDArray[np.uint64],
@@ -111,6 +137,14 @@ def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES) -> Unwound:
         back, returned = load(address, stored & ~bad)
         address, stored_bp = _saved_at(kind_bp, rule[rules.RBP_OFFSET], cfa, sp, bp)
         caller_bp, loaded_bp = load(address, stored_bp & ~bad)
+        callers: _Registers = {}
+        for place, register in enumerate(rules.SAVED if saved else ()):
+            kind_saved = rule[rules.FIRST_SAVED + 2 * place]
+            address, stored_here = _saved_at(kind_saved, rule[rules.FIRST_SAVED + 2 * place + 1], cfa, sp, bp)
+            value, there = load(address, stored_here & ~bad)
+            old, was_known = others[register]
+            same = was_known & (kind_saved == rules.SAME)
+            callers[register] = np.where(stored_here, value, old), there | same
         signal, guess = (flags & rules.SIGNAL) != 0, (flags & rules.GUESS) != 0
 
         go = returned & (cfa > sp) & (back != 0) & ~signal & ~guess & ~outside
@@ -126,6 +160,7 @@ def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES) -> Unwound:
         bp = np.where(stored_bp, caller_bp, bp)[go]
         known = (loaded_bp | (known & (kind_bp == rules.SAME)))[go]
         look = (back - (~signal).astype("<u8"))[go]
+        others = {register: (value[go], there[go]) for register, (value, there) in callers.items()}
         sp, base, limit, alive, guessed = cfa[go], base[go], limit[go], alive[go], guess[go]
     return _stacked(n, steps, depth, reason)
 
@@ -135,22 +170,22 @@ def _frame_address(
     sp: NDArray[np.uint64],
     bp: NDArray[np.uint64],
     known: NDArray[np.bool_],
-    registers: NDArray[np.uint64] | None,
+    others: _Registers,
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """The canonical frame addresses (or where they are stored), and where one is not known.
 
-    registers: of the innermost frames, which have them all; None further out.
+    others: the registers besides rsp and rbp: all of the innermost frames, fewer further out.
     """
     register, kind = rule[rules.CFA_REGISTER], rule[rules.CFA_KIND]
     from_sp = register == rules.RSP
     value = np.where(from_sp, sp, bp)
     usable = from_sp | ((register == rules.RBP) & known)
-    if registers is not None:
+    if others and not usable.all():
         for number in np.unique(register[~usable]).tolist():
-            if 0 <= number < len(REGISTER_ORDER):
+            if number in others and number not in (rules.RSP, rules.RBP):
                 own = register == number
-                value = np.where(own, registers[:, REGISTER_ORDER[number]], value)
-                usable |= own
+                value = np.where(own, others[number][0], value)
+                usable |= own & others[number][1]
     return value + rule[rules.CFA_OFFSET].view("<u8"), ~usable | (kind >= rules.CFA_END)
 
 

@@ -39,7 +39,7 @@ class StackNames:
         self._known: dict[int, tuple[str, ...]] = {}
 
     def frames(self, stack: int) -> tuple[str, ...]:
-        """Innermost first; `[kernel]` for the kernel's, `module` for code without a symbol."""
+        """Innermost first; `[kernel]` for the kernel's without a name, `module` for code without a symbol."""
         if stack not in self._known:
             self._known[stack] = self._frames(stack)
         return self._known[stack]
@@ -62,10 +62,10 @@ class StackNames:
         return found
 
     def _name(self, row: int) -> str:
-        if self._sites["kind"][row] == FRAME_KERNEL:
-            return "[kernel]"
         if self._sites["function"][row]:
             return str(self._strings[int(self._sites["function"][row])])
+        if self._sites["kind"][row] == FRAME_KERNEL:
+            return "[kernel]"
         file = self._file.get(int(self._sites["mapping"][row]), "?")
         if not file.startswith("/"):
             return file

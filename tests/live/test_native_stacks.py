@@ -80,18 +80,23 @@ def assert_right(names: StackNames, known: list[Region]) -> int:
 
 
 def test_every_fault_has_its_own_callers(recorded) -> None:
-    """All faults sampled: functions, memset of libc, read() in the kernel, recursion, a thread, a forked child."""
-    trace, known = recorded("stacks=native,stack_period=1,ring_bytes=67108864")
+    """Many faults sampled: functions, memset of libc, read() in the kernel, recursion, a thread, a forked child."""
+    trace, known = recorded("stacks=native,stack_period=3,ring_bytes=67108864")
     names = StackNames(trace)
     assert_right(names, known)
     where = zip(names.faults["pid"].tolist(), names.faults["va"].tolist(), strict=True)
     in_region = np.array([of_region(known, *place) is not None for place in where])
     assert in_region.sum() == PAGES * len(known)
-    lost = trace.ledger.get("stacks_lost")
-    assert int((names.faults["native_stack"][in_region] > 0).sum()) >= PAGES * len(known) - lost
+    lost = trace.ledger.get("stacks_lost") + trace.ledger.get("unconsumed")
+    assert int((names.faults["native_stack"][in_region] > 0).sum()) >= PAGES * len(known) / 3 - lost - 10
+    # the dynamic linker's trampoline finds its caller by rbx, which only the second, slower way of unwinding follows
+    bound = [one for one in names.sampled() if any(name.startswith("_dl_runtime_resolve") for name in one[2])]
+    assert all(one[2][-1] in ("_start", "clone3", "__clone3") for one in bound), bound
     kernel = [one[2] for one in names.sampled() if getattr(of_region(known, *one[:2]), "function", "") == "three"]
     assert kernel
-    assert {frames[0] for frames in kernel} == {"[kernel]"}
+    assert {frames[0] for frames in kernel} <= (
+        {"[kernel]", "read_zero", "iov_iter_zero"} if os.geteuid() == 0 else {"[kernel]"}
+    )
     assert {frames[1] for frames in kernel} <= {"read", "__read", "__libc_read"}
 
 

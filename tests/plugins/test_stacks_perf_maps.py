@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from wstrace_stacks import perf_maps
-from wstrace_stacks.perf_maps import PerfMap
+from wstrace_stacks.linux import perf_maps
+from wstrace_stacks.linux.perf_maps import PerfMap
 
 
 @pytest.fixture

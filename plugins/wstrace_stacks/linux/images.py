@@ -15,7 +15,8 @@ from wstrace.errors import WstraceError
 from wstrace.schema import KIND_SHIFT, KIND_VDSO
 from wstrace_os.linux import procfs
 from wstrace_os.linux.in_root import identity_in_maps, open_in_root
-from wstrace_stacks.eh_frame import UnwindFile
+from wstrace_stacks.dynamic_symbols import DynamicSymbols
+from wstrace_stacks.eh_frame import Read, UnwindFile
 
 MOST_OPEN = 256
 _MOST_READ = 64 << 20
@@ -42,16 +43,23 @@ class CodeMapping(NamedTuple):
         return self.flags >> KIND_SHIFT & 15 == KIND_VDSO
 
 
+class Image(NamedTuple):
+    """What is known of a file: its unwinding information, and the functions that it exports."""
+
+    unwind: UnwindFile
+    symbols: DynamicSymbols
+
+
 class Images:
     """Unwinding information by mapping. At most MOST_OPEN files are open: the least recently asked is closed."""
 
     def __init__(self, strings: Dictionary) -> None:
         self._strings = strings
-        self._files: OrderedDict[tuple[int, ...], tuple[int, UnwindFile | None]] = OrderedDict()
+        self._files: OrderedDict[tuple[int, ...], tuple[int, Image | None]] = OrderedDict()
         self.refused = 0
 
-    def of(self, mapping: CodeMapping) -> UnwindFile | None:
-        """The unwinding information of what is mapped there; None where there is none that can be proven."""
+    def of(self, mapping: CodeMapping) -> Image | None:
+        """What is known of the file that is mapped there; None where no file is proven to be that."""
         if mapping.is_vdso:
             return _own_vdso()
         name = self._strings[mapping.file]
@@ -71,18 +79,22 @@ class Images:
         while self._files:
             _close(self._files.popitem()[1][0])
 
-    def _opened(self, mapping: CodeMapping, name: str) -> tuple[int, UnwindFile | None]:
+    def _opened(self, mapping: CodeMapping, name: str) -> tuple[int, Image | None]:
         build_id = self._strings[mapping.build_id]
         for fd in _candidates(mapping, name):
-            try:
-                image = UnwindFile(functools.partial(_read, fd))
-            except ValueError:
-                image = None
-            if (image is not None and image.build_id == build_id) if build_id else _is_inode(fd, mapping):
+            image = _image(functools.partial(_read, fd))
+            if (image is not None and image.unwind.build_id == build_id) if build_id else _is_inode(fd, mapping):
                 return fd, image
             _close(fd)
         self.refused += 1
         return -1, None
+
+
+def _image(read: Read) -> Image | None:
+    try:
+        return Image(UnwindFile(read), DynamicSymbols(read))
+    except ValueError:
+        return None
 
 
 def _candidates(mapping: CodeMapping, name: str) -> list[int]:
@@ -133,7 +145,7 @@ def _close(fd: int) -> None:
 
 
 @functools.cache
-def _own_vdso() -> UnwindFile | None:
+def _own_vdso() -> Image | None:
     """The kernel's image, the same in every process of this kernel."""
     maps = procfs.read_maps(os.getpid())
     kinds = maps.columns["flags"] >> KIND_SHIFT & 15
@@ -142,9 +154,9 @@ def _own_vdso() -> UnwindFile | None:
         try:
             with Path("/proc/self/mem").open("rb", buffering=0) as memory:
                 memory.seek(start)
-                return UnwindFile(functools.partial(_part, memory.read(end - start)))
-        except (OSError, ValueError):
-            return None
+                return _image(functools.partial(_part, memory.read(end - start)))
+        except (OSError, OverflowError):  # [vvar] and [vsyscall], which have no image, are of this kind, too
+            continue
     return None
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import FRAME_KINDS, MAP_EXECUTE
+from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
 from wstrace_stacks import rules
-from wstrace_stacks.images import CodeMapping, Images
-from wstrace_stacks.perf_maps import PerfMap
+from wstrace_stacks.linux.images import CodeMapping, Image, Images
+from wstrace_stacks.linux.kernel_symbols import KernelSymbols
+from wstrace_stacks.linux.perf_maps import PerfMap
 from wstrace_stacks.rules import Rule
 
-NATIVE, PYTHON, JIT = (FRAME_KINDS.index(kind) for kind in ("native", "python", "jit"))
 MOST_MAPPINGS = 1 << 20
 MOST_ADDRESSES = 1 << 20
 MOST_PERF_MAPS = 1024
@@ -27,6 +27,8 @@ _OFFSET_BITS = 40
 #: the frame number of an address that is not in executable memory
 OUTSIDE = 1
 _PYTHON_PREFIX = "py::"
+#: part of the names of the files that have CPython's loop, and its name: exported by all builds, stripped ones too
+_INTERPRETER, _LOOP = "python", b"_PyEval_EvalFrameDefault"
 
 #: (rows of the batch, addresses u64) -> the ids of their mappings, u32, 0 = unknown
 MappingsAt = Callable[[NDArray[np.intp], NDArray[np.uint64]], NDArray[np.uint32]]
@@ -40,6 +42,7 @@ class Frame(NamedTuple):
     offset: int
     function: int
     file: int
+    flags: int = 0
 
 
 class KnownCode:
@@ -58,6 +61,8 @@ class KnownCode:
         self._fresh = False
         self._perf_maps: dict[int, PerfMap] = {}
         self._files: dict[tuple[int, int, int, int], int] = {}
+        self._kernel: KernelSymbols | None = None
+        self._loops: dict[int, tuple[int, int]] = {}
         self._rule_rows: dict[Rule, int] = {}
         self.mappings_at: MappingsAt = lambda rows, addresses: np.zeros(len(rows), "<u4")
         self._forget()
@@ -69,7 +74,7 @@ class KnownCode:
         self._rule_rows = {}
         self._rules: list[Rule] = []
         self.rules: NDArray[np.int64] = np.array([rules.NO_RULE], np.int64).T.copy()
-        self._frames: list[Frame] = [Frame(0, 0, 0, 0, 0), Frame(NATIVE, 0, 0, 0, 0)]
+        self._frames: list[Frame] = [Frame(0, 0, 0, 0, 0), Frame(FRAME_NATIVE, 0, 0, 0, 0)]
         self._rows: list[int] = [-1, -1]
         #: by frame number: the columns of Frame, and the row of its rule, -1 = the address is not in executable memory
         self.frames: NDArray[np.uint64] = np.zeros((0, len(Frame._fields)), "<u8")
@@ -162,21 +167,33 @@ class KnownCode:
     def _described(self, mapping: CodeMapping, inside: int) -> tuple[Rule, Frame]:
         in_file = mapping.is_vdso or self._strings[mapping.file].startswith("/")
         offset = inside + (mapping.offset if in_file else mapping.start)
-        native = Frame(NATIVE, self._first_of_file(mapping) if in_file else mapping.id, offset, 0, 0)
+        native = Frame(FRAME_NATIVE, self._first_of_file(mapping) if in_file else mapping.id, offset, 0, 0)
         image = self.images.of(mapping)
         if image is not None:
-            address = image.address_of(offset)
-            rule = image.rule(address) if address is not None else None
-            if rule is not None:
-                return rule, native
+            address = image.unwind.address_of(offset)
+            rule = image.unwind.rule(address) if address is not None else None
+            if address is not None and rule is not None:
+                return rule, self._told(native, mapping, image, address)
         name = self._jit_name(mapping, mapping.start + inside)
         if name is None:
             return rules.FRAME_POINTER, native
         if name.startswith(_PYTHON_PREFIX):
             function, _, file = name.removeprefix(_PYTHON_PREFIX).partition(":")
             code = self._strings.code
-            return rules.PYTHON_TRAMPOLINE, Frame(PYTHON, 0, 0, code(function), code(file))
-        return rules.FRAME_POINTER, Frame(JIT, 0, 0, self._strings.code(name), 0)
+            return rules.PYTHON_TRAMPOLINE, Frame(FRAME_PYTHON, 0, 0, code(function), code(file))
+        return rules.FRAME_POINTER, Frame(FRAME_JIT, 0, 0, self._strings.code(name), 0)
+
+    def _told(self, native: Frame, mapping: CodeMapping, image: Image, address: int) -> Frame:
+        """The frame with what no report can find out later: the vdso's functions, and the interpreter's own loop."""
+        if mapping.is_vdso:
+            return native._replace(function=self._strings.code(image.symbols.name_at(address)))
+        name = self._strings[mapping.file]
+        if _INTERPRETER not in name.rpartition("/")[2]:
+            return native
+        if mapping.file not in self._loops:
+            self._loops[mapping.file] = image.symbols.range_of(_LOOP)
+        start, end = self._loops[mapping.file]
+        return native._replace(flags=FRAME_INTERPRETER) if start <= address < end else native
 
     def _first_of_file(self, mapping: CodeMapping) -> int:
         """The first mapping of the same file: ten thousand processes that execute it share their call sites."""
@@ -191,6 +208,14 @@ class KnownCode:
             known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, mapping.time_ns)
             known.grow()
         return known.name(address)
+
+    def kernel_functions(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """The names of the kernel's functions at addresses, as codes, u32, shape (n,); 0 = not known."""
+        if self._kernel is None:
+            self._kernel = KernelSymbols()
+        known, of = np.unique(addresses, return_inverse=True)
+        codes = [self._strings.code(self._kernel.name(address)) for address in known.tolist()]
+        return np.array(codes, "<u4")[of]
 
     def close(self) -> None:
         """Closes all files."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from wstrace.call_sites import CallSites
 from wstrace.schema import FRAME_CUT, FRAME_GUESSED, FRAME_KERNEL, FRAME_SIGNAL
 from wstrace_stacks import rules
-from wstrace_stacks.known_code import KnownCode
+from wstrace_stacks.linux.known_code import KnownCode
 from wstrace_stacks.unwinder import END, Unwound
 
 #: the upper half of the addresses is the kernel's
@@ -36,12 +36,12 @@ def add_stacks(
         rows = np.flatnonzero(depth > level)
         place = depth[rows] - 1 - level
         number = frames[rows, place]
-        kind, mapping, offset, function, file = code.frames.take(number, axis=0).T
-        flags = np.where(guessed[rows, place], FRAME_GUESSED, 0)
+        kind, mapping, offset, function, file, known = code.frames.take(number, axis=0).T
+        flags = known | guessed[rows, place] * np.uint64(FRAME_GUESSED)
         column = code.rule_of.take(number)
-        flags |= np.where((column >= 0) & signal.take(np.maximum(column, 0)), FRAME_SIGNAL, 0)
+        flags |= ((column >= 0) & signal.take(np.maximum(column, 0))) * np.uint64(FRAME_SIGNAL)
         if not level:
-            flags |= np.where(whole[rows], 0, FRAME_CUT)
+            flags |= ~whole[rows] * np.uint64(FRAME_CUT)
         leaf[rows] = tree.add(
             leaf[rows], kind=kind, mapping=mapping, offset=offset, function=function, file=file, flags=flags
         )
@@ -49,7 +49,11 @@ def add_stacks(
     in_kernel = np.flatnonzero(pc >= KERNEL_START)
     if len(in_kernel):
         found[in_kernel] = tree.add(
-            found[in_kernel], kind=FRAME_KERNEL, mapping=kernel_mapping[in_kernel], offset=pc[in_kernel]
+            found[in_kernel],
+            kind=FRAME_KERNEL,
+            mapping=kernel_mapping[in_kernel],
+            offset=pc[in_kernel],
+            function=code.kernel_functions(pc[in_kernel]),
         )
     return found
 

@@ -10,8 +10,8 @@ from wstrace.interfaces import Context
 from wstrace.schema import HOW_NO_ROOM, HOW_OWN, HOW_OWN_CUT, HOW_OWN_DEEP, HOW_OWN_NO_MAPPING, HOW_OWN_NO_RULE
 from wstrace_stacks import unwinder
 from wstrace_stacks.join import Join, Stacks
-from wstrace_stacks.known_code import KnownCode
-from wstrace_stacks.stack_tree import add_stacks
+from wstrace_stacks.linux.known_code import KnownCode
+from wstrace_stacks.linux.stack_tree import add_stacks
 from wstrace_stacks.unwinder import Samples
 
 #: samples that are unwound at once: the more, the less a step of numpy costs for each

@@ -1,0 +1,1 @@
+"""What reads the running system: its processes' files, perf maps, and kernel."""
