@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from stacks_scripted import Fault, Stacks
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.own import Origin, OwnRule, package_of
+from wstrace.analysis.own import Origin, OwnRule, Seen, package_of
 from wstrace.analysis.stack_views import STACK_VIEWS
 from wstrace.analysis.stacks import StackCounts
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
     CALL_SITE,
+    FRAME_CUT,
     FRAME_NATIVE,
     FRAME_PYTHON,
     FRAME_UNCHECKED,
@@ -58,6 +59,14 @@ def labels(counts: StackCounts, by: str, rule: OwnRule | None = None, **options:
         ([FROZEN], "(standard library)", "(standard library)"),
         ([("__init__", "<string>", 3), APP], "parse leak.py:12", "(own code)"),
         ([("work", "<string>", 3), ("<module>", "<string>", 9)], "work <string>:3", "(own code)"),
+        (
+            [("<module>", "<string>", 1), ("addsitedir", f"{LIB}/site.py", 3)],
+            "(standard library)",
+            "(standard library)",
+        ),
+        ([("root", "<template>", 1), FRAME], "(package pandas)", "pandas"),
+        ([("f", "<ipython-input-1-ab>", 1), FRAME], "f <ipython-input-1-ab>:1", "(own code)"),
+        ([("f", "<template>", 1)], "f <template>:1", "(no package)"),
         ([("f", "relative.py", 0)], "f relative.py", "(own code)"),
         ([], "(no Python frame)", "(no Python frame)"),
     ],
@@ -90,11 +99,12 @@ def test_a_script_that_starts_a_package_is_not_the_users_own_and_one_with_functi
         ("/home/me/lib/python3.11-notes/x.py", Origin.OWN, ""),
         ("/home/me/mylib/python3.11/x.py", Origin.OWN, ""),
         ("<template>", Origin.MADE, ""),
+        ("<stdin>", Origin.TYPED, ""),
         ("", Origin.NONE, ""),
     ],
 )
 def test_whose_a_file_is(path, origin, package):
-    assert OwnRule().origins([(path, False)]) == [(origin, package)]
+    assert OwnRule().origins([Seen(path)]) == [(origin, package)]
     assert package_of(path) == package
 
 
@@ -109,8 +119,17 @@ def test_own_and_not_own_are_told_by_path_and_the_deeper_one_decides(monkeypatch
         "app/keep/z.py",
         "/srv/apple.py",
     ]
-    found = [origin for origin, _ in rule.origins((file, False) for file in files)]
+    found = [origin for origin, _ in rule.origins(Seen(file) for file in files)]
     assert found == [Origin.OWN, Origin.PACKAGE, Origin.OWN, Origin.PACKAGE, Origin.OWN, Origin.OWN]
+
+
+def test_a_package_of_a_cut_stack_says_that_the_own_line_may_be_missing():
+    stacks = Stacks(Dictionary())
+    stack = stacks.python([LOADS, FRAME], flags=FRAME_CUT)
+    counts = StackCounts()
+    counts.add(stacks.trees[FRAME_PYTHON].new_rows())
+    counts.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=1, va=1, flags=0, stack=stack, stack_how=HOW_EXACT))
+    assert labels(counts, "line") == {"(package pandas, stack cut)": 1}
 
 
 def test_two_files_of_one_name_are_two_rows():

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.own import Origin, OwnRule, shared_folder, short_path
+from wstrace.analysis.own import Origin, OwnRule, Seen, shared_folder, short_path
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.interfaces import Place
 from wstrace.schema import (
@@ -120,8 +120,9 @@ class Frames:
         names, which = np.unique(functions, return_inverse=True)
         modules = np.array([tree.text(code) == "<module>" for code in names.tolist()], np.bool_)
         more = set(files[~modules[which]].tolist())
+        begun = set(files[modules[which] & (tree.column("parent")[python] == 0)].tolist())
         codes = np.unique(files).tolist()
-        told = self._rule.origins((tree.text(code), code not in more) for code in codes)
+        told = self._rule.origins(Seen(tree.text(code), code not in more, code in begun) for code in codes)
         self._of_file = dict(zip(codes, told, strict=True))
         own = (code for code, (origin, package) in self._of_file.items() if origin == Origin.OWN and not package)
         self._shared = shared_folder(map(tree.text, own))
@@ -180,7 +181,7 @@ class Frames:
                 module=module,
                 offset=offset,
                 build_id=build_id,
-                own=origins[number] >= Origin.MADE if kind == FRAME_PYTHON else None,
+                own=origins[number] >= Origin.TYPED if kind == FRAME_PYTHON else None,
                 flags=flags,
                 shown=short_path(tree.text(file), self._shared),
             )

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 from wstrace.text import base_name
 
@@ -15,6 +16,7 @@ _ZIPPED = re.compile(r"/python\d+\.zip/")
 _PACKAGES = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)")
 _PACKAGES_FOLDER = re.compile(r"^.*/(?:site|dist)-packages/")
 _SUFFIX = re.compile(r"\.(?:py|pyc|pyx|so)$")
+_TYPED = ("<stdin>", "<console>", "<python-input", "<ipython-input", "<doctest")
 _SCRIPTS = ("bin", "sbin")
 
 
@@ -23,13 +25,28 @@ class Origin(IntEnum):
 
     #: no source file is known
     NONE = 0
-    LIBRARY = 1
+    #: code without a file that code made: a dataclass's `__init__`, a template
+    MADE = 1
+    LIBRARY = 2
     #: a script that an installer made to start a package: `bin/pytest`
-    STARTER = 2
-    PACKAGE = 3
-    #: code without a file, `<string>` or `<template>`: a user opens the file of what called it
-    MADE = 4
-    OWN = 5
+    STARTER = 3
+    PACKAGE = 4
+    #: code without a file that a user typed: `python -c`, a console, a notebook; a file that called it comes first
+    TYPED = 5
+    OWN = 6
+
+
+class Seen(NamedTuple):
+    """What a trace tells of a source file.
+
+    path is its name. only_module is whether nothing but its `<module>` was seen to run: only then a script beside an
+    interpreter's folders is one that starts a package. begins is whether its `<module>` was the outermost frame of a
+    stack: only then code without a file is what a user typed.
+    """
+
+    path: str
+    only_module: bool = False
+    begins: bool = False
 
 
 class OwnRule:
@@ -49,18 +66,14 @@ class OwnRule:
             key=lambda one: -len(one[0]),
         )
 
-    def origins(self, files: Iterable[tuple[str, bool]]) -> list[tuple[Origin, str]]:
-        """Whose each file is, and the package it belongs to ("" = none).
+    def origins(self, files: Iterable[Seen]) -> list[tuple[Origin, str]]:
+        """Whose each file is, and the package it belongs to ("" = none)."""
+        files = [file._replace(path=_slashed(file.path)) for file in files]
+        prefixes = {match[1] or "" for file in files if (match := _LIBRARY.match(file.path))}
+        return [self._origin(file, prefixes) for file in files]
 
-        Args:
-            files: the path of each, and whether nothing but its `<module>` was ever seen to run: only then a script
-                beside an interpreter's folders is one that starts a package.
-        """
-        paths = [(_slashed(file), only_module) for file, only_module in files]
-        prefixes = {match[1] or "" for path, _ in paths if (match := _LIBRARY.match(path))}
-        return [self._origin(path, prefixes if only_module else set()) for path, only_module in paths]
-
-    def _origin(self, path: str, prefixes: set[str]) -> tuple[Origin, str]:
+    def _origin(self, file: Seen, prefixes: set[str]) -> tuple[Origin, str]:
+        path = file.path
         if not path:
             return Origin.NONE, ""
         package = package_of(path)
@@ -68,14 +81,16 @@ class OwnRule:
             if path == folder or path.startswith(folder.rstrip("/") + "/"):
                 return (Origin.OWN, package) if is_own else (Origin.PACKAGE, package or base_name(folder))
         if path.startswith("<"):
-            return (Origin.LIBRARY, "") if path.startswith("<frozen") else (Origin.MADE, "")
+            if path.startswith("<frozen"):
+                return Origin.LIBRARY, ""
+            return (Origin.TYPED if file.begins or path.startswith(_TYPED) else Origin.MADE), ""
         if package:
             return Origin.PACKAGE, package
         if _LIBRARY.match(path) or _ZIPPED.search(path):
             return Origin.LIBRARY, ""
         folder, _, name = path.rpartition("/")
         above, _, last = folder.rpartition("/")
-        if last in _SCRIPTS and f"{above}/" in prefixes and "." not in name:
+        if file.only_module and last in _SCRIPTS and f"{above}/" in prefixes and "." not in name:
             return Origin.STARTER, name
         return Origin.OWN, ""
 

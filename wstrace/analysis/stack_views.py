@@ -12,6 +12,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.frames import Frame, Frames
 from wstrace.analysis.own import Origin, OwnRule
 from wstrace.analysis.symbols import Symbolizer
+from wstrace.schema import FRAME_CUT
 
 StackBy = Literal["line", "function", "stack", "package"]
 STACK_VIEWS: tuple[str, ...] = get_args(StackBy)
@@ -48,24 +49,30 @@ class StackViews:
 
     def _lines(self, leaves: NDArray[np.intp]) -> list[Label]:
         nodes, whose = self.answering(leaves)
+        # The own line may be among the frames that are missing.
+        cut = self._tree.first_above(leaves, self._tree.column("flags") & FRAME_CUT != 0) != 0
         found: list[Label] = []
-        for node, frame, origin in zip(nodes.tolist(), self._frames.of(nodes.tolist()), whose.tolist(), strict=True):
-            if origin == Origin.PACKAGE:
-                found.append((f"(package {self._package(node)})", ()))
+        for node, frame, origin, is_cut in zip(
+            nodes.tolist(), self._frames.of(nodes.tolist()), whose.tolist(), cut.tolist(), strict=True
+        ):
+            if origin in (Origin.PACKAGE, Origin.LIBRARY):
+                name = f"(package {self._package(node)})" if origin == Origin.PACKAGE else LIBRARY
+                found.append((f"{name[:-1]}, stack cut)" if is_cut else name, ()))
             else:
-                found.append((LIBRARY, ()) if origin == Origin.LIBRARY else (str(frame), (frame,)))
+                found.append((str(frame), (frame,)))
         return found
 
     def _packages(self, leaves: NDArray[np.intp]) -> list[Label]:
         origins = self._frames.origins()
-        nodes = self._tree.first_above(
-            leaves, (origins != Origin.LIBRARY) & (origins != Origin.STARTER) & (origins != 0)
-        )
+        nodes = self._tree.first_above(leaves, origins >= Origin.PACKAGE)
+        library = self._tree.first_above(leaves, origins == Origin.LIBRARY) != 0
         found: list[Label] = []
-        for node in nodes.tolist():
-            origin = origins[node] if node else Origin.LIBRARY
-            own = origin in (Origin.OWN, Origin.MADE)
-            found.append(("(own code)" if own else self._package(node) if node else LIBRARY, ()))
+        for node, is_library in zip(nodes.tolist(), library.tolist(), strict=True):
+            if node:
+                label = "(own code)" if origins[node] > Origin.PACKAGE else self._package(node)
+            else:
+                label = LIBRARY if is_library else "(no package)"
+            found.append((label, ()))
         return found
 
     def _package(self, node: int) -> str:
