@@ -108,6 +108,35 @@ PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC, PROCESS_EXIT, PROCESS_NAME = 1, 2, 3, 
 
 SPACE_MAP, SPACE_UNMAP, SPACE_REPLACE = 1, 2, 3
 
+#: What becomes of the content of addresses. A trace file holds the index: words are added, never renumbered.
+LOSS_EVENTS = (
+    "",
+    "unmapped",
+    "replaced by a new mapping",
+    "discarded",  # MADV_DONTNEED, MADV_REMOVE: the next access finds new content
+    "lazily freed",  # MADV_FREE: it stays where it is written again before the system needs the memory
+    "moved",  # it is found at `to` from now on, and nothing at its old place
+    "forked",  # the process begins with a copy of the memory of `other`
+    "executed",  # another program took the place of all
+    "brk shrank",
+    "perhaps lost",  # anything of it may be lost: records of it were, or the system does not tell the range
+    "perhaps forked",  # a copy of the memory of `other`, or that memory itself (vfork)
+    "shares memory",  # the process begins in the memory of `other` itself (vfork, CLONE_VM), until it executes
+)
+(
+    LOSS_UNMAPPED,
+    LOSS_REPLACED,
+    LOSS_DISCARDED,
+    LOSS_LAZILY_FREED,
+    LOSS_MOVED,
+    LOSS_FORKED,
+    LOSS_EXECUTED,
+    LOSS_BRK,
+    LOSS_PERHAPS,
+    LOSS_PERHAPS_FORKED,
+    LOSS_SHARES,
+) = range(1, len(LOSS_EVENTS))
+
 # -- stacks ------------------------------------------------------------------------------------------------------
 
 #: what a frame of a stack is
@@ -240,6 +269,24 @@ MAPPING = Schema(
     essential=True,
 )
 
+#: What took the content of addresses away, or moved it: the fault that made a page arrive is the first one since. Only
+#: of calls that succeeded, from their entry on; in time order. Where a kind is not recorded, TraceInfo.content_losses
+#: lacks its word. Pages of files can also leave (truncated, punched, evicted) without a row.
+CONTENT_LOSS = Schema(
+    "content_loss",
+    (
+        Column("time_ns", "u64", "ns"),
+        Column("pid", "u32", "id", "one row for each process that shares the memory"),
+        Column("event", "u8", "id", words=LOSS_EVENTS),
+        Column("start", "u64", "addr"),
+        Column("end", "u64", "addr", "first byte past it"),
+        Column("to", "u64", "addr", "of what was moved: its new start; else 0"),
+        Column("other", "u32", "id", "of a process that began with the memory of another: that one's pid; else 0"),
+    ),
+    essential=True,
+    always=frozenset(("time_ns", "pid", "event", "start", "end", "to", "other")),
+)
+
 RESIDENT_PAGES = Schema(
     "resident",
     (
@@ -335,6 +382,7 @@ STREAMS = {
         ADDRESS_SPACE,
         MAPPING,
         CALL_SITE,
+        CONTENT_LOSS,
         RESIDENT_PAGES,
         WRITTEN_PAGES,
         MARK,

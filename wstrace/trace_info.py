@@ -85,6 +85,8 @@ class TraceInfo:
         incomplete: what a file lacks of the trace, and why, in words; "" = nothing known.
         final_snapshot: the pid whose resident pages were read at its exit.
         snapshot_age_ms: how long before the end the last snapshot of resident pages was taken.
+        content_losses: the words of schema.LOSS_EVENTS of which every one is recorded, as far as nothing was lost. What
+            depends on others is assumed.
         extra: values that a plugin adds under a name of its own; plain ones, which a trace file can hold.
     """
 
@@ -108,6 +110,7 @@ class TraceInfo:
     incomplete: str = ""
     final_snapshot: int | None = None
     snapshot_age_ms: int | None = None
+    content_losses: tuple[str, ...] = ()
     extra: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -163,6 +166,9 @@ class TraceInfo:
             saved="",
             final_snapshot=None,
             snapshot_age_ms=None,
+            content_losses=tuple(
+                word for word in first.content_losses if all(word in other.content_losses for other in others)
+            ),
             extra={key: value for info in reversed(infos) for key, value in info.extra.items()},
         )
 
@@ -197,6 +203,7 @@ class TraceInfo:
             "incomplete": self.incomplete,
             "final_snapshot": self.final_snapshot,
             "snapshot_age_ms": self.snapshot_age_ms,
+            "content_losses": list(self.content_losses),
         }
         told = {key: value for key, value in known.items() if value is not None and value not in ("", [])}
         return {**told, **{key: value for key, value in self.extra.items() if key not in known}}
@@ -231,6 +238,7 @@ class TraceInfo:
             incomplete=_text(facts.get("incomplete")),
             final_snapshot=_count(facts.get("final_snapshot")),
             snapshot_age_ms=_count(facts.get("snapshot_age_ms")),
+            content_losses=tuple(_texts(facts.get("content_losses"))),
             extra={key: value for key, value in facts.items() if isinstance(key, str) and key not in _KEYS},
         )
 
@@ -240,7 +248,7 @@ _KEYS = frozenset(
         *("command", "pid", "pids", "exit_code", "exit_signal", "level", "level_why", "level_remedy"),
         *("usage_minor", "usage_major"),
         *("peak_resident_bytes", "peak_sampled", "peak_pid", "sampled", "not_visible", "started_ns", "ended_ns"),
-        *("page_size", "saved", "incomplete", "final_snapshot", "snapshot_age_ms"),
+        *("page_size", "saved", "incomplete", "final_snapshot", "snapshot_age_ms", "content_losses"),
     )
 )
 

@@ -27,6 +27,7 @@ FULL = TraceInfo(
     page_size=4096,
     final_snapshot=7,
     snapshot_age_ms=250,
+    content_losses=("unmapped", "executed"),
     extra={"mine": [1, 2]},
 )
 

@@ -36,8 +36,30 @@ def band(*raw: bytes, watermark: int = 10**9, children: bool = True, **tracepoin
     side = SideBand(strings, children=children, exit_code={7: 3}.get, **tracepoints)
     for ring in raw:
         side.take(ring)
-    rows: dict[str, list[tuple[Any, ...]]] = {"process": [], "address_space": []}
+    rows = given(side, watermark)
+    return side, strings, rows["process"], rows["address_space"]
+
+
+def given(side: SideBand, watermark: int) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows that a SideBand gives, by stream."""
+    rows: dict[str, list[tuple[Any, ...]]] = {"process": [], "address_space": [], "content_loss": []}
     for batch in side.give(watermark, "test"):
         columns = [batch[c.name].tolist() for c in batch.schema.columns]
         rows[batch.schema.name] += zip(*columns, strict=True)
-    return side, strings, rows["process"], rows["address_space"]
+    return rows
+
+
+def syscall(number: int, time_ns: int, *arguments: int, tid: int = 7, pid: int = 7) -> bytes:
+    """The record of a tracepoint of a system call: its entry with arguments, or its exit with the result."""
+    raw = struct.pack("<HBBiii", number, 0, 0, tid, 25, 0) + struct.pack(f"<{len(arguments)}Q", *arguments)
+    raw += b"\0" * (-(len(raw) + 4) % 8)
+    body = struct.pack("<IIQI", pid, tid, time_ns, len(raw)) + raw
+    return struct.pack("<IHH", 9, 2, 8 + len(body)) + body
+
+
+def new_task(number: int, time_ns: int, flags: int, *, tid: int = 7, pid: int = 7) -> bytes:
+    """The record of the tracepoint task_newtask."""
+    raw = struct.pack("<HBBii16s4xQh6x", number, 0, 0, tid, 11, b"child", flags, 0)
+    raw += b"\0" * (-(len(raw) + 4) % 8)
+    body = struct.pack("<IIQI", pid, tid, time_ns, len(raw)) + raw
+    return struct.pack("<IHH", 9, 2, 8 + len(body)) + body

@@ -7,11 +7,10 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from side_band_records import band, comm, lost, mmap2, record, task
+from side_band_records import band, comm, lost, mmap2, new_task, record, syscall, task
 
-from wstrace.batch import Dictionary
 from wstrace.schema import KINDS, PROCESS_EXEC
-from wstrace_page_faults.linux.remaps import Remaps
+from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 
 
@@ -86,7 +85,7 @@ def test_loss_makes_live_processes_unknown() -> None:
 def test_torn_and_hostile_records(noise: bytes, cut: int) -> None:
     good = comm(b"a", 10) + mmap2(0x1000, 0x1000, b"/x", 20) + task(7, 30, 9, 9, 7)
     band(good[:cut] + noise)
-    band(noise, remaps=Remaps((1, 2, 3, 4), 0), shared=SharedSpaces(5))
+    band(noise, calls=Calls({"munmap": (1, 2), "mremap": (3, 4)}), shared=SharedSpaces(5))
 
 
 def test_a_double_record_is_taken_once() -> None:
@@ -97,22 +96,14 @@ def test_a_double_record_is_taken_once() -> None:
 # -- munmap and mremap -------------------------------------------------------------------------------------------------
 
 
-def syscall(number: int, time_ns: int, *arguments: int, tid: int = 7) -> bytes:
-    raw = struct.pack("<HBBiii", number, 0, 0, tid, 25, 0) + struct.pack(f"<{len(arguments)}Q", *arguments)
-    raw += b"\0" * (-(len(raw) + 4) % 8)
-    body = struct.pack("<IIQI", 7, tid, time_ns, len(raw)) + raw
-    return struct.pack("<IHH", 9, 2, 8 + len(body)) + body
-
-
 MUNMAP, UNMAPPED, MREMAP, RETURN = 705, 704, 707, 706
+CALLS = {"munmap": (MUNMAP, UNMAPPED), "mremap": (MREMAP, RETURN)}
 EINVAL = (1 << 64) - 22
 
 
 def moves(*records: bytes) -> list[tuple[Any, ...]]:
-    strings = Dictionary()
-    anon = strings.code("[anon]")
     start = comm(b"a", 1, executed=True) + mmap2(0x10000, 0x4000, b"/data", 2, flags=1)
-    _, _, _, spaces = band(start, *records, remaps=Remaps((MUNMAP, UNMAPPED, MREMAP, RETURN), anon))
+    _, _, _, spaces = band(start, *records, calls=Calls(CALLS))
     return [(time_ns, event, hex(begin), hex(end), offset, ino) for time_ns, _, event, begin, end, offset, _, _, ino, _
             in spaces[1:]]  # fmt: skip
 
@@ -165,13 +156,6 @@ def test_unmapped_and_moved() -> None:
 NEW_TASK, CLONE_VM, CLONE_VFORK, CLONE_THREAD = 205, 0x100, 0x4000, 0x10000
 
 
-def new_task(time_ns: int, flags: int, *, tid: int = 7, pid: int = 7) -> bytes:
-    raw = struct.pack("<HBBii16s4xQh6x", NEW_TASK, 0, 0, tid, 11, b"child", flags, 0)
-    raw += b"\0" * (-(len(raw) + 4) % 8)
-    body = struct.pack("<IIQI", pid, tid, time_ns, len(raw)) + raw
-    return struct.pack("<IHH", 9, 2, 8 + len(body)) + body
-
-
 def mapped_by(*records: bytes) -> list[tuple[int, int]]:
     """(time, pid) of the rows of the address spaces."""
     _, _, _, spaces = band(comm(b"a", 1, executed=True), *records, shared=SharedSpaces(NEW_TASK))
@@ -182,13 +166,13 @@ def test_processes_that_share_memory_have_each_others_mappings() -> None:
     born = task(7, 10, 11, 11, 7)
     both = [mmap2(0x1000, 0x1000, b"/a", 20, pid=7), mmap2(0x2000, 0x1000, b"/b", 30, pid=11)]
     sharing = [(20, 7), (20, 11), (30, 7), (30, 11)]
-    assert sorted(mapped_by(born, new_task(11, CLONE_VM), *both)) == sharing
-    assert mapped_by(born, new_task(11, 0), *both) == [(20, 7), (30, 11)]
+    assert sorted(mapped_by(born, new_task(NEW_TASK, 11, CLONE_VM), *both)) == sharing
+    assert mapped_by(born, new_task(NEW_TASK, 11, 0), *both) == [(20, 7), (30, 11)]
     # a thread is no process; the tracepoint is that of the thread that called
-    assert mapped_by(born, new_task(11, CLONE_VM | CLONE_THREAD), *both) == [(20, 7), (30, 11)]
-    assert mapped_by(born, new_task(11, CLONE_VM, tid=9), *both) == [(20, 7), (30, 11)]
+    assert mapped_by(born, new_task(NEW_TASK, 11, CLONE_VM | CLONE_THREAD), *both) == [(20, 7), (30, 11)]
+    assert mapped_by(born, new_task(NEW_TASK, 11, CLONE_VM, tid=9), *both) == [(20, 7), (30, 11)]
     # until one of them executes a program, or ends
-    vfork = born, new_task(11, CLONE_VM | CLONE_VFORK)
+    vfork = born, new_task(NEW_TASK, 11, CLONE_VM | CLONE_VFORK)
     executed = comm(b"b", 25, pid=11, executed=True)
     assert sorted(mapped_by(*vfork, both[0], executed, both[1])) == [*sharing[:2], (30, 11)]
     assert sorted(mapped_by(*vfork, task(4, 15, 11, 11, 7), *both)) == [(20, 7), (30, 11)]
@@ -199,9 +183,9 @@ def test_a_birth_belongs_to_the_process_that_was_told_of_just_before_it() -> Non
     born = task(7, 10, 11, 11, 7)
     both = [mmap2(0x1000, 0x1000, b"/a", 20, pid=7), mmap2(0x2000, 0x1000, b"/b", 30, pid=11)]
     # an untraced process got the id that the traced thread had
-    assert mapped_by(born, new_task(11, CLONE_VM, pid=99), *both) == [(20, 7), (30, 11)]
+    assert mapped_by(born, new_task(NEW_TASK, 11, CLONE_VM, pid=99), *both) == [(20, 7), (30, 11)]
     # the process that shares memory is another one, whose own record was lost
-    spaces = mapped_by(born + lost(1, 0) + new_task(13, CLONE_VM), *both)
+    spaces = mapped_by(born + lost(1, 0) + new_task(NEW_TASK, 13, CLONE_VM), *both)
     assert [row for row in spaces if row[0] >= 20] == [(20, 7), (30, 11)]
 
 

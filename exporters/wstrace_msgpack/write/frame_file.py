@@ -16,7 +16,7 @@ import numpy as np
 
 from wstrace.clock import now_ns
 from wstrace.errors import OutputError
-from wstrace.schema import PROCESS, TABLES
+from wstrace.schema import STREAMS
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.format.index import IndexPage, pack_index
 from wstrace_msgpack.format.layout import (
@@ -101,7 +101,7 @@ class Sink:
         """
         if self.dead:
             raise OutputError(self.dead)
-        essential = kind not in (EVENTS, SNAPSHOT) or stream == PROCESS.name or stream in TABLES
+        essential = kind not in (EVENTS, SNAPSHOT) or (stream in STREAMS and STREAMS[stream].essential)
         room = QUEUE_BYTES * (ESSENTIAL_ROOM if essential else 1)
         if self._waiting and self.waiting_bytes + len(body) > room:
             self.drain()

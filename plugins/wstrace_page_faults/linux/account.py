@@ -53,7 +53,11 @@ class Account:
         self._at_end: int | None = None
 
     def begin(self) -> None:
-        """Called when all events are open: notes which faults of attached targets came before and were not counted."""
+        """Called when all events are open: says which content losses they tell, and notes which faults of attached
+        targets came before and were not counted.
+        """
+        everywhere = self._events.tracepoints_everywhere
+        self._context.info.content_losses = self._side.traced_losses(calls_everywhere=everywhere)
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
             self._before = max(self._usage() - counted, 0)

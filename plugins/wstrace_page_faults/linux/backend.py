@@ -20,6 +20,7 @@ from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import (
     ADDRESS_SPACE,
     CALL_SITE,
+    CONTENT_LOSS,
     FAULT_OBSERVER,
     PAGE_FAULT,
     PROCESS,
@@ -31,6 +32,7 @@ from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.account import Account
+from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import PerfEvents, Settings
@@ -38,7 +40,6 @@ from wstrace_page_faults.linux.levels import level_on, own_level, refused
 from wstrace_page_faults.linux.peaks import Peaks
 from wstrace_page_faults.linux.python_stacks.asked import python_stacks
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
-from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 from wstrace_page_faults.linux.samples import RingSamples, merge
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
@@ -69,7 +70,9 @@ class PageFaults(Source):
     """
 
     name: ClassVar[str] = "page_faults"
-    streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE, RESIDENT_PAGES, STACK_DUMP, CALL_SITE)
+    streams: ClassVar[tuple[Schema, ...]] = (
+        PAGE_FAULT, PROCESS, ADDRESS_SPACE, CONTENT_LOSS, RESIDENT_PAGES, STACK_DUMP, CALL_SITE,
+    )  # fmt: skip
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
 
@@ -149,15 +152,14 @@ class PageFaults(Source):
 
     def _arm(self, context: Context, permitted: Sequence[NDArray[Any]]) -> None:
         cpus = perf.online_cpus()
-        targets = {target.pid: target for target in context.targets}
         calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
         self._settings = replace(self._settings, tracepoints=tuple(calls))
         self._peaks = Peaks(context, children=self._settings.children)
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
-            exit_code=lambda pid: targets[pid].exit_code if pid in targets else None,
-            remaps=Remaps([int(one["config"][0]) for one in calls], context.strings.code("[anon]")) if calls else None,
+            exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
+            calls=Calls(tracepoints.numbers(calls)) if calls else None,
             shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
         )
         descriptors = Descriptors()
@@ -173,8 +175,7 @@ class PageFaults(Source):
         for fd in (*(ring.fd for ring in self._rings), *self._python.fds):
             self._poll.register(fd, 1)  # POLLIN
         self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
-        for one in births:
-            self._events.watch_births(one)
+        self._events.watch_births(births)
         self._given = 0
         given = (self._samples, self._events, self._side, self._python)
         self._account = Account(context, self.name, self._settings, *given)
@@ -392,8 +393,7 @@ class PageFaults(Source):
         counts: dict[str, int | float] = {
             name: sum(getattr(samples, name) for samples in self._samples)
             for name in ("recorded", "lost", "duplicates", "foreign", "malformed")
-        }
-        counts["late"] = self._late
+        } | {"late": self._late}
         if self._rings is not None:
             counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._events.threads),
                        "processes": len(self._side.live), "side_band": self._side.records}  # fmt: skip

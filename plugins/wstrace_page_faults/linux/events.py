@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -102,10 +103,12 @@ class PerfEvents:
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
         self.counts_lost = True
+        #: Whether the tracepoints are on every thread: without room for their descriptors, they are left out.
+        self.tracepoints_everywhere = True
 
-    def watch_births(self, attributes: NDArray[Any]) -> None:
+    def watch_births(self, births: Iterable[NDArray[Any]]) -> None:
         """Opens the tracepoint of new tasks, on all processes: its records go to the side band. Raises OSError."""
-        for cpu in self._cpus:
+        for attributes, cpu in product(births, self._cpus):
             self._fds[REMAP].append(fd := tracepoints.watch_births(attributes, cpu))
             perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
             perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
@@ -188,6 +191,7 @@ class PerfEvents:
         """
         for wanted in (settings, replace(settings, tracepoints=())):
             if self._descriptors.room(threads * len(self._cpus) * wanted.events):
+                self.tracepoints_everywhere &= len(wanted.tracepoints) == len(settings.tracepoints)
                 return wanted
         raise self._too_few(threads)
 

@@ -30,7 +30,18 @@ class SharedSpaces:
     def __init__(self, new_task: int | None = None) -> None:
         self._new_task = new_task
         self._groups: dict[int, frozenset[int]] = {}
+        self._joins: list[tuple[int, int]] = []
         self._born: dict[int, tuple[int, int]] = {}
+
+    @property
+    def told(self) -> bool:
+        """Whether every birth of a process that shares memory is told."""
+        return self._new_task is not None
+
+    def joins(self) -> list[tuple[int, int]]:
+        """The processes that were found to share memory since the last call, each with one that it shares it with."""
+        joins, self._joins = self._joins, []
+        return joins
 
     def of(self, pid: int) -> Iterable[int]:
         """The pids that share this process's address space, itself included."""
@@ -62,6 +73,7 @@ class SharedSpaces:
 
     def joined(self, pid: int, other: int) -> None:
         """Notes that two processes share one address space."""
+        self._joins.append((pid, other))
         group = frozenset({pid, *self.of(other), other})
         self._groups.update(dict.fromkeys(group, group))
 

@@ -15,6 +15,7 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
 from wstrace.schema import (
     ADDRESS_SPACE,
+    CONTENT_LOSS,
     DTYPES,
     KIND_ANON,
     KIND_FILE,
@@ -36,6 +37,8 @@ from wstrace.schema import (
 )
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.calls import Calls
+from wstrace_page_faults.linux.content_losses import ContentLosses
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces, same_memory
 
@@ -82,7 +85,7 @@ class SideBand:
         strings: where names get their codes.
         children: whether processes that the traced ones start are traced too.
         exit_code: pid -> its exit code where we know it, else None.
-        remaps: decodes the tracepoints of system calls, where these are permitted.
+        calls: decodes the tracepoints of system calls, where these are permitted.
         shared: which processes share one address space.
     """
 
@@ -92,7 +95,7 @@ class SideBand:
         *,
         children: bool,
         exit_code: Callable[[int], int | None],
-        remaps: Remaps | None = None,
+        calls: Calls | None = None,
         shared: SharedSpaces | None = None,
     ) -> None:
         self.live: dict[int, Live] = {}
@@ -106,8 +109,10 @@ class SideBand:
         #: The number of programs that gained privilege by exec, at which the kernel ended their trace.
         self.privileged_programs = 0
         self._privileged: list[int] = []
-        self._remaps = remaps
+        self._calls = calls
+        self._remaps = Remaps(strings.code("[anon]")) if calls is not None else None
         self._shared = shared or SharedSpaces()
+        self._losses = ContentLosses(self._shared)
         self._strings, self._children, self._exit_code = strings, children, exit_code
         self._records: list[tuple[int, int, int, bytes]] = []
         self._processes: list[tuple[int, ...]] = []
@@ -126,7 +131,13 @@ class SideBand:
     @property
     def holds(self) -> bool:
         """True when records wait for the watermark."""
-        return bool(self._records or self._processes or self._spaces or self._listings)
+        return bool(self._records or self._processes or self._spaces or self._listings or self._losses)
+
+    def traced_losses(self, *, calls_everywhere: bool) -> tuple[str, ...]:
+        """The kinds of content losses that are recorded, as TraceInfo.content_losses; `calls_everywhere`: of all
+        threads, where calls are traced at all.
+        """
+        return self._losses.traced(self._calls.names if self._calls is not None and calls_everywhere else ())
 
     # -- from the kernel -----------------------------------------------------------------------------------------------
 
@@ -175,8 +186,12 @@ class SideBand:
     def _tracepoint(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, thread = _IDS.unpack_from(record, 8)
         # births are seen of all processes, and an untraced one may have the id that a traced thread had
-        if not self._shared.sampled(thread if pid in self.live else 0, record) and self._remaps is not None:
-            self._changed(self._remaps.rows(time_ns, record))
+        if self._shared.sampled(thread if pid in self.live else 0, record) or self._calls is None:
+            return
+        call = self._calls.returned(time_ns, record)
+        if call is not None and self._remaps is not None:
+            self._changed(self._remaps.rows(call))
+            self._losses.called(call)
 
     def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
         """Emits rows of an address space for every process that shares it."""
@@ -215,6 +230,7 @@ class SideBand:
             live.image, live.image_end, live.loaded = 0, 0, False
             self._shared.left(pid)
             self._forget(pid)
+            self._losses.executed(time_ns, pid)
             # the other threads have ended, and the thread that called exec has taken the first one's id
             live.threads = {pid}
         if tid == pid:
@@ -237,6 +253,7 @@ class SideBand:
             image = (parent.image, parent.image_end, parent.loaded) if parent else ()
             self.live[pid] = Live(ppid, name, {tid}, *image)
             self._shared.forked(pid, ppid, parent_thread)
+            self._losses.forked(time_ns, pid, ppid)
             if self._remaps is not None:
                 self._remaps.forked(pid, ppid)
         self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, _UNKNOWN_CODE))
@@ -276,6 +293,7 @@ class SideBand:
     def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
         """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
         self._shared.lost()
+        self._losses.lost(time_ns, self.live)
         self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
 
     # -- from us and /proc ---------------------------------------------------------------------------------------------
@@ -314,6 +332,7 @@ class SideBand:
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_SEEN, live.name, _UNKNOWN_CODE))
             if stat.ppid in self.live and same_memory(pid, stat.ppid):
                 self._shared.joined(pid, stat.ppid)
+                self._losses.shares(time_ns, pid, stat.ppid)
         n = len(columns["start"])
         if n:
             event = np.full(n, SPACE_MAP, "|u1")
@@ -340,6 +359,8 @@ class SideBand:
         processes, self._processes = _until(self._processes, watermark)
         if processes:
             yield self._batch(PROCESS, _columns(PROCESS, processes), source)
+        if losses := self._losses.give(watermark, final=watermark == _END):
+            yield self._batch(CONTENT_LOSS, _columns(CONTENT_LOSS, losses), source)
         spaces, self._spaces = _until(self._spaces, watermark)
         due = sorted((one for one in self._listings if one[0] <= watermark), key=lambda one: one[0])
         if not spaces and not due:

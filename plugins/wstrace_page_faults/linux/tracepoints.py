@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,13 @@ def _try_out(tried: list[int]) -> list[NDArray[Any]]:
             return calls
         return [*calls, new_task]
     return []
+
+
+def numbers(calls: Sequence[NDArray[Any]]) -> dict[str, tuple[int, int]]:
+    """Name of a system call -> the ids of its entry and exit, of the perf_event_attr of SYSCALLS."""
+    ids = [int(one["config"][0]) for one in calls]
+    names = [name.removeprefix("sys_enter_") for name in SYSCALLS[::2]]
+    return dict(zip(names, zip(ids[::2], ids[1::2], strict=True), strict=True))
 
 
 def watch_births(attributes: NDArray[Any], cpu: int) -> int:

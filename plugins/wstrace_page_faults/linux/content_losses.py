@@ -1,0 +1,120 @@
+"""What takes the content of addresses away or moves it, as rows of CONTENT_LOSS.
+
+A row's time is that of a call's entry: before it nobody but the caller knows what the call will take away, and after it
+another thread may have mapped or touched the same place again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from wstrace.schema import (
+    LOSS_EVENTS,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    LOSS_MOVED,
+    LOSS_PERHAPS,
+    LOSS_PERHAPS_FORKED,
+    LOSS_REPLACED,
+    LOSS_SHARES,
+    LOSS_UNMAPPED,
+)
+from wstrace_page_faults.linux.calls import Call
+from wstrace_page_faults.linux.remaps import MREMAP_FIXED, pages
+from wstrace_page_faults.linux.shared_spaces import SharedSpaces
+
+END = (1 << 64) - 1
+#: How long a birth may wait to be told as one that shares memory. The tracepoint follows the record of the fork on the
+#: same thread (copy_process() in kernel/fork.c), which may be preempted in between.
+_BIRTH_NS = 10_000_000
+
+#: The system calls whose tracepoints tell of a kind of loss.
+_NEEDED = {LOSS_UNMAPPED: {"munmap", "mremap"}, LOSS_MOVED: {"mremap"}, LOSS_EXECUTED: set[str]()}
+
+Row = tuple[int, ...]  # a row of CONTENT_LOSS
+
+
+class ContentLosses:
+    """Collects the rows of all processes.
+
+    Args:
+        shared: which processes share one address space: all of them get a row.
+    """
+
+    def __init__(self, shared: SharedSpaces) -> None:
+        self._shared = shared
+        self._rows: list[Row] = []
+        self._born: dict[int, tuple[int, int, int]] = {}  # pid -> time, event, parent
+
+    def __bool__(self) -> bool:
+        """Whether rows wait."""
+        return bool(self._rows or self._born)
+
+    def called(self, call: Call) -> None:
+        """Adds what a call has taken away or moved."""
+        if call.name == "munmap":
+            start, length = call.arguments
+            self._lost(call, LOSS_UNMAPPED, start, length)
+        elif call.name == "mremap":
+            self._moved(call)
+
+    def _moved(self, call: Call) -> None:
+        start, old, new, flags = call.arguments
+        old, new = pages(old), pages(new)
+        if new < old:
+            self._lost(call, LOSS_UNMAPPED, start + new, old - new)
+        if call.result == start:
+            return
+        if flags & MREMAP_FIXED:
+            self._lost(call, LOSS_REPLACED, call.result, new)
+        # of 0 bytes, it maps shared memory at a second place
+        self._lost(call, LOSS_MOVED, start, min(old, new), to=call.result)
+
+    def _lost(self, call: Call, event: int, start: int, length: int, to: int = 0) -> None:
+        end = min(start + pages(length), END)
+        if start < end:
+            self._add(call.entered_ns, call.pid, event, start, end, to)
+
+    def _add(self, time_ns: int, pid: int, event: int, start: int, end: int, to: int = 0) -> None:
+        self._rows += [(time_ns, sharer, event, start, end, to, 0) for sharer in self._shared.of(pid)]
+
+    def traced(self, calls: Collection[str]) -> tuple[str, ...]:
+        """The words of those kinds of losses of which every one is recorded, where these calls are traced."""
+        told = [event for event, needed in _NEEDED.items() if needed <= set(calls)]
+        births = [LOSS_FORKED, LOSS_SHARES] if self._shared.told else []
+        return tuple(LOSS_EVENTS[event] for event in sorted([*told, *births]))
+
+    def shares(self, time_ns: int, pid: int, other: int) -> None:
+        """A process that is already running shares the memory of another one."""
+        self._rows.append((time_ns, pid, LOSS_SHARES, 0, END, 0, other))
+
+    def forked(self, time_ns: int, pid: int, ppid: int) -> None:
+        """A process was started by another one. Called after SharedSpaces.forked()."""
+        event = LOSS_FORKED if self._shared.told else LOSS_PERHAPS_FORKED
+        self._born[pid] = (time_ns, event, ppid)
+
+    def executed(self, time_ns: int, pid: int) -> None:
+        """A process executed another program."""
+        self._rows.append((time_ns, pid, LOSS_EXECUTED, 0, END, 0, 0))
+
+    def lost(self, time_ns: int, pids: Iterable[int]) -> None:
+        """Records of these processes were lost."""
+        self._rows += [(time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0) for pid in pids]
+        self._born = {
+            pid: (at, LOSS_PERHAPS_FORKED if event == LOSS_FORKED else event, parent)
+            for pid, (at, event, parent) in self._born.items()
+        }
+
+    def give(self, watermark: int, *, final: bool) -> list[Row]:
+        """The rows up to shortly before the watermark in order of time; with `final` all."""
+        for pid, other in self._shared.joins():
+            if pid in self._born:
+                time_ns, _, ppid = self._born[pid]
+                self._born[pid] = (time_ns, LOSS_SHARES, ppid if other == ppid else other)
+        until = END if final else watermark - _BIRTH_NS
+        born = [(at, pid, event, 0, END, 0, other) for pid, (at, event, other) in self._born.items() if at <= until]
+        for row in born:
+            del self._born[row[1]]
+        due = sorted((row for row in self._rows + born if row[0] <= until), key=lambda row: row[0])
+        self._rows = [row for row in self._rows if row[0] > until]
+        return due

@@ -1,0 +1,125 @@
+"""content_loss of the Linux backend without a kernel: what took content away, in time order, if it succeeded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
+
+from wstrace.batch import Dictionary
+from wstrace.schema import LOSS_EVENTS
+from wstrace_page_faults.linux.calls import Calls
+from wstrace_page_faults.linux.shared_spaces import SharedSpaces
+from wstrace_page_faults.linux.side_band import SideBand
+
+NUMBERS = {"munmap": (1, 2), "mremap": (3, 4)}
+NEW_TASK, CLONE_VM, CLONE_VFORK = 205, 0x100, 0x4000
+END, ENOMEM = (1 << 64) - 1, (1 << 64) - 12
+MAYMOVE, FIXED, DONTUNMAP = 1, 2, 4
+
+
+def make(*, births: bool = True) -> SideBand:
+    return SideBand(
+        Dictionary(),
+        children=True,
+        exit_code=lambda pid: 0,
+        calls=Calls(NUMBERS),
+        shared=SharedSpaces(NEW_TASK if births else None),
+    )
+
+
+def losses(*records: bytes, watermark: int = END, births: bool = True) -> list[tuple[Any, ...]]:
+    side = make(births=births)
+    for record in records:
+        side.take(record)
+    rows = given(side, watermark)["content_loss"]
+    return [(time, pid, LOSS_EVENTS[event], start, end, to, other) for time, pid, event, start, end, to, other in rows]
+
+
+def call(name: str, time_ns: int, *arguments: int, result: int = 0, pid: int = 7) -> bytes:
+    enter, leave = NUMBERS[name]
+    return syscall(enter, time_ns, *arguments, pid=pid, tid=pid) + syscall(leave, time_ns + 5, result, pid=pid, tid=pid)
+
+
+def test_unmapped() -> None:
+    assert losses(call("munmap", 10, 0x10000, 1)) == [(10, 7, "unmapped", 0x10000, 0x11000, 0, 0)]
+    assert losses(call("munmap", 10, 0x10000, 1, result=ENOMEM)) == []
+    assert losses(syscall(1, 10, 0x10000, 1)) == []  # it has not returned
+
+
+def test_moved_keeps_its_content() -> None:
+    grown = call("mremap", 10, 0x10000, 0x2000, 0x8000, MAYMOVE, 0, result=0x90000)
+    assert losses(grown) == [(10, 7, "moved", 0x10000, 0x12000, 0x90000, 0)]
+    left = call("mremap", 10, 0x10000, 0x2000, 0x2000, MAYMOVE | DONTUNMAP, 0, result=0x90000)
+    assert losses(left) == [(10, 7, "moved", 0x10000, 0x12000, 0x90000, 0)]
+    assert losses(call("mremap", 10, 0x10000, 0x2000, 0x8000, 0, 0, result=0x10000)) == []  # it grew in its place
+    assert losses(call("mremap", 10, 0x10000, 0x2000, 0x8000, MAYMOVE, 0, result=ENOMEM)) == []
+
+
+def test_a_second_place_of_shared_memory_takes_nothing_away() -> None:
+    assert losses(call("mremap", 10, 0x10000, 0, 0x2000, MAYMOVE, 0, result=0x90000)) == []
+
+
+def test_what_a_move_leaves_out_and_what_it_covers_is_lost() -> None:
+    assert losses(call("mremap", 10, 0x10000, 0x4000, 0x1000, 0, 0, result=0x10000)) == [
+        (10, 7, "unmapped", 0x11000, 0x14000, 0, 0)
+    ]
+    fixed = call("mremap", 10, 0x10000, 0x3000, 0x1000, MAYMOVE | FIXED, 0x90000, result=0x90000)
+    assert losses(fixed) == [
+        (10, 7, "unmapped", 0x11000, 0x13000, 0, 0),
+        (10, 7, "replaced by a new mapping", 0x90000, 0x91000, 0, 0),
+        (10, 7, "moved", 0x10000, 0x11000, 0x90000, 0),
+    ]
+
+
+def test_a_range_does_not_wrap() -> None:
+    assert losses(call("munmap", 10, END - 0xFFF, 1 << 40)) == [(10, 7, "unmapped", END - 0xFFF, END, 0, 0)]
+
+
+def test_executed() -> None:
+    assert losses(comm(b"a", 10, executed=True)) == [(10, 7, "executed", 0, END, 0, 0)]
+
+
+def test_a_fork_copies_and_a_vfork_shares() -> None:
+    born = comm(b"a", 1) + task(7, 10, 11, 11, 7)
+    assert losses(born) == [(10, 11, "forked", 0, END, 0, 7)]
+    vfork = born + new_task(NEW_TASK, 11, CLONE_VM | CLONE_VFORK)
+    assert losses(vfork) == [(10, 11, "shares memory", 0, END, 0, 7)]
+    executed = vfork + comm(b"b", 25, pid=11, executed=True)
+    assert losses(executed)[1:] == [(25, 11, "executed", 0, END, 0, 0)]
+    assert losses(task(7, 10, 7, 9, 7)) == []  # a thread
+
+
+def test_a_fork_waits_until_it_is_told_from_a_vfork() -> None:
+    side = make()
+    side.take(comm(b"a", 1) + task(7, 10, 11, 11, 7))
+    assert given(side, 20)["content_loss"] == []
+    assert side.holds
+    side.take(new_task(NEW_TASK, 30, CLONE_VM))
+    assert given(side, 40_000_000)["content_loss"][0][2] == LOSS_EVENTS.index("shares memory")
+    assert not side.holds
+
+
+def test_without_the_tracepoint_of_births_a_fork_is_not_proven() -> None:
+    born = comm(b"a", 1, pid=2**22 - 1) + task(7, 10, 2**22, 2**22, 2**22 - 1)
+    assert losses(born, births=False) == [(10, 2**22, "perhaps forked", 0, END, 0, 2**22 - 1)]
+
+
+def test_each_process_that_shares_the_memory_has_a_row() -> None:
+    shared = comm(b"a", 1) + task(7, 10, 11, 11, 7) + new_task(NEW_TASK, 11, CLONE_VM)
+    rows = losses(shared, call("munmap", 20, 0x10000, 1, pid=11))
+    assert sorted(rows[1:]) == [
+        (20, 7, "unmapped", 0x10000, 0x11000, 0, 0),
+        (20, 11, "unmapped", 0x10000, 0x11000, 0, 0),
+    ]
+
+
+def test_after_a_loss_of_records_anything_may_be_lost() -> None:
+    rows = losses(comm(b"a", 5) + mmap2(0x1000, 0x1000, b"/x", 10) + lost(3, 0) + task(7, 12, 11, 11, 7))
+    assert rows[0] == (11, 7, "perhaps lost", 0, END, 0, 0)
+
+
+def test_which_kinds_are_told() -> None:
+    side = make()
+    assert side.traced_losses(calls_everywhere=True) == ("unmapped", "moved", "forked", "executed", "shares memory")
+    assert make(births=False).traced_losses(calls_everywhere=False) == ("executed",)
