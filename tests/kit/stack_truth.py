@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from wstrace.schema import FRAME_KERNEL, STACK_HOW
 from wstrace_symbols.resolver import ImageResolver
+
+#: a program that prints its regions, and the pages of each
+SOURCE = (Path(__file__).parent.parent / "live" / "native_regions.c").read_text()
+PAGES = 600
 
 
 class Region(NamedTuple):
@@ -85,3 +90,34 @@ class StackNames:
 def _columns(trace: Any, stream: str) -> dict[str, np.ndarray]:
     batches = list(trace.batches(stream))
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def of_region(known: list[Region], pid: int, va: int) -> Region | None:
+    return next((one for one in known if one.pid == pid and one.start <= va < one.end), None)
+
+
+def expected(region: Region) -> list[str]:
+    """What stands together in the stack, innermost first, after what libc and the kernel add."""
+    if region.function == "four":
+        return ["four"] * 13 + ["by_four", "main"]
+    if region.caller == "thread":
+        return ["one", "thread", "start_thread"]
+    return [region.function, region.caller, "main"] if region.caller != "main" else ["one", "main"]
+
+
+def assert_right(names: StackNames, known: list[Region]) -> int:
+    """Every sample in a region has its callers, and goes on to the outermost frame. Gives their number."""
+    checked = 0
+    for pid, va, frames, how, weight in names.sampled():
+        region = of_region(known, pid, va)
+        if region is None:
+            continue
+        checked += 1
+        assert weight > 0
+        wanted = expected(region)
+        inner = frames.index(wanted[0])
+        assert frames[inner : inner + len(wanted)] == tuple(wanted), (region, frames)
+        assert inner <= {"two": 1, "three": 2}.get(region.function, 0), frames
+        assert frames[-1] in ("_start", "clone3", "__clone3", "clone"), frames
+        assert how == "own"
+    return checked

@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from recorded_run import compiled, faults
-from stack_truth import Region, StackNames, regions
+from stack_truth import PAGES, SOURCE, Region, StackNames, assert_right, of_region, regions
 
 import wstrace
 from wstrace.schema import HOW_NOT_SAMPLED, STACK_DUMP, STREAMS
 
 pytestmark = pytest.mark.usefixtures("full_level")
-SOURCE = (Path(__file__).parent / "native_regions.c").read_text()
 SECRET = bytes(byte - 3 for byte in b"hvwuhw0zrug0ri0wkh0vwdfn")
-#: pages of a region; a region is not touched for the first time only by its own function: its kernel may read ahead
-PAGES = 600
 
 
 @pytest.fixture
@@ -46,37 +43,6 @@ def recorded(tmp_path: Path, program: Path) -> Iterator[Callable[..., tuple[Any,
             return opened.enter_context(wstrace.open_trace(str(trace))), regions(done.stdout)
 
         yield run
-
-
-def of_region(known: list[Region], pid: int, va: int) -> Region | None:
-    return next((one for one in known if one.pid == pid and one.start <= va < one.end), None)
-
-
-def expected(region: Region) -> list[str]:
-    """What stands together in the stack, innermost first, after what libc and the kernel add."""
-    if region.function == "four":
-        return ["four"] * 13 + ["by_four", "main"]
-    if region.caller == "thread":
-        return ["one", "thread", "start_thread"]
-    return [region.function, region.caller, "main"] if region.caller != "main" else ["one", "main"]
-
-
-def assert_right(names: StackNames, known: list[Region]) -> int:
-    """Every sample in a region has its callers, and goes on to the outermost frame. Gives their number."""
-    checked = 0
-    for pid, va, frames, how, weight in names.sampled():
-        region = of_region(known, pid, va)
-        if region is None:
-            continue
-        checked += 1
-        assert weight > 0
-        wanted = expected(region)
-        inner = frames.index(wanted[0])
-        assert frames[inner : inner + len(wanted)] == tuple(wanted), (region, frames)
-        assert inner <= {"two": 1, "three": 2}.get(region.function, 0), frames
-        assert frames[-1] in ("_start", "clone3", "__clone3", "clone"), frames
-        assert how == "own"
-    return checked
 
 
 def test_every_fault_has_its_own_callers(recorded) -> None:

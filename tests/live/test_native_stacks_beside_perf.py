@@ -1,0 +1,42 @@
+"""Another tracer on the same faults, begun before or after us: no sample gets a wrong stack, no fault is lost.
+
+The kernel shares one perf_sample_data among the events of one config that a fault triggers: `page-faults` is the
+config of our samples, `minor-faults` that of our rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recorded_run import compiled
+from stack_truth import SOURCE, StackNames, assert_right, regions
+
+import wstrace
+
+pytestmark = [
+    pytest.mark.usefixtures("full_level"),
+    pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)"),
+]
+
+
+@pytest.mark.parametrize("event", ["page-faults", "minor-faults"])
+@pytest.mark.parametrize("first", ["perf", "wstrace"])
+@pytest.mark.parametrize("options", [["-g"], ["--call-graph", "dwarf"], ["-d"]], ids=["g", "dwarf", "d"])
+def test_stacks_stay_right(tmp_path: Path, event: str, first: str, options: list[str]) -> None:
+    program = compiled(tmp_path, SOURCE)
+    trace = tmp_path / "trace.wst"
+    perf = ["perf", "record", "-q", "-e", event, "-c", "7", *options, "-o", tmp_path / "perf.data", "--"]
+    ours = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "-s",
+            "page_faults:stacks=native,stack_period=5", "--"]  # fmt: skip
+    words = [*perf, *ours] if first == "perf" else [*ours, *perf]
+    done = subprocess.run([*map(str, words), str(program), "2"], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    assert "detached" not in done.stderr, done.stderr
+    with wstrace.open_trace(str(trace)) as opened:
+        names, known = StackNames(opened), regions(done.stdout)
+        assert assert_right(names, known) > 100
+        assert opened.ledger.get("unaccounted") == 0
