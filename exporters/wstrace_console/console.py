@@ -126,11 +126,10 @@ class Console(Exporter):
         else:
             self._output = Output.open(self._path) if self._path else Output.standard(self._to)
         place = _PLACES.get(self._by)
-        if self._format != "summary" or place is not None or self._stacks.asks_symbols:
-            self._symbolizer = Symbolizer(context)
-            if place is not None:
-                self._counts = PlaceCounts(self._symbolizer, place)
-                self._counts.page_size = context.info.page_size or 4096
+        self._symbolizer = Symbolizer(context)
+        if place is not None:
+            self._counts = PlaceCounts(self._symbolizer, place)
+            self._counts.page_size = context.info.page_size or 4096
         if self._wants_live(self._output):
             self._live = LiveFigures(self._output, self.summary, context.ledger, [t.pid for t in context.targets])
 
@@ -211,7 +210,10 @@ class Console(Exporter):
 
         info, ledger = self._context.info, self._context.ledger
         parts: list[str | Styled | TextTable] = [
-            Styled(headline.answer(self.summary, info, self._filter, self._seen, self._stacks.answer()), "bold"),
+            Styled(
+                self._answer(),
+                "bold",
+            ),
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
         if obstacle := headline.obstacle(info):
@@ -221,8 +223,8 @@ class Console(Exporter):
         elif self._stacks.shows:
             parts += ["", self._stacks.table(self._top, self._symbolizer)]
         else:
-            if not self._by and self._stacks.counts.python:
-                parts += ["", self._stacks.table(self._top)]
+            if not self._by and self._stacks.known:
+                parts += ["", self._stacks.table(self._top, self._symbolizer)]
             found = tables(self.summary, info, by=self._by, top=self._top, places=self._counts, pids=self._filter.pids)
             parts += [part for table in found if table.rows for part in ("", table)]
         told = headline.losses(ledger)
@@ -230,9 +232,13 @@ class Console(Exporter):
             told += [(line, False) for line in headline.unnamed(self._counts)]
         parts += [""] * bool(told) + [Styled(line, "bold red" if lost else "dim") for line, lost in told]
         if self._context.targets:
-            next_by = "stack" if self._stacks.counts.python else "function"
+            next_by = "stack" if self._stacks.known else "function"
             parts += ["", headline.next_step(self.summary, info, next_by)]
         output.show(*parts)
+
+    def _answer(self) -> str:
+        line = self._stacks.answer(self._symbolizer)
+        return headline.answer(self.summary, self._context.info, self._filter, self._seen, line)
 
     def _tell_losses(self, output: Output) -> None:
         """Prints what was lost, if anything; to stderr when a program reads the output."""
@@ -247,7 +253,7 @@ class Console(Exporter):
         if self._by in get_args(By):
             top = summary["top"]
             summary["top"] = {self._by: top[self._by]} if isinstance(top, dict) else top
-        if self._stacks.shows or (not self._by and self._stacks.counts.python):
+        if self._stacks.shows or (not self._by and self._stacks.known):
             rows = self._stacks.as_dicts(self._top, self._symbolizer)
             whole = summary["top"] if isinstance(summary["top"], dict) and not self._stacks.shows else {}
             summary["top"] = {**whole, self._stacks.asked_for: rows}
@@ -257,7 +263,9 @@ class Console(Exporter):
                 {"module": module, "why": why, "faults": n} for (module, why), n in self._counts.unnamed.items()
             ]
         report = {
-            "answer": headline.answer(self.summary, info, self._filter, self._seen, self._stacks.answer()),
+            "answer": headline.answer(
+                self.summary, info, self._filter, self._seen, self._stacks.answer(self._symbolizer)
+            ),
             "completeness": headline.completeness(self.summary, info, ledger, self._seen),
             "filter": str(self._filter),
             "seen": self._seen,

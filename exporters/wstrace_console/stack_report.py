@@ -20,6 +20,7 @@ from wstrace_console.json_stacks import Stacks
 from wstrace_console.report_tables import shares_table
 
 TITLES = {"line": "own line", "function": "function", "stack": "stack, innermost frame first", "package": "package"}
+_NATIVE_TITLES = {"line": "own function", "package": "module"}
 #: from this share of all faults on, the first line tells the own line with the most instead of the file with the most
 _ANSWERS = 0.1
 #: what separates the frames of a folded stack, and what stands for it in a name
@@ -58,11 +59,6 @@ class StackReport:
         self.counts.add(batch)
 
     @property
-    def asks_symbols(self) -> bool:
-        """Whether its tables may name native frames."""
-        return bool(self._by in STACK_VIEWS or self._function or self._asked_native)
-
-    @property
     def native(self) -> bool:
         """Whether its tables are estimates from native stacks: asked for, or there are no others."""
         return self._asked_native or (not self.counts.python and self.counts.native > 0)
@@ -79,7 +75,7 @@ class StackReport:
         if self._function:
             return self.counts.around(self._function, self._rule, symbolizer, callers=self._callers, native=self.native)
         by = cast("StackBy", self._by if self._by in STACK_VIEWS else "line")
-        return self.counts.table(by, self._rule, symbolizer, native=self.native and self.shows)
+        return self.counts.table(by, self._rule, symbolizer, native=self.native)
 
     @property
     def asked_for(self) -> str:
@@ -103,19 +99,33 @@ class StackReport:
 
     def _title(self) -> str:
         if not self._function:
-            return TITLES[self._by or "line"]
+            by = self._by or "line"
+            return _NATIVE_TITLES.get(by, TITLES[by]) if self.native else TITLES[by]
         whose = printable(self._function, NAME_LIMIT)
         return f"caller of {whose}" if self._callers else f"called by {whose}"
 
-    def answer(self) -> tuple[str, bool]:
-        """`58 % parse_record leak.py:12`: the own line with most faults, "" = none; and whether it is the answer."""
-        if not self.counts.python:
+    @property
+    def known(self) -> bool:
+        """Whether any fault has a stack."""
+        return bool(self.counts.python or self.counts.native)
+
+    def answer(self, symbolizer: Symbolizer | None = None) -> tuple[str, bool]:
+        """`58 % parse_record leak.py:12`: the own line with most faults, "" = none; and whether it is the answer.
+
+        Without Python stacks it is an estimate from the native ones: `about 58 % parseRecord leak.js`.
+        """
+        if not self.known:
             return "", False
-        rows = self.counts.table("line", self._rule)
+        native = not self.counts.python
+        rows = self.counts.table("line", self._rule, symbolizer, native=native)
         had = [row for row in rows if row.had]
-        best = next((row for row in had if row.key), had[0])  # an own line before a package
+        own = [row for row in had if row.key and row.key[0].own]
+        if native and not own:
+            return "", False
+        best = own[0] if own else next((row for row in had if row.key), had[0])  # an own line before a package
         (label,) = elide([printable(best.label)], NAME_LIMIT, unicode=False)
-        return f"{best.share * 100:.0f} % {label}", best is rows[0] or best.share >= _ANSWERS
+        share = f"{'about ' * native}{best.share * 100:.0f} % {label}"
+        return share, best is rows[0] or best.share >= _ANSWERS
 
     def folded(self, symbolizer: Symbolizer | None) -> Iterator[str]:
         """Lines `outermost;...;innermost faults`, as flame graphs take them."""

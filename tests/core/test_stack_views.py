@@ -10,6 +10,7 @@ from stacks_scripted import Fault, Stacks
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, Seen, package_of
+from wstrace.analysis.own_native import jit_named, module_origin
 from wstrace.analysis.stack_views import STACK_VIEWS
 from wstrace.analysis.stacks import StackCounts
 from wstrace.batch import Batch, Dictionary
@@ -83,6 +84,8 @@ def test_a_script_that_starts_a_package_is_not_the_users_own_and_one_with_functi
     own = ("work", "/venv/bin/tool", 4)
     counts = counted(Fault(python=[FRAME, own, ("<module>", "/venv/bin/tool", 9)]))
     assert labels(counts, "line") == {"work tool:4": 1}
+    counts = counted(Fault(python=[FRAME, ("<module>", "venv/bin/gunicorn", 8)]))
+    assert labels(counts, "line") == {"(package pandas)": 1}, "a relative path beside an absolute one"
     counts = counted(Fault(python=[LOADS, ("<module>", "/home/me/bin/tool", 9)]))
     assert labels(counts, "line") == {"<module> tool:9": 1}, "no interpreter lies beside this folder"
 
@@ -130,6 +133,47 @@ def test_a_package_of_a_cut_stack_says_that_the_own_line_may_be_missing():
     counts.add(stacks.trees[FRAME_PYTHON].new_rows())
     counts.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=1, va=1, flags=0, stack=stack, stack_how=HOW_EXACT))
     assert labels(counts, "line") == {"(package pandas, stack cut)": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("JS:*makeRecords /srv/app/alloc.js:1:21", ("makeRecords", "/srv/app/alloc.js", Origin.OWN, "")),
+        ("JS:~ /srv/app/alloc.js:1:1", ("(anonymous)", "/srv/app/alloc.js", Origin.OWN, "")),
+        ("JS:~a b file:///srv/x.mjs:1:1", ("a b", "/srv/x.mjs", Origin.OWN, "")),
+        ("JS:~Module._load node:internal/loader:10:2", ("Module._load", "node:internal/loader", Origin.NONE, "")),
+        (
+            "LazyCompile:~next /s/node_modules/@a/b/x.js:1:2",
+            ("next", "/s/node_modules/@a/b/x.js", Origin.PACKAGE, "@a/b"),
+        ),
+        ("void Faulty.fill(int)", ("void Faulty.fill(int)", "", Origin.OWN, "")),
+        ("boolean java.util.ArrayList.add(java.lang.Object)", (None, "", Origin.NONE, "")),
+        ("Interpreter", (None, "", Origin.NONE, "")),
+        ("Builtin:ArrayMap", (None, "", Origin.NONE, "")),
+    ],
+)
+def test_what_a_runtime_calls_a_function_is_taken_apart(name, told):
+    assert jit_named(name, OwnRule()) == (told[0] or name, *told[1:])
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/srv/app/prog", (Origin.OWN, "")),
+        ("/usr/local/bin/prog", (Origin.OWN, "")),
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6", (Origin.NONE, "")),
+        ("/lib/x/libc.so.6", (Origin.NONE, "")),
+        ("/usr/bin/prog", (Origin.NONE, "")),
+        ("/opt/node/bin/node", (Origin.NONE, "")),
+        ("/root/.pyenv/versions/3.12.1/lib/libpython3.12.so.1.0", (Origin.NONE, "")),
+        ("/venv/lib/python3.12/site-packages/numpy/core.so", (Origin.PACKAGE, "numpy")),
+        ("[vdso]", (Origin.NONE, "")),
+        ("", (Origin.NONE, "")),
+    ],
+)
+def test_whose_a_module_is(path, told):
+    assert module_origin(path, OwnRule()) == told
+    assert module_origin("/usr/bin/prog", OwnRule(own=["/usr/bin/prog"]))[0] == Origin.OWN
 
 
 def test_two_files_of_one_name_are_two_rows():

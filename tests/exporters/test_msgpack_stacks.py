@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import synthetic_trace as synthetic
@@ -14,11 +17,12 @@ from wstrace import Session
 from wstrace.analysis.stack_views import STACK_VIEWS
 from wstrace.analysis.stacks import StackCounts
 from wstrace.batch import Batch
-from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP
+from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP, STACK_HOW
 from wstrace.table import Selection
 from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
 from wstrace_msgpack.read.replay import Replay
 from wstrace_msgpack.read.trace import TraceFile, open_trace
+from wstrace_msgpack.write import frame_file
 from wstrace_msgpack.write.copy import copy
 from wstrace_msgpack.write.exporter import MsgpackExporter
 
@@ -138,6 +142,12 @@ def test_a_column_that_faults_derive_is_stored_of_a_call_site(tmp_path, name):
         assert list(alone) == whole
         texts = [trace.strings[value] for value in whole] if name == "file" else whole
         assert set(texts) == ({"", "a.py"} if name == "file" else {0, 1, 2})
+
+
+def test_the_format_tells_every_value_of_how_a_stack_was_had():
+    text = " ".join((Path(frame_file.__file__).parents[1] / "format" / "FORMAT.md").read_text("utf-8").split())
+    for number, word in enumerate(STACK_HOW[1:], 1):
+        assert re.search(rf"\b{number} {re.escape(word)}", text), f"{number} {word}"
 
 
 @pytest.mark.parametrize("layout", ["wstf", "rows"])

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, Seen, shared_folder, short_path
+from wstrace.analysis.own_native import Named, jit_named, module_origin
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.interfaces import Place
 from wstrace.schema import (
     FRAME_CUT,
     FRAME_INTERPRETER,
+    FRAME_JIT,
     FRAME_KINDS,
     FRAME_NATIVE,
     FRAME_NONE,
@@ -90,6 +92,8 @@ class Frames:
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None = None) -> None:
         self.tree, self._rule, self._symbolizer = tree, rule, symbolizer
         self._of_file: dict[int, tuple[Origin, str]] = {}
+        self._of_jit: dict[int, Named] = {}
+        self._of_mapping: dict[int, tuple[Origin, str]] = {}
         self._counted = 0  # rows of the tree for which _of_file holds
         self._frames: dict[int, Frame] = {}
         self._shared = ""  # the folder that all own files lie in
@@ -98,16 +102,29 @@ class Frames:
         """Whose code each call site is (Origin), by id; NONE of what is not Python."""
         self._classify()
         tree = self.tree
-        of_code = np.zeros(max(self._of_file, default=0) + 1, np.uint8)
-        for code, (origin, _) in self._of_file.items():
-            of_code[code] = origin
-        found: NDArray[np.uint8] = np.where(tree.column("kind") == FRAME_PYTHON, of_code[tree.column("file")], 0)
+        kinds, found = tree.column("kind"), np.zeros(len(tree.column("kind")), np.uint8)
+        told: tuple[tuple[int, str, dict[int, Origin]], ...] = (
+            (FRAME_PYTHON, "file", {code: origin for code, (origin, _) in self._of_file.items()}),
+            (FRAME_JIT, "function", {code: named.origin for code, named in self._of_jit.items()}),
+            (FRAME_NATIVE, "mapping", {mapping: origin for mapping, (origin, _) in self._of_mapping.items()}),
+        )
+        for kind, column, origin_of in told:
+            rows = np.flatnonzero(kinds == kind)
+            values, which = np.unique(tree.column(column)[rows], return_inverse=True)
+            origins = [origin_of.get(value, Origin.NONE) for value in values.tolist()]
+            found[rows] = np.array(origins, np.uint8)[which]
         return found
 
-    def package(self, file: int) -> str:
-        """The package that a source file belongs to, by its code; "" = none."""
+    def package(self, node: int) -> str:
+        """The package that a call site's code belongs to; "" = none."""
         self._classify()
-        return self._of_file.get(file, (Origin.NONE, ""))[1]
+        kind, column = self.tree.column("kind")[node], self.tree.column
+        if kind == FRAME_PYTHON:
+            return self._of_file.get(int(column("file")[node]), (Origin.NONE, ""))[1]
+        if kind == FRAME_JIT:
+            named = self._of_jit.get(int(column("function")[node]))
+            return named.package if named is not None else ""
+        return self._of_mapping.get(int(column("mapping")[node]), (Origin.NONE, ""))[1]
 
     def _classify(self) -> None:
         """Asks for each source file; anew when call sites have come, as a script is judged by all that ran in it."""
@@ -124,9 +141,29 @@ class Frames:
         codes = np.unique(files).tolist()
         told = self._rule.origins(Seen(tree.text(code), code not in more, code in begun) for code in codes)
         self._of_file = dict(zip(codes, told, strict=True))
-        own = (code for code, (origin, package) in self._of_file.items() if origin == Origin.OWN and not package)
-        self._shared = shared_folder(map(tree.text, own))
+        kinds = tree.column("kind")[ids]
+        functions = np.unique(tree.column("function")[ids[kinds == FRAME_JIT]])
+        self._of_jit = {code: jit_named(tree.text(code), self._rule) for code in functions.tolist()}
+        self._of_mapping = self._modules(
+            np.unique(tree.column("mapping")[ids[tree.column("kind")[ids] == FRAME_NATIVE]])
+        )
+        own = [
+            tree.text(code) for code, (origin, package) in self._of_file.items() if origin == Origin.OWN and not package
+        ]
+        own += [named.file for named in self._of_jit.values() if named.file and named.origin == Origin.OWN]
+        self._shared = shared_folder(own)
         self._frames.clear()
+
+    def _modules(self, mappings: NDArray[Any]) -> dict[int, tuple[Origin, str]]:
+        """mapping -> whose its file is, and its package."""
+        if self._symbolizer is None or not len(mappings):
+            return {}
+        known, rows = self._symbolizer.mappings.find(mappings)
+        paths = map(self.tree.text, rows["file"].tolist())
+        return {
+            mapping: module_origin(path, self._rule)
+            for mapping, path in zip(mappings[known].tolist(), paths, strict=True)
+        }
 
     def of(self, ids: Iterable[int]) -> list[Frame]:
         """The frames of those ids, as CallTree.stack() gives them."""
@@ -173,17 +210,21 @@ class Frames:
             place, build_id = places.get(number, ("", ""))
             module = place if isinstance(place, str) else place.module
             named = place.function if isinstance(place, Place) else ""
+            source = tree.text(file)
+            jit = self._of_jit.get(function) if kind == FRAME_JIT else None
+            if jit is not None and jit.file:
+                named, function, source = jit.function, 0, jit.file
             self._frames[i] = Frame(
                 kind=FRAME_KINDS[kind] if kind < len(FRAME_KINDS) else FRAME_KINDS[FRAME_NONE],
                 function=tree.text(function) or named,
-                file=tree.text(file),
+                file=source,
                 line=line,
                 module=module,
                 offset=offset,
                 build_id=build_id,
-                own=origins[number] >= Origin.TYPED if kind == FRAME_PYTHON else None,
+                own=origins[number] >= Origin.TYPED if kind == FRAME_PYTHON or origins[number] else None,
                 flags=flags,
-                shown=short_path(tree.text(file), self._shared),
+                shown=short_path(source, self._shared),
             )
 
     def _places(

@@ -66,6 +66,11 @@ class OwnRule:
             key=lambda one: -len(one[0]),
         )
 
+    def tells(self, path: str) -> bool:
+        """Whether the user said whose this file is."""
+        path = _slashed(path)
+        return any(_is_below(path, folder) for folder, _ in self._told)
+
     def origins(self, files: Iterable[Seen]) -> list[tuple[Origin, str]]:
         """Whose each file is, and the package it belongs to ("" = none)."""
         files = [file._replace(path=_slashed(file.path)) for file in files]
@@ -78,7 +83,7 @@ class OwnRule:
             return Origin.NONE, ""
         package = package_of(path)
         for folder, is_own in self._told:
-            if path == folder or path.startswith(folder.rstrip("/") + "/"):
+            if _is_below(path, folder):
                 return (Origin.OWN, package) if is_own else (Origin.PACKAGE, package or base_name(folder))
         if path.startswith("<"):
             if path.startswith("<frozen"):
@@ -90,7 +95,9 @@ class OwnRule:
             return Origin.LIBRARY, ""
         folder, _, name = path.rpartition("/")
         above, _, last = folder.rpartition("/")
-        if file.only_module and last in _SCRIPTS and f"{above}/" in prefixes and "." not in name:
+        above = f"{above}/".removeprefix("./")
+        beside = above in prefixes or any(prefix.endswith(f"/{above}") for prefix in prefixes)
+        if file.only_module and last in _SCRIPTS and beside and "." not in name:
             return Origin.STARTER, name
         return Origin.OWN, ""
 
@@ -119,6 +126,10 @@ def package_of(path: str) -> str:
     """The package that a file below `site-packages` or `dist-packages` belongs to; "" elsewhere."""
     found = _PACKAGES.findall(_slashed(path))
     return _SUFFIX.sub("", found[-1]) if found else ""
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _slashed(path: str) -> str:

@@ -32,9 +32,9 @@ class StackViews:
         """What gives the (label, frames) of each of the stacks that it gets."""
         if by == "stack":
             return self._stacks
-        if by == "function" or native:
-            return self._innermost if by == "function" else self._leaves
-        return self._lines if by == "line" else self._packages
+        if by == "function":
+            return self._innermost
+        return self._lines if by == "line" else self._modules if native else self._packages
 
     def answering(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
         """For each stack the frame that answers for it, the innermost of the best Origin, and that Origin."""
@@ -76,13 +76,14 @@ class StackViews:
         return found
 
     def _package(self, node: int) -> str:
-        return self._frames.package(int(self._tree.column("file")[node]))
+        return self._frames.package(node)
 
     def _innermost(self, leaves: NDArray[np.intp]) -> list[Label]:
         return [(frame.located + frame.doubt, (frame,)) for frame in self._frames.of(leaves.tolist())]
 
-    def _leaves(self, leaves: NDArray[np.intp]) -> list[Label]:
-        return [(str(frame), (frame,)) for frame in self._frames.of(leaves.tolist())]
+    def _modules(self, leaves: NDArray[np.intp]) -> list[Label]:
+        frames = self._frames.of(leaves.tolist())
+        return [(frame.module or frame.file or f"({frame.kind or 'not kept'})", ()) for frame in frames]
 
     def _stacks(self, leaves: NDArray[np.intp]) -> list[Label]:
         found = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stacks_scripted import Fault, Stacks
 
 from wstrace.errors import UsageError
-from wstrace.schema import FRAME_CUT, FRAME_PYTHON, HOW_NOT_YET, HOW_OWN, PAGE_FAULT, STACK_HOW
+from wstrace.schema import FRAME_CUT, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, HOW_NOT_YET, HOW_OWN, PAGE_FAULT, STACK_HOW
 from wstrace.testing import batch_of
 from wstrace_console.console import Console
 
@@ -115,6 +115,22 @@ def test_estimates_have_their_margin_and_samples(kit: Any) -> None:
     assert lines[4].split()[:3] == ["20", "0", "1"]
     assert lines[5].split()[:2] == ["5", "20.0%"]
     assert lines[5].endswith("(no sample stands for it)")
+
+
+def test_without_python_the_own_function_of_native_stacks_is_about_the_answer(kit: Any) -> None:
+    trace = kit.Trace()
+    strings, stacks = trace.context.strings, Stacks(trace.context.strings)
+    mappings = trace.mappings([(1, 0, 1 << 30, 0, "/usr/lib/libc.so.6"), (2, 0, 1 << 30, 0, "/srv/app/prog")])
+    native = stacks.trees[FRAME_NATIVE]
+    outer = native.add(0, kind=FRAME_JIT, function=strings.code("JS:*make /srv/app/alloc.js:1:21"))
+    leaves = [stacks.native([(1, 16), (2, 32)]), int(native.add(outer, kind=FRAME_NATIVE, mapping=1, offset=16)[0])]
+    chosen = [leaves[0]] * 2 + [leaves[1]] * 6
+    faults = batch_of(PAGE_FAULT, strings, pid=1, tid=1, pc=1, va=1, flags=0, native_stack=chosen,
+                      native_how=HOW_OWN, weight=1)  # fmt: skip
+    text = kit.printed(trace, [mappings, native.new_rows(), faults])
+    assert text.splitlines()[0] == "8 faults, 0 from disk; about 75 % make alloc.js"
+    assert text.splitlines()[3].split()[-2:] == ["own", "function"]
+    assert [plain(line)[-2:] for line in text.splitlines()[4:6]] == [["make", "alloc.js"], ["25.0%", "prog+0x20"]]
 
 
 def test_a_json_line_has_the_stack_or_the_reason_why_not(kit: Any) -> None:
