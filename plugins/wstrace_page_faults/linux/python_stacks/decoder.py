@@ -112,10 +112,10 @@ class Decoder:
 
     def _code(self, record: bytes) -> None:
         kind, _, key, first, table, state, length, file_state, file_length = _CODE.unpack_from(record)
-        if len(self._codes) >= MOST_CODES or self._bytes + table > MOST_BYTES:
+        lines = record[CODE_HEAD + NAME_ROOM + FILE_ROOM :][: min(table, LINES_ROOM)]
+        if len(self._codes) >= MOST_CODES or self._bytes + len(lines) > MOST_BYTES:
             self.refused += 1
             return
-        lines = record[CODE_HEAD + NAME_ROOM + FILE_ROOM :][: min(table, LINES_ROOM)]
         self._bytes += len(lines)
         self._codes[key] = _Code(
             self._strings.code(_text(record[CODE_HEAD : CODE_HEAD + NAME_ROOM], state, length)),

@@ -37,6 +37,8 @@ def this_kernel() -> Kernel:
     if platform.machine() != _MACHINE:
         raise Unavailable(f"Python stacks are read on {_MACHINE} only, this machine is {platform.machine()}")
     types = KernelTypes()
+    if types.offset("task_struct", "self_exec_id") is None or types.offset("thread_struct", "fsbase") is None:
+        types = KernelTypes(begin=1 << 30)
     wanted = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("task_struct", "tgid"),
               ("task_struct", "thread"), ("thread_struct", "fsbase"))  # fmt: skip
     exec_id, parent, tgid, thread, base = (types.offset(*one) for one in wanted)

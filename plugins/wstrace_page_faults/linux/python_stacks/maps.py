@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.protocol import CODE_HEAD, FILE_ROOM, LINES_ROOM, NAME_ROOM, S
 
-_PROCESSES, _THREADS, _KNOWN = 8192, 16384, 1 << 16
+_PROCESSES, _THREADS, _KNOWN = 8192, 16384, 1 << 15
 #: bytes of the ring buffer for new stacks and code objects
 RING_BYTES = 4 << 20
 WALKERS = 8

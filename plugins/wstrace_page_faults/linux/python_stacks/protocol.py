@@ -76,7 +76,11 @@ class S:
     SIZE = 304
     # tgid and exec of the process that the tracer was asked about last on this CPU
     ASKED = 312
-    WORDS = 328  # what was read last, up to 128 bytes
-    BLOCK = 456  # content that is being hashed, 256 bytes and 32 zeros behind them
-    RECORD = 744  # HEAD and the frames
+    # of the frame before in this walk: the flags of its code object; the file's name that was hashed last, and its hash
+    FLAGS = 328
+    FILE = 336
+    FILE_HASH = 344
+    WORDS = 352  # what was read last, up to 128 bytes
+    BLOCK = 480  # content that is being hashed, 256 bytes and 32 zeros behind them
+    RECORD = 768  # HEAD and the frames
     BYTES = RECORD + HEAD + FRAME * (DEPTH + 1)

@@ -70,6 +70,10 @@ def content(a: Walk, o: Layout, again: str) -> None:
     for i in range(2):
         a.label(f"string {i}")
         a.load(R3, R8, S.STRINGS + 8 * i)
+        if i == 1:  # most frames have the file of the frame before
+            a.load(R1, R8, S.FILE)
+            a.load(R2, R8, S.FILE_HASH)
+            a.jump_if(R1, "==", R3, "same file")
         a.read(S.WORDS, 24, R3, 16)  # length, hash, state
         a.jump_if(R0, "!=", 0, "torn")
         a.load(R1, R8, S.WORDS + 8)
@@ -86,6 +90,14 @@ def content(a: Walk, o: Layout, again: str) -> None:
         _part(a, i + 1, o.ascii)
         a.jump(again)
         a.label(f"kept {i}")
+        if i == 1:
+            a.store(R8, S.FILE_HASH, R1)
+            a.load(R2, R8, S.STRINGS + 8)
+            a.store(R8, S.FILE, R2)
+            a.jump("mix file")
+            a.label("same file")
+            a.mov(R1, R2)
+            a.label("mix file")
         a.load64(R4, a.maps.multiplier)
         a.load(R3, R8, S.ID)
         a.mix(R3, R1)

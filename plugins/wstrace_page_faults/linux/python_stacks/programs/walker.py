@@ -48,7 +48,8 @@ def walker(maps: Maps, o: Layout, *, loops: bool = True) -> Code:
     a.store(R8, S.HASH, R1)
     thread(a, o)
     a.store(R8, S.NEXT, R7)
-    a.store(R8, S.STEPS, 0)
+    for place in (S.STEPS, S.CODE, S.FILE):
+        a.store(R8, place, 0)
     a.repeat(_STEPS + 1, lambda again: _step(a, o, again))
     a.jump("walked")
     for label, status in (("bad", BAD), ("no thread", NO_THREAD), ("empty", EMPTY)):
@@ -109,10 +110,12 @@ def _step(a: Walk, o: Layout, again: str) -> None:
     a.load(R3, R8, S.WORDS + o.frame_code - low)
     if o.tag_bits:
         a.op("and", R3, ~o.tag_bits)
-    a.store(R8, S.CODE, R3)
     a.load(R1, R8, S.WORDS + o.frame_instr - low)
     a.op("sub", R1, R3)
     a.store(R8, S.OFFSET, R1)
+    a.load(R1, R8, S.CODE)
+    a.jump_if(R1, "==", R3, "same code")  # that of the frame before, which was checked
+    a.store(R8, S.CODE, R3)
     low = o.code_firstlineno & ~7
     a.read(S.WORDS, o.code_linetable + 8 - low, R3, low)
     a.jump_if(R0, "!=", 0, "torn")
@@ -129,6 +132,8 @@ def _step(a: Walk, o: Layout, again: str) -> None:
             a.store(R8, S.STRINGS + 8 * i, R2)
         a.load(R3, R8, S.WORDS + o.code_linetable - low)
         content(a, o, again)
+        a.label("same code")
+        a.jump("identified")
         _ends(a)
         return
     a.load(R3, R8, S.WORDS + o.code_version - low, WORD)
@@ -136,12 +141,20 @@ def _step(a: Walk, o: Layout, again: str) -> None:
     a.op("or", R2, R3)
     a.mix(R1, R2)
     a.mov(R0, 0)
-    a.jump_if(R3, "!=", 0, "push")
+    a.jump_if(R3, "!=", 0, "numbered")
     # 2 ** 32 code objects were made before this one, which has no number: what it points to must do
     a.load64(R0, UNCHECKED)
     for member in (o.code_linetable, o.code_qualname, o.code_filename):
         a.load(R2, R8, S.WORDS + member - low)
         a.mix(R1, R2)
+    a.label("numbered")
+    a.store(R8, S.ID, R1)
+    a.store(R8, S.FLAGS, R0)
+    a.jump("push")
+    a.label("same code")
+    a.load64(R4, a.maps.multiplier)
+    a.load(R1, R8, S.ID)
+    a.load(R0, R8, S.FLAGS)
     a.label("push")
     push(a, again)
     _ends(a)

@@ -1,0 +1,191 @@
+"""The parts of Python stacks that need no kernel: line tables, offsets, rows, finder of interpreters, decoder."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import pytest
+from pythons import installed
+
+from wstrace.batch import Dictionary
+from wstrace.call_sites import CallSites
+from wstrace.schema import HOW_EXACT, HOW_NOT_READABLE
+from wstrace.stack_ids import StackIds
+from wstrace_page_faults.linux.python_stacks import layouts
+from wstrace_page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler
+from wstrace_page_faults.linux.python_stacks.decoder import Decoder
+from wstrace_page_faults.linux.python_stacks.elf import python_in
+from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
+from wstrace_page_faults.linux.python_stacks.line_table import LineTable
+from wstrace_page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW
+from wstrace_page_faults.linux.python_stacks.rows import StackRows
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+
+def codes(code: CodeType) -> list[CodeType]:
+    return [code, *(inner for c in code.co_consts if isinstance(c, CodeType) for inner in codes(c))]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="line tables of 3.11 on")
+@pytest.mark.parametrize("module", ["argparse", "dataclasses", "typing", "asyncio.base_events", "decimal", "enum"])
+def test_line_tables_say_what_cpython_says(module: str) -> None:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    for code in codes(compile(Path(spec.origin).read_bytes(), spec.origin, "exec")):
+        table = LineTable(code.co_linetable, code.co_firstlineno)
+        for start, end, line in code.co_lines():
+            assert {table.line(unit) or 0 for unit in range(start // 2, end // 2)} == {line or 0}, code
+
+
+def test_a_line_table_that_is_cut_or_no_table_says_nothing() -> None:
+    whole = (lambda: [i for i in range(3) if i]).__code__
+    for end in range(len(whole.co_linetable)):
+        table = LineTable(whole.co_linetable[:end], whole.co_firstlineno)
+        assert all(table.line(unit) is None or table.line(unit) > 0 for unit in range(100))
+    assert LineTable(b"\x00" * 50, 1).line(0) is None
+    assert LineTable(b"\xf0" + b"\xff" * 60, 1).line(0) in (None, 1)
+    assert LineTable(b"", 1).line(-1) is None
+
+
+@pytest.mark.parametrize("python", [p for p in installed() if not p.root], ids=lambda python: python.label)
+def test_the_offsets_are_those_of_the_headers(tmp_path: Path, python: Any) -> None:
+    include = Path(python.program).resolve().parents[1] / f"include/python{python.version[0]}.{python.version[1]}"
+    if shutil.which("gcc") is None or not (include / "internal/pycore_frame.h").exists():
+        pytest.skip(f"needs gcc and the headers of {python.label}")
+    members = {
+        "interpreters": "_PyRuntimeState, interpreters.head", "interpreter_next": "PyInterpreterState, next",
+        "threads": "PyInterpreterState, threads.head", "thread_next": "PyThreadState, next",
+        "thread_id": "PyThreadState, thread_id", "native_thread_id": "PyThreadState, native_thread_id",
+        "frame_previous": "_PyInterpreterFrame, previous", "frame_owner": "_PyInterpreterFrame, owner",
+        "frame_instr": "_PyInterpreterFrame, " + ("instr_ptr" if python.version >= (3, 13) else "prev_instr"),
+        "frame_code": "_PyInterpreterFrame, " + ("f_executable" if python.version >= (3, 13) else "f_code"),
+        "code_firstlineno": "PyCodeObject, co_firstlineno", "code_filename": "PyCodeObject, co_filename",
+        "code_qualname": "PyCodeObject, co_qualname", "code_linetable": "PyCodeObject, co_linetable",
+        "code_adaptive": "PyCodeObject, co_code_adaptive",
+    }  # fmt: skip
+    if python.version >= (3, 12):
+        members["code_version"] = "PyCodeObject, co_version"
+    if python.version < (3, 13):
+        members |= {"cframe": "PyThreadState, cframe", "current_frame": "_PyCFrame, current_frame"}
+    # a state that was made tells by this counter, which stands before the list
+    lines = [f'printf("{name} %zu\\n", offsetof({of}));' for name, of in members.items()]
+    lines.append('printf("unique %zu\\n", offsetof(PyInterpreterState, threads.next_unique_id));')
+    (tmp_path / "o.c").write_text(
+        "#define Py_BUILD_CORE 1\n#include <Python.h>\n#include <stddef.h>\n#include <internal/pycore_runtime.h>\n"
+        "#include <internal/pycore_interp.h>\n#include <internal/pycore_frame.h>\nint main(void) {"
+        + "".join(lines)
+        + "}"
+    )
+    subprocess.run(["gcc", f"-I{include}", tmp_path / "o.c", "-o", tmp_path / "o"], check=True)
+    said = dict(line.split() for line in subprocess.check_output([tmp_path / "o"], text=True).splitlines())
+    library = next(iter(include.parents[1].glob(f"lib/libpython{python.version[0]}.{python.version[1]}*.so.1.0")), None)
+    with (library or Path(python.program)).open("rb") as file:
+        found = python_in(file.fileno())
+    assert found is not None
+    layout = found.layout
+    assert layout is not None
+    assert {name: getattr(layout, name) for name in members} == {name: int(said[name]) for name in members}
+    assert int(said["unique"]) == layout.threads - 8
+
+
+def test_what_has_no_layout_says_why() -> None:
+    def header(version: int, free_threaded: int) -> bytes:
+        return b"xdebugpy" + version.to_bytes(8, "little") + free_threaded.to_bytes(8, "little")
+
+    for version, runtime, why in (
+        ((3, 10), b"", "of 3.11 to 3.14"), ((3, 15), b"", "of 3.11 to 3.14"), ((3, 13), b"", "no _Py_DebugOffsets"),
+        ((3, 13), b"xdebugpy" + b"\xff" * 1000, "are of 0xffffffffffffffff"),
+        ((3, 13), header(0x030D00F0, 1) + bytes(1000), "free-threaded"),
+        ((3, 14), header(0x030E00F0, 0) + b"\xff" * 1000, "damaged"),
+    ):  # fmt: skip
+        with pytest.raises(layouts.NoLayoutError, match=why):
+            layouts.layout(version, runtime)
+
+
+def row(kind: str, tid: int, value: int) -> list[int]:
+    ids = tid << 32 | 1
+    if kind == "sample":
+        return [9 | 2 << 32 | 40 << 48, 0x1000, ids, 12345, value]
+    return [9 | 2 << 32 | 40 << 48, ids, 99, STACK_ROW, value] if kind == "stack" else [2 | 40 << 48, 7, value, ids, 5]
+
+
+def test_a_sample_has_the_stack_of_the_row_before_it_if_that_is_its_threads() -> None:
+    script = [("sample", 5, 0, NO_ROW), ("stack", 5, 0xA0), ("sample", 5, 1, 0xA0), ("sample", 5, 2, 0xA0),
+              ("sample", 6, 3, NO_ROW), ("stack", 6, 0xB0), ("sample", 6, 4, 0xB0), ("lost", 0, 9),
+              ("sample", 6, 5, LOST), ("stack", 6, 0xB0), ("sample", 6, 6, 0xB0)]  # fmt: skip
+    rows = np.array([row(kind, tid, value) for kind, tid, value, *_ in script], "<u8")
+    wanted = [want for kind, _, _, *rest in script if kind == "sample" for want in rest]
+    for cuts in ([], *([i] for i in range(len(rows) + 1)), list(range(len(rows)))):
+        pairs = StackRows()  # whatever the reads cut the ring into
+        parts = [pairs.pair(part) for part in np.split(rows, cuts)]
+        out = np.concatenate(parts)
+        samples = out[(out[:, 0] & 0xFFFFFFFF) == 9]
+        assert samples[:, 5].tolist() == wanted
+        assert samples[:, 4].tolist() == list(range(7))
+        assert len(out) == 8  # the lost row stays for the account
+    pairs.ended = True
+    assert set(pairs.pair(rows)[:, 5].tolist()) == {NO_ROW}
+
+
+def test_instructions_are_those_of_the_instruction_set() -> None:
+    a = Assembler()
+    a.mov(R1, R8, 4)
+    a.load64(R0, 0x123456789ABCDEF0)
+    a.jump_if(R0, "==", 0, "end")
+    a.store(R8, 8, -1)
+    a.label("end")
+    a.exit()
+    code = a.assemble()
+    assert code.functions == (0,)
+    assert code.instructions.hex(" ", 8).split() == [
+        "bf81000000000000", "0701000004000000", "18000000f0debc9a", "0000000078563412", "1500010000000000",
+        "7a080800ffffffff", "9500000000000000",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="load64"):
+        Assembler().op("mov", R1, 1 << 40)
+
+
+def test_what_a_command_will_run_is_read_before_it_runs(tmp_path: Path) -> None:
+    finder, environment = Interpreters(), {"PATH": str(Path(sys.executable).parent) + ":/usr/bin:/bin"}
+    real = str(Path(sys.executable).resolve())
+    script = tmp_path / "script"
+    for first, is_python in (
+        (f"#!{real}", True), (f"#! {real} -I", True), (f"#!/usr/bin/env {Path(sys.executable).name}", True),
+        ("#!/usr/bin/env -S " + Path(sys.executable).name + " -u", True), ("#!/bin/sh", False), ("#!/none", False),
+        (f"#!{script}", False), ("#!", False), ("", False),
+    ):  # fmt: skip
+        script.write_text(first + "\npass\n")
+        found = finder.of_command(str(script), environment)
+        assert (found is not None) == is_python, first
+    assert finder.of_command(real, environment) is not None
+    assert finder.of_command("/bin/sh", environment) is None
+    assert finder.of_command(str(tmp_path), environment) is None
+
+
+def test_records_of_a_hostile_target_are_bounded() -> None:
+    """Names and tables of 2 ** 32 - 1 bytes, characters of 7 bytes, 2 ** 64 - 1 frames, frames without code."""
+    strings = Dictionary()
+    decoder = Decoder(CallSites(StackIds(), strings), strings)
+
+    def u64(*numbers: int) -> bytes:
+        return b"".join(number.to_bytes(8, "little") for number in numbers)
+
+    code = b"\x02\xb8" + bytes(6) + u64(77) + b"\xff" * 24 + b"\xff" * 800
+    known, lost, most = u64(77, 0, 0), u64(78, 0, 0), (1 << 64) - 1
+    stacks = [u64(1, 0x770, most) + known + lost, u64(1, 0x880, most) + lost + known]
+    batch = decoder.take(map(memoryview, (code, *stacks)))
+    assert batch is not None
+    leaf = decoder.leaf(0x770)
+    assert leaf is not None
+    assert leaf[1] == HOW_EXACT
+    assert decoder.leaf(0x880) == (0, HOW_NOT_READABLE)
+    assert all(len(name) <= 512 for name in strings.names(0, len(strings)))
