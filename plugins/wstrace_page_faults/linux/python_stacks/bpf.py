@@ -199,5 +199,5 @@ def _close(holder: Map | Program) -> None:
 
 def _possible_cpus() -> int:
     """Number of CPUs that the kernel keeps room for: /sys/devices/system/cpu/possible, `0-3`."""
-    ranges = Path("/sys/devices/system/cpu/possible").read_text("ascii").strip()
-    return int(ranges.rpartition(",")[2].rpartition("-")[2]) + 1
+    ranges = Path("/sys/devices/system/cpu/possible").read_bytes().strip()
+    return int(ranges.rpartition(b",")[2].rpartition(b"-")[2]) + 1

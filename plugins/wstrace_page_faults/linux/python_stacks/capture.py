@@ -54,6 +54,7 @@ from wstrace_page_faults.linux.python_stacks.protocol import (
     NO_THREAD,
     NOT_KNOWN,
     STATUS_BITS,
+    TRUNCATED,
     S,
 )
 from wstrace_page_faults.linux.python_stacks.rows import StackRows
@@ -65,6 +66,7 @@ _LOOK_SECONDS, _LOOK_FOR_SECONDS = 0.0005, 5.0
 #: what a status without frames says of a fault
 _HOW = {
     BAD: HOW_NOT_READABLE,
+    TRUNCATED: HOW_NOT_READABLE,
     NO_THREAD: HOW_NO_THREAD,
     EMPTY: HOW_NO_PYTHON,
     LOST: HOW_LOST,

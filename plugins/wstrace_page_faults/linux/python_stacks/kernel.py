@@ -80,7 +80,7 @@ def refusal(error: OSError) -> Unavailable:
 def _in_user_namespace() -> bool:
     """Whether the ids of this process are not those of the machine."""
     try:
-        return Path("/proc/self/uid_map").read_text("ascii").split() != ["0", "0", str((1 << 32) - 1)]
+        return Path("/proc/self/uid_map").read_bytes().split() != [b"0", b"0", b"4294967295"]
     except OSError:
         return False
 
