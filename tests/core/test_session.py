@@ -8,11 +8,13 @@ import time
 
 import pytest
 
+from wstrace.batch import Batch
 from wstrace.bus import Queue
 from wstrace.cli import main
 from wstrace.clock import ClockAnchor
 from wstrace.errors import OutputError, PluginError, Unavailable, UsageError
 from wstrace.interfaces import Enricher, Exporter, Source
+from wstrace.recorder import Recorder
 from wstrace.schema import PAGE_FAULT, PROCESS
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, ScriptedSource, ScriptedTarget, batch_of
@@ -208,6 +210,20 @@ def test_the_memory_outlives_the_block():
         session.wait(5)
     assert session.faults["va"].tolist() == [4096 * i for i in range(10)]
     assert session.summary().total == 10
+
+
+def test_faults_may_be_asked_for_while_more_arrive(monkeypatch):
+    recorder, read = Recorder(), Batch.__getitem__
+    recorder.export(faults(4))
+
+    def more_arrive(batch, column):
+        monkeypatch.setattr(Batch, "__getitem__", read)
+        recorder.export(faults(3, 4))
+        return read(batch, column)
+
+    monkeypatch.setattr(Batch, "__getitem__", more_arrive)
+    assert recorder.faults()["va"].tolist() == [4096 * i for i in range(4)]
+    assert recorder.faults()["va"].tolist() == [4096 * i for i in range(7)]
 
 
 def test_own_threads_are_known_before_arming():

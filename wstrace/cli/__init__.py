@@ -105,6 +105,7 @@ def wstrace() -> None:
     wstrace report x.wst           the summary again, by file, module, thread, process
     wstrace doctor                 what can be traced here, and what lifts the rest
     """
+    _print_logs_as_lines()  # Called before each command, but not for --help, which needs no logging.
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -113,7 +114,6 @@ def main(arguments: Sequence[str]) -> int:
     WSTRACE_DEBUG=1 shows the traceback instead.
     """
     _speak_utf8()
-    _log_lines()
     try:
         result = wstrace.main(list(arguments), prog_name="wstrace", standalone_mode=False)
         if sys.stdout is not None:
@@ -127,8 +127,8 @@ def main(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _log_lines() -> None:
-    """What the library logs is a line of wstrace's own, as all that it says here."""
+def _print_logs_as_lines() -> None:
+    """Makes what the library logs one line each, `wstrace: MESSAGE` on stderr, like everything else that is said."""
     import logging
 
     from wstrace.text import printable

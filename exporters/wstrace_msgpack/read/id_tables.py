@@ -28,7 +28,8 @@ class Tables:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.names: dict[int, str] = {}
+        #: The name of each id, None for an id without one; a list, because a dict of a million names takes 70 MB more.
+        self.names: list[str | None] = [None]
         self._chars = 0
         self._rows: list[dict[str, NDArray[Any]]] = []
         self.n_mappings = 0
@@ -37,8 +38,9 @@ class Tables:
         """Adds names with ids from `base` on; an id keeps its first name. Raises FrameError past the limits."""
         if base < 1 or base + len(names) > self._limits.strings:
             raise FrameError(f"names {base:,} to {base + len(names):,}")
+        self.names += [None] * (base + len(names) - len(self.names))
         for position, name in enumerate(names, base):
-            if position not in self.names:
+            if self.names[position] is None:
                 self._chars += len(name)
                 if self._chars > self._limits.strings_total:
                     raise FrameError("more names than the limit")
@@ -119,8 +121,8 @@ class PartLookups:
     def __init__(self, tables: Tables, whole: Whole, rows: Mapping[str, tuple[Lookup, NDArray[Any], int]]) -> None:
         self._lost = lost = whole.strings.code(LOST)
         self._missing: dict[str, set[int]] = {kind: set() for kind in ("name", "mapping", *rows)}
-        ids = np.fromiter(tables.names, "<u4", len(tables.names))
-        codes = np.array(whole.strings.codes(tables.names.values()), "<u4")
+        ids = np.array([i for i, name in enumerate(tables.names) if name is not None], "<u4")
+        codes = np.array(whole.strings.codes(name for name in tables.names if name is not None), "<u4")
         self._name = Lookup(ids, codes, lost)
         mappings = tables.mappings()
         for column in ("file", "build_id"):

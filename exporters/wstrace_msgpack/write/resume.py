@@ -75,7 +75,7 @@ def _append(parts: Parts, last: Part, out: osfile.OutputFile) -> None:
     sink = Sink(out, last.file_id or b"", seq=seq, offset=end, sync=parts.sync)
     sink.restore([(*entry[:6], last.streams[entry[6]], entry[7]) for entry in loose.tolist()], pages, rows)
     tables = last.tables
-    parts.next_string = max(tables.names, default=0) + 1
+    parts.next_string = len(tables.names)
     parts.bases = {space: int(last.row_ids(table).max(initial=0)) for table, space in TABLES.items()}
     parts.bases["map"] = int(tables.mappings()["id"].max(initial=0))
     parts.table_rows = tables.n_mappings
