@@ -15,6 +15,7 @@ import msgpack
 import numpy as np
 import pytest
 import synthetic_trace as synthetic
+from command_line import wstrace
 from msgpack_scripted import started
 
 from wstrace.schema import MARK, PROCESS
@@ -248,6 +249,17 @@ for suffix in ("csv", "jsonl", "parquet"):
     header, first = (tmp_path / "x.csv").read_text().splitlines()[:2]
     assert header.startswith('"time_ns","pid"')
     assert first.split(",")[0] == json.loads((tmp_path / "x.jsonl").read_text().split("\n", 1)[0])["time_ns"].__str__()
+
+
+@pytest.mark.parametrize("suffix", ["wst", "parquet", "csv", "jsonl"])
+def test_a_query_on_the_command_line_says_nothing_but_its_answer(trace, tmp_path, suffix):
+    """DuckDB's binding prints a line for each of its objects that is not collected when the interpreter ends."""
+    pytest.importorskip("duckdb")
+    path = trace[0] if suffix == "wst" else tmp_path / f"x.{suffix}"
+    if suffix != "wst":
+        saved(trace[0], path)
+    done = wstrace("query", path, "select count(*) n from page_fault", "--format", "csv")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"n\n{N}\n", "")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
