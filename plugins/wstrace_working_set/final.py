@@ -42,7 +42,7 @@ class FinalSnapshotSource(Source):
         self._longest = longest
         self._keepers: dict[Target, Keeper] = {}
         self._spaces: dict[Target, HeldSpace] = {}  # the held address space of each target
-        self._pause, self._until = _FIRST_SECONDS, 0.0
+        self._pause, self._next, self._until = _FIRST_SECONDS, 0.0, 0.0
         self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
 
     @classmethod
@@ -65,13 +65,17 @@ class FinalSnapshotSource(Source):
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The snapshot of a target that has ended; waits at most timeout seconds for that."""
-        until = time.monotonic() + min(timeout, self._pause)
-        self._pause = min(self._pause * 2, _MOST_SECONDS)
-        for target in list(self._keepers):
-            if time.monotonic() > self._until:
+        now = time.monotonic()
+        if now > self._until:
+            for target in list(self._keepers):
                 self._give_up(target)
-                continue
-            self._hold(target)
+        if now >= self._next:
+            for target in list(self._keepers):
+                self._hold(target)
+            self._next = now + self._pause
+            self._pause = min(self._pause * 2, _MOST_SECONDS)
+        until = min(now + timeout, self._next)
+        for target in list(self._keepers):
             if target.wait(max(until - time.monotonic(), 0)) is not None:
                 yield from self._taken(target)
 
@@ -104,6 +108,7 @@ class FinalSnapshotSource(Source):
             self._pause = _FIRST_SECONDS  # a shell or `env` executes the next program soon
         except TargetExited:  # ended, or calling execve() right now: the next check shows which
             self._spaces.pop(target, None)
+            self._pause = _FIRST_SECONDS
         except Unavailable:
             self._give_up(target)
         if space is not None:
