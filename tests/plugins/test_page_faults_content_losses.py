@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
 
 from wstrace.batch import Dictionary
@@ -12,9 +13,16 @@ from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 
-NUMBERS = {"munmap": (1, 2), "mremap": (3, 4)}
+NUMBERS = {
+    "munmap": (1, 2),
+    "mremap": (3, 4),
+    "madvise": (5, 6),
+    "process_madvise": (7, 8),
+    "brk": (9, 10),
+    "mmap": (11, 12),
+}
 NEW_TASK, CLONE_VM, CLONE_VFORK = 205, 0x100, 0x4000
-END, ENOMEM = (1 << 64) - 1, (1 << 64) - 12
+END, ENOMEM, EINVAL = (1 << 64) - 1, (1 << 64) - 12, (1 << 64) - 22
 MAYMOVE, FIXED, DONTUNMAP = 1, 2, 4
 
 
@@ -30,7 +38,7 @@ def make(*, births: bool = True) -> SideBand:
 
 def losses(*records: bytes, watermark: int = END, births: bool = True) -> list[tuple[Any, ...]]:
     side = make(births=births)
-    for record in records:
+    for record in (comm(b"a", 1), *records):
         side.take(record)
     rows = given(side, watermark)["content_loss"]
     return [(time, pid, LOSS_EVENTS[event], start, end, to, other) for time, pid, event, start, end, to, other in rows]
@@ -76,12 +84,60 @@ def test_a_range_does_not_wrap() -> None:
     assert losses(call("munmap", 10, END - 0xFFF, 1 << 40)) == [(10, 7, "unmapped", END - 0xFFF, END, 0, 0)]
 
 
+@pytest.mark.parametrize(
+    ("advice", "event"),
+    [(4, "discarded"), (9, "discarded"), (24, "discarded"), (102, "discarded"), (8, "lazily freed")],
+)
+def test_advice_that_takes_content_away(advice: int, event: str) -> None:
+    lost = [(10, 7, event, 0x10000, 0x12000, 0, 0)]
+    assert losses(call("madvise", 10, 0x10000, 0x1001, advice)) == lost
+    assert losses(call("madvise", 10, 0x10000, 0x1001, advice, result=EINVAL)) == []
+    # a hole in the range: what is mapped of it is gone
+    assert losses(call("madvise", 10, 0x10000, 0x1001, advice, result=ENOMEM)) == lost
+
+
+def test_other_advice_and_empty_ranges_take_nothing_away() -> None:
+    assert losses(call("madvise", 10, 0x10000, 0x1000, 14)) == []  # MADV_HUGEPAGE
+    assert losses(call("madvise", 10, 0x10000, 0, 4)) == []
+
+
+def test_the_ranges_of_process_madvise_are_not_told() -> None:
+    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=4096)) == [
+        (10, 7, "perhaps lost", 0, END, 0, 0)
+    ]
+    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=EINVAL)) == []
+    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 21, 0, result=4096)) == []  # MADV_PAGEOUT
+
+
+def test_brk_that_shrinks() -> None:
+    asked, grown = call("brk", 10, 0, result=0x10010), call("brk", 20, 0x15000, result=0x15000)
+    shrunk = call("brk", 30, 0x12001, result=0x12001)
+    assert losses(asked, grown, shrunk) == [(30, 7, "brk shrank", 0x13000, 0x15000, 0, 0)]
+    assert losses(shrunk) == []  # from where it did is not known
+    assert losses(grown, call("brk", 30, 0x12000, result=0x15000)) == []  # refused
+    child = task(7, 25, 11, 11, 7) + call("brk", 30, 0x14000, result=0x14000, pid=11)
+    assert losses(grown, child)[-1] == (30, 11, "brk shrank", 0x14000, 0x15000, 0, 0)
+    assert losses(grown, comm(b"b", 25, executed=True), shrunk)[1:] == []
+
+
+def test_a_mapping_at_a_fixed_address_replaces_what_was_there() -> None:
+    entry, failure = syscall(11, 10, 0x10000, 0x2000, 3, 0x32), syscall(12, 12, EINVAL)
+    grows_a_neighbour = mmap2(0x8000, 0xA000, b"//anon", 14)
+    assert losses(entry, grows_a_neighbour) == [(10, 7, "replaced by a new mapping", 0x10000, 0x12000, 0, 0)]
+    assert losses(entry, failure, grows_a_neighbour) == []
+    assert losses(entry, mmap2(0x20000, 0x1000, b"/x", 14)) == []  # of another call, as the return was lost
+
+
+def test_calls_of_processes_that_are_not_traced_are_none() -> None:
+    assert losses(call("madvise", 10, 0x10000, 0x1000, 4, pid=99)) == []
+
+
 def test_executed() -> None:
     assert losses(comm(b"a", 10, executed=True)) == [(10, 7, "executed", 0, END, 0, 0)]
 
 
 def test_a_fork_copies_and_a_vfork_shares() -> None:
-    born = comm(b"a", 1) + task(7, 10, 11, 11, 7)
+    born = task(7, 10, 11, 11, 7)
     assert losses(born) == [(10, 11, "forked", 0, END, 0, 7)]
     vfork = born + new_task(NEW_TASK, 11, CLONE_VM | CLONE_VFORK)
     assert losses(vfork) == [(10, 11, "shares memory", 0, END, 0, 7)]
@@ -101,12 +157,12 @@ def test_a_fork_waits_until_it_is_told_from_a_vfork() -> None:
 
 
 def test_without_the_tracepoint_of_births_a_fork_is_not_proven() -> None:
-    born = comm(b"a", 1, pid=2**22 - 1) + task(7, 10, 2**22, 2**22, 2**22 - 1)
+    born = task(7, 10, 2**22, 2**22, 2**22 - 1)
     assert losses(born, births=False) == [(10, 2**22, "perhaps forked", 0, END, 0, 2**22 - 1)]
 
 
 def test_each_process_that_shares_the_memory_has_a_row() -> None:
-    shared = comm(b"a", 1) + task(7, 10, 11, 11, 7) + new_task(NEW_TASK, 11, CLONE_VM)
+    shared = task(7, 10, 11, 11, 7) + new_task(NEW_TASK, 11, CLONE_VM)
     rows = losses(shared, call("munmap", 20, 0x10000, 1, pid=11))
     assert sorted(rows[1:]) == [
         (20, 7, "unmapped", 0x10000, 0x11000, 0, 0),
@@ -121,5 +177,8 @@ def test_after_a_loss_of_records_anything_may_be_lost() -> None:
 
 def test_which_kinds_are_told() -> None:
     side = make()
-    assert side.traced_losses(calls_everywhere=True) == ("unmapped", "moved", "forked", "executed", "shares memory")
+    assert side.traced_losses(calls_everywhere=True) == (
+        *("unmapped", "replaced by a new mapping", "discarded", "lazily freed", "moved", "forked", "executed"),
+        *("brk shrank", "shares memory"),
+    )
     assert make(births=False).traced_losses(calls_everywhere=False) == ("executed",)

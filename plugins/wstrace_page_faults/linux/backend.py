@@ -155,15 +155,8 @@ class PageFaults(Source):
         calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
         self._settings = replace(self._settings, tracepoints=tuple(calls))
         self._peaks = Peaks(context, children=self._settings.children)
-        self._side = SideBand(
-            context.strings,
-            children=self._settings.children,
-            exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
-            calls=Calls(tracepoints.numbers(calls)) if calls else None,
-            shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
-        )
         descriptors = Descriptors()
-        descriptors.room((5 + len(births)) * len(cpus))
+        descriptors.room((5 + 9 * len(births)) * len(cpus))
         try:
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
@@ -175,7 +168,14 @@ class PageFaults(Source):
         for fd in (*(ring.fd for ring in self._rings), *self._python.fds):
             self._poll.register(fd, 1)  # POLLIN
         self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
-        self._events.watch_births(births)
+        everywhere = self._events.watch_everywhere(births)
+        self._side = SideBand(
+            context.strings,
+            children=self._settings.children,
+            exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
+            calls=Calls({**tracepoints.numbers(calls), **everywhere}) if calls else None,
+            shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
+        )
         self._given = 0
         given = (self._samples, self._events, self._side, self._python)
         self._account = Account(context, self.name, self._settings, *given)

@@ -5,6 +5,7 @@ Source: /sys/kernel/tracing/events/syscalls/sys_{enter,exit}_*/format.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,12 +15,17 @@ _SAMPLE = struct.Struct("<IIQI")
 _COMMON_TYPE = struct.Struct("<H")
 _ONE = struct.Struct("<Q")
 _RAW, _ARGUMENTS = 8 + _SAMPLE.size, 8 + _SAMPLE.size + 16
-_ERRORS = (1 << 64) - 4096  # a return value from here on is -errno
 _KEPT = 4096
 
 #: The arguments of each call that is read, which tell what it does to memory.
-ARGUMENTS = {"munmap": 2, "mremap": 4}
-_LAYOUTS = {name: struct.Struct(f"<{n}Q") for name, n in ARGUMENTS.items()}
+_LAYOUTS = {
+    name: struct.Struct(f"<{n}Q")
+    for name, n in (("munmap", 2), ("mremap", 4), ("madvise", 3), ("process_madvise", 5), ("brk", 1), ("mmap", 4))
+}
+#: Return values from here on are -errno.
+_ERRORS = (1 << 64) - 4096
+#: madvise() goes on behind a hole in its range, and then says so (madvise_walk_vmas() in mm/madvise.c).
+_DONE_IN_PART = {"madvise": (1 << 64) - errno.ENOMEM}
 
 
 class Call(NamedTuple):
@@ -41,11 +47,15 @@ class Calls:
     """
 
     def __init__(self, numbers: Mapping[str, tuple[int, int]]) -> None:
-        #: The names of the calls.
-        self.names = frozenset(numbers)
+        self._numbers = dict(numbers)
         self._entries = {entry: name for name, (entry, _) in numbers.items()}
         self._exits = {leave: name for name, (_, leave) in numbers.items()}
         self._entered: dict[int, tuple[str, int, tuple[int, ...]]] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the calls that are traced."""
+        return frozenset(self._numbers)
 
     def returned(self, time_ns: int, record: bytes) -> Call | None:
         """The call that this record of a tracepoint ends; None where it ends none, or one that failed."""
@@ -62,7 +72,22 @@ class Calls:
             return None
         called = self._entered.pop(tid, None)
         result: int = _ONE.unpack_from(record, _ARGUMENTS)[0]
-        if called is None or called[0] != self._exits.get(number) or result >= _ERRORS:
+        if called is None or called[0] != self._exits.get(number):
             return None
         name, entered_ns, arguments = called
+        if result >= _ERRORS and result != _DONE_IN_PART.get(name):
+            return None
         return Call(name, pid, entered_ns, time_ns, arguments, result)
+
+    def mapped(self, time_ns: int, pid: int, tid: int, start: int, end: int) -> Call | None:
+        """The mmap() of a fixed address that has made this mapping, which may be larger: it grows a neighbour.
+
+        Of its returns only failures are recorded, as of all calls of mmap() only few are at a fixed address.
+        """
+        if self._entered.get(tid, ("",))[0] != "mmap":
+            return None
+        name, entered_ns, arguments = self._entered.pop(tid)
+        address, length = arguments[:2]
+        if not start <= address <= address + length <= end:
+            return None
+        return Call(name, pid, entered_ns, time_ns, arguments, address)

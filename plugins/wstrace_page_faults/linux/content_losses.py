@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from wstrace.schema import (
+    LOSS_BRK,
+    LOSS_DISCARDED,
     LOSS_EVENTS,
     LOSS_EXECUTED,
     LOSS_FORKED,
+    LOSS_LAZILY_FREED,
     LOSS_MOVED,
     LOSS_PERHAPS,
     LOSS_PERHAPS_FORKED,
@@ -29,7 +32,17 @@ END = (1 << 64) - 1
 _BIRTH_NS = 10_000_000
 
 #: The system calls whose tracepoints tell of a kind of loss.
-_NEEDED = {LOSS_UNMAPPED: {"munmap", "mremap"}, LOSS_MOVED: {"mremap"}, LOSS_EXECUTED: set[str]()}
+_NEEDED = {
+    LOSS_UNMAPPED: {"munmap", "mremap"},
+    LOSS_REPLACED: {"mmap", "mremap"},
+    LOSS_DISCARDED: {"madvise", "process_madvise"},
+    LOSS_LAZILY_FREED: {"madvise", "process_madvise"},
+    LOSS_MOVED: {"mremap"},
+    LOSS_EXECUTED: set[str](),
+    LOSS_BRK: {"brk"},
+}
+#: MADV_DONTNEED, _REMOVE, _DONTNEED_LOCKED, _GUARD_INSTALL; MADV_FREE
+_ADVICE = {4: LOSS_DISCARDED, 9: LOSS_DISCARDED, 24: LOSS_DISCARDED, 102: LOSS_DISCARDED, 8: LOSS_LAZILY_FREED}
 
 Row = tuple[int, ...]  # a row of CONTENT_LOSS
 
@@ -45,6 +58,7 @@ class ContentLosses:
         self._shared = shared
         self._rows: list[Row] = []
         self._born: dict[int, tuple[int, int, int]] = {}  # pid -> time, event, parent
+        self._breaks: dict[int, int] = {}  # pid -> where its heap ends, in whole pages
 
     def __bool__(self) -> bool:
         """Whether rows wait."""
@@ -57,6 +71,29 @@ class ContentLosses:
             self._lost(call, LOSS_UNMAPPED, start, length)
         elif call.name == "mremap":
             self._moved(call)
+        elif call.name == "madvise":
+            start, length, advice = call.arguments
+            if event := _ADVICE.get(advice & 0xFFFF_FFFF):
+                self._lost(call, event, start, length)
+        elif call.name == "process_madvise":
+            if call.arguments[3] & 0xFFFF_FFFF in _ADVICE and call.result:  # its ranges are in the caller's memory
+                self._add(call.entered_ns, call.pid, LOSS_PERHAPS, 0, END)
+        elif call.name == "brk":
+            self._broken(call)
+        elif call.name == "mmap":
+            start, length = call.arguments[:2]
+            self._lost(call, LOSS_REPLACED, start, length)
+
+    def _broken(self, call: Call) -> None:
+        """brk() gives the present end where it fails, and where it is asked for none."""
+        before, now = self._breaks.get(call.pid, 0), call.result
+        if now == call.arguments[0] and pages(now) < before:
+            self._lost(call, LOSS_BRK, pages(now), before - pages(now))
+        self._breaks.update(dict.fromkeys(self._shared.of(call.pid), pages(now)))
+
+    def heap(self, pid: int, end: int) -> None:
+        """The heap of a process that is already running ends there, at 0 without one."""
+        self._breaks.setdefault(pid, end)
 
     def _moved(self, call: Call) -> None:
         start, old, new, flags = call.arguments
@@ -92,10 +129,17 @@ class ContentLosses:
         """A process was started by another one. Called after SharedSpaces.forked()."""
         event = LOSS_FORKED if self._shared.told else LOSS_PERHAPS_FORKED
         self._born[pid] = (time_ns, event, ppid)
+        if ppid in self._breaks:
+            self._breaks[pid] = self._breaks[ppid]
 
     def executed(self, time_ns: int, pid: int) -> None:
         """A process executed another program."""
+        self._breaks.pop(pid, None)
         self._rows.append((time_ns, pid, LOSS_EXECUTED, 0, END, 0, 0))
+
+    def ended(self, pid: int) -> None:
+        """A process has ended."""
+        self._breaks.pop(pid, None)
 
     def lost(self, time_ns: int, pids: Iterable[int]) -> None:
         """Records of these processes were lost."""

@@ -7,7 +7,6 @@ import errno
 import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -106,12 +105,23 @@ class PerfEvents:
         #: Whether the tracepoints are on every thread: without room for their descriptors, they are left out.
         self.tracepoints_everywhere = True
 
-    def watch_births(self, births: Iterable[NDArray[Any]]) -> None:
-        """Opens the tracepoint of new tasks, on all processes: its records go to the side band. Raises OSError."""
-        for attributes, cpu in product(births, self._cpus):
-            self._fds[REMAP].append(fd := tracepoints.watch_births(attributes, cpu))
-            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
-            perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+    def watch_everywhere(self, births: Iterable[NDArray[Any]]) -> dict[str, tuple[int, int]]:
+        """Opens what is seen of all processes: the tracepoint of new tasks and, where that is permitted, those of rare
+        calls, whose ids of entries and exits are returned. Their records go to the side band. Raises OSError.
+        """
+        numbers: dict[str, tuple[int, int]] = {}
+        for attributes in births:
+            for cpu in self._cpus:
+                self._into_side_band(cpu, tracepoints.watch_births(attributes, cpu))
+            numbers, opened = tracepoints.watch_calls(self._cpus)
+            for cpu, fd in opened:
+                self._into_side_band(cpu, fd)
+        return numbers
+
+    def _into_side_band(self, cpu: int, fd: int) -> None:
+        self._fds[REMAP].append(fd)
+        perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
+        perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
 
     def arm(self, tid: int, settings: Settings, kinds: Collection[str] = ()) -> bool:
         """Opens the events of one thread, the side band first. Returns False when the thread has ended.

@@ -162,7 +162,9 @@ class SideBand:
             before, before_ns = record, time_ns
 
     def _mmap2(self, time_ns: int, misc: int, record: bytes) -> None:
-        pid, _, start, length, offset, major, minor, ino, _, prot, flags = _MMAP2.unpack_from(record, 8)
+        pid, tid, start, length, offset, major, minor, ino, _, prot, flags = _MMAP2.unpack_from(record, 8)
+        if self._calls is not None and (call := self._calls.mapped(time_ns, pid, tid, start, start + length)):
+            self._losses.called(call)
         raw = record[8 + _MMAP2.size : -_SAMPLE_ID].partition(b"\0")[0]
         known = self._labels.get(raw)
         if known is None:
@@ -185,8 +187,8 @@ class SideBand:
 
     def _tracepoint(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, thread = _IDS.unpack_from(record, 8)
-        # births are seen of all processes, and an untraced one may have the id that a traced thread had
-        if self._shared.sampled(thread if pid in self.live else 0, record) or self._calls is None:
+        # births and rare calls are seen of all processes
+        if pid not in self.live or self._shared.sampled(thread, record) or self._calls is None:
             return
         call = self._calls.returned(time_ns, record)
         if call is not None and self._remaps is not None:
@@ -278,6 +280,7 @@ class SideBand:
                 self.ended.clear()
             self.ended.add(pid)
             self._forget(pid)
+            self._losses.ended(pid)
             self._shared.left(pid)
             code = self._code(pid)
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_EXIT, live.name, code))
@@ -339,6 +342,8 @@ class SideBand:
             event[0] = SPACE_REPLACE
             columns["time_ns"] = np.full(n, time_ns, "<u8")
             columns["pid"], columns["event"] = np.full(n, pid, "<u4"), event
+            heap = columns["flags"] >> KIND_SHIFT == KIND_HEAP
+            self._losses.heap(pid, int(columns["end"][heap].max(initial=0)))
             self._listings.append((time_ns, columns))
             if self._remaps is not None:
                 self._forget(pid)

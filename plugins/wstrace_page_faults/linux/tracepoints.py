@@ -20,6 +20,15 @@ from wstrace_page_faults.linux import perf_event as perf
 _FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
 SYSCALLS = ("sys_enter_munmap", "sys_exit_munmap", "sys_enter_mremap", "sys_exit_mremap")
 _EVENTS = (*(f"syscalls/{name}" for name in SYSCALLS), "task/task_newtask")
+_ADVICE = " || ".join(f"behavior == {advice}" for advice in (4, 8, 9, 24, 102))
+#: The rare calls that take content away. They are opened once per CPU, for all processes: on each thread they cost
+#: three times the descriptors, and each new thread the time to inherit them. Name -> filters of entries and of exits.
+EVERYWHERE = {
+    "madvise": (_ADVICE, "ret == 0 || ret == -12"),  # ENOMEM: a part was done
+    "process_madvise": (_ADVICE, "ret > 0"),
+    "brk": ("", ""),
+    "mmap": ("flags & 0x10", "ret < 0"),  # MAP_FIXED; what it maps is in a record of its own
+}
 _FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
 _fsopen = declare(
     None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p,
@@ -27,8 +36,8 @@ _fsopen = declare(
 )  # fmt: skip
 
 
-#: The filter of new tasks: processes that share their parent's memory.
-_SHARING = ctypes.create_string_buffer(b"(clone_flags & 0x100) && !(clone_flags & 0x10000)")  # CLONE_VM, CLONE_THREAD
+#: The filter of new tasks: processes that share their parent's memory. CLONE_VM, CLONE_THREAD
+_SHARING = "(clone_flags & 0x100) && !(clone_flags & 0x10000)"
 
 
 @contextmanager
@@ -76,21 +85,55 @@ def watch_births(attributes: NDArray[Any], cpu: int) -> int:
 
     Returns its descriptor. Such births are rare, and one event a CPU does not need one on each thread. Raises OSError.
     """
-    fd = perf.perf_event_open(attributes, -1, cpu)
+    return _open_filtered(attributes, cpu, _SHARING)
+
+
+def watch_calls(cpus: Sequence[int]) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
+    """Opens the tracepoints of EVERYWHERE on all processes: (the ids of their entries and exits, [(CPU, descriptor)]).
+
+    Both are empty where tracefs or perf does not permit it.
+    """
+    wanted = [(f"syscalls/sys_{side}_{name}", EVERYWHERE[name][i]) for name in EVERYWHERE
+              for i, side in enumerate(("enter", "exit"))]  # fmt: skip
+    opened: list[tuple[int, int]] = []
     try:
-        perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_FILTER, ctypes.addressof(_SHARING))
+        ids = _ids(tuple(event for event, _ in wanted))
+        for number, (_, only) in zip(ids, wanted, strict=True):
+            attributes = _attribute(number)
+            opened += [(cpu, _open_filtered(attributes, cpu, only)) for cpu in cpus]
+    except (OSError, ValueError):
+        for _, fd in opened:
+            os.close(fd)
+        return {}, []
+    return dict(zip(EVERYWHERE, zip(ids[::2], ids[1::2], strict=True), strict=True)), opened
+
+
+def _open_filtered(attributes: NDArray[Any], cpu: int, only: str) -> int:
+    fd = perf.perf_event_open(attributes, -1, cpu)
+    text = ctypes.create_string_buffer(only.encode())
+    try:
+        if only:
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_FILTER, ctypes.addressof(text))
     except OSError:
         os.close(fd)
         raise
     return fd
 
 
-def _mounted() -> list[int]:
+def _ids(events: Sequence[str]) -> list[int]:
+    """The ids of tracepoints, from a mounted tracefs or else from one of our own. Raises OSError, ValueError."""
+    try:
+        return _mounted(events)
+    except (OSError, ValueError):
+        return _detached(events)
+
+
+def _mounted(events: Sequence[str] = _EVENTS) -> list[int]:
     folder = next((folder for folder in _FOLDERS if Path(folder).exists()), _FOLDERS[0])
-    return [int(Path(folder, event, "id").read_text()) for event in _EVENTS]
+    return [int(Path(folder, event, "id").read_text()) for event in events]
 
 
-def _detached() -> list[int]:
+def _detached(events: Sequence[str] = _EVENTS) -> list[int]:
     """The ids of the tracepoints from a tracefs that is mounted nowhere (fsmount(2), Linux 5.2), for root without
     systemd.
     """
@@ -103,7 +146,7 @@ def _detached() -> list[int]:
             folder = _fsopen(_FSMOUNT, opened, 1, 0, 0, 0)
         if folder < 0:
             raise OSError(ctypes.get_errno(), "fsmount")
-        return [_number_in(folder, f"events/{event}/id") for event in _EVENTS]
+        return [_number_in(folder, f"events/{event}/id") for event in events]
     finally:
         os.close(opened)
         if folder >= 0:

@@ -1,0 +1,106 @@
+"""What takes content away: a program that says what it did, against the rows of content_loss that were recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_run import compiled
+
+from wstrace.schema import LOSS_EVENTS
+
+if sys.platform != "linux":
+    pytest.skip("only on Linux", allow_module_level=True)
+
+pytestmark = pytest.mark.usefixtures("full_level")
+
+PROGRAM = Path(__file__).with_name("content_losses.c")
+REPLACED = "replaced by a new mapping"
+EVERY = {word for word in LOSS_EVENTS if word and not word.startswith("perhaps")}
+
+
+def traced() -> bool:
+    """True where the tracepoints of calls may be opened."""
+    from wstrace_page_faults.linux import tracepoints
+
+    numbers, opened = tracepoints.watch_calls([0])
+    for _, fd in opened:
+        os.close(fd)
+    return bool(numbers)
+
+
+def losses(trace: Any) -> list[tuple[Any, ...]]:
+    """pid, word, start, end, to and other of each row."""
+    names = ("pid", "event", "start", "end", "to", "other")
+    columns = (trace.column("content_loss", name).tolist() for name in names)
+    return [(pid, LOSS_EVENTS[event], *rest) for pid, event, *rest in zip(*columns, strict=True)]
+
+
+def said(path: Path) -> list[tuple[Any, ...]]:
+    """The same of what the program wrote, without pid and other."""
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    return [(event, *map(int, numbers)) for event, *numbers in lines]
+
+
+def test_every_loss_is_a_row_and_no_failure_is(trace: Any, tmp_path: Path) -> None:
+    """GIVEN a program whose calls succeed and fail WHEN another process, which is not traced, does the same all along
+    THEN the rows are exactly what the program says, in its order.
+    """
+    if not traced():
+        pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
+    program = compiled(tmp_path, PROGRAM.read_text())
+    loop = f"while '{program}' '{tmp_path}/other'; do :; done"
+    with subprocess.Popen(["sh", "-c", loop]) as other:
+        try:
+            done = trace([program, tmp_path / "said"])
+        finally:
+            other.kill()
+    assert done.context.targets[0].exit_code == 0, "the line of content_losses.c that failed"
+    expected = said(tmp_path / "said")
+    assert len(expected) >= 12
+    pid = done.context.targets[0].pid
+    rows = losses(done)
+    assert {row[0] for row in rows} == {pid}
+    ours = [row[1:5] for row in rows if row[1] == "brk shrank" or row[2] >> 44 in (2, 3)]
+    assert ours == expected
+    assert set(done.context.info.content_losses) == EVERY
+
+
+#: a copy of the memory, the memory itself, and a program in its place
+FAMILY = r"""
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    if (!fork()) _exit(0);
+    wait(0);
+    if (!vfork()) execl("/bin/true", "true", (char *)0);
+    wait(0);
+    return 0;
+}
+"""
+
+
+def test_a_fork_is_told_from_a_vfork(trace: Any, tmp_path: Path) -> None:
+    if not traced():
+        pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
+    done = trace([compiled(tmp_path, FAMILY)])
+    parent = done.context.targets[0].pid
+    rows = [(pid, word, other) for pid, word, *_, other in losses(done) if word in EVERY - {"unmapped", REPLACED}]
+    (first, _, _), (second, _, _) = rows[1:3]
+    assert len({parent, first, second}) == 3
+    expected = [(parent, "executed", 0), (first, "forked", parent), (second, "shares memory", parent)]
+    assert rows[:4] == [*expected, (second, "executed", 0)]
+
+
+def test_where_tracepoints_are_refused_the_trace_says_so(
+    trace: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wstrace_page_faults.linux.tracepoints.permitted", lambda: nullcontext([]))
+    done = trace([compiled(tmp_path, FAMILY)])
+    assert done.context.info.content_losses == ("executed",)
+    assert {word for _, word, *_ in losses(done)} <= {"executed", "perhaps forked", "shares memory"}
