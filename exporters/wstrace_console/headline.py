@@ -12,8 +12,8 @@ from wstrace.schema import PAGE_FAULT
 from wstrace.text import base_name, duration, number, plural, printable, printable_words, size
 from wstrace.trace_info import TraceInfo
 
-#: Rows of the ledger that are already in the second line.
-_TOLD = {"counted", "recorded", "sampled", "unaccounted"}
+#: Rows of the ledger that are already in the second line, or in the tables of stacks.
+_TOLD = {"counted", "recorded", "sampled", "unaccounted", "without_stack"}
 NAME_LIMIT = 60
 SENTENCE_LIMIT = 240
 #: The number of files whose missing names are listed singly.
