@@ -167,6 +167,7 @@ class Frames:
 
     def of(self, ids: Iterable[int]) -> list[Frame]:
         """The frames of those ids, as CallTree.stack() gives them."""
+        self._classify()  # It forgets all frames when call sites have come.
         wanted = list(ids)
         new = np.array([i for i in dict.fromkeys(wanted) if i not in self._frames], np.intp)
         if len(new):

@@ -156,6 +156,18 @@ def test_a_json_line_has_the_stack_or_the_reason_why_not(kit: Any) -> None:
         assert f"`{key}`" in documented, key
 
 
+def test_json_lines_go_on_when_further_call_sites_come(kit: Any) -> None:
+    trace = kit.Trace()
+    stacks = Stacks(trace.context.strings)
+    parts = [
+        batch for stack in ([MAIN], [PARSE, MAIN], [LOADS, PARSE, MAIN]) for batch in stacks.batches([Fault(stack)])
+    ]
+    found = [json.loads(line)["stack"] for line in kit.printed(trace, parts, format="jsonl").splitlines()]
+    assert [[frame["function"] for frame in frames] for frames in found] == [
+        ["<module>"], ["parse_record", "<module>"], ["loads", "parse_record", "<module>"],
+    ]  # fmt: skip
+
+
 def test_a_json_line_says_that_a_stack_was_cut_and_that_a_frame_is_not_certain(kit: Any) -> None:
     trace = kit.Trace()
     stacks = Stacks(trace.context.strings)

@@ -1,0 +1,137 @@
+"""Real programs, traced and told: line 1 names the user's own line, and every view holds all recorded faults."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wstrace import cli
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux gives stacks"),
+    pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="eBPF needs root"),
+]
+
+LEAK = """\
+import json
+
+KEPT = []
+
+
+def parse_record(text):
+    return json.loads(text) | {"pad": bytearray(5000)}
+
+
+def load(n):
+    for i in range(n):
+        KEPT.append(parse_record('{"id": %d}' % i))
+
+
+load(5000)
+"""
+ALLOC = """\
+function makeRecords(n) {
+  const out = [];
+  for (let i = 0; i < n; i++) out.push(new Array(500).fill(i));
+  return out;
+}
+const keep = [];
+for (let k = 0; k < 40; k++) keep.push(makeRecords(500));
+"""
+
+
+def answer(*words: object) -> str:
+    """What a command writes to standard output."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert cli.main([str(word) for word in words]) == 0
+    return out.getvalue()
+
+
+def traced(folder: Path, *command: str, options: tuple[str, ...] = ()) -> tuple[Path, str]:
+    """The trace of a command, and what `run` printed."""
+    path = folder / "x.wst"
+    done = subprocess.run(
+        [sys.executable, "-m", "wstrace", "run", "-o", str(path), *options, "--", *command],
+        capture_output=True, text=True, timeout=100, cwd=folder, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    if not options and "[level" in done.stderr.splitlines()[0]:
+        pytest.skip(done.stderr)
+    return path, done.stderr
+
+
+def totals(path: Path, *options: str) -> dict[str, int]:
+    """view -> the faults that it holds."""
+    found = {}
+    for by in ("line", "function", "stack", "package"):
+        report = json.loads(answer("report", path, "--by", by, "--json", "--top", 100_000, *options))
+        found[by] = sum(row["total"] for row in report["summary"]["top"][by])
+        found["recorded"] = report["summary"]["total"]
+    folded = answer("report", path, "--format", "folded").splitlines()
+    found["folded"] = sum(int(line.rpartition(" ")[2]) for line in folded)
+    found["jsonl"] = len(answer("report", path, "--format", "jsonl").splitlines())
+    return found
+
+
+def test_a_python_program_is_told_by_the_users_own_line(tmp_path: Path) -> None:
+    (tmp_path / "leak.py").write_text(LEAK)
+    path, told = traced(tmp_path, sys.executable, "leak.py")
+    first = told.splitlines()[0]
+    assert re.search(r"; \d\d % parse_record leak\.py:7$", first), told
+    assert "own line" in told.splitlines()[3]
+    found = totals(path)
+    assert found == dict.fromkeys(found, found["recorded"])
+    callers = answer("report", path, "--callers", "parse_record")
+    assert "load leak.py:12" in callers
+    package = json.loads(answer("report", path, "--by", "package", "--json"))["summary"]["top"]["package"]
+    assert package[0]["name"] == "(own code)"
+    stacks = [json.loads(line).get("stack") for line in answer("report", path, "--format", "jsonl").splitlines()]
+    own = [frames for frames in stacks if frames and frames[0]["function"] == "parse_record"]
+    assert len(own) > 3000
+    assert [(frame["function"], frame["line"]) for frame in own[-1]] == [
+        ("parse_record", 7), ("load", 12), ("<module>", 15),
+    ]  # fmt: skip
+    assert all(frame["own"] and frame["how"] == "exact" for frame in own[-1])
+
+
+def test_a_test_run_is_told_by_the_line_of_the_test(tmp_path: Path) -> None:
+    (tmp_path / "test_big.py").write_text("def test_big():\n    kept = bytearray(60 << 20)\n    assert kept\n")
+    _, told = traced(tmp_path, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_big.py")
+    first = next(line for line in told.splitlines() if " faults, " in line)
+    assert re.search(r"; \d\d % test_big test_big\.py:2$", first), told
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_a_node_program_is_told_by_its_own_function(tmp_path: Path) -> None:
+    (tmp_path / "alloc.js").write_text(ALLOC)
+    node = ("node", "--perf-basic-prof", "--interpreted-frames-native-stack", "alloc.js")
+    path, told = traced(tmp_path, *node, options=("-s", "page_faults:stacks=native"))
+    first = next(line for line in told.splitlines() if " faults, " in line)
+    assert re.search(r"; about \d\d % makeRecords alloc\.js$", first), told
+    found = totals(path, "--native")
+    assert found["jsonl"] == found["recorded"]
+    assert "caller of makeRecords" in answer("report", path, "--callers", "makeRecords")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_a_program_in_c_is_told_by_the_caller_of_memset(tmp_path: Path) -> None:
+    (tmp_path / "x.cc").write_text(
+        "#include <cstdlib>\n#include <cstring>\n"
+        "__attribute__((noinline)) char* fill_buffer(size_t n)\n"
+        "{ char* p = (char*)malloc(n); memset(p, 1, n); return p; }\n"
+        "int main() { long s = 0; for (int i = 0; i < 60; i++) { char* p = fill_buffer(4 << 20); s += p[9]; free(p); }"
+        " return s == 0; }\n"
+    )
+    subprocess.run(["g++", "-O1", "-o", "prog", "x.cc"], cwd=tmp_path, check=True, timeout=100)
+    _, told = traced(tmp_path, "./prog", options=("-s", "page_faults:stacks=native"))
+    assert re.search(r"; about \d\d % prog!fill_buffer\(unsigned long\)$", told.splitlines()[0]), told
