@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
@@ -27,6 +27,14 @@ if TYPE_CHECKING:  # numpy is not imported for `--help`
     from numpy.typing import NDArray
 
 
+class SourceLine(NamedTuple):
+    """A line of source code: the function, the path of its file as the compiler was given it, and the line from 1."""
+
+    function: str
+    file: str
+    line: int
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where an address lies in an image.
@@ -34,7 +42,8 @@ class Place:
     module is the file's base name. section and number (1-based) are the image section, "" and 0 outside of all
     sections. function is the demangled symbol, with displacement bytes into it. address is the image's own (link-time)
     address, as addr2line takes it. why says, in words that follow the file's name, why there is no section or readable
-    function: "cannot be read"; "" if there is.
+    function: "cannot be read"; "" if there is. lines are its source lines where Resolver.lines() was asked for them:
+    of the innermost inlined function first, () = not known.
     """
 
     module: str
@@ -44,6 +53,7 @@ class Place:
     displacement: int = 0
     address: int = 0
     why: str = ""
+    lines: tuple[SourceLine, ...] = ()
 
     def __str__(self) -> str:
         """`module!section(n)` as in Microsoft's article; `module+0xaddress` outside of any section.
@@ -257,6 +267,23 @@ class Resolver(abc.ABC):
             as_of_ns: the wall time at which a recorded trace ended; without a build-id, a file that was changed later
                 is not used. 0 = not known, or the trace is live.
         """
+
+    def lines(
+        self,
+        file: str,
+        offsets: NDArray[Any],
+        *,
+        pid: int = 0,
+        build_id: str = "",
+        dev: int = 0,
+        ino: int = 0,
+        as_of_ns: int = 0,
+    ) -> Sequence[tuple[SourceLine, ...]]:
+        """For each offset its source lines, of the innermost inlined function first; () = not known.
+
+        The arguments are those of resolve(). It is asked about the frames of stacks only, as it may take seconds.
+        """
+        return [()] * len(offsets)
 
     def statistics(self) -> Mapping[str, int | float]:
         """Counts of what it did so far."""

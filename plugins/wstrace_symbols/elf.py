@@ -65,6 +65,19 @@ def read_image(file: ImageFile) -> Image:
         raise ImageError(f"{file.path}: {type(error).__name__}: {error}") from error
 
 
+def described_lines(file: ImageFile) -> str:
+    """The build-id of an ELF file that has source lines; "" where it has none, or cannot be trusted."""
+    try:
+        headers = _headers(file)
+        table = headers.sections[headers.elf.get_shstrndx()]
+        names = file.read(table["sh_offset"], min(table["sh_size"], MAX_SECTION_NAMES))
+        if any(_name(names, section["sh_name"]) in (".debug_line", ".zdebug_line") for section in headers.sections):
+            return _build_id(file, headers)
+    except Exception:  # as in read_image()
+        return ""
+    return ""
+
+
 def _headers(file: ImageFile) -> ElfHeaders:
     from elftools.common.utils import struct_parse
     from elftools.elf.elffile import ELFFile

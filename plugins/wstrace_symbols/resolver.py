@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Place, Resolver
+from wstrace.interfaces import Place, Resolver, SourceLine
 from wstrace_os.windows.paths import is_remote, openable
 from wstrace_symbols.cache import ImageCache
+from wstrace_symbols.elf import described_lines
 from wstrace_symbols.image import Image, ImageError, ImageFile
+from wstrace_symbols.source_lines import source_lines
 
 #: first bytes of a file -> the module whose read_image() reads it
 FORMATS = {b"\x7fELF": "wstrace_symbols.elf", b"MZ": "wstrace_symbols.pe"}
@@ -79,6 +81,36 @@ class ImageResolver(Resolver):
             self._counts["with_section"] += sum(place.number > 0 for place in places)
             self._counts["with_function"] += sum(bool(place.function) for place in places)
         return places
+
+    def lines(
+        self,
+        file: str,
+        offsets: NDArray[Any],
+        *,
+        pid: int = 0,
+        build_id: str = "",
+        dev: int = 0,
+        ino: int = 0,
+        as_of_ns: int = 0,
+    ) -> Sequence[tuple[SourceLine, ...]]:
+        """The source lines of offsets in an ELF file that has a build-id, or in its separate debug file."""
+        with self._lock:
+            image = self._image(file, pid, build_id, (dev, ino), as_of_ns)
+        nothing: list[tuple[SourceLine, ...]] = [()] * len(offsets)
+        if isinstance(image, str) or not image.build_id:  # nothing else proves that a file opened again is the same
+            return nothing
+        addresses = image.addresses(np.ascontiguousarray(offsets, "<u8")).tolist()
+        root = root_of(file, pid)
+        for path in (DEBUG_FILE.format(image.build_id[:2], image.build_id[2:]), path_of(file)):
+            try:
+                with ImageFile(path, root) as opened:
+                    if opened.read(0, min(4, opened.size)) == b"\x7fELF" and described_lines(opened) == image.build_id:
+                        found = source_lines(opened, addresses)
+                        if any(found):
+                            return found
+            except (OSError, ValueError, ImageError):
+                continue
+        return nothing
 
     def statistics(self) -> Mapping[str, int | float]:
         """Offsets queried, with section, with function; images held and their bytes; files that failed, by reason."""

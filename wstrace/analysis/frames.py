@@ -36,7 +36,8 @@ class Frame:
     kind is one of FRAME_KINDS. function is a Python or JIT function, or the demangled symbol; file and line are those
     of its source, "" and 0 where they are not known, and shown is the file as tables show it. module and offset tell
     where native code lies. own is None where nothing tells whether the code is the program's own: of all but Python.
-    flags are those of the call site.
+    flags are those of the call site. inlined are the functions that the compiler put there into native code, innermost
+    first: file and line are the innermost one's.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class Frame:
     own: bool | None = None
     flags: int = 0
     shown: str = ""
+    inlined: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,6 +77,8 @@ class Frame:
         """The keys of a frame in JSON; those that are not known are absent."""
         found: dict[str, Any] = {"kind": self.kind} if self.kind else {}
         found |= {key: value for key in ("function", "file", "line", "module") if (value := getattr(self, key))}
+        if self.inlined:
+            found["inlined"] = list(self.inlined)
         if self.kind == "native":
             found |= {"offset": f"{self.offset:#x}"} | ({"build_id": self.build_id} if self.build_id else {})
         return found | ({} if self.own is None else {"own": self.own})
@@ -211,7 +215,8 @@ class Frames:
             place, build_id = places.get(number, ("", ""))
             module = place if isinstance(place, str) else place.module
             named = place.function if isinstance(place, Place) else ""
-            source = tree.text(file)
+            lines = place.lines if isinstance(place, Place) else ()
+            source = tree.text(file) or (lines[0].file if lines else "")
             jit = self._of_jit.get(function) if kind == FRAME_JIT else None
             if jit is not None and jit.file:
                 named, function, source = jit.function, 0, jit.file
@@ -219,7 +224,8 @@ class Frames:
                 kind=FRAME_KINDS[kind] if kind < len(FRAME_KINDS) else FRAME_KINDS[FRAME_NONE],
                 function=tree.text(function) or named,
                 file=source,
-                line=line,
+                line=line or (lines[0].line if lines else 0),
+                inlined=tuple(one.function for one in lines[:-1]),
                 module=module,
                 offset=offset,
                 build_id=build_id,
@@ -236,7 +242,7 @@ class Frames:
         if self._symbolizer is None or not len(native):
             return dict.fromkeys(native.tolist(), (UNKNOWN, ""))
         strings = self.tree.strings
-        index, places = self._symbolizer.at_offsets(mappings[native], offsets[native], strings)
+        index, places = self._symbolizer.at_offsets(mappings[native], offsets[native], strings, lines=True)
         known, rows = self._symbolizer.mappings.find(mappings[native])
         codes = np.zeros(len(native), np.intp)
         codes[known] = rows["build_id"]

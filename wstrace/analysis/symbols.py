@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -147,7 +148,7 @@ class Symbolizer:
         return index, places
 
     def at_offsets(
-        self, mappings: NDArray[Any], offsets: NDArray[Any], strings: Dictionary
+        self, mappings: NDArray[Any], offsets: NDArray[Any], strings: Dictionary, *, lines: bool = False
     ) -> tuple[NDArray[np.intp], Sequence[Place | str]]:
         """The places at offsets in the files of mappings, as call sites give them.
 
@@ -155,13 +156,14 @@ class Symbolizer:
             mappings: ids, shape (n,).
             offsets: in the file of each, u64, shape (n,).
             strings: the dictionary that the mappings' names are codes of.
+            lines: find their source lines, too.
 
         Returns:
             As coded() does; an unknown mapping has the name `[unknown]`.
         """
         known, rows = self.mappings.find(mappings)
         index, places = np.zeros(len(mappings), np.intp), list[Place | str]([UNKNOWN])
-        self._name_offsets(index, places, np.flatnonzero(known), rows, offsets[known], strings)
+        self._name_offsets(index, places, np.flatnonzero(known), rows, offsets[known], strings, lines=lines)
         return index, places
 
     def _name_offsets(
@@ -172,6 +174,8 @@ class Symbolizer:
         rows: dict[str, NDArray[Any]],
         offsets: NDArray[Any],
         strings: Dictionary,
+        *,
+        lines: bool = False,
     ) -> None:
         """Adds the places of offsets in known mappings, and their numbers to the index."""
         order = np.lexsort([rows[name] for name in reversed(_FILE_KEYS)])
@@ -187,12 +191,16 @@ class Symbolizer:
             index[where[part]] = len(places) + which
             places += self._resolve(path, asked, pid=first["pid"] if self._live else 0, dev=first["dev"],
                                     ino=first["ino"], build_id=strings[first["build_id"]],
-                                    as_of_ns=self._as_of_ns())  # fmt: skip
+                                    as_of_ns=self._as_of_ns(), lines=lines)  # fmt: skip
 
-    def _resolve(self, path: str, offsets: NDArray[Any], **file: Any) -> Sequence[Place]:
+    def _resolve(self, path: str, offsets: NDArray[Any], *, lines: bool, **file: Any) -> Sequence[Place]:
         if self._resolver is not None:
             try:
-                return self._resolver.resolve(path, offsets, **file)
+                places = self._resolver.resolve(path, offsets, **file)
+                if not lines:
+                    return places
+                found = self._resolver.lines(path, offsets, **file)
+                return [replace(place, lines=tuple(own)) for place, own in zip(places, found, strict=True)]
             # Anyone may have written the resolver; if it fails, the module and the offset in it are still right.
             except Exception:
                 log.debug("resolver %s", self._resolver.name, exc_info=True)

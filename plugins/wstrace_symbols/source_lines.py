@@ -1,0 +1,91 @@
+"""Source lines of addresses in an ELF file with debug information, through all functions that were inlined there.
+
+The package `symbolic` (the extra `lines`) reads them; without it llvm-symbolizer or addr2line do, if installed.
+They are given a file that is open and whose build-id was compared, never a path that could name another one by then.
+
+Source: https://getsentry.github.io/symbolic; addr2line(1); llvm-symbolizer(1), `--output-style=GNU`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from wstrace.interfaces import SourceLine
+from wstrace.text import printable
+from wstrace_symbols.image import ImageFile
+
+log = logging.getLogger("wstrace")
+
+MOST_BYTES = 1 << 30
+MOST_ADDRESSES = 1 << 16
+_MOST_INLINED = 64
+#: seconds for a whole file: of libpython with debug information (30 MB) symbolic needs 0.7
+_PATIENCE = 30.0
+#: both write for each address: itself, then a line with the function and one with `file:line` for each level
+_TOOLS = (
+    ("llvm-symbolizer", "--output-style=GNU", "--addresses", "--functions", "--inlines", "--demangle"),
+    ("addr2line", "-a", "-f", "-i", "-C"),
+)
+
+
+def source_lines(file: ImageFile, addresses: Sequence[int]) -> list[tuple[SourceLine, ...]]:
+    """For each address the source lines, innermost inlined function first; () where none is known."""
+    if file.size > MOST_BYTES or len(addresses) > MOST_ADDRESSES:
+        return [()] * len(addresses)
+    with contextlib.suppress(ImportError):
+        symbolic = importlib.import_module("symbolic")
+        return _by_symbolic(symbolic, file, addresses)
+    for name, *options in _TOOLS:
+        if tool := shutil.which(name):
+            return _by_tool([tool, *options], file, addresses)
+    return [()] * len(addresses)
+
+
+def _by_symbolic(symbolic: Any, file: ImageFile, addresses: Sequence[int]) -> list[tuple[SourceLine, ...]]:
+    try:
+        [first, *_] = symbolic.Archive.open(f"/proc/self/fd/{file.stream.fileno()}").iter_objects()
+        table = first.make_symcache()
+        return [
+            tuple(_line(one.symbol, one.full_path, one.line) for one in table.lookup(address)[:_MOST_INLINED])
+            for address in addresses
+        ]
+    except Exception:  # of a class that depends on its version: the file may be hostile
+        log.debug("symbolic on %s", file.path, exc_info=True)
+        return [()] * len(addresses)
+
+
+def _by_tool(command: list[str], file: ImageFile, addresses: Sequence[int]) -> list[tuple[SourceLine, ...]]:
+    found: dict[int, list[SourceLine]] = {}
+    fd = file.stream.fileno()
+    try:
+        done = subprocess.run(
+            [*command, "-e", f"/proc/self/fd/{fd}"],
+            input="".join(f"{address:#x}\n" for address in addresses).encode(),
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(fd,), timeout=_PATIENCE, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        log.debug("%s on %s", command[0], file.path, exc_info=True)
+        return [()] * len(addresses)
+    here: list[SourceLine] = []
+    function = ""
+    for line in done.stdout.decode("utf-8", "backslashreplace").splitlines():
+        if line.startswith("0x"):
+            here, function = found.setdefault(int(line, 16), []), ""
+        elif not function:
+            function = line
+        else:
+            path, _, number = line.partition(" (discriminator")[0].rpartition(":")
+            if not path.startswith("?") and len(here) < _MOST_INLINED:
+                here.append(_line(function, path, int(number) if number.isdecimal() else 0))
+            function = ""
+    return [tuple(found.get(address, ())) for address in addresses]
+
+
+def _line(function: str, path: str, line: int) -> SourceLine:
+    return SourceLine(printable(function), printable(path), line)
