@@ -1,0 +1,1 @@
+"""Which fault made each resident page arrive, and by whom memory is held: the composition of a process."""

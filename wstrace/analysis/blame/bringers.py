@@ -1,0 +1,215 @@
+"""Bringers: for each page that is resident at a time, the fault that made it arrive, or the reason why none is known.
+
+The way back in time: the life of the page at that time, its faults, else those whose window can hold it; else the life
+before, at the place where a move took the content from, or in the process that a fork copied it from.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.faults import FORKS, Faults
+from wstrace.analysis.blame.losses import Losses, key_of, page_of, space_of
+from wstrace.schema import (
+    LOSS_EXECUTED,
+    LOSS_LAZILY_FREED,
+    LOSS_MOVED,
+    LOSS_PERHAPS,
+    LOSS_PERHAPS_FORKED,
+    LOSS_SHARES,
+)
+
+#: How a page's bringer was found, or the reason why none is known; values of `Found.how`.
+HOWS = ("", "own", "window", "huge page", "khugepaged", "not seen", "before the trace", "exec", "too long a way")
+NONE, OWN, WINDOW, HUGE, KHUGEPAGED, NOT_SEEN, BEFORE, EXEC, TOO_LONG = range(len(HOWS))
+
+#: Moves and forks that are followed back.
+_MOST_STEPS = 4096
+#: Pages that one fault maps around itself, unless the trace says otherwise (fault_around_bytes of 64 KiB), and the
+#: largest folio of a file that one maps, as powers of 2.
+_AROUND, _FOLIO, _HUGE = 4, 9, 9
+
+
+class PageRows(NamedTuple):
+    """Resident pages in ascending order of key, each an array of shape (n,).
+
+    file: whether other pages of its mapping can come with it (files and shared memory). low, high: the first page of
+    its mapping and the one past it; offset: of the first, in pages of the file. Both are 0 where not known.
+    """
+
+    key: NDArray[np.uint64]
+    time: NDArray[np.uint64]
+    file: NDArray[np.bool_]
+    huge: NDArray[np.bool_]
+    low: NDArray[np.uint64]
+    high: NDArray[np.uint64]
+    offset: NDArray[np.uint64]
+
+
+class Found(NamedTuple):
+    """The bringers of pages, each an array of shape (n,).
+
+    first, second: faults (places in Faults); -1 = none is known. Where they differ either of the two may be it.
+    how: index of HOWS. assumed: what happened to the page in between is not certain.
+    """
+
+    first: NDArray[np.intp]
+    second: NDArray[np.intp]
+    how: NDArray[np.uint8]
+    assumed: NDArray[np.bool_]
+
+
+def bringers(pages: PageRows, faults: Faults, losses: Losses, limits: NDArray[np.intp] | None = None) -> Found:
+    """The fault that brought each page.
+
+    Args:
+        pages: at their times.
+        faults, losses: of all processes.
+        limits: the ranges of the losses that count for each page; None = those up to its time.
+    """
+    return _Walk(pages, faults, losses, limits).found()
+
+
+class _Walk:
+    """The pages whose bringer is not known yet, each at the place and time up to which its way back has come."""
+
+    def __init__(self, pages: PageRows, faults: Faults, losses: Losses, limits: NDArray[np.intp] | None) -> None:
+        self.pages, self.faults, self.losses = pages, faults, losses
+        n = len(pages.key)
+        self.first, self.second = np.full(n, -1), np.full(n, -1)
+        self.how, self.assumed = np.zeros(n, np.uint8), np.zeros(n, np.bool_)
+        self.key, self.time = pages.key.copy(), pages.time.copy()
+        self.limit = losses.upto(self.time) if limits is None else limits.copy()
+        self.moved = np.zeros(n, np.bool_)
+        self.huge = np.unique(pages.key[pages.huge] >> np.uint64(_HUGE))
+
+    def found(self) -> Found:
+        """Walks all pages to their ends."""
+        rows = np.arange(len(self.key))
+        for _ in range(_MOST_STEPS):
+            if not len(rows):
+                break
+            life = self.losses.latest(self.key[rows], self.limit[rows])
+            for step in (self._own, self._huge, self._window):
+                left = step(rows, life)
+                rows, life = rows[left], life[left]
+            rows = self._back(rows, life)
+        self.how[rows] = TOO_LONG
+        return Found(self.first, self.second, self.how, self.assumed)
+
+    def _own(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Pages with a fault of their own in this life. Returns the places of the others in rows."""
+        faults = self.faults
+        group = faults.group_of(self.key[rows], life)
+        at = np.flatnonzero(group >= 0)
+        fault = faults.bringer(group[at], self.time[rows[at]])
+        at, fault = at[fault >= 0], fault[fault >= 0]
+        second = faults.maybe[group[at]]
+        fits = (second > fault) & (faults.time[second] <= self.time[rows[at]])
+        self._bring(rows[at], fault, np.where(fits, second, fault), OWN)
+        return _others(rows, at)
+
+    def _huge(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Pages of a huge page: its only fault brought all; after faults on several pages it was put together."""
+        block = self.key[rows] >> np.uint64(_HUGE)
+        at = np.flatnonzero(np.isin(block, self.huge) & ~self.pages.file[rows])
+        if not len(at):
+            return np.arange(len(rows))
+        low = block[at] << np.uint64(_HUGE)
+        early, _, several = self._between(low, low + np.uint64(1 << _HUGE), life[at], rows[at])
+        one = (early >= 0) & ~several
+        self._bring(rows[at[one]], early[one], early[one], HUGE)
+        self.how[rows[at[several]]] = KHUGEPAGED
+        return _others(rows, at[one | several])
+
+    def _window(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Pages of files that came with another one: what the kernel maps around it, or a whole large folio.
+
+        That one touch brought a whole folio is believed where all its pages are resident.
+        """
+        pages = self.pages
+        left = np.arange(len(rows))
+        mapped = pages.file[rows] & (pages.high[rows] > pages.low[rows]) & ~self.moved[rows]
+        at = np.flatnonzero(mapped)
+        for power in range(_AROUND, _FOLIO + 1):
+            if not len(at):
+                break
+            row = rows[at]
+            page, low, high = page_of(self.key[row]), pages.low[row], pages.high[row]
+            # what is mapped around lies together in memory, a folio in the file
+            shift = np.uint64(0) if power == _AROUND else pages.offset[row] - low
+            begin = np.maximum(_aligned(page, shift, power), low)
+            end = np.minimum(_aligned(page, shift, power) + np.uint64(1 << power), high)
+            space = space_of(self.key[row])
+            early, late, _ = self._between(key_of(space, begin), key_of(space, end), life[at], row)
+            fits = early >= 0
+            if power > _AROUND:
+                own = space_of(pages.key[row])
+                here = pages.key.searchsorted(key_of(own, end)) - pages.key.searchsorted(key_of(own, begin))
+                whole = here.astype(np.uint64) == end - begin
+                fits &= whole
+                self.how[row[~whole]] = NONE
+                at = at[whole]
+                early, late, fits, row = early[whole], late[whole], fits[whole], row[whole]
+            self._bring(row[fits], early[fits], late[fits], WINDOW)
+            left = np.setdiff1d(left, at[fits], assume_unique=True)
+            at = at[~fits]
+        return left
+
+    def _between(
+        self, first: NDArray[np.uint64], last: NDArray[np.uint64], life: NDArray[np.intp], rows: NDArray[np.intp]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+        """Faults.between() in a life, asked once for neighbours that ask the same."""
+        since, until = self.losses.time[life], self.time[rows]
+        new = np.ones(len(first), np.bool_)
+        new[1:] = (first[1:] != first[:-1]) | (since[1:] != since[:-1]) | (until[1:] != until[:-1])
+        asked = np.flatnonzero(new)
+        early, late, several = self.faults.between(first[asked], last[asked], since[asked], until[asked])
+        which = np.cumsum(new) - 1
+        return early[which], late[which], several[which]
+
+    def _bring(self, rows: NDArray[np.intp], first: NDArray[np.intp], second: NDArray[np.intp], how: int) -> None:
+        self.first[rows], self.second[rows], self.how[rows] = first, second, how
+
+    def _back(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Takes pages to the life before, where it is known. Returns those that are not at their end."""
+        losses, event = self.losses, self.losses.event(life)
+        arrived = losses.arrived[life]
+        forked = np.isin(event, FORKS)
+        shared = event == LOSS_SHARES
+        freed, perhaps = event == LOSS_LAZILY_FREED, event == LOSS_PERHAPS
+        self.assumed[rows[perhaps | (event == LOSS_PERHAPS_FORKED)]] = True
+        going = ((event == LOSS_MOVED) & arrived) | forked | shared | freed | perhaps
+        ends = rows[~going]
+        reason = np.where(life[~going] == 0, BEFORE, np.where(event[~going] == LOSS_EXECUTED, EXEC, NOT_SEEN))
+        self.how[ends] = np.where(self.how[ends] == NONE, reason, self.how[ends])
+        row = losses.row[life]
+        for at, other in ((forked, True), (shared, True), ((event == LOSS_MOVED) & arrived, False)):
+            which = np.flatnonzero(at)
+            page = page_of(self.key[rows[which]])
+            loss = row[which]
+            if other:
+                self.key[rows[which]] = key_of(losses.rows.other[loss], page)
+            else:
+                from_page = page - losses.rows.to[loss] + losses.rows.start[loss]
+                self.key[rows[which]] = key_of(losses.rows.space[loss], from_page)
+                self.moved[rows[which]] = True
+        back = np.flatnonzero(going & ~shared)
+        self.limit[rows[back]] = life[back] - 1 - arrived[back]
+        self.time[rows[back]] = losses.time[life[back]]
+        return rows[going]
+
+
+def _others(rows: NDArray[np.intp], at: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The places in rows that are not among `at`."""
+    left = np.ones(len(rows), np.bool_)
+    left[at] = False
+    return np.flatnonzero(left)
+
+
+def _aligned(page: NDArray[np.uint64], shift: NDArray[np.uint64] | np.uint64, power: int) -> NDArray[np.uint64]:
+    """The first page of the aligned block of 2**power pages around a page, aligned after adding the shift."""
+    return ((page + shift) >> np.uint64(power) << np.uint64(power)) - shift

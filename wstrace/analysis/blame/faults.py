@@ -1,0 +1,200 @@
+"""Faults in order of page and time, and which of them made their page arrive.
+
+A fault brings its page if it is the first since the address last lost its content. Of further faults on a page that is
+there already only these bring: one that read a page of a file from disk again (it had been evicted), and, where the
+system tells reads from writes, the first write to a page that was only read: that of zeros is in no resident set.
+Where it does not tell, the second fault may be such a write; it is kept as a second candidate.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.losses import Losses, space_of
+from wstrace.schema import (
+    FAULT_ACCESS_KNOWN,
+    FAULT_MAJOR,
+    FAULT_WRITE,
+    KIND_ANON,
+    KIND_HEAP,
+    KIND_STACK,
+    LOSS_FORKED,
+    LOSS_PERHAPS_FORKED,
+)
+
+#: The kinds of memory whose first read maps the page of zeros.
+ANONYMOUS = (KIND_ANON, KIND_HEAP, KIND_STACK)
+FORKS = (LOSS_FORKED, LOSS_PERHAPS_FORKED)
+
+
+class FaultRows(NamedTuple):
+    """Faults in any order, each an array of shape (n,). key: the page, as losses.key_of() gives it."""
+
+    key: NDArray[np.uint64]
+    time: NDArray[np.uint64]
+    flags: NDArray[np.uint8]
+    kind: NDArray[np.uint8]
+
+
+class Faults:
+    """Faults by page and time.
+
+    A life is what a page holds from a loss to the next one. The faults of one life of a page stand together: a group.
+
+    Args:
+        rows: the faults.
+        losses: what took content away.
+
+    Attributes:
+        order: the row of each fault in `rows`.
+        key, time, flags, kind: columns, in this order.
+        life: the range of the losses since which the page held what it held at the fault, 0 = none before it.
+        first: of each group, its first fault. group: of each fault, its group.
+        brings: whether each fault made its page arrive.
+        maybe: of each group, the fault that did so if the one before it only read zeros; -1 = none.
+    """
+
+    def __init__(self, rows: FaultRows, losses: Losses) -> None:
+        by_time = _sorted(rows.time)
+        self.order = by_time[np.argsort(rows.key[by_time], kind="stable")]
+        self.key, self.time = rows.key[self.order], rows.time[self.order]
+        self.flags, self.kind = rows.flags[self.order], rows.kind[self.order]
+        self.losses = losses
+        n = len(self.key)
+        self.limit = losses.upto(self.time)
+        self.life = losses.latest(self.key, self.limit)
+        new_page = np.ones(n, np.bool_)
+        new_page[1:] = self.key[1:] != self.key[:-1]
+        new = new_page.copy()
+        new[1:] |= self.life[1:] != self.life[:-1]
+        self.first = np.flatnonzero(new)
+        self.group = np.cumsum(new) - 1
+        self._pages = self.key[new_page]
+        page_of_group = (np.cumsum(new_page) - 1)[self.first]
+        self._groups = page_of_group.astype(np.uint64) << np.uint64(32) | self.life[self.first].astype(np.uint64)
+        self.forked = np.isin(losses.event(self.life), FORKS)
+        self.anonymous = np.isin(self.kind, ANONYMOUS)
+        self.brings = new.copy()
+        self._bring_again()
+        self.maybe = self._second_candidates()
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def _bring_again(self) -> None:
+        known = (self.flags & FAULT_ACCESS_KNOWN) != 0
+        read_zeros = self.anonymous & known & ((self.flags & FAULT_WRITE) == 0)
+        self.brings |= ~self.anonymous & ((self.flags & FAULT_MAJOR) != 0)
+        if read_zeros.any():
+            number = np.where(read_zeros, len(self), np.arange(len(self)))
+            writes = np.minimum.reduceat(number, self.first)
+            self.brings[read_zeros & ~self.forked] = False
+            self.brings[writes[writes < len(self)]] = True
+
+    def _second_candidates(self) -> NDArray[np.intp]:
+        """The second fault of each group of anonymous pages, if nothing else explains it than zeros read before."""
+        found = np.full(len(self.first), -1)
+        second = self.first + 1
+        there = np.flatnonzero(second < np.append(self.first[1:], len(self)))
+        second = second[there]
+        may = self.anonymous[second] & ((self.flags[second] & (FAULT_ACCESS_KNOWN | FAULT_MAJOR)) == 0)
+        may &= ~self.forked[second] & (self._forks(second) == self._forks(second - 1))
+        found[there[may]] = second[may]
+        return found
+
+    def _forks(self, faults: NDArray[np.intp]) -> NDArray[np.intp]:
+        """How many processes had begun with the memory of the fault's process up to then, plus a constant of it."""
+        losses, rows = self.losses, self.losses.rows
+        forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
+        parents = rows.other[losses.row[forks]].astype(np.uint64) << np.uint64(32) | forks.astype(np.uint64)
+        parents.sort()
+        asked = space_of(self.key[faults]) << np.uint64(32) | self.limit[faults].astype(np.uint64)
+        return parents.searchsorted(asked, "right")
+
+    def does_not_bring(self, faults: NDArray[np.intp]) -> None:
+        """Notes faults on pages that were there already, as a child has those of its parent. Called before ready()."""
+        self.brings[faults] = False
+
+    def ready(self) -> None:
+        """Makes what group_of(), bringer() and between() need, once `brings` is final."""
+        number = np.arange(len(self))
+        last = np.maximum.accumulate(np.where(self.brings, number, -1)) if len(self) else number
+        last[last < self.first[self.group]] = -1
+        self._last = last
+        self.rank = np.empty(len(self), np.int64)
+        self.by_time = _sorted(self.time)
+        self.rank[self.by_time] = number
+        self._of_brings = np.flatnonzero(self.brings)
+        self._keys_of_brings = self.key[self._of_brings]
+
+    def group_of(self, keys: NDArray[np.uint64], lives: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The group of each page in a life; -1 = no fault was on it."""
+        if not len(self):
+            return np.full(len(keys), -1)
+        at = self._pages.searchsorted(keys)
+        at[at == len(self._pages)] = 0
+        wanted = at.astype(np.uint64) << np.uint64(32) | lives.astype(np.uint64)
+        group = self._groups.searchsorted(wanted)
+        group[group == len(self._groups)] = 0
+        return np.where((self._pages[at] == keys) & (self._groups[group] == wanted), group, -1)
+
+    def bringer(self, groups: NDArray[np.intp], times: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """The last fault of each group that brought its page up to a time; -1 = none."""
+        end = np.append(self.first[1:], len(self))
+        at = end[groups] - 1
+        late = np.flatnonzero(self.time[at] > times)
+        while len(late):  # few: a snapshot is younger than nearly all faults
+            at[late] -= 1
+            below = at[late] < self.first[groups[late]]
+            at[late[below]] = -1
+            late = late[~below]
+            late = late[self.time[at[late]] > times[late]]
+        return np.where(at >= 0, self._last[at], -1)
+
+    def between(
+        self,
+        first: NDArray[np.uint64],
+        last: NDArray[np.uint64],
+        since: NDArray[np.uint64],
+        until: NDArray[np.uint64],
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+        """The first and the last fault in time that brought a page of each range within a time; -1 = none.
+
+        Args:
+            first, last: keys of the pages, the last one exclusive. since, until: times, both inclusive.
+
+        Returns:
+            The two, and whether they lie on several pages.
+        """
+        low, high = self._keys_of_brings.searchsorted(first), self._keys_of_brings.searchsorted(last)
+        count = high - low
+        total = int(count.sum())
+        early, late = np.full(len(first), len(self)), np.full(len(first), -1)
+        several = np.zeros(len(first), np.bool_)
+        if total:
+            has = np.flatnonzero(count)
+            begin = np.cumsum(count[has]) - count[has]
+            which = np.repeat(np.arange(len(has)), count[has])
+            fault = self._of_brings[np.arange(total) - begin[which] + low[has][which]]
+            time = self.time[fault]
+            fits = (time >= since[has][which]) & (time <= until[has][which])
+            early[has] = np.minimum.reduceat(np.where(fits, self.rank[fault], len(self)), begin)
+            late[has] = np.maximum.reduceat(np.where(fits, self.rank[fault], -1), begin)
+            lowest = np.minimum.reduceat(np.where(fits, fault, len(self)), begin)
+            highest = np.maximum.reduceat(np.where(fits, fault, -1), begin)
+            some = highest >= 0
+            several[has[some]] = self.key[lowest[some]] != self.key[highest[some]]
+        found = late >= 0
+        early[found], late[found] = self.by_time[early[found]], self.by_time[late[found]]
+        early[~found] = -1
+        return early, late, several
+
+
+def _sorted(times: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """The order of times; most come in it."""
+    if len(times) < 2 or (times[1:] >= times[:-1]).all():
+        return np.arange(len(times))
+    return np.argsort(times, kind="stable")

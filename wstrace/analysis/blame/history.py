@@ -1,0 +1,94 @@
+"""History: the faults and losses of all processes together, from which the bringers of pages are told."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.bringers import Found, PageRows, bringers
+from wstrace.analysis.blame.faults import FORKS, FaultRows, Faults
+from wstrace.analysis.blame.losses import Losses, LossRows, key_of, page_of
+from wstrace.analysis.blame.sharing import Copies, Ends, Held, sharing
+
+#: Forks between a process and the one whose memory it has in the end, that are followed.
+_GENERATIONS = 64
+
+
+class History:
+    """What is known of all faults of a trace, whoever asks.
+
+    Args:
+        rows: the faults. copyable: of each, whether a write to its page by one process leaves it to the others.
+        losses: what took content away.
+        ends: when the memory of processes ended.
+        seen: pages that a snapshot showed, in ascending order: those without a fault were there nevertheless.
+
+    Attributes:
+        faults, losses: see there.
+        copies: the faults that copied a page that processes shared.
+    """
+
+    def __init__(
+        self, rows: FaultRows, copyable: NDArray[np.bool_], losses: LossRows, ends: Ends, seen: PageRows
+    ) -> None:
+        self.losses = Losses(losses)
+        self.faults = Faults(rows, self.losses)
+        self.faults.ready()
+        held = [self._seen(seen), self._moved(), self._inherited()]
+        together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
+        self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
+        taken = self.copies.taken
+        self.faults.does_not_bring(taken[self.faults.forked[taken]])
+        self.faults.ready()
+
+    def bringers(self, pages: PageRows) -> Found:
+        """The fault that brought each of these pages."""
+        return bringers(pages, self.faults, self.losses)
+
+    def _seen(self, seen: PageRows) -> Held:
+        """Pages of a snapshot that no fault in their life was on."""
+        life = self.losses.latest(seen.key, self.losses.upto(seen.time))
+        without = ~seen.file & (self.faults.group_of(seen.key, life) < 0)
+        return Held(seen.key[without], life[without])
+
+    def _moved(self) -> Held:
+        """Pages that had been moved when a fault came: that fault brought nothing."""
+        faults = self.faults
+        first = faults.first[self.losses.arrived[faults.life[faults.first]]]
+        there = self._there(faults.key[first], faults.life[first])
+        faults.does_not_bring(first[there])
+        return Held(faults.key[first[there]], faults.life[first[there]])
+
+    def _inherited(self) -> Held:
+        """Pages that had been moved when a process was forked that then faulted on them."""
+        faults, losses = self.faults, self.losses
+        first = faults.first[faults.forked[faults.first]]
+        key, life = faults.key[first], faults.life[first]
+        found = [Held(np.zeros(0, np.uint64), np.zeros(0, np.intp))]
+        for _ in range(_GENERATIONS):
+            forked = np.isin(losses.event(life), FORKS)
+            key, life = key[forked], life[forked]
+            if not len(key):
+                break
+            key = key_of(losses.rows.other[losses.row[life]], page_of(key))
+            life = losses.latest(key, life - 1)
+            without = faults.group_of(key, life) < 0
+            key, life = key[without], life[without]
+            moved = losses.arrived[life]
+            there = self._there(key[moved], life[moved])
+            found.append(Held(key[moved][there], life[moved][there]))
+        return Held(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+    def _there(self, keys: NDArray[np.uint64], lives: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Whether pages that arrived by a move in these lives had been brought before it."""
+        losses = self.losses
+        row = losses.row[lives]
+        page = page_of(keys) - losses.rows.to[row] + losses.rows.start[row]
+        source = key_of(losses.rows.space[row], page)
+        order = np.argsort(source, kind="stable")
+        none, zero = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.uint64)
+        asked = PageRows(source[order], losses.time[lives[order]], none, none, zero, zero, zero)
+        found = bringers(asked, self.faults, losses, lives[order] - 2)
+        there = np.zeros(len(keys), np.bool_)
+        there[order] = found.first >= 0
+        return there

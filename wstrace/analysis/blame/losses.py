@@ -1,0 +1,138 @@
+"""Losses: what took content away from addresses, and since when that of an address has been there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.schema import LOSS_MOVED
+
+#: A page of a process is one number: the number of its space (see Spaces) above PAGE_BITS, the page's own below.
+PAGE_BITS = 45
+#: No process has a page from here on.
+LAST_PAGE = np.uint64((1 << PAGE_BITS) - 1)
+_SHIFT = np.uint64(PAGE_BITS)
+_RANK = np.uint64(32)
+
+
+def key_of(spaces: NDArray[Any], pages: NDArray[Any]) -> NDArray[np.uint64]:
+    """The keys of pages of spaces, u64, shape (n,)."""
+    return spaces.astype(np.uint64) << _SHIFT | np.minimum(pages.astype(np.uint64), LAST_PAGE)
+
+
+def space_of(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The space of each key."""
+    return keys >> _SHIFT
+
+
+def page_of(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The page of each key."""
+    return keys & LAST_PAGE
+
+
+class LossRows(NamedTuple):
+    """Losses in order of time, each an array of shape (n,); pages are numbers of pages, the end is exclusive."""
+
+    time: NDArray[np.uint64]
+    space: NDArray[np.intp]
+    event: NDArray[np.uint8]
+    start: NDArray[np.uint64]
+    end: NDArray[np.uint64]
+    to: NDArray[np.uint64]
+    #: the space that a forked or sharing one began with
+    other: NDArray[np.intp]
+
+
+class Losses:
+    """Answers what was the last that happened to the content of a page before a time.
+
+    What happened are ranges, numbered from 1 in order of time; 0 = nothing. A move has two: the one that it left, and
+    the one where its content arrived. A query takes O(log n): the ranges are the nodes of a segment tree.
+
+    Attributes:
+        row: of each range, the row of `rows`; -1 of 0.
+        arrived: of each range, whether the content of a move arrived there.
+        time: of each range, ns; 0 of 0.
+        rows: the losses.
+    """
+
+    def __init__(self, rows: LossRows) -> None:
+        self.rows = rows
+        moved = np.flatnonzero(rows.event == LOSS_MOVED)
+        row = np.concatenate((np.arange(len(rows.time)), moved))
+        order = np.argsort(row, kind="stable")
+        arrived = np.concatenate((np.zeros(len(rows.time), np.bool_), np.ones(len(moved), np.bool_)))[order]
+        row = row[order]
+        first = np.where(arrived, rows.to[row], rows.start[row])
+        last = first + (rows.end[row] - rows.start[row])
+        self.row = np.concatenate((np.full(1, -1), row)).astype(np.intp)
+        self.arrived = np.concatenate((np.zeros(1, np.bool_), arrived))
+        self.time = np.concatenate((np.zeros(1, np.uint64), rows.time[row]))
+        self.first, self.last = key_of(rows.space[row], first), key_of(rows.space[row], last)
+        self._build()
+
+    def __len__(self) -> int:
+        return len(self.row) - 1
+
+    def upto(self, times: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """The number of ranges up to each time, inclusive: what latest() takes as its limit."""
+        return self.time[1:].searchsorted(times, "right")
+
+    def event(self, ranges: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """The event of each range; 0 of 0."""
+        if not len(self):
+            return np.zeros(len(ranges), np.uint8)
+        return np.where(ranges > 0, self.rows.event[self.row[ranges]], np.uint8(0))
+
+    def _build(self) -> None:
+        self._bounds = np.unique(np.concatenate((self.first, self.last)))
+        self._size = 1 << max(len(self._bounds) - 1, 1).bit_length()
+        left = self._bounds.searchsorted(self.first).astype(np.int64) + self._size
+        right = self._bounds.searchsorted(self.last).astype(np.int64) + self._size
+        number = np.arange(1, len(self.first) + 1)
+        nodes, numbers = [], []
+        while len(number):
+            odd = (left & 1).astype(np.bool_) & (left < right)
+            nodes.append(left[odd])
+            numbers.append(number[odd])
+            left = left + odd
+            odd = (right & 1).astype(np.bool_) & (left < right)
+            right = right - odd
+            nodes.append(right[odd])
+            numbers.append(number[odd])
+            left, right = left >> 1, right >> 1
+            going = left < right
+            left, right, number = left[going], right[going], number[going]
+        node = np.concatenate(nodes or [np.zeros(0, np.int64)]).astype(np.uint64)
+        what = np.concatenate(numbers or [np.zeros(0, np.int64)]).astype(np.uint64)
+        self._entries = np.sort(node << _RANK | what)
+        self._has = np.zeros(2 * self._size, np.bool_)
+        self._has[node.astype(np.intp)] = True
+
+    def latest(self, keys: NDArray[np.uint64], limits: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The last range that covers each page, of those up to its limit; 0 = none. Shape (n,).
+
+        Args:
+            keys: pages, u64; ascending ones are found fastest.
+            limits: see upto().
+        """
+        found = np.zeros(len(keys), np.intp)
+        if not len(self):
+            return found
+        cell = self._bounds.searchsorted(keys, "right") - 1
+        inside = np.flatnonzero(cell >= 0)
+        node = cell[inside] + self._size
+        while len(node) and node[0] > 0:
+            has = np.flatnonzero(self._has[node])
+            if len(has):
+                rows = inside[has]
+                wanted = node[has].astype(np.uint64) << _RANK | limits[rows].astype(np.uint64)
+                at = self._entries.searchsorted(wanted, "right") - 1
+                entry = self._entries[at]
+                own = (at >= 0) & (entry >> _RANK == node[has].astype(np.uint64))
+                rows, entry = rows[own], entry[own]
+                found[rows] = np.maximum(found[rows], (entry & np.uint64(0xFFFFFFFF)).astype(np.intp))
+            node = node >> 1
+        return found
