@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from slow_memory import LOSSES, PAGES, Event, Memory
 
-from wstrace.analysis.blame.bringers import HUGE, KHUGEPAGED, NOT_SEEN, WINDOW, Found, PageRows
+from wstrace.analysis.blame.bringers import BEFORE, KHUGEPAGED, NOT_SEEN, WINDOW, Found, PageRows
 from wstrace.analysis.blame.faults import FaultRows
 from wstrace.analysis.blame.history import History
 from wstrace.analysis.blame.losses import LossRows, key_of
@@ -68,8 +68,8 @@ def told(of: History, pid: int, pages: list[int], time: int = 1 << 40, **how) ->
     """page -> the numbers of the events that may have brought it, of those whose bringer is known."""
     found: Found = of.bringers(pages_of(pid, pages, time, **how))
     event = (of.faults.time // np.uint64(10)).astype(np.intp) - 1
-    return {page: (int(event[a]), int(event[b]))
-            for page, a, b in zip(pages, found.first.tolist(), found.second.tolist(), strict=True) if a >= 0}  # fmt: skip
+    both = zip(pages, found.first.tolist(), found.second.tolist(), strict=True)
+    return {page: (int(event[a]), int(event[b])) for page, a, b in both if a >= 0}
 
 
 def events() -> st.SearchStrategy[list[Event]]:
@@ -79,7 +79,7 @@ def events() -> st.SearchStrategy[list[Event]]:
     loss = st.builds(lambda what, p, s: Event(what, p, *s), st.sampled_from(LOSSES), pid, span)
     fork = st.builds(lambda p, other: Event(LOSS_FORKED, p, other=other), pid, pid).filter(lambda e: e.pid != e.other)
     move = st.builds(lambda p, s, to: Event(LOSS_MOVED, p, *s, to=to), pid, span, page).filter(
-        lambda e: e.to >= e.end and e.to + e.end - e.start <= PAGES or e.to + e.end - e.start <= e.start
+        lambda e: (e.to >= e.end and e.to + e.end - e.start <= PAGES) or e.to + e.end - e.start <= e.start
     )
     return st.lists(st.one_of(fault, fault, fault, fault, loss, fork, move), min_size=1, max_size=60)
 
@@ -96,3 +96,85 @@ def test_bringers_and_copies_are_those_of_an_obvious_model(all_events):
     event = (fast.faults.time // np.uint64(10)).astype(np.intp) - 1
     assert sorted(event[fast.copies.faults].tolist()) == sorted(model.copies)
     assert {int(event[at]) for at in np.flatnonzero(fast.faults.brings)} == model.brought
+
+
+def test_a_page_of_zeros_is_not_resident_and_its_first_write_brings():
+    read, write = FAULT_ACCESS_KNOWN, FAULT_ACCESS_KNOWN | FAULT_WRITE
+    both = [Event(0, 1, 3, 4), Event(0, 1, 3, 4)]
+    assert told(history(both, kinds={0: read, 1: write}), 1, [3]) == {3: (1, 1)}
+    assert told(history(both, kinds={0: write, 1: write}), 1, [3]) == {3: (0, 0)}
+    assert told(history(both), 1, [3]) == {3: (0, 1)}, "without knowing what was a write, either may have brought it"
+    assert told(history(both, kinds={1: FAULT_MAJOR}), 1, [3]) == {3: (0, 0)}, "it was swapped in again"
+    assert told(history(both[:1], flags=read), 1, [3]) == {}
+
+
+def test_a_page_of_a_file_that_is_read_from_disk_again_was_gone():
+    both = [Event(0, 1, 3, 4), Event(0, 1, 3, 4)]
+    assert told(history(both, kind=KIND_FILE), 1, [3]) == {3: (0, 0)}
+    assert told(history(both, kind=KIND_FILE, kinds={1: FAULT_MAJOR}), 1, [3]) == {3: (1, 1)}
+
+
+def test_one_fault_maps_what_lies_around_it_in_the_mapping():
+    of = history([Event(0, 1, 40, 41), Event(LOSS_DISCARDED, 1, 38, 39), Event(0, 1, 70, 71)], kind=KIND_FILE)
+    mapped = (36, 200, 0)
+    resident = [page for page in range(30, 80) if page not in (55, 75)]  # so no larger folio can have been mapped whole
+    found = of.bringers(pages_of(1, resident, 1000, mapping=mapped))
+    how = dict(zip(resident, found.how.tolist(), strict=True))
+    around = {36, 37, 39, *range(41, 48), *range(64, 80)} - {70, 75}
+    assert {page for page in how if how[page] == WINDOW} == around
+    assert how[38] == NOT_SEEN, "what was discarded came again without a fault that we saw"
+    assert how[30] == BEFORE, "no page outside of the mapping came with one in it"
+
+
+def test_a_large_folio_is_believed_where_it_is_whole():
+    of = history([Event(0, 1, 100, 101)], kind=KIND_FILE)
+    mapped = (100, 612, 0)  # the file's pages 0 ... 511
+    assert set(told(of, 1, list(range(100, 612)), mapping=mapped)) == set(range(100, 612))
+    holed = [page for page in range(100, 612) if page != 200]
+    assert set(told(of, 1, holed, mapping=mapped)) == set(range(100, 164)), "the folio that page 200 would be in"
+
+
+def test_two_faults_whose_windows_hold_a_page_are_both_told():
+    of = history([Event(0, 1, 33, 34), Event(0, 1, 35, 36)], kind=KIND_FILE)
+    assert told(of, 1, [33, 34, 35], mapping=(32, 64, 0)) == {33: (0, 0), 34: (0, 1), 35: (1, 1)}
+
+
+def test_the_only_fault_in_a_huge_page_brought_all_of_it():
+    pages = list(range(512, 1024))
+    assert told(history([Event(0, 1, 700, 701)]), 1, pages, huge=True) == dict.fromkeys(pages, (0, 0))
+    of = history([Event(0, 1, 700, 701), Event(0, 1, 701, 702)])
+    assert set(told(of, 1, pages, huge=True)) == {700, 701}
+    how = of.bringers(pages_of(1, pages, 1000, huge=True)).how.tolist()
+    assert how[0] == KHUGEPAGED
+    assert told(history([Event(0, 1, 700, 701)]), 1, pages) == {700: (0, 0)}, "not a huge page"
+
+
+def test_what_a_child_wrote_alone_still_belongs_to_who_loaded_it():
+    loaded = [Event(0, 1, page, page + 1) for page in range(8)]
+    forked, ended = Event(LOSS_FORKED, 2, other=1), Event(LOSS_EXECUTED, 2)
+    rewritten = [Event(0, 1, page, page + 1) for page in range(8)]
+    of = history([*loaded, forked, ended, *rewritten])
+    assert told(of, 1, list(range(8))) == {page: (page, page) for page in range(8)}
+    assert not len(of.copies.faults)
+
+
+@pytest.mark.parametrize("children", [1, 4])
+def test_of_k_processes_k_minus_one_copy(children):
+    pages = 64
+    events = [Event(0, 0, page, page + 1) for page in range(pages)]
+    events += [Event(LOSS_FORKED, child, other=0) for child in range(1, children + 1)]
+    events += [Event(0, pid, page, page + 1) for page in range(pages) for pid in range(children + 1)]
+    of = history(events)
+    assert len(of.copies.faults) == children * pages
+    assert len(of.copies.taken) == pages
+
+
+def test_lazily_freed_pages_stay_unless_they_are_found_gone():
+    freed = [Event(0, 1, 3, 4), Event(0, 1, 4, 5), Event(LOSS_LAZILY_FREED, 1, 3, 5), Event(0, 1, 4, 5)]
+    assert told(history(freed), 1, [3, 4]) == {3: (0, 0), 4: (3, 3)}
+
+
+def test_nothing_is_given_to_an_older_tenant_of_an_address():
+    of = history([Event(0, 1, 3, 4), Event(LOSS_UNMAPPED, 1, 3, 4)])
+    assert told(of, 1, [3]) == {}
+    assert told(of, 1, [3], time=15) == {3: (0, 0)}, "before it was unmapped"

@@ -132,7 +132,8 @@ class _Walk:
         """
         pages = self.pages
         left = np.arange(len(rows))
-        mapped = pages.file[rows] & (pages.high[rows] > pages.low[rows]) & ~self.moved[rows]
+        here = page_of(self.key[rows])
+        mapped = pages.file[rows] & (pages.low[rows] <= here) & (here < pages.high[rows]) & ~self.moved[rows]
         at = np.flatnonzero(mapped)
         for power in range(_AROUND, _FOLIO + 1):
             if not len(at):
@@ -148,8 +149,8 @@ class _Walk:
             fits = early >= 0
             if power > _AROUND:
                 own = space_of(pages.key[row])
-                here = pages.key.searchsorted(key_of(own, end)) - pages.key.searchsorted(key_of(own, begin))
-                whole = here.astype(np.uint64) == end - begin
+                there = pages.key.searchsorted(key_of(own, end)) - pages.key.searchsorted(key_of(own, begin))
+                whole = there.astype(np.uint64) == end - begin
                 fits &= whole
                 self.how[row[~whole]] = NONE
                 at = at[whole]
@@ -200,7 +201,8 @@ class _Walk:
         back = np.flatnonzero(going & ~shared)
         self.limit[rows[back]] = life[back] - 1 - arrived[back]
         self.time[rows[back]] = losses.time[life[back]]
-        return rows[going]
+        left: NDArray[np.intp] = rows[going]
+        return left
 
 
 def _others(rows: NDArray[np.intp], at: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -212,4 +214,6 @@ def _others(rows: NDArray[np.intp], at: NDArray[np.intp]) -> NDArray[np.intp]:
 
 def _aligned(page: NDArray[np.uint64], shift: NDArray[np.uint64] | np.uint64, power: int) -> NDArray[np.uint64]:
     """The first page of the aligned block of 2**power pages around a page, aligned after adding the shift."""
-    return ((page + shift) >> np.uint64(power) << np.uint64(power)) - shift
+    bits = np.uint64(power)
+    found: NDArray[np.uint64] = ((page + shift) >> bits << bits) - shift
+    return found

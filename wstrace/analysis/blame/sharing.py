@@ -157,9 +157,9 @@ class _Family:
                              np.full(len(gone) * len(self.pages), -1)))  # fmt: skip
         there = self._members(space_of(held.key)) >= 0
         there &= np.isin(page_of(held.key), self.pages) & ~np.isin(losses.event(held.life), FORKS)
-        spaces = space_of(held.key[there])
-        parts.append(_Events(losses.time[held.life[there]], self._members(spaces),
-                             self.pages.searchsorted(page_of(held.key[there])), -2 - spaces.astype(np.intp)))  # fmt: skip
+        key, since = held.key[there], losses.time[held.life[there]]
+        found = -2 - space_of(key).astype(np.intp)
+        parts.append(_Events(since, self._members(space_of(key)), self.pages.searchsorted(page_of(key)), found))
         time, member, page, fault = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         order = np.lexsort((fault != -1, time))
         self.events = _Events(time[order], member[order], page[order], fault[order])
@@ -182,10 +182,10 @@ class _Family:
 
     def _pass(self, state: NDArray[np.int64], part: slice) -> None:
         """Applies the events between two forks. Of each page in a process, the first one leaves what was shared."""
-        _, member, page, fault = (column[part] for column in self.events)
+        member, page, fault = (column[part] for column in self.events[1:])
         if not len(page):
             return
-        cells = member * len(self.pages) + page
+        cells: NDArray[np.intp] = member * len(self.pages) + page
         cell, first, last = _first_and_last(cells)
         holds = state.reshape(-1)[cell]
         shared = np.flatnonzero(holds)
