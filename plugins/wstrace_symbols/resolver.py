@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -216,10 +217,12 @@ def module_name(file: str) -> str:
 
 
 def path_of(file: str) -> str:
-    """The path at which to open a file that was mapped under that name, "" = do not open it."""
+    """The path at which to open a file that was mapped under that name; "" = do not open it: see openable()."""
     if file.startswith("[") or is_remote(file):  # the trace's author may wait there for our credentials
         return ""
-    return file if file.startswith("/") else openable(file)
+    if os.name == "nt":
+        return openable(file)
+    return file if file.startswith("/") else ""  # never relative to the working directory
 
 
 def root_of(file: str, pid: int) -> str:

@@ -1,5 +1,6 @@
 """Build-ids of loaded images: those of the file, where it is still the one that was loaded; on a stand-in machine."""
 
+import os
 import struct
 
 import numpy as np
@@ -9,6 +10,7 @@ from fake_windows import FakeAllocation, FakeWindows
 from wstrace.batch import Dictionary
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
 from wstrace_mapped_files.epoch import MappingRow as Row
+from wstrace_mapped_files.windows import backend
 from wstrace_mapped_files.windows.backend import build_ids
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import image_id
@@ -35,7 +37,10 @@ def image(stamp=0x5F000000, size=0x3000, pdb=bytes(range(16)), age=3):
 
 
 @pytest.fixture
-def loaded(tmp_path):
+def loaded(tmp_path, monkeypatch):
+    if os.name != "nt":  # where tmp_path is no path of Windows
+        monkeypatch.setattr(backend, "openable", str)
+
     def build(in_memory, on_disk=None, **row):
         path = tmp_path / "a.dll"
         if on_disk is not None:

@@ -61,7 +61,29 @@ def test_what_is_opened_is_never_relative_to_the_current_drive():
     assert openable("C:\\x.dll") == "C:\\x.dll"
     long = "C:\\" + "d\\" * 150 + "x.dll"
     assert openable(long) == "\\\\?\\" + long
-    assert openable("/lib/libc.so.6") == "/lib/libc.so.6"
+
+
+@pytest.mark.parametrize("path", [
+    r"\Device\NamedPipe\x", r"\Device\Mailslot\x", r"\Device\ConDrv\x", r"\Device\Serial0", r"\Device\Harddisk0\DR0",
+    r"\Device\WinDfs\server\share\x.dll", r"\Device\HarddiskVolume9", r"\Device\HarddiskVolume9x\..\x.dll",
+    r"\??\pipe\x", r"\??\UNC\server\share\x.dll", r"\Windows\x.dll", "x.dll", "C:x.dll", "CON", "", "/lib/libc.so.6",
+])  # fmt: skip
+def test_only_files_of_volumes_are_opened(path):
+    """A trace may name a pipe, whose server could act as the user who opens it, or a device, or another machine."""
+    assert openable(path) == ""
+
+
+@pytest.mark.parametrize("path", [
+    r"C:\con", r"C:\dir\NUL.dll", r"C:\com1", r"C:\aux .x\a.dll", r"C:\dir\x.dll.", r"C:\dir \x.dll", r"C:\a/b.dll",
+    r"C:\a\..\b.dll", "C:\\lpt\u00b9.dll", r"C:\conout$", r"C:\prn:stream",
+])  # fmt: skip
+def test_a_name_that_win32_would_take_for_another_is_opened_as_it_is(path):
+    assert openable(path) == "\\\\?\\" + path
+
+
+@pytest.mark.parametrize("path", [r"C:\console\nullify.dll", r"C:\a b\.x\com10.dll", r"C:\x\c.on", r"C:\com\x.con"])
+def test_an_ordinary_name_is_opened_unchanged(path):
+    assert openable(path) == path
 
 
 def allocation(**options):

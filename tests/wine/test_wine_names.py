@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import threading
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,18 @@ def test_a_damaged_image_costs_names_only(tmp_path):
         cut = tmp_path / f"cut{size}.dll"
         cut.write_bytes(whole[:size])
         assert len(functions(str(cut), at)) == 3
+
+
+def test_a_trace_that_names_a_pipe_does_not_connect_us_to_it():
+    """Its server could act as us, and a trace comes from anywhere."""
+    with Listener(r"\\.\pipe\wstrace-trap", "AF_PIPE") as trap:
+        called = []
+        thread = threading.Thread(target=lambda: called.append(trap.accept()), daemon=True)
+        thread.start()
+        for name in (r"\Device\NamedPipe\wstrace-trap", r"\??\pipe\wstrace-trap", r"\\.\pipe\wstrace-trap"):
+            ImageResolver().resolve(name, np.array([0x1000], "<u8"))
+        thread.join(0.5)
+        assert not called
+        Client(r"\\.\pipe\wstrace-trap", "AF_PIPE").close()  # the trap would have told
+        thread.join(10)
+        assert called

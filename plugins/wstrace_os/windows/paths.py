@@ -8,6 +8,7 @@ Namespaces" (`\\?\`, GLOBALROOT).
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,6 +29,16 @@ _BELIEVED_SECONDS = 1.0  # a volume may get a drive letter later, or lose it to 
 _MAX_VOLUMES = 1024
 _CHARS = 1024
 _MAX_PATH = 259
+_ON_A_DRIVE = re.compile(r"[A-Za-z]:\\")
+#: Volumes: of disks and virtual ones, of shadow copies, dynamic disks, layers of containers, and CDs.
+_ON_A_VOLUME = re.compile(
+    r"\\Device\\(HarddiskVolume(ShadowCopy)?\d+|HarddiskDmVolumes|VhdHardDisk\{[0-9a-f-]+\}|CdRom\d+)\\", re.IGNORECASE
+)
+#: A component that ends with a dot or a space, or is the name of a DOS device, whatever its ending.
+_CHANGED_BY_WIN32 = re.compile(
+    r"/|[. ](\\|$)|\\(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *([.:][^\\]*)?(\\|$)",
+    re.IGNORECASE,
+)
 
 #: api -> device -> (drive letter or folder, "" for none; when it was queried)
 _drives: WeakKeyDictionary[Any, dict[str, tuple[str, float]]] = WeakKeyDictionary()
@@ -71,12 +82,17 @@ def is_remote(path: str) -> bool:
 
 
 def openable(path: str) -> str:
-    r"""The path by which to open a result of drive_path(), with `\\?\` where Win32 would change or refuse the path."""
-    if path.startswith(_DEVICE):
+    r"""The path by which to open a result of drive_path(), or what a trace gives as one; "" when it is not opened.
+
+    Only files on volumes of this machine are opened. A trace is untrusted: it could name a pipe, whose server may act
+    as the user who opens it, a device, another machine, or a file relative to the current folder. The path has `\\?\`
+    where Win32 would refuse it or take it for another one (`C:\x.dll.`, `C:\con`).
+    """
+    if _ON_A_VOLUME.match(path):
         return "\\\\?\\GLOBALROOT" + path
-    if len(path) > _MAX_PATH and path[1:3] == ":\\":
-        return "\\\\?\\" + path
-    return path
+    if not _ON_A_DRIVE.match(path):
+        return ""
+    return "\\\\?\\" + path if len(path) > _MAX_PATH or _CHANGED_BY_WIN32.search(path) else path
 
 
 def _drive(api: WindowsApi, device: str) -> str:
