@@ -177,6 +177,11 @@ class Source(abc.ABC):
         """The level that this machine and privilege permit, found by trying it on the calling process."""
         return Level("full")
 
+    @classmethod
+    def abilities(cls) -> Mapping[str, Level]:
+        """What it can do beyond its level, by the option that asks for it: the level of each, tried as by probe()."""
+        return {}
+
     def open(self, context: Context) -> None:
         """Called before the exporters start: opens its input, and describes it in `context.info`.
 

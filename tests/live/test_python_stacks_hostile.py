@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -58,6 +59,13 @@ def test_a_liar_harms_nobody(trace: Any, python: Any) -> None:
     assert {STACK_HOW[how] for how in faults.stack_how.tolist()} <= {
         "exact", "no Python frame", "interpreter not known yet", "frames not readable", "stack lost",
     }  # fmt: skip
+
+
+def test_doctor_says_whether_they_can_be_had() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "wstrace", "doctor", "--json"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["sources"]["page_faults:stacks=python"]["level"] == "exact"
 
 
 CAPABLE = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -50,16 +50,30 @@ def examine(plugins: Plugins, config: Config) -> dict[str, Any]:
             options[f"{name}.{option.name}"] = config.origin(option.name, default, table=name)
     return {
         "system": system,
-        "sources": {name: _probe(cls) for name, cls in plugins.sources.items()},
+        "sources": _levels(plugins.sources),
         "remedies": remedies,
         "options": {name: {"value": value, "origin": origin} for name, (value, origin) in options.items()},
         "failed": {p.name: p.error for p in plugins.found if p.state == "failed"},
     }
 
 
-def _probe(cls: Any) -> dict[str, str]:
+def _levels(sources: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The level of each source, and of what else it can do, as `source:option`."""
+    found = {}
+    for name, cls in sources.items():
+        found[name] = _probe(cls.probe)
+        try:
+            abilities = dict(cls.abilities())
+        except BaseException as error:
+            pass_interrupt(error)
+            abilities = {"abilities": Level("none", f"their probe failed: {why(error)}")}
+        found |= {f"{name}:{option}": _words(level) for option, level in abilities.items()}
+    return found
+
+
+def _probe(probe: Callable[[], Any]) -> dict[str, str]:
     try:
-        level = cls.probe()
+        level = probe()
         if not isinstance(level, Level):
             raise TypeError(f"it gave {type(level).__name__}, not a Level")  # noqa: TRY301
     except WstraceError as error:
@@ -67,6 +81,10 @@ def _probe(cls: Any) -> dict[str, str]:
     except BaseException as error:
         pass_interrupt(error)
         level = Level("none", f"its probe failed: {why(error)}")
+    return _words(level)
+
+
+def _words(level: Level) -> dict[str, str]:
     return {"level": level.name, "why": level.why, "remedy": level.remedy}
 
 

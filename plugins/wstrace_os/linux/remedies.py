@@ -25,4 +25,5 @@ def remedies() -> Mapping[str, str]:
         "Docker": "docker run --cap-add PERFMON --cap-add SYS_PTRACE ...   # seccomp then lets perf events pass",
         "Kubernetes": "securityContext: {capabilities: {add: [PERFMON, SYS_PTRACE]}}   # of the container",
         "systemd": "AmbientCapabilities=CAP_PERFMON CAP_SYS_PTRACE   # in the unit's [Service] section",
+        "Python stacks": "the same with cap_bpf, --cap-add BPF, BPF or CAP_BPF beside each perfmon",
     }

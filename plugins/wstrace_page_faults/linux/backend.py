@@ -36,7 +36,7 @@ from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import PerfEvents, Settings
-from wstrace_page_faults.linux.levels import level_on, own_level, refused
+from wstrace_page_faults.linux.levels import level_on, own_level, refused, stack_levels
 from wstrace_page_faults.linux.peaks import Peaks
 from wstrace_page_faults.linux.python_stacks.asked import python_stacks
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
@@ -96,8 +96,7 @@ class PageFaults(Source):
         self._stacks = parse_stacks(stacks)
         rate = StackRate(stack_rate, stack_period)
         self._stack_rate = rate if self._stacks.samples else None
-        self._dumps = StackDumps()
-        self._announced = self._stack_rate is None
+        self._dumps, self._announced = StackDumps(), self._stack_rate is None
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
         self._python = NoStacks()
@@ -107,14 +106,15 @@ class PageFaults(Source):
         self._samples: list[RingSamples] = []
         self._doubled = self._started = False
         self._since = self._watermark = self._late = self._lost_told = 0
-        self._prune_due = 0.0
-        self._grown = True
+        self._grown, self._prune_due = True, 0.0
         self._met: set[int] = set()
 
     @classmethod
     def probe(cls) -> Level:
         """The level that perf_event_open permits for the calling process: `full`, `user` or `counters`."""
         return own_level()
+
+    abilities = staticmethod(stack_levels)
 
     # -- start -----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level, Target
@@ -79,3 +79,10 @@ def refused(pid: int, error: OSError, *, children: bool) -> Unavailable:
     if error.errno == errno.EINVAL and not children:
         return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
     return not_ours(pid) if error.errno in (errno.EACCES, errno.EPERM) else perf.refusal(error)
+
+
+def stack_levels() -> Mapping[str, Level]:
+    """Which stacks the option `stacks` can give a fault here, each tried."""
+    from wstrace_page_faults.linux.python_stacks.asked import level
+
+    return {"stacks=python": level()}

@@ -7,7 +7,7 @@ records per process, so the fuller a drain finds the buffer, the sooner the next
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -78,6 +78,11 @@ class PageFaults(Source):
             return tried(cls.api)
         except Unavailable as no:
             return Level("none", no.why, no.remedy)
+
+    @classmethod
+    def abilities(cls) -> Mapping[str, Level]:
+        """Stacks: none."""
+        return {"stacks": Level("none", "the working-set watch gives the address of the instruction and no stack")}
 
     def start(self, context: Context) -> None:
         """Begins to watch every target; a launched one has not run yet.
