@@ -73,7 +73,8 @@ class TraceInfo:
         level: the level that the sources reached; None = no source has reported one.
         usage: what the system accounts to all targets together.
         sampled: one out of this many faults was recorded.
-        notes: what the trace cannot show, each with its reason.
+        notes: what the trace cannot show, each with its reason: why faults that the system counted are not records.
+        lacking: what the records themselves lack, such as stacks, each with its reason: no record is missing for it.
         clock: converts the times of records to wall time.
         started_ns, ended_ns: when the trace began and ended, on the records' clock; 0 = not known.
         page_size: bytes in a page on the machine where it was recorded; 0 = not known.
@@ -98,6 +99,7 @@ class TraceInfo:
     usage: Usage = field(default_factory=Usage)
     sampled: int = 1
     notes: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
     clock: ClockAnchor = field(default_factory=ClockAnchor)
     started_ns: int = 0
     ended_ns: int = 0
@@ -133,6 +135,11 @@ class TraceInfo:
         if reason not in self.notes:
             self.notes.append(reason)
 
+    def lack(self, what: str) -> None:
+        """Adds something that records lack, and why: `Python stacks: they need root`; what is known is not repeated."""
+        if what not in self.lacking:
+            self.lacking.append(what)
+
     def become(self, other: TraceInfo) -> None:
         """Copies everything from `other`, because a replay has the description of the trace that it reads."""
         for one in fields(self):
@@ -161,6 +168,7 @@ class TraceInfo:
             usage=replace(usage, peak_pid=None),
             sampled=max(info.sampled for info in infos),
             notes=_added(note for info in infos for note in info.notes),
+            lacking=list(dict.fromkeys(what for info in infos for what in info.lacking)),
             started_ns=min((info.started_ns for info in infos if info.started_ns), default=0),
             ended_ns=max(info.ended_ns for info in infos),
             saved="",
@@ -196,6 +204,7 @@ class TraceInfo:
             "peak_pid": usage.peak_pid,
             "sampled": self.sampled if self.sampled > 1 else None,
             "not_visible": self.notes,
+            "lacking": self.lacking,
             "started_ns": self.started_ns or None,
             "ended_ns": self.ended_ns or None,
             "page_size": self.page_size or None,
@@ -232,6 +241,7 @@ class TraceInfo:
             ),
             sampled=max(1, _count(facts.get("sampled")) or 1),
             notes=_texts(facts.get("not_visible")),
+            lacking=_texts(facts.get("lacking")),
             started_ns=_count(facts.get("started_ns")) or 0,
             ended_ns=_count(facts.get("ended_ns")) or 0,
             page_size=_count(facts.get("page_size")) or 0,
@@ -247,7 +257,16 @@ _KEYS = frozenset(
     (
         *("command", "pid", "pids", "exit_code", "exit_signal", "level", "level_why", "level_remedy"),
         *("usage_minor", "usage_major"),
-        *("peak_resident_bytes", "peak_sampled", "peak_pid", "sampled", "not_visible", "started_ns", "ended_ns"),
+        *(
+            "peak_resident_bytes",
+            "peak_sampled",
+            "peak_pid",
+            "sampled",
+            "not_visible",
+            "lacking",
+            "started_ns",
+            "ended_ns",
+        ),
         *("page_size", "saved", "incomplete", "final_snapshot", "snapshot_age_ms", "content_losses"),
     )
 )

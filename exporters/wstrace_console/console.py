@@ -216,8 +216,7 @@ class Console(Exporter):
             ),
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
-        if obstacle := headline.obstacle(info):
-            parts.append(Styled(obstacle, "yellow"))
+        parts += [Styled(line, "yellow") for line in headline.obstacles(info)]
         if why := headline.nothing(self.summary, self._filter, self._seen):
             parts += ["", why]
         elif self._stacks.shows:

@@ -230,14 +230,15 @@ def _nameless(ledger: Ledger, recorded: int) -> list[str]:
     return [f"what lies at the addresses of {number(n)} of them is not known"]
 
 
-def obstacle(info: TraceInfo) -> str:
-    """Line 3 at a lower level: `level counters: why; to lift it: command`; "" at the full level."""
+def obstacles(info: TraceInfo) -> list[str]:
+    """Line 3 at a lower level, `level counters: why; to lift it: command`, and one line per thing that records lack."""
+    without = [f"without {printable_words(what, SENTENCE_LIMIT)}" for what in info.lacking]
     level = info.level
     if level is None or level.name == "full":
-        return ""
+        return without
     why, remedy = printable(level.why), printable(level.remedy)
     text = f"level {printable(level.name, NAME_LIMIT)}: {why or 'the system gives no more'}"
-    return f"{text}; to lift it: {remedy}" if remedy else text
+    return [f"{text}; to lift it: {remedy}" if remedy else text, *without]
 
 
 def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]:

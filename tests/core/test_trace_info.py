@@ -22,6 +22,7 @@ FULL = TraceInfo(
     usage=Usage(10, 2, 4096, peak_sampled=True, peak_pid=8),
     sampled=100,
     notes=["exec's own"],
+    lacking=["Python stacks: they need root"],
     started_ns=5,
     ended_ns=9,
     page_size=4096,
@@ -61,7 +62,7 @@ KEYS = st.sampled_from([*FULL.to_dict(), "usage_minor", "saved", "else"])
 @given(st.dictionaries(KEYS | st.integers(), VALUES))
 def test_values_of_any_type_are_taken_or_not_known(facts: dict[str, object]) -> None:
     info = TraceInfo.from_dict(facts)
-    assert all(type(word) is str for word in (*info.command, *info.notes))
+    assert all(type(word) is str for word in (*info.command, *info.notes, *info.lacking))
     assert all(type(pid) is int and 0 <= pid < 1 << 63 for pid in info.targets)
     assert info.sampled >= 1
     assert 0 <= info.started_ns < 1 << 63
@@ -118,4 +119,6 @@ def test_a_live_time_is_wall_time_and_the_clocks_are_read_again(monkeypatch: pyt
 
 def test_equal_reasons_of_several_sessions_add_up():
     each = [TraceInfo(notes=["1,200 pages that came without a fault", "level user"]) for _ in range(2)]
+    each[0].lack("Python stacks: they need root")
+    assert TraceInfo.of_several(each).lacking == ["Python stacks: they need root"]
     assert TraceInfo.of_several(each).notes == ["2,400 pages that came without a fault", "level user"]

@@ -163,7 +163,7 @@ def test_a_python_of_another_version_is_refused_with_a_sentence(trace: Any) -> N
         pytest.skip("no CPython 3.10")
     traced = trace([old, "-c", "x = bytearray(1 << 20)"], stacks="python")
     assert not traced.column("page_fault", "stack").any()
-    assert any("before 3.11" in note for note in traced.context.info.notes)
+    assert any("before 3.11" in what for what in traced.context.info.lacking)
 
 
 @pytest.mark.parametrize("python", OURS, ids=lambda python: python.label)

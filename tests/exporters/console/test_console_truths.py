@@ -207,6 +207,19 @@ def test_what_came_without_a_fault_is_a_number_with_proven_or_possible_reasons(k
     assert "not visible: 21 (reason not known)" in kit.printed(trace, batches, verbose=True)
 
 
+def test_stacks_that_recorded_faults_do_not_have_are_no_reason_why_faults_are_not_visible(kit: Any) -> None:
+    trace = kit.Trace()
+    batches, info = alone(trace), trace.context.info
+    info.usage = type(info.usage)(minor=51)
+    info.lack("Python stacks: they need root")
+    lines = kit.printed(trace, batches).splitlines()
+    assert lines[1].startswith("complete: ")
+    assert lines[2] == "without Python stacks: they need root"
+    lines = kit.printed(trace, batches, verbose=True).splitlines()
+    assert "not visible: 21 (reason not known)" in lines[1]
+    assert lines[2] == "without Python stacks: they need root"
+
+
 def test_tables_that_repeat_another_are_left_out(kit: Any) -> None:
     trace = kit.Trace()
     heads = [line.split("  ")[-1] for line in kit.printed(trace, alone(trace)).splitlines() if "share" in line]

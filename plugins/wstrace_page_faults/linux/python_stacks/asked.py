@@ -29,7 +29,7 @@ def python_stacks(asked: Stacks, context: Context, source: str, cpus: list[int])
         no = error if isinstance(error, Unavailable) else refusal(error)
         if asked.required:
             raise no from None
-        context.info.note(f"Python stacks: {no}")
+        context.info.lack(f"Python stacks: {no}")
         return NoStacks()
 
 

@@ -205,7 +205,7 @@ class PythonStacks(NoStacks):
         """Says once that the frames of a process are not read, and why."""
         if why not in self._refused:
             self._refused.add(why)
-            self._context.info.note(f"Python stacks of a process: {why}")
+            self._context.info.lack(f"Python stacks of a process: {why}")
 
     def saw(self, batch: Batch) -> None:
         """Learns from what happened to processes and their mappings, in order of time."""
@@ -298,7 +298,7 @@ class PythonStacks(NoStacks):
         self._off = True
         for rows in self.by_ring.values():
             rows.ended = True
-        self._context.info.note(
+        self._context.info.lack(
             "Python stacks after they were switched off: the kernel left out more than 0.1 % of the faults, as another "
             "BPF program ran at the same time on their CPUs"
         )
