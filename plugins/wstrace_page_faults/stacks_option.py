@@ -8,7 +8,7 @@ from wstrace.errors import UsageError
 from wstrace.text import nearest
 
 _ALONE = ("auto", "none")
-_JOINED = ("python", "native", "lines")
+_JOINED = ("python", "native")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,28 +16,26 @@ class Stacks:
     """Which stacks were asked for.
 
     python: the Python frames, read at each fault by an eBPF program. native: the stack of sampled faults, unwound.
-    lines: the Python lines of these samples, learned without eBPF. required: a kind that cannot be had is an error;
-    without it (`auto`) it is left out, and said so.
+    required: a kind that cannot be had is an error; without it (`auto`) it is left out, and said so.
     """
 
     python: bool = False
     native: bool = False
-    lines: bool = False
     required: bool = True
-
-    @property
-    def samples(self) -> bool:
-        """True when faults are to be sampled with a copy of their stack."""
-        return self.native or self.lines
 
 
 def parse_stacks(text: str) -> Stacks:
-    """The stacks that `python`, `native` and `lines`, joined by `+`, or `auto` or `none` alone, ask for.
+    """The stacks that `python` and `native`, joined by `+`, or `auto` or `none` alone, ask for.
 
     Raises:
         UsageError: another word, or `auto` or `none` beside one.
     """
     words = text.strip().lower().split("+")
+    if "lines" in words:
+        raise UsageError(
+            f"page_faults: stacks={text}: Python lines are read by eBPF only, with stacks=python",
+            "without that right: stacks=native and python -X perf (3.12 or newer) give the functions",
+        )
     for word in words:
         if word not in _ALONE + _JOINED:
             raise UsageError(f"page_faults: stacks={text}: {word!r} is none", nearest(word, _ALONE + _JOINED))

@@ -16,10 +16,10 @@ import wstrace
 
 
 def record(folder: Path, command: Sequence[str | Path], *options: str) -> Any:
-    """The trace of a command as `wstrace run` wrote it."""
+    """The trace of a command as `wstrace run` wrote it; the command runs in that folder."""
     trace = folder / "trace.wst"
     words = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, *options, "--", *command]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(list(map(str, words)), cwd=folder, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "detached" not in done.stderr, done.stderr
     return wstrace.open_trace(str(trace))

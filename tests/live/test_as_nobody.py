@@ -100,10 +100,20 @@ def test_under_a_filter_the_filter_is_the_reason(nobody: Run, answer: int) -> No
     [why] = [line for line in text.splitlines() if line.startswith("level counters: ")]
     assert "a seccomp filter" in why
     assert "sysctl" not in why, "this does not lift it"
-    found = json.loads(said(nobody(answer, "doctor", "--json")))["sources"]["page_faults"]
-    assert found["level"] == "counters"
-    assert "a seccomp filter" in found["why"]
-    assert "sysctl" not in found["remedy"]
+    sources = json.loads(said(nobody(answer, "doctor", "--json")))["sources"]
+    for source, level in (("page_faults", "counters"), ("page_faults:stacks=native", "none")):
+        found = sources[source]
+        assert found["level"] == level
+        assert "a seccomp filter" in found["why"]
+        assert "sysctl" not in found["remedy"]
+
+
+def test_doctor_says_that_a_user_has_native_stacks_of_user_code_and_no_python_stacks(nobody: Run) -> None:
+    found = json.loads(said(nobody(0, "doctor", "--json")))["sources"]
+    native, python = found["page_faults:stacks=native"], found["page_faults:stacks=python"]
+    assert native["level"] == "sampled"
+    assert "faults taken by kernel code are not shown" in native["why"]
+    assert (python["level"], "CAP_BPF" in python["why"]) == ("none", True)
 
 
 def test_what_a_user_does_not_see_is_ascribed_to_the_kernel_only_where_that_is_proven(nobody: Run) -> None:

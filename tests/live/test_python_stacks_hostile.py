@@ -65,7 +65,9 @@ def test_doctor_says_whether_they_can_be_had() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "wstrace", "doctor", "--json"], capture_output=True, text=True, check=True
     )
-    assert json.loads(done.stdout)["sources"]["page_faults:stacks=python"]["level"] == "exact"
+    found = json.loads(done.stdout)["sources"]
+    assert found["page_faults:stacks=python"]["level"] == "exact"
+    assert found["page_faults:stacks=native"]["level"] == "sampled"
 
 
 CAPABLE = """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from wstrace.errors import UsageError
+from wstrace.errors import Unavailable, UsageError
 from wstrace_page_faults.stacks_option import Stacks, parse_stacks
 
 
@@ -16,20 +18,18 @@ from wstrace_page_faults.stacks_option import Stacks, parse_stacks
         ("python", Stacks(python=True)),
         ("native", Stacks(native=True)),
         ("Python+native", Stacks(python=True, native=True)),
-        ("lines", Stacks(lines=True)),
-        ("lines+native+python", Stacks(python=True, native=True, lines=True)),
+        ("native+python", Stacks(python=True, native=True)),
     ],
 )
 def test_the_words(text: str, asked: Stacks) -> None:
     assert parse_stacks(text) == asked
-    assert asked.samples == (asked.native or asked.lines)
 
 
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
         ("pyton", "page_faults: stacks=pyton: 'pyton' is none", "did you mean 'python'?"),
-        ("", "page_faults: stacks=: '' is none", "known: auto, lines, native, none, python"),
+        ("", "page_faults: stacks=: '' is none", "known: auto, native, none, python"),
         ("python+auto", "page_faults: stacks=python+auto: 'auto' stands alone", "write stacks=auto"),
         ("none+native", "page_faults: stacks=none+native: 'none' stands alone", "write stacks=none"),
     ],
@@ -38,3 +38,21 @@ def test_what_is_no_word_is_refused(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_stacks(text)
     assert (refused.value.why, refused.value.remedy) == (message, hint)
+
+
+def test_python_lines_without_ebpf_are_refused_and_it_says_what_there_is_instead() -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_stacks("native+lines")
+    assert refused.value.why == (
+        "page_faults: stacks=native+lines: Python lines are read by eBPF only, with stacks=python"
+    )
+    assert "python -X perf" in refused.value.remedy
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the event is Linux's")
+def test_native_stacks_are_refused_on_another_machine_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wstrace_page_faults.linux.stack_event import StackRate, stack_attributes
+
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(Unavailable, match="on x86_64 only, this machine is aarch64"):
+        stack_attributes(StackRate(2000), (), {})

@@ -11,7 +11,8 @@ from wstrace.interfaces import Level, Target
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.events import Settings
-from wstrace_page_faults.linux.rings import MINOR
+from wstrace_page_faults.linux.rings import MINOR, STACKS
+from wstrace_page_faults.linux.stack_event import StackRate
 
 
 def allowed(pid: int, kernel: bool) -> Level:
@@ -85,4 +86,22 @@ def stack_levels() -> Mapping[str, Level]:
     """Which stacks the option `stacks` can give a fault here, each tried."""
     from wstrace_page_faults.linux.python_stacks.asked import level
 
-    return {"stacks=python": level()}
+    return {"stacks=python": level(), "stacks=native": _native_level()}
+
+
+def _native_level() -> Level:
+    """`sampled` where an event with registers and stack opens on the calling process, else none and why."""
+    own = own_level()
+    if own.name not in ("full", "user"):
+        return Level("none", own.why, own.remedy)
+    settings = Settings(kernel=own.name == "full", stacks=StackRate(1))
+    try:
+        os.close(perf.perf_event_open(settings.attributes(STACKS, lost=False)[0], 0, -1))
+    except Unavailable as absent:
+        return Level("none", absent.why, absent.remedy)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+            return Level("none", f"this kernel gives faults no registers and stack ({error.strerror})")
+        refused = perf.refusal(error)
+        return Level("none", refused.why, refused.remedy)
+    return Level("sampled", own.why, own.remedy)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from wstrace.errors import UsageError
+from wstrace.errors import Unavailable, UsageError
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.stack_dumps import DUMP_BYTES, REGISTERS
+
+_MACHINE = "x86_64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,13 @@ class StackRate:
 
 
 def stack_attributes(stacks: StackRate, bits: Sequence[str], fields: Mapping[str, int]) -> NDArray[Any]:
-    """Its perf_event_attr: minor and major faults alike, with these further bits and fields."""
+    """Its perf_event_attr: minor and major faults alike, with these further bits and fields.
+
+    Raises:
+        Unavailable: the machine is not x86-64, so that neither these registers nor the unwinder fit it.
+    """
+    if platform.machine() != _MACHINE:
+        raise Unavailable(f"native stacks are unwound on {_MACHINE} only, this machine is {platform.machine()}")
     often = stacks.period
     if not often:
         # the kernel lowers this limit when samples take too long, and refuses a higher rate
