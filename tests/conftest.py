@@ -6,6 +6,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast examples are made says how busy the machine is, and nothing about what is tested.
+settings.register_profile("wstrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("wstrace")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -157,6 +157,7 @@ def test_the_target_s_own_code_wins(tmp_path):
     assert wstrace("run", "-c", "raise SystemExit(7)", cwd=tmp_path).returncode == 7
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no process ends by a signal on this system")
 def test_a_signal_s_number_is_the_target_s_code(tmp_path):
     assert wstrace("run", "-c", "import os; os.kill(os.getpid(), 15)", cwd=tmp_path).returncode == 143

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from wstrace.ledger import STAGES, Ledger
 
 LEAKY = """
@@ -60,6 +62,7 @@ def traced(folder, *words, source=LEAKY):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_file_that_lacks_records_is_123_and_any_other_loss_121_where_that_is_asked_for(tmp_path):
     dropping = LEAKY.replace('"spilt"', '"dropped_bus"')
     assert dropping != LEAKY

@@ -22,6 +22,7 @@ from wstrace_msgpack.format import osfile
 from wstrace_msgpack.format.layout import FRAME_ROWS
 from wstrace_msgpack.read.trace import open_trace
 
+pytestmark = pytest.mark.slow
 WRITER = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}

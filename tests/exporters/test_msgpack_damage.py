@@ -17,6 +17,8 @@ from wstrace_msgpack.format.layout import EVENTS, HEAD_BYTES, HEADER, MAPPINGS, 
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
+pytestmark = pytest.mark.slow
+
 
 def write(path: Path, n: int = 400, rows: int = 50, **options: object) -> Path:
     """A small trace of n faults, a frame every `rows`."""

@@ -14,7 +14,7 @@ from msgpack_scripted import recorded
 
 from wstrace_msgpack.read.trace import open_trace
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: LD_PRELOAD")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: LD_PRELOAD")]
 ROWS = 20_000
 EVER = 1 << 30
 

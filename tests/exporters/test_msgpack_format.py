@@ -281,6 +281,7 @@ values = st.recursive(
 keys = st.sampled_from([*"nstcvfm", "id", "base", "index", "rows", "ledger", "need", "schema", "pid", "host"])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=500)
 @given(st.sampled_from(sorted(DECODERS)), st.dictionaries(keys, values, max_size=6))
 def test_maps_of_the_right_keys_and_wrong_values_give_a_value_or_a_frame_error(decoder, value):

@@ -220,6 +220,7 @@ print(f"cost {code} {used.ru_utime + used.ru_stime} {int(status['VmHWM'].split()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only on Linux: VmHWM, since ru_maxrss begins with the peak of who started it"
 )

@@ -88,6 +88,7 @@ def test_a_plain_unpacker_reads_every_frame(trace):
     assert body["clean"] is True
 
 
+@pytest.mark.slow
 def test_node_reads_every_frame(trace, tmp_path):
     path, batches = trace
     if shutil.which("node") is None or shutil.which("npm") is None:
@@ -96,7 +97,10 @@ def test_node_reads_every_frame(trace, tmp_path):
     if not all((cache / "node_modules" / name).exists() for name in ("@msgpack/msgpack", "fzstd")):
         cache.mkdir(parents=True, exist_ok=True)
         npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(cache), "@msgpack/msgpack@3", "fzstd@0.1"]
-        installed = subprocess.run(npm, capture_output=True, text=True, timeout=100)
+        try:
+            installed = subprocess.run(npm, capture_output=True, text=True, timeout=100)
+        except subprocess.TimeoutExpired:
+            pytest.skip("npm did not reach its registry in 100 s")
         if installed.returncode:
             pytest.skip(f"npm cannot install @msgpack/msgpack here: {installed.stderr.strip()[-200:]}")
     shutil.copy(Path(__file__).with_name("wstf_reader.mjs"), cache / "wstf_reader.mjs")

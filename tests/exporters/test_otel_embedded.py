@@ -187,7 +187,7 @@ found = []
 for pid, read in workers:
     os.waitpid(pid, 0)
     found.append(json.loads(os.read(read, 200)))
-print(json.dumps(found))
+print(json.dumps(found), flush=True)
 os._exit(0)
 """
     )

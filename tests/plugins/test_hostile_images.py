@@ -8,7 +8,10 @@ import sys
 import pytest
 from hostile_images import ELF, PE, write
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: sparse files and VmHWM")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: sparse files and VmHWM"),
+]
 MIB = 1 << 20
 RESOLVE = """
 import sys, numpy as np

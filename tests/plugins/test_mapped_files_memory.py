@@ -25,6 +25,7 @@ from wstrace.schema import (
     SPACE_MAP,
 )
 
+pytestmark = pytest.mark.slow
 FILE = KIND_FILE << KIND_SHIFT
 
 
