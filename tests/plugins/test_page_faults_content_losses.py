@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
+from wstrace_page_faults.linux import rare_calls
 from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
@@ -182,3 +185,61 @@ def test_which_kinds_are_told() -> None:
         *("brk shrank", "shares memory"),
     )
     assert make(births=False).traced_losses(calls_everywhere=False) == ("executed",)
+
+
+def test_lost_records_of_rare_calls_cost_no_mapping() -> None:
+    side = make()
+    side.take(comm(b"a", 5))
+    side.take(call("madvise", 10, 0, 1, 14) + lost(3, 0), rare=True)
+    rows = given(side, END)
+    assert (side.lost, side.stale, side.others, rows["address_space"]) == (0, False, 3, [])
+    assert [LOSS_EVENTS[row[2]] for row in rows["content_loss"]] == ["perhaps lost"]
+
+
+def test_others_that_call_all_the_time_end_the_tracepoints_of_rare_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda cpus: ({"brk": (9, 10)}, [(0, write)]))
+    monkeypatch.setattr(rare_calls.perf, "ioctl", lambda *arguments: None)
+    monkeypatch.setattr(
+        rare_calls, "Ring", lambda kind, cpu, size: SimpleNamespace(cpu=cpu, fd=0, waiting=0, size=size)
+    )
+    rare = rare_calls.RareCalls([0], wanted=True)
+    assert not rare.too_many(100_000)
+    assert rare.too_many(10**9)
+    assert not rare.too_many(10**9)  # it is done once
+    assert os.read(read, 1) == b""  # closed, by a thread
+    os.close(read)
+    side = make()
+    for record in [comm(b"a", 1), *[call("madvise", 10, 0, 1, 4, pid=99)] * 3]:
+        side.take(record)
+    given(side, END)
+    assert side.others == 6
+    side.rare_calls_end()
+    assert side.traced_losses(calls_everywhere=True) == ("unmapped", "moved", "forked", "executed", "shares memory")
+
+
+def test_rare_calls_without_rings_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object) -> None:
+        raise OSError
+
+    read, write = os.pipe()
+    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda cpus: ({"brk": (9, 10)}, [(0, write)]))
+    monkeypatch.setattr(rare_calls, "Ring", refused)
+    rare = rare_calls.RareCalls([0], wanted=True)
+    assert (rare.numbers, list(rare.read()), rare.filled) == ({}, [], False)
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+def test_a_loss_before_all_else_that_was_read_is_of_its_own_time() -> None:
+    """Not of the beginning of the clock: a trace would seem to last since the machine was started."""
+    side = make()
+    side.take(comm(b"a", 5_000))
+    given(side, 6_000)
+    side.take(lost(3, 7_000))
+    rows = given(side, END)
+    assert [row[0] for row in rows["content_loss"] + rows["address_space"]] == [6_001, 6_001]
+    first = make()
+    for record in (comm(b"a", 5_000), lost(3, 7_000)):
+        first.take(record)
+    assert [row[0] for row in given(first, END)["content_loss"]] == [7_000]

@@ -56,8 +56,7 @@ class Account:
         """Called when all events are open: says which content losses they tell, and notes which faults of attached
         targets came before and were not counted.
         """
-        everywhere = self._events.tracepoints_everywhere
-        self._context.info.content_losses = self._side.traced_losses(calls_everywhere=everywhere)
+        self._tell_losses()
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
             self._before = max(self._usage() - counted, 0)
@@ -68,7 +67,8 @@ class Account:
             self._at_end = self._usage()
 
     def so_far(self, late: int) -> None:
-        """Writes the ledger during the trace, from the rings alone."""
+        """Writes the ledger during the trace, from the rings alone, and which content losses are told by now."""
+        self._tell_losses()
         ledger = self._context.ledger
         for kind, rings in self._kinds:
             for stage, count in (
@@ -81,6 +81,10 @@ class Account:
         for stage, count in (("late", late), ("lost_side_band", self._side.lost)):
             if count:
                 ledger.set(stage, count, self._source)
+
+    def _tell_losses(self) -> None:
+        everywhere = self._events.tracepoints_everywhere
+        self._context.info.content_losses = self._side.traced_losses(calls_everywhere=everywhere)
 
     def reported_lost(self, kind: str) -> int:
         """The faults that LOST rows have told of so far: they count lost stack rows, too."""

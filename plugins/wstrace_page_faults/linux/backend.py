@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable, UsageError
@@ -33,6 +32,7 @@ from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.account import Account
 from wstrace_page_faults.linux.calls import Calls
+from wstrace_page_faults.linux.catch_up import CatchUp
 from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import PerfEvents, Settings
@@ -40,6 +40,7 @@ from wstrace_page_faults.linux.levels import level_on, own_level, refused, stack
 from wstrace_page_faults.linux.peaks import Peaks
 from wstrace_page_faults.linux.python_stacks.asked import python_stacks
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
+from wstrace_page_faults.linux.rare_calls import RareCalls
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 from wstrace_page_faults.linux.samples import RingSamples, merge
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
@@ -101,13 +102,13 @@ class PageFaults(Source):
         self._rings: Rings | None = None
         self._python = NoStacks()
         self._events: PerfEvents
+        self._rare: RareCalls
         self._side: SideBand
         self._peaks: Peaks
         self._samples: list[RingSamples] = []
         self._doubled = self._started = False
         self._since = self._watermark = self._late = self._lost_told = 0
         self._grown, self._prune_due = True, 0.0
-        self._met: set[int] = set()
 
     @classmethod
     def probe(cls) -> Level:
@@ -156,7 +157,7 @@ class PageFaults(Source):
         self._settings = replace(self._settings, tracepoints=tuple(calls))
         self._peaks = Peaks(context, children=self._settings.children)
         descriptors = Descriptors()
-        descriptors.room((5 + 9 * len(births)) * len(cpus))
+        descriptors.room((5 + 10 * len(births)) * len(cpus))
         try:
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
@@ -168,14 +169,16 @@ class PageFaults(Source):
         for fd in (*(ring.fd for ring in self._rings), *self._python.fds):
             self._poll.register(fd, 1)  # POLLIN
         self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
-        everywhere = self._events.watch_everywhere(births)
+        self._events.watch_births(births)
+        self._rare = RareCalls(cpus, wanted=bool(births))
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
             exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
-            calls=Calls({**tracepoints.numbers(calls), **everywhere}) if calls else None,
+            calls=Calls({**tracepoints.numbers(calls), **self._rare.numbers}) if calls else None,
             shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
         )
+        self._catch_up = CatchUp(self._side)
         self._given = 0
         given = (self._samples, self._events, self._side, self._python)
         self._account = Account(context, self.name, self._settings, *given)
@@ -251,7 +254,7 @@ class PageFaults(Source):
         """True when no ring has data and nothing is held: this check is what an idle trace costs."""
         assert self._rings is not None
         held = self._side.holds or self._dumps.holds or any(len(samples.held) for samples in self._samples)
-        return not held and not any(ring.filled for ring in self._rings)
+        return not held and not self._rare.filled and not any(ring.filled for ring in self._rings)
 
     def _collect(self, *, final: bool) -> Iterator[Batch]:
         assert self._rings is not None
@@ -275,8 +278,12 @@ class PageFaults(Source):
             raw = ring.read()
             if len(raw):
                 self._side.take(raw.tobytes())
+        for calls in self._rare.read():
+            self._side.take(calls, rare=True)
+        if self._rare.too_many(self._side.others):
+            self._side.rare_calls_end()
         if self._side.stale:
-            self._read_maps_again()
+            self._catch_up.read_maps_again(pid for target in self._context.targets for pid in self._family(target.pid))
         watermark = min(max(samples.last_seen, now - _LATEST_NS) for samples in self._samples)
         for batch in self._side.give(_FOREVER if final else watermark, self.name):
             self._python.saw(batch)
@@ -293,7 +300,7 @@ class PageFaults(Source):
         columns = merge(self._samples, until)
         times = columns["time_ns"]
         if len(times):
-            self._meet(columns["pid"])
+            self._catch_up.meet(columns["pid"])
         window, self._watermark = (self._watermark, max(watermark, self._watermark)), max(watermark, self._watermark)
         if not len(times):
             return
@@ -311,26 +318,6 @@ class PageFaults(Source):
                         strings=self._context.strings)  # fmt: skip
             self._lost_told = lost
 
-    def _read_maps_again(self) -> None:
-        """After a loss in the side band: reads the current mappings of every live traced process."""
-        self._side.stale = False
-        now = now_ns()
-        families = [self._family(target.pid) for target in self._context.targets]
-        for pid in {*self._side.live, *(pid for family in families for pid in family)}:
-            try:
-                self._side.seen(pid, now)
-            except Unavailable:
-                self._side.live.pop(pid, None)
-
-    def _meet(self, pids: NDArray[Any]) -> None:
-        """Reads processes that fault but that no record has named, because the records of their start were lost."""
-        now = now_ns()
-        for pid in {*distinct(pids).tolist()} - self._met - self._side.live.keys() - self._side.ended:
-            self._met.add(pid)
-            with contextlib.suppress(Unavailable):  # it has ended
-                if not procfs.stat(pid).gone:
-                    self._side.seen(pid, now)
-
     # -- stop ------------------------------------------------------------------------------------------------------
 
     def stop(self) -> Iterable[Batch]:
@@ -343,6 +330,7 @@ class PageFaults(Source):
         try:
             self._account.end()
             self._events.disarm()
+            self._rare.disarm()
             failed = True
             try:
                 yield from self._collect(final=True)
@@ -360,6 +348,7 @@ class PageFaults(Source):
         if self._rings is not None:
             with contextlib.suppress(AttributeError):
                 self._events.close()
+                self._rare.close()
             self._rings.close()
             self._rings = None
         self._python.close()
@@ -383,6 +372,7 @@ class PageFaults(Source):
         """Closes the inherited descriptors in a forked child, whose faults stay in the parent's trace."""
         if self._rings is not None:
             self._events.after_fork_in_child()
+            self._rare.after_fork_in_child()
             self._rings.after_fork_in_child()
         self._python.after_fork_in_child()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 #: A SAMPLE of type TID|TIME|RAW: pid, tid, time, size; then 16 bytes (common_type ... __syscall_nr) and u64 arguments.
@@ -56,6 +56,11 @@ class Calls:
     def names(self) -> frozenset[str]:
         """The names of the calls that are traced."""
         return frozenset(self._numbers)
+
+    def end(self, names: Iterable[str]) -> None:
+        """These calls are not traced any more."""
+        for name in names:
+            self._numbers.pop(name, None)
 
     def returned(self, time_ns: int, record: bytes) -> Call | None:
         """The call that this record of a tracepoint ends; None where it ends none, or one that failed."""

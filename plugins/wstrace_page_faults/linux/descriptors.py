@@ -3,9 +3,46 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 _SPARE = 64  # left for everything else in this process
+
+
+class ClosedBeside:
+    """Descriptors of tracepoints, closed by a thread: the last event of each waits 20 to 50 ms for all CPUs
+    (tracepoint_synchronize_unregister()), while the last records are read.
+    """
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self._thread: threading.Thread | None = None
+
+    def take(self, fds: list[int]) -> None:
+        """Begins to close them, and empties the list."""
+        self._fds += fds
+        fds.clear()
+        if self._fds and self._thread is None:
+            self._thread = threading.Thread(target=self._close, name="wstrace-close")
+            try:
+                self._thread.start()
+            except RuntimeError:  # no thread can be started now
+                self._thread = None
+
+    def _close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def finish(self) -> None:
+        """Waits until all are closed."""
+        if self._thread is not None:
+            self._thread.join()
+        self.after_fork_in_child()
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child, which has no such thread: closes what is left."""
+        self._thread = None
+        self._close()
 
 
 class Descriptors:

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
-from wstrace_page_faults.linux.descriptors import Descriptors
+from wstrace_page_faults.linux.descriptors import ClosedBeside, Descriptors
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 from wstrace_page_faults.linux.stack_event import StackRate, stack_attributes
 
@@ -98,6 +99,7 @@ class PerfEvents:
     ) -> None:
         self._rings, self._cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: [], STACKS: []}
+        self._closing = ClosedBeside()
         self._closed = dict.fromkeys(self._fds, (0, 0))  # counts of events that were closed before the end
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
@@ -105,23 +107,12 @@ class PerfEvents:
         #: Whether the tracepoints are on every thread: without room for their descriptors, they are left out.
         self.tracepoints_everywhere = True
 
-    def watch_everywhere(self, births: Iterable[NDArray[Any]]) -> dict[str, tuple[int, int]]:
-        """Opens what is seen of all processes: the tracepoint of new tasks and, where that is permitted, those of rare
-        calls, whose ids of entries and exits are returned. Their records go to the side band. Raises OSError.
-        """
-        numbers: dict[str, tuple[int, int]] = {}
-        for attributes in births:
-            for cpu in self._cpus:
-                self._into_side_band(cpu, tracepoints.watch_births(attributes, cpu))
-            numbers, opened = tracepoints.watch_calls(self._cpus)
-            for cpu, fd in opened:
-                self._into_side_band(cpu, fd)
-        return numbers
-
-    def _into_side_band(self, cpu: int, fd: int) -> None:
-        self._fds[REMAP].append(fd)
-        perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
-        perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+    def watch_births(self, births: Iterable[NDArray[Any]]) -> None:
+        """Opens the tracepoint of new tasks, on all processes: its records go to the side band. Raises OSError."""
+        for attributes, cpu in product(births, self._cpus):
+            self._fds[REMAP].append(fd := tracepoints.watch_births(attributes, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
 
     def arm(self, tid: int, settings: Settings, kinds: Collection[str] = ()) -> bool:
         """Opens the events of one thread, the side band first. Returns False when the thread has ended.
@@ -215,11 +206,12 @@ class PerfEvents:
         )
 
     def disarm(self) -> None:
-        """Stops all events, inherited ones included: none counts or records any more."""
+        """Stops all events, inherited ones included: none counts or records any more. Tracepoints are closed."""
         for fds in self._fds.values():
             for fd in fds:
                 with contextlib.suppress(OSError):
                     perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
+        self._closing.take(self._fds[REMAP])
 
     def reopen(self, pids: Iterable[int], settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
         """Opens the events of faults anew on these processes, without calling `opened`, and closes those before.
@@ -267,11 +259,13 @@ class PerfEvents:
 
     def close(self) -> None:
         """Closes the events and restores our own limit of descriptors."""
+        self._closing.finish()
         self.after_fork_in_child()
         self._descriptors.restore()
 
     def after_fork_in_child(self) -> None:
         """Closes the inherited descriptors in a forked child."""
+        self._closing.after_fork_in_child()
         for fds in self._fds.values():
             _close(fds)
             fds.clear()

@@ -54,6 +54,11 @@ class Ring:
         """True when there is something to read."""
         return bool(self._cursors[perf.DATA_HEAD] != self._tail)
 
+    @property
+    def waiting(self) -> int:
+        """The bytes that can be read."""
+        return int(self._cursors[perf.DATA_HEAD]) - self._tail
+
     def read(self) -> NDArray[Any]:
         """A copy of the bytes since the last call, u8, shape (n,); frees their room in the ring."""
         head = int(self._cursors[perf.DATA_HEAD])

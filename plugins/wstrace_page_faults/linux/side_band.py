@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from wstrace.schema import (
     ADDRESS_SPACE,
     CONTENT_LOSS,
     DTYPES,
-    KIND_ANON,
     KIND_FILE,
     KIND_HEAP,
     KIND_SHARED,
@@ -39,8 +37,10 @@ from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.content_losses import ContentLosses
+from wstrace_page_faults.linux.live import Live
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces, same_memory
+from wstrace_page_faults.linux.tracepoints import EVERYWHERE
 
 _HEADER = struct.Struct("<IHH")  # type, misc, size
 _MMAP2 = struct.Struct("<II QQQ II QQ II")  # pid tid, addr len pgoff, maj min, ino generation, prot flags
@@ -49,27 +49,11 @@ _IDS = struct.Struct("<II")  # pid tid
 _U64 = struct.Struct("<Q")
 _SAMPLE_ID = 16  # TID and TIME at the end of every record
 assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
+_RARE_LOST = -1  # a PERF_RECORD_LOST of the rings of rare calls
 _UNKNOWN_CODE = -1
 _CACHE = 4096
 _KEPT = 1 << 16
-_HEAP_WITHIN = 1 << 30  # arch_randomize_brk(): up to 32 MiB above the image on x86-64, 1 GiB on arm64
 _END = (1 << 64) - 1
-
-
-@dataclass(slots=True)
-class Live:
-    """A traced process that has not ended: its parent, name (code) and threads, where its program's image ends, and
-    whether that image is mapped completely.
-    """
-
-    ppid: int
-    name: int
-    threads: set[int] = field(default_factory=set)
-    image: int = 0
-    image_end: int = 0
-    loaded: bool = False
-    #: True when the last record about the process was its exec
-    bare: bool = False
 
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -104,6 +88,8 @@ class SideBand:
         #: Whether a process outlived its parent, so that no traced process waits for it.
         self.orphaned = False
         self.lost = self.records = 0
+        #: Records of processes that are not traced, and all records of rare calls that were lost.
+        self.others = 0
         #: Whether records were lost, so that the mappings of live processes must be read again.
         self.stale = False
         #: The number of programs that gained privilege by exec, at which the kernel ended their trace.
@@ -118,6 +104,7 @@ class SideBand:
         self._processes: list[tuple[int, ...]] = []
         self._spaces: list[tuple[int, ...]] = []
         self._listings: list[tuple[int, dict[str, NDArray[Any]]]] = []
+        self._given_until = 0
         self._labels: dict[bytes, tuple[int, int]] = {}
         self._readers = {
             perf.PERF_RECORD_MMAP2: self._mmap2,
@@ -126,6 +113,7 @@ class SideBand:
             perf.PERF_RECORD_EXIT: self._exit,
             perf.PERF_RECORD_LOST: self._lose,
             perf.PERF_RECORD_SAMPLE: self._tracepoint,
+            _RARE_LOST: self._lose_calls,
         }
 
     @property
@@ -139,11 +127,21 @@ class SideBand:
         """
         return self._losses.traced(self._calls.names if self._calls is not None and calls_everywhere else ())
 
+    def rare_calls_end(self) -> None:
+        """Rare calls are no longer recorded."""
+        if self._calls is not None:
+            self._calls.end(EVERYWHERE)
+
     # -- from the kernel -----------------------------------------------------------------------------------------------
 
-    def take(self, raw: bytes) -> None:
-        """Holds what was read from one CPU's ring. The same record twice in a row is from a thread with two events."""
-        at, before, before_ns = 0, b"", 0
+    def take(self, raw: bytes, *, rare: bool = False) -> None:
+        """Holds what was read from one CPU's ring. The same record twice in a row is from a thread with two events.
+
+        Args:
+            raw: the records.
+            rare: they are of rare calls: what is lost of them costs no mapping.
+        """
+        at, before, before_ns = 0, b"", self._given_until
         while at + _HEADER.size <= len(raw):
             kind, misc, size = _HEADER.unpack_from(raw, at)
             if size < _HEADER.size + _SAMPLE_ID or at + size > len(raw):
@@ -154,9 +152,13 @@ class SideBand:
                 continue
             time_ns = _U64.unpack_from(record, 16 if kind == perf.PERF_RECORD_SAMPLE else size - 8)[0]
             if kind == perf.PERF_RECORD_LOST:
-                self.lost += _U64.unpack_from(record, 16)[0]
-                self.stale = True
-                time_ns = before_ns + 1  # the loss happened after the record before
+                count = _U64.unpack_from(record, 16)[0]
+                self.others += count * rare
+                self.lost += count * (not rare)
+                self.stale |= not rare
+                kind = _RARE_LOST if rare else kind
+                if before_ns:
+                    time_ns = before_ns + 1  # the loss happened after the record before
             self._records.append((time_ns, kind, misc, record))
             self.records += 1
             before, before_ns = record, time_ns
@@ -175,8 +177,8 @@ class SideBand:
         code, kind = known
         if (live := self.live.get(pid)) is not None:
             live.bare = False
-            if kind in (KIND_ANON, KIND_FILE):
-                code, kind = self._heap_or(live, start, start + length, code, kind)
+            if live.maps_heap(start, start + length, code, kind):
+                code, kind = self._strings.code("[heap]"), KIND_HEAP
             live.loaded |= kind == KIND_VDSO
         bits = prot & 7 | (MAP_SHARED if flags & 1 else 0) | kind << KIND_SHIFT  # PROT_* = MAP_READ, WRITE, EXECUTE
         if kind not in (KIND_FILE, KIND_SHARED):
@@ -187,8 +189,10 @@ class SideBand:
 
     def _tracepoint(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, thread = _IDS.unpack_from(record, 8)
-        # births and rare calls are seen of all processes
-        if pid not in self.live or self._shared.sampled(thread, record) or self._calls is None:
+        if pid not in self.live:  # births and rare calls are seen of all processes
+            self.others += 1
+            return
+        if self._shared.sampled(thread, record) or self._calls is None:
             return
         call = self._calls.returned(time_ns, record)
         if call is not None and self._remaps is not None:
@@ -203,25 +207,6 @@ class SideBand:
                 self._spaces.append(row)
                 if self._remaps is not None and row[2] == SPACE_MAP:
                     self._remaps.mapped(row)
-
-    def _heap_or(self, live: Live, start: int, end: int, code: int, kind: int) -> tuple[int, int]:
-        """The file code and kind of a mapping, which are those of the heap where the kernel reports that as //anon.
-
-        At the heap's first growth, brk() sets mm->brk only after calling perf (mm/mmap.c, 6.x).
-
-        Without address randomization the heap begins where .bss ends; execve() maps .bss itself, before the interpreter
-        and the vdso (load_elf_binary()).
-        """
-        if kind == KIND_FILE:
-            if not live.image_end or code == live.image:
-                live.image, live.image_end = code, max(live.image_end, end)
-            else:
-                live.loaded = True
-        elif start == live.image_end and not live.loaded:
-            live.image_end = end  # .bss
-        elif 0 <= start - live.image_end <= _HEAP_WITHIN and live.image_end:
-            return self._strings.code("[heap]"), KIND_HEAP
-        return code, kind
 
     def _comm(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, tid = _IDS.unpack_from(record, 8)
@@ -299,6 +284,9 @@ class SideBand:
         self._losses.lost(time_ns, self.live)
         self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
 
+    def _lose_calls(self, time_ns: int, misc: int, record: bytes) -> None:
+        self._losses.lost(time_ns, self.live)
+
     # -- from us and /proc ---------------------------------------------------------------------------------------------
 
     def launched(self, pid: int) -> None:
@@ -357,6 +345,7 @@ class SideBand:
 
         Records are decoded only here: a thread may start on one CPU and end on another, and rings are read one by one.
         """
+        self._given_until = max(watermark, self._given_until)
         due_records, self._records = _until(self._records, watermark)
         for time_ns, kind, misc, record in due_records:
             if (reader := self._readers.get(kind)) is not None:
