@@ -12,6 +12,7 @@ from wstrace.table import Records, Selection
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
+    from wstrace.analysis.blame.rows import Blame
     from wstrace.analysis.stacks import StackCounts
     from wstrace.analysis.summary import Summary
 
@@ -58,6 +59,22 @@ class Trace(Records):
         for batch in self.batches(PAGE_FAULT.name, ("flags", *STACK_COLUMNS)):
             counted.add(batch)
         return counted
+
+    def blame(self, at: str | int = "exit", pids: Sequence[int] = ()) -> Blame:
+        """The resident pages at a moment by who brought them: `trace.blame().rows("line")` has sizes in bytes.
+
+        Args:
+            at: `exit` = the last snapshot of each process, `peak` = the largest, `start` = the first, the text of a
+                mark, or a time in ns on the records' clock.
+            pids: the processes whose pages are told; () = all.
+
+        Raises:
+            UsageError: there is no such mark or no snapshot.
+        """
+        from wstrace.analysis.blame.composition import Composition
+        from wstrace.analysis.blame.rows import Blame
+
+        return Blame(Composition(self, at, pids))
 
     def save(
         self,

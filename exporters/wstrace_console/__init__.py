@@ -1,4 +1,4 @@
-"""The terminal: the summary at the end of a trace, one line per fault, a live line; and `report` for a trace file."""
+"""The terminal: the summary at the end of a trace, one line per fault, a live line; `report` and `blame`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
-    """Returns the command `report`."""
-    return [Command("report", "Show who brought which pages, from a trace file.",
-                    "wstrace_console.commands.report:report", "Inspect")]  # fmt: skip
+    """Returns the commands `report` and `blame`."""
+    return [
+        Command("report", "Show who brought which pages, from a trace file.",
+                "wstrace_console.commands.report:report", "Inspect"),
+        Command("blame", "Show whose bytes are resident, by line and package.",
+                "wstrace_console.commands.blame:blame", "Inspect"),
+    ]  # fmt: skip

@@ -29,11 +29,15 @@ class TargetWords(click.Command):
             if word == "--":
                 ctx.meta["wstrace.literal"] = True
                 break
-            if word in ("-m", "-c") or not word.startswith("-") or word == "-":
+            if (word in ("-m", "-c") or not word.startswith("-") or word == "-") and self.begins_target(word):
                 args = [*args[:at], "--", *args[at:]]
                 break
             at += 1 + self._value_follows(word)
         return super().parse_args(ctx, args)
+
+    def begins_target(self, word: str) -> bool:
+        """Whether a word that is no option of this command begins the target."""
+        return True
 
     def _value_follows(self, word: str) -> bool:
         """Whether the next word is the value of this option, or of the last of short ones together (`-fo FILE`)."""

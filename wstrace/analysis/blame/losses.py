@@ -44,6 +44,11 @@ class LossRows(NamedTuple):
     #: the space that a forked or sharing one began with
     other: NDArray[np.intp]
 
+    def take(self, rows: NDArray[np.bool_]) -> LossRows:
+        """Those of a mask."""
+        return LossRows(self.time[rows], self.space[rows], self.event[rows], self.start[rows], self.end[rows],
+                        self.to[rows], self.other[rows])  # fmt: skip
+
 
 class Losses:
     """Answers what was the last that happened to the content of a page before a time.

@@ -1,0 +1,116 @@
+"""What `wstrace blame` prints: the answer, how complete it is, and tables in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wstrace.analysis.blame.causes import NO_LINE
+from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.terminal.bar import Bar
+from wstrace.terminal.table import Cell, Column, Styled, TextTable
+from wstrace.text import number, plural, printable, size
+
+_TITLES = {"line": "own line", "function": "function", "package": "package", "file": "file of the page",
+           "kind": "kind of memory", "process": "process"}  # fmt: skip
+#: The views that are shown where none was asked for.
+_USUAL = ("line", "package", "file", "kind")
+#: Rows that the first line tells, and the least share of one.
+_TOLD, _SHARE = 3, 0.03
+_NAME_LIMIT = 60
+#: From this share of the peak on, a composition counts as that of the peak.
+_WHOLE = 0.995
+
+
+def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:
+    """The lines and tables to show."""
+    if not told.total:
+        return [
+            "no resident pages are in the trace: record a command, or with -s working_set (wstrace doctor says why)"
+        ]
+    shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), Styled(completeness(told), "dim")]
+    tables = [tuple(views)] if views else [(view,) for view in _USUAL]
+    for view in tables:
+        rows = told.rows(*view, sort=sort)
+        if views or len(rows) > 1:
+            shown += ["", table(told, " and ".join(_TITLES[one] for one in view), rows, top)]
+    if not views and len(np.unique(told.of.inputs.runs["space"])) > 1:
+        shown += ["", table(told, _TITLES["process"], told.rows("process", sort=sort), top)]
+    return shown
+
+
+def answer(told: Blame) -> str:
+    """`142.9 MiB resident at the exit: 50.1 by load_frame app.py:31, 37.0 by import pandas, ...`."""
+    rows = told.rows("line")
+    unit, divisor = _unit(told.total)
+    big = [row for row in rows if row.resident >= _SHARE * told.total][:_TOLD]
+    named = [row for row in big if not row.reason] or big
+    parts = [f"{'~' * bool(row.estimated)}{row.resident / divisor:,.1f} {_by(row)}" for row in named]
+    more = ", ..." if sum(row.resident for row in named) < told.total else ""
+    moment = {"exit": "at the exit", "peak": "at the peak", "start": "at the start", "now": "now",
+              "end": "at the end"}.get(told.of.inputs.moment, f"at {told.of.inputs.moment}")  # fmt: skip
+    whole = f"{told.total / divisor:,.1f} {unit} resident {printable(moment, _NAME_LIMIT)}"
+    spaces = len(np.unique(told.of.inputs.runs["space"]))
+    whole += f" in {number(spaces)} processes" if spaces > 1 else ""
+    peak = told.of.inputs.of_peak
+    if peak and told.total < _WHOLE * peak:
+        share = told.total / peak
+        whole += f" (composition of {told.total / divisor:,.1f} of {peak / divisor:,.1f} {unit}, {share:.0%})"
+    return f"{whole}: {', '.join(parts)}{more}"
+
+
+def _by(row: BlameRow) -> str:
+    label = printable(row.label.removesuffix(NO_LINE), _NAME_LIMIT)
+    return label if row.reason else f"by {label}"
+
+
+def _unit(n_bytes: int) -> tuple[str, float]:
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if n_bytes >= 1 << power:
+            return unit, float(1 << power)
+    return "B", 1.0
+
+
+def completeness(told: Blame) -> str:
+    """`complete: 27,490 faults, 0 lost`, or what is missing."""
+    of = told.of
+    faults = len(of.history.faults)
+    unknown = int((of.found.first < 0).sum()) * of.page_size
+    words = []
+    if of.lost:
+        words.append(f"{number(of.lost)} records lost")
+    if of.sampled > 1:
+        words.append(f"only one of {of.sampled} faults was recorded")
+    if of.assumed:
+        words.append(f"not recorded: what was {', '.join(of.assumed)}: rows may hold bytes of an older owner")
+    if told.of.inputs.swapped:
+        words.append(f"{size(of.inputs.swapped * of.page_size)} swapped out")
+    head = (
+        f"{plural(faults, 'fault')}, {number(of.lost)} lost"
+        if not words
+        else f"{plural(faults, 'fault')}; {'; '.join(words)}"
+    )
+    share = unknown / max(told.total, 1)
+    return f"{'complete: ' * (not words)}{head}; {size(unknown)} ({share:.1%}) without a known fault"
+
+
+def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int) -> TextTable:
+    """The rows with the most, and the total of all."""
+    estimated = any(row.estimated for row in rows)
+    columns = [("resident", "resident"), ("private", "private"), ("shared", "shared"), ("written", "written"),
+               ("brought", "brought"), ("from disk", "from_disk")]  # fmt: skip
+    kept = [(head, name) for head, name in columns if name in ("resident", "private", "brought")
+            or any(getattr(row, name) for row in rows)]  # fmt: skip
+    most = max((row.resident for row in rows), default=0)
+    cells: list[list[Cell]] = []
+    for row in rows[:top]:
+        mark = "~" if row.estimated else " " if estimated else ""
+        cells.append([*(f"{mark * (name == 'resident')}{size(getattr(row, name))}" for _, name in kept),
+                      f"{row.resident / max(told.total, 1):6.1%}", Bar(row.resident, most), row.label])  # fmt: skip
+    total = [size(sum(getattr(row, name) for row in rows)) for _, name in kept]
+    rest = len(rows) - top
+    cells.append([*total, "100.0%", Bar(0, most), f"Total (of {number(len(rows))} rows)" if rest > 0 else "Total"])
+    heads = [Column(head, spare=name not in ("resident", "private")) for head, name in kept]
+    return TextTable([*heads, Column("share"), Column("", "bar"), Column(title, "name")], cells, len(cells),
+                     [n for n, row in enumerate(rows[:top]) if row.resident == most])  # fmt: skip

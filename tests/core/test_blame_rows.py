@@ -1,0 +1,264 @@
+"""Compositions of scripted traces: rows that sum to the total, whose bytes they are, and what they cannot tell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from stacks_scripted import Stacks
+
+from wstrace.analysis.blame.rows import VIEWS, Blame, as_dict
+from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.errors import UsageError
+from wstrace.schema import (
+    CONTENT_LOSS,
+    FAULT_MAJOR,
+    FRAME_PYTHON,
+    HOW_EXACT,
+    HOW_NO_PYTHON,
+    KIND_ANON,
+    KIND_FILE,
+    KIND_SHIFT,
+    LOSS_EVENTS,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    LOSS_SHARES,
+    LOSS_UNMAPPED,
+    MAP_READ,
+    MAP_WRITE,
+    MAPPING,
+    MARK,
+    PAGE_EXCLUSIVE,
+    PAGE_FAULT,
+    PAGE_FILE,
+    PAGE_SHARED,
+    PAGE_SWAPPED,
+    PROCESS,
+    PROCESS_EXEC,
+    RESIDENT_PAGES,
+)
+from wstrace.session import Session
+from wstrace.table import Selection
+from wstrace.testing import ScriptedSource, batch_of, trace_of
+from wstrace.trace import Trace
+from wstrace_console.commands.blame import blame as command
+
+PAGE = 4096
+ANON, FILE, CODE = 0x7F0000000000, 0x7E0000000000, 0x400000
+APP = [("load_frame", "/srv/app/app.py", 31), ("<module>", "/srv/app/app.py", 50)]
+SAVE = [("save", "/srv/app/app.py", 40), ("<module>", "/srv/app/app.py", 51)]
+PACKAGES = "/venv/lib/python3.11/site-packages"
+IMPORT = [("__init__", f"{PACKAGES}/pandas/core/frame.py", 9), ("<module>", f"{PACKAGES}/pandas/core/api.py", 2),
+          ("<module>", f"{PACKAGES}/pandas/__init__.py", 1), ("_call", "<frozen importlib._bootstrap>", 7),
+          ("<module>", "/srv/app/app.py", 3)]  # fmt: skip
+
+
+class Script:
+    """A trace in the making: faults, losses and snapshots of processes, at times that are given."""
+
+    def __init__(self) -> None:
+        self.strings = Dictionary()
+        self.stacks = Stacks(self.strings)
+        self.faults: list[tuple[int, int, int, int, int, int]] = []
+        self.losses: list[tuple[int, ...]] = []
+        self.batches: list[Batch] = [
+            batch_of(MAPPING, self.strings, id=[1, 2, 3], time_ns=1, pid=7, start=[ANON, FILE, CODE],
+                     end=[ANON + (1 << 30), FILE + (1 << 20), CODE + (1 << 20)], offset=0,
+                     file=["[anon]", "/usr/lib/libbig.so", "/usr/bin/tool"], dev=[0, 1, 1], ino=[0, 5, 6], build_id=0,
+                     flags=[MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT, MAP_READ | KIND_FILE << KIND_SHIFT,
+                            MAP_READ | KIND_FILE << KIND_SHIFT]),
+            batch_of(PROCESS, self.strings, time_ns=1, pid=7, ppid=1, tid=7, event=PROCESS_EXEC, name="app", code=-1),
+        ]  # fmt: skip
+
+    def fault(self, time: int, va: int, stack=(), pid: int = 7, flags: int = 0) -> None:
+        self.faults.append((time, pid, va, flags, self.stacks.python(stack), HOW_EXACT if stack else HOW_NO_PYTHON))
+
+    def lose(self, time: int, event: int, pid: int = 7, start: int = 0, end: int = (1 << 64) - 1, other: int = 0):
+        self.losses.append((time, pid, event, start, end, 0, other))
+
+    def snapshot(self, time: int, *runs: tuple[int, int, int], pid: int = 7, number: int = 0, **columns) -> None:
+        """Runs of (start, pages, flags)."""
+        start, pages, flags = (list(column) for column in zip(*runs, strict=True))
+        mapping = [1 if at >= ANON else 2 for at in start]
+        kind = [KIND_ANON if at >= ANON else KIND_FILE for at in start]
+        file = ["[anon]" if at >= ANON else "/usr/lib/libbig.so" for at in start]
+        rows = batch_of(RESIDENT_PAGES, self.strings, start=start, pages=pages, flags=flags, mapping=mapping, kind=kind,
+                        file=file, **columns)  # fmt: skip
+        part = SnapshotPart(pid, number, 0, True, time, sum(pages))
+        self.batches.append(Batch(RESIDENT_PAGES, rows.columns, strings=self.strings, snapshot=part))
+
+    def trace(self) -> Trace:
+        sites = self.stacks.trees[FRAME_PYTHON].new_rows()
+        names = ("time_ns", "pid", "va", "flags", "stack", "stack_how")
+        columns = {name: list(column) for name, column in zip(names, zip(*self.faults, strict=True), strict=True)}
+        batches = [*self.batches, *([sites] if sites is not None else [])]
+        if self.losses:
+            lost = dict(
+                zip((c.name for c in CONTENT_LOSS.columns), map(list, zip(*self.losses, strict=True)), strict=True)
+            )
+            batches.append(batch_of(CONTENT_LOSS, self.strings, **lost))
+        at = [1 if va >= ANON else 2 for va in columns["va"]]
+        kinds = [KIND_ANON if va >= ANON else KIND_FILE for va in columns["va"]]
+        batches.append(batch_of(PAGE_FAULT, self.strings, tid=columns["pid"], pc=CODE + 64, pc_mapping=3, mapping=at,
+                                kind=kinds, **columns))  # fmt: skip
+        trace = trace_of(*batches)
+        trace.info.page_size = PAGE
+        trace.info.content_losses = LOSS_EVENTS[1:]
+        return trace
+
+    def blame(self, **asked) -> Blame:
+        return self.trace().blame(**asked)
+
+
+def sizes(told: Blame, by: str = "line", column: str = "resident") -> dict[str, int]:
+    """label -> pages."""
+    return {row.label: getattr(row, column) // PAGE for row in told.rows(by) if getattr(row, column)}
+
+
+def loaded() -> Script:
+    """4 pages by load_frame, 2 by an import, 1 from disk with 3 around it, and 1 that no fault brought."""
+    script = Script()
+    for page in range(4):
+        script.fault(10 + page, ANON + page * PAGE, APP)
+    for page in range(8, 10):
+        script.fault(20 + page, ANON + page * PAGE, IMPORT)
+    script.fault(40, FILE + 5 * PAGE, SAVE, flags=FAULT_MAJOR)
+    script.fault(50, ANON, SAVE)
+    script.lose(60, LOSS_UNMAPPED, start=ANON + 3 * PAGE, end=ANON + 4 * PAGE)
+    script.snapshot(100, (ANON, 3, PAGE_EXCLUSIVE), (ANON + 8 * PAGE, 3, PAGE_EXCLUSIVE),
+                    (FILE + 4 * PAGE, 4, PAGE_FILE | PAGE_SHARED), (ANON + 90 * PAGE, 5, PAGE_SWAPPED))  # fmt: skip
+    return script
+
+
+def test_each_page_is_told_by_the_line_that_brought_it():
+    told = loaded().blame()
+    none = "(came without a fault)"
+    # which of two faults brought the page at ANON is not known: the first may have read zeros only
+    assert {row.label: row.resident for row in told.rows("line")} == {
+        "load_frame app.py:31": 2.5 * PAGE, "save app.py:40": 4.5 * PAGE, "import pandas app.py:3": 2 * PAGE,
+        none: PAGE}  # fmt: skip
+    assert sizes(told, "package") == {"(own code)": 7, "pandas": 2, none: 1}
+    assert sizes(told, "file") == {"[anon]": 6, "libbig.so": 4}
+    assert sizes(told, "kind") == {"anon": 6, "file": 4}
+    assert sizes(told, "process") == {"app (7)": 10}
+    assert sizes(told, column="from_disk") == {"save app.py:40": 4}
+    assert {row.label: row.faults for row in told.rows("line") if row.faults} == {
+        "load_frame app.py:31": 4, "import pandas app.py:3": 2, "save app.py:40": 2}  # fmt: skip
+    assert {row.label for row in told.rows("line") if row.estimated} == {"load_frame app.py:31", "save app.py:40"}
+
+
+@pytest.mark.parametrize("views", [*((view,) for view in VIEWS), ("process", "line"), ("file", "line")])
+def test_the_rows_of_every_view_sum_to_the_same_total_in_every_column(views):
+    told = loaded().blame()
+    report = as_dict(told, views)
+    assert report["total"]["resident"] == 10 * PAGE
+    assert report["total"]["private"] == 6 * PAGE
+    assert report["total"]["swapped"] == 5 * PAGE
+    assert report["total"]["brought"] == 11 * PAGE, "the page that was unmapped, too"
+    assert report["total"]["written"] == 1 * PAGE
+    assert report["total"]["faults"] == 8
+    for column, total in report["total"].items():
+        if column not in ("pss", "swapped"):
+            assert sum(row[column] for row in report["rows"]) == total, column
+    assert all(row["private"] + row["shared"] == row["resident"] for row in report["rows"])
+    assert report["complete"]
+
+
+def test_json_has_whole_labels_and_the_keys_that_are_documented():
+    report = as_dict(loaded().blame(), ["line"])
+    assert set(report) == {"schema", "at", "pids", "complete", "lost", "assumed", "by", "total", "rows"}
+    first = next(row for row in report["rows"] if row["function"] == "load_frame")
+    assert first["label"] == "/srv/app/app.py:31 load_frame"
+    assert (first["file"], first["line"], first["reason"]) == ("/srv/app/app.py", 31, "")
+    assert set(first) == {"label", "file", "line", "function", "package", "kind", "reason", "resident", "private",
+                          "shared", "pss", "brought", "written", "from_disk", "faults", "estimated"}  # fmt: skip
+    assert report["total"]["pss"] is None, "how many processes map a page was not recorded"
+    json.dumps(report)
+
+
+def test_pss_where_the_shares_are_known():
+    script = Script()
+    script.fault(10, ANON, APP)
+    script.fault(11, FILE, SAVE)
+    script.snapshot(20, (ANON, 1, PAGE_EXCLUSIVE), (FILE, 1, PAGE_FILE | PAGE_SHARED), shares=[1, 4])
+    report = as_dict(script.blame(), ["line"])
+    assert report["total"]["pss"] == PAGE + PAGE // 4
+    assert {row["function"]: row["pss"] for row in report["rows"]} == {"load_frame": PAGE, "save": PAGE // 4}
+
+
+def test_without_a_record_of_unmappings_nothing_is_called_complete():
+    trace = loaded().trace()
+    trace.info.content_losses = ()
+    report = as_dict(trace.blame(), ["line"])
+    assert not report["complete"]
+    assert "unmapped" in report["assumed"]
+
+
+def test_a_child_has_its_own_copies_and_its_parents_lines():
+    script = Script()
+    for page in range(4):
+        script.fault(10 + page, ANON + page * PAGE, APP)
+    script.lose(30, LOSS_FORKED, pid=8, other=7)
+    script.fault(40, ANON, SAVE, pid=8)
+    for pid in (7, 8):
+        script.snapshot(50, (ANON, 4, PAGE_EXCLUSIVE), pid=pid, number=pid)
+    trace = script.trace()
+    told = trace.blame()
+    assert sizes(told) == {"load_frame app.py:31": 7, "save app.py:40": 1}
+    assert sizes(trace.blame(pids=[8])) == {"load_frame app.py:31": 3, "save app.py:40": 1}
+    assert as_dict(told, ["line"])["pids"] == [7, 8]
+
+
+def test_what_a_vforked_child_brings_is_in_its_parents_memory():
+    script = Script()
+    script.lose(10, LOSS_SHARES, pid=8, other=7)
+    script.fault(20, ANON, APP, pid=8)
+    script.lose(30, LOSS_EXECUTED, pid=8)
+    script.fault(40, ANON + PAGE, SAVE, pid=8)
+    script.snapshot(50, (ANON, 2, PAGE_EXCLUSIVE))
+    assert sizes(script.blame()) == {"load_frame app.py:31": 1, "(came without a fault)": 1}
+
+
+def test_the_moment():
+    script = Script()
+    for page in range(4):
+        script.fault(10 * page + 10, ANON + page * PAGE, APP)
+    script.snapshot(15, (ANON, 1, PAGE_EXCLUSIVE), number=0)
+    script.snapshot(45, (ANON, 4, PAGE_EXCLUSIVE), number=1)
+    script.snapshot(60, (ANON, 2, PAGE_EXCLUSIVE), number=2)
+    script.batches.append(batch_of(MARK, script.strings, time_ns=44, pid=7, tid=7, text="warm"))
+    trace = script.trace()
+    assert {at: trace.blame(at=at).total // PAGE for at in ("start", "peak", "exit", "warm", 50)} == {
+        "start": 1, "peak": 4, "exit": 2, "warm": 4, 50: 4}  # fmt: skip
+    with pytest.raises(UsageError, match="cold"):
+        trace.blame(at="cold")
+
+
+def test_a_trace_without_snapshots_or_faults_says_so():
+    script = Script()
+    script.fault(10, ANON, APP)
+    told = script.blame()
+    assert told.total == 0
+    assert as_dict(told, ["line"])["total"]["resident"] == 0
+    assert trace_of().blame().rows("line") == []
+
+
+def test_the_command_prints_the_answer_first(tmp_path):
+    path = str(tmp_path / "x.wst")
+    source = ScriptedSource(loaded().trace().read(Selection()))
+    session = Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[], record=False)
+    session.context.info.page_size, session.context.info.content_losses = PAGE, LOSS_EVENTS[1:]
+    with session:
+        while not session.wait(0.05):
+            pass
+    runner = CliRunner()
+    lines = runner.invoke(command, [path], catch_exceptions=False).output.splitlines()
+    assert lines[0] == ("40.0 KiB resident at the peak: ~18.0 by save app.py:40, ~10.0 by load_frame app.py:31, "
+                        "8.0 by import pandas app.py:3, ...")  # fmt: skip
+    assert any(line.split()[-1:] == ["Total"] and "40.0 KiB" in line for line in lines)
+    report = json.loads(runner.invoke(command, [path, "--json", "--by", "package"], catch_exceptions=False).output)
+    assert {row["label"]: row["resident"] // PAGE for row in report["rows"]}["pandas"] == 2
+    assert "first touch" in runner.invoke(command, ["--explain"], catch_exceptions=False).output
+    for wrong in (["--by", "colour", path], ["--by", "line,line", path], []):
+        assert isinstance(runner.invoke(command, wrong).exception, UsageError)

@@ -1,0 +1,175 @@
+"""Causes: the places of the program that faults came from, and their names by line, function and package.
+
+A fault with a Python stack is told by it, else by the function of its instruction.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.inputs import Inputs, mapping_rows, of_mapping
+from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.frames import Frame
+from wstrace.analysis.own import OwnRule, package_of
+from wstrace.analysis.stack_views import StackViews
+from wstrace.analysis.symbols import Symbolizer
+from wstrace.batch import Dictionary
+from wstrace.interfaces import Place
+from wstrace.schema import FAULT_PC_KERNEL
+from wstrace.text import base_name
+
+CauseBy = Literal["line", "function", "package"]
+_NATIVE = np.uint64(1 << 63)
+_KERNEL = np.uint64(0xFFFFFFFF)
+_OFFSET = np.uint64(31)
+_IMPORTS = "<frozen importlib"
+#: what stands behind the function of an instruction where a line was asked for
+NO_LINE = " (no line)"
+
+
+class Cause(NamedTuple):
+    """What a row is told by: its label as tables show it, its whole label, and what is known of it; "" and 0 = not."""
+
+    label: str
+    whole: str
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    package: str = ""
+
+
+class Causes:
+    """The distinct places of the program that faults came from.
+
+    Attributes:
+        of: of each fault the number of its cause, in the order of the inputs.
+    """
+
+    def __init__(self, inputs: Inputs, symbolizer: Symbolizer, strings: Dictionary) -> None:
+        self._tree: CallTree = inputs.tree
+        self._symbolizer, self._strings = symbolizer, strings
+        faults = inputs.faults
+        stack = self._tree.known(faults["stack"]).astype(np.uint64)
+        known, row = mapping_rows(inputs.mappings, faults["pc_mapping"])
+        code = stack.copy()
+        native = stack == 0
+        if native.any():
+            base, file_offset = (of_mapping(inputs.mappings, name, row[native]) for name in ("start", "offset"))
+            offset = (faults["pc"][native] - base + file_offset) & ((np.uint64(1) << _OFFSET) - np.uint64(1))
+            mapping = np.where(known[native], faults["pc_mapping"][native], 0).astype(np.uint64)
+            kernel = (faults["flags"][native] & FAULT_PC_KERNEL) != 0
+            mapping[kernel], offset[kernel | (mapping == 0)] = _KERNEL, 0
+            code[native] = _NATIVE | mapping << _OFFSET | offset
+        self._codes, self.of = np.unique(code, return_inverse=True)
+
+    def labels(self, by: CauseBy) -> list[Cause]:
+        """What each cause is told by."""
+        native = (self._codes & _NATIVE) != 0
+        leaves = self._codes[~native].astype(np.intp)
+        stacked = {"line": self._lines, "function": self._functions, "package": self._packages}[by](leaves)
+        # codes of stacks are below those of instructions
+        return [*stacked, *self._instructions(self._codes[native], by)]
+
+    # -- Python stacks -----------------------------------------------------------------------------------------------
+
+    def _lines(self, leaves: NDArray[np.intp]) -> list[Cause]:
+        views = StackViews(self._tree, OwnRule(), self._symbolizer)
+        nodes, _ = views.answering(leaves)
+        imported = self._imported(leaves, nodes)
+        found = []
+        for (label, frames), name in zip(views.labels("line", native=False)(leaves), imported, strict=True):
+            if not frames:
+                found.append(Cause(label, label, package=_package_in(label)))
+                continue
+            (frame,) = frames
+            where = f"{frame.shown or frame.file}:{frame.line}" if frame.file else ""
+            if name:
+                whole = f"{frame.file}:{frame.line} import {name}"
+                found.append(Cause(f"import {name} {where}", whole, frame.file, frame.line, frame.function, name))
+            else:
+                found.append(_of_frame(frame, label))
+        return found
+
+    def _imported(self, leaves: NDArray[np.intp], nodes: NDArray[np.intp]) -> list[str]:
+        """What the line of each node was importing when the stack was read; "" = nothing."""
+        tree = self._tree
+        parent, text = tree.column("parent").astype(np.intp), tree.text
+        module = np.zeros(len(parent), np.bool_)
+        machinery = np.zeros(len(parent), np.bool_)
+        ids = tree.ids()
+        for name, column, mask in (("<module>", "function", module), (_IMPORTS, "file", machinery)):
+            codes = tree.column(column)[ids]
+            wanted = [code for code in np.unique(codes).tolist() if text(code).startswith(name)]
+            mask[ids[np.isin(codes, wanted)]] = True
+        at, below, first = leaves.copy(), np.zeros(len(leaves), np.intp), np.zeros(len(leaves), np.intp)
+        going = np.flatnonzero(at != nodes)
+        while len(going):
+            here = at[going]
+            first[going] = np.where(module[here], here, first[going])
+            below[going] = here
+            at[going] = parent[here]
+            going = going[(at[going] != nodes[going]) & (at[going] != 0)]
+        codes = np.where(machinery[below] & (at == nodes) & (nodes != 0), tree.column("file")[first], 0)
+        names = {code: _module_name(text(code)) for code in np.unique(codes).tolist()}
+        return [names[code] for code in codes.tolist()]
+
+    def _functions(self, leaves: NDArray[np.intp]) -> list[Cause]:
+        views = StackViews(self._tree, OwnRule(), self._symbolizer)
+        return [
+            _of_frame(frames[0], label)._replace(line=0, whole=label) if frames else Cause(label, label)
+            for label, frames in views.labels("function", native=False)(leaves)
+        ]
+
+    def _packages(self, leaves: NDArray[np.intp]) -> list[Cause]:
+        views = StackViews(self._tree, OwnRule(), self._symbolizer)
+        return [Cause(label, label, package=label) for label, _ in views.labels("package", native=False)(leaves)]
+
+    # -- instructions ------------------------------------------------------------------------------------------------
+
+    def _instructions(self, codes: NDArray[np.uint64], by: CauseBy) -> list[Cause]:
+        mappings = (codes >> _OFFSET & _KERNEL).astype(np.uint32)
+        offsets = codes & ((np.uint64(1) << _OFFSET) - np.uint64(1))
+        kernel = mappings == np.uint32(_KERNEL)
+        index, places = self._symbolizer.at_offsets(np.where(kernel, 0, mappings), offsets, self._strings)
+        return [
+            _kernel(by) if in_kernel else _of_place(places[at], by)
+            for at, in_kernel in zip(index.tolist(), kernel.tolist(), strict=True)
+        ]
+
+
+def _kernel(by: CauseBy) -> Cause:
+    label = "[kernel]" + (NO_LINE if by == "line" else "")
+    return Cause(label, label, function="[kernel]", package="[kernel]")
+
+
+def _of_place(place: Place | str, by: CauseBy) -> Cause:
+    module = place if isinstance(place, str) else place.module
+    function = place.function if isinstance(place, Place) else ""
+    if by == "package":
+        return Cause(module, module, package=module)
+    label = f"{module}!{function}" if function else str(place) if isinstance(place, Place) and place.number else module
+    label += NO_LINE if by == "line" else ""
+    return Cause(label, label, function=function, package=module)
+
+
+def _of_frame(frame: Frame, label: str) -> Cause:
+    where = f"{frame.file}:{frame.line}" if frame.line else frame.file
+    whole = f"{where} {frame.name}{frame.doubt}" if where else label
+    return Cause(label, whole, frame.file, frame.line, frame.function, package_of(frame.file))
+
+
+def _package_in(label: str) -> str:
+    return label.removeprefix("(package ").partition(",")[0].rstrip(")") if label.startswith("(package ") else ""
+
+
+def _module_name(file: str) -> str:
+    """What a module is imported as, as far as its file tells: its package's name, or its own."""
+    if not file or file.startswith("<"):
+        return ""
+    if package := package_of(file):
+        return package
+    folder, _, name = file.replace("\\", "/").rpartition("/")
+    return base_name(folder) if name.startswith("__init__.") else name.partition(".")[0]

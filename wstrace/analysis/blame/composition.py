@@ -1,0 +1,152 @@
+"""Composition: the resident memory of processes at a moment, and by whom each byte of it was brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.bringers import BEFORE, EXEC, HOWS, KHUGEPAGED, NOT_SEEN, Found, PageRows
+from wstrace.analysis.blame.causes import Causes
+from wstrace.analysis.blame.faults import FaultRows
+from wstrace.analysis.blame.history import History
+from wstrace.analysis.blame.inputs import Recorded, mapping_rows, of_mapping, pages_of, read
+from wstrace.analysis.blame.losses import key_of
+from wstrace.analysis.symbols import Symbolizer
+from wstrace.interfaces import Context
+from wstrace.schema import (
+    KIND_ANON,
+    KIND_FILE,
+    KIND_HEAP,
+    KIND_SHIFT,
+    KIND_STACK,
+    LOSS_DISCARDED,
+    LOSS_EVENTS,
+    LOSS_MOVED,
+    LOSS_REPLACED,
+    LOSS_UNMAPPED,
+    MAP_SHARED,
+    MAP_WRITE,
+    MAPPING,
+    PAGE_EXCLUSIVE,
+    PAGE_FILE,
+    PAGE_HUGE,
+)
+
+#: Without a record of each of these, a fault may have been on what an address held before.
+_NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
+
+
+class Composition:
+    """The resident pages of a trace's processes at a moment, each with the fault that made it arrive.
+
+    Args:
+        trace: the trace. at, pids: see inputs.read().
+
+    Attributes:
+        inputs: what was read. history: the faults. found: the bringers of the pages.
+        run: of each resident page its row in `inputs.runs`.
+        lost: records that the trace lacks. assumed: the kinds of losses that were not recorded, in words.
+    """
+
+    def __init__(self, trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> None:
+        self.trace, self.strings, self.info = trace, trace.strings, trace.info
+        self.inputs = inputs = read(trace, at, pids)
+        self.lost = sum(n for _, _, n in trace.ledger.losses())
+        recorded = set(trace.info.content_losses)
+        self.assumed = [LOSS_EVENTS[event] for event in _NEEDED if LOSS_EVENTS[event] not in recorded]
+        self.sampled = trace.info.sampled
+        self.run, pages = self._pages()
+        known, row = mapping_rows(inputs.mappings, inputs.faults["mapping"])
+        flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
+        kind = (flags >> KIND_SHIFT & 15).astype(np.uint8)
+        self.fault_file = np.where(known, of_mapping(inputs.mappings, "file", row), 0)
+        self.fault_kind = kind
+        private = (flags & MAP_SHARED) == 0
+        copyable = np.isin(kind, (KIND_ANON, KIND_HEAP, KIND_STACK)) & private
+        copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
+        columns = inputs.faults
+        rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind)
+        self.history = History(rows, copyable, inputs.losses, inputs.ends, pages)
+        self.found = self._found(pages)
+
+    @cached_property
+    def symbolizer(self) -> Symbolizer:
+        """Names the instructions of faults without a stack."""
+        from wstrace.plugins import default_plugins
+
+        found = Symbolizer(Context(resolvers=default_plugins().make_resolvers(), info=self.info), live=False)
+        for batch in self.trace.batches(MAPPING.name):
+            found.learn(batch)
+        return found
+
+    @cached_property
+    def causes(self) -> Causes:
+        """The places of the program that faults came from."""
+        return Causes(self.inputs, self.symbolizer, self.strings)
+
+    def _pages(self) -> tuple[NDArray[np.uint32], PageRows]:
+        inputs = self.inputs
+        runs, shift = inputs.runs, np.uint64(inputs.page_size.bit_length() - 1)
+        run, number = pages_of(runs)
+        known, row = mapping_rows(inputs.mappings, runs["mapping"])
+        low, high, offset = (
+            np.where(known, of_mapping(inputs.mappings, name, row) >> shift, np.uint64(0))
+            for name in ("start", "end", "offset")
+        )
+        key = key_of(runs["space"], runs["start"] >> shift)[run] + number.astype(np.uint64)
+        file, huge = (runs["flags"] & PAGE_FILE) != 0, (runs["flags"] & PAGE_HUGE) != 0
+        return run, PageRows(key, runs["time"][run], file[run], huge[run], low[run], high[run], offset[run])
+
+    def _found(self, pages: PageRows) -> Found:
+        """The bringers; a reason says no more than is known."""
+        found = self.history.bringers(pages)
+        how, kind = found.how, self.inputs.runs["kind"][self.run]
+        began = np.isin(self.inputs.runs["space"], self.inputs.began)[self.run]
+        how[(how == BEFORE) & began] = NOT_SEEN
+        how[(how == EXEC) & (kind != KIND_STACK)] = NOT_SEEN
+        how[(how == NOT_SEEN) & (kind == KIND_STACK) & began] = EXEC
+        return found
+
+    def reason(self, how: int) -> str:
+        """Why no bringer of a page is known, as a row tells it."""
+        if how == NOT_SEEN:
+            return "lost, or came without a fault" if self.lost else "came without a fault"
+        return "put together by khugepaged" if how == KHUGEPAGED else HOWS[how]
+
+    # -- bytes, of each resident page --------------------------------------------------------------------------------
+
+    @property
+    def page_size(self) -> int:
+        """Bytes of a page."""
+        return self.inputs.page_size
+
+    @cached_property
+    def private(self) -> NDArray[np.bool_]:
+        """Whether no other process has the page."""
+        mask: NDArray[np.bool_] = ((self.inputs.runs["flags"] & PAGE_EXCLUSIVE) != 0)[self.run]
+        return mask
+
+    @cached_property
+    def pss(self) -> NDArray[np.float64] | None:
+        """The proportional share of each page in bytes; None where the number of its mappings is not known."""
+        shares = self.inputs.runs["shares"]
+        exclusive = (self.inputs.runs["flags"] & PAGE_EXCLUSIVE) != 0
+        if not self.inputs.shares_known or (shares[~exclusive] == 255).any() or (shares == 0).any():
+            return None
+        proportional: NDArray[np.float64] = (self.page_size / np.where(exclusive, 1, shares))[self.run]
+        return proportional
+
+    def name_of(self, space: int) -> str:
+        """`python3 (4711)`."""
+        code = self.inputs.names.get(space, 0)
+        name = self.strings[code] if 0 < code < len(self.strings) else "[unknown]"
+        return f"{name} ({self.inputs.pids[space]})"
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of the runs, of each resident page."""
+        values: NDArray[Any] = self.inputs.runs[name][self.run]
+        return values

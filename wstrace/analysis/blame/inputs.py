@@ -1,0 +1,302 @@
+"""What a composition is computed from: the faults, losses, forks and the resident pages of a trace at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.losses import Losses, LossRows, key_of
+from wstrace.analysis.blame.sharing import Ends
+from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.processes import Processes
+from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import UsageError
+from wstrace.ledger import Ledger
+from wstrace.schema import (
+    CALL_SITE,
+    CONTENT_LOSS,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    LOSS_PERHAPS_FORKED,
+    LOSS_SHARES,
+    MAPPING,
+    MARK,
+    PAGE_FAULT,
+    PAGE_SWAPPED,
+    PROCESS,
+    PROCESS_EXEC,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+    RESIDENT_PAGES,
+)
+from wstrace.trace_info import TraceInfo
+
+Columns = dict[str, NDArray[Any]]
+
+_FAULT = {"time_ns": "<u8", "pid": "<u4", "pc": "<u8", "va": "<u8", "flags": "|u1", "mapping": "<u4",
+          "pc_mapping": "<u4", "stack": "<u4", "stack_how": "|u1"}  # fmt: skip
+_LOSS = {"time_ns": "<u8", "pid": "<u4", "event": "|u1", "start": "<u8", "end": "<u8", "to": "<u8", "other": "<u4"}
+_MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "<u8", "file": "<u4", "flags": "<u2"}
+_PROCESS = {"time_ns": "<u8", "pid": "<u4", "tid": "<u4", "event": "|u1", "name": "<u4"}
+_RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "mapping": "<u4", "file": "<u4",
+             "kind": "|u1"}  # fmt: skip
+#: Losses of all that a process has: they tell whose memory its faults are in.
+_WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
+_SHARERS = 8  # processes in a row that run in each other's memory
+_LIMIT = 1 << 16
+
+
+class Recorded(Protocol):
+    """What is asked of a trace; wstrace.trace.Trace has it."""
+
+    strings: Dictionary
+
+    @property
+    def info(self) -> TraceInfo:
+        """The description of the trace."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was recorded and lost."""
+
+    def batches(self, stream: str, columns: Sequence[str] | None = None) -> Iterable[Batch]:
+        """The rows of a stream."""
+
+
+@dataclass(slots=True)
+class Inputs:
+    """The rows of a trace, with processes as numbers of spaces: positions in `pids`.
+
+    Attributes:
+        page_size: bytes.
+        pids: of each space, ascending where no pid belongs to several hosts.
+        names: pid -> the code of its last name.
+        faults, mappings: columns of these streams; `space` beside them. mappings are in order of id.
+        losses: of all processes. ends: of processes.
+        began: spaces that began or executed their program in the trace.
+        runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
+        swapped: pages. time_ns: the latest of the snapshots. moment: what was asked for, in words.
+        of_peak: the largest resident set that the system accounted, in bytes, where the moment is the peak.
+    """
+
+    page_size: int
+    pids: NDArray[np.int64]
+    names: dict[int, int]
+    faults: Columns
+    mappings: Columns
+    losses: LossRows
+    ends: Ends
+    began: NDArray[np.intp]
+    runs: Columns
+    swapped: int = 0
+    time_ns: int = 0
+    moment: str = "exit"
+    of_peak: int | None = None
+    tree: CallTree = field(default_factory=CallTree)
+    shares_known: bool = False
+
+
+def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> Inputs:
+    """Reads what a composition needs.
+
+    Args:
+        trace: the trace.
+        at: `exit` = the last snapshot of each process; `peak` = the largest; `start` = the first; the text of a mark;
+            or a time in ns of the records' clock.
+        pids: the processes whose pages are wanted; () = all.
+
+    Raises:
+        UsageError: there is no such mark, or no snapshot up to that time.
+    """
+    processes = Processes(_LIMIT)
+    tree = CallTree()
+    for batch in trace.batches(CALL_SITE.name):
+        tree.learn(batch)
+    mappings = _gather(trace.batches(MAPPING.name), _MAPPING, processes)
+    order = np.argsort(mappings["id"], kind="stable")
+    mappings = {name: column[order] for name, column in mappings.items()}
+    rows = _gather(trace.batches(PROCESS.name), _PROCESS, processes)
+    lost = _gather(trace.batches(CONTENT_LOSS.name), _LOSS, processes, "other")
+    faults = _gather(trace.batches(PAGE_FAULT.name, (*_FAULT, "host")), _FAULT, processes)
+    parts, swapped, moment = _snapshots(trace, at)
+    parts = [part for part in parts if not pids or (part.snapshot and part.snapshot.pid in pids)]
+    whose = [processes.number(part.snapshot.host, part.snapshot.pid) if part.snapshot else 0 for part in parts]
+    numbers = np.unique(np.concatenate([faults["process"], lost["process"], lost["other"], rows["process"],
+                                        np.array(whose, np.uint64)]))  # fmt: skip
+    for columns in (faults, lost, rows):
+        columns["space"] = numbers.searchsorted(columns.pop("process")).astype(np.intp)
+    page_size = trace.info.page_size or 4096
+    shift = np.uint64(page_size.bit_length() - 1)
+    losses = _losses(lost, numbers, shift)
+    faults["page"] = faults.pop("va") >> shift
+    _sharers(faults, losses)
+    own = rows["tid"] == rows["pid"]
+    ended = own & (rows["event"] == PROCESS_EXIT)
+    began = np.unique(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
+    named = own & (rows["name"] != 0) & (rows["event"] != PROCESS_EXIT)
+    names = dict(zip(rows["space"][named].tolist(), rows["name"][named].tolist(), strict=True))
+    runs = _runs(parts, numbers.searchsorted(np.array(whose, np.uint64)))
+    peak = trace.info.usage.peak_resident_bytes if moment in ("peak", "exit") and at == "peak" else None
+    return Inputs(
+        page_size,
+        np.array([processes.pid(number) for number in numbers.tolist()], np.int64),
+        names,
+        faults,
+        mappings,
+        losses,
+        Ends(rows["space"][ended], rows["time_ns"][ended]),
+        began,
+        runs,
+        sum(n for key, n in swapped.items() if not pids or key[1] in pids),
+        int(runs["time"].max(initial=0)),
+        moment,
+        peak,
+        tree,
+        any("shares" in part for part in parts),
+    )
+
+
+def _gather(batches: Any, wanted: dict[str, str], processes: Processes, *others: str) -> Columns:
+    """The columns of a stream, each as one array; `process` = the numbers of the pids. Absent ones are 0."""
+    parts: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, kind)] for name, kind in wanted.items()}
+    parts["process"] = [np.zeros(0, np.uint64)]
+    for batch in batches:
+        hosts = batch.columns.get("host")
+        for name, kind in wanted.items():
+            if name in others:
+                column = processes.numbers(hosts, batch[name])
+            elif name in batch:
+                column = batch[name]
+            else:
+                column = np.full(len(batch), batch.window[1] if name == "time_ns" else 0, kind)
+            parts[name].append(column)
+        if "pid" in wanted and "pid" in batch:
+            parts["process"].append(processes.numbers(hosts, batch["pid"]))
+    found = {}
+    for name in list(parts):
+        found[name] = np.concatenate(parts.pop(name))
+    return found
+
+
+def _losses(lost: Columns, numbers: NDArray[Any], shift: np.uint64) -> LossRows:
+    order = np.argsort(lost["time_ns"], kind="stable")
+    columns = {name: column[order] for name, column in lost.items()}
+    one = np.uint64(1)
+    last = (columns["end"] >> shift) + ((columns["end"] & ((one << shift) - one)) != 0)
+    return LossRows(columns["time_ns"], columns["space"], columns["event"], columns["start"] >> shift, last,
+                    columns["to"] >> shift, numbers.searchsorted(columns["other"]).astype(np.intp))  # fmt: skip
+
+
+def _sharers(faults: Columns, losses: LossRows) -> None:
+    """Gives the faults of processes that ran in another one's memory (vfork) to that one's space."""
+    if not (losses.event == LOSS_SHARES).any():
+        return
+    whole = np.isin(losses.event, _WHOLE)
+    spaces = Losses(losses.take(whole))
+    limits = spaces.upto(faults["time_ns"])
+    for _ in range(_SHARERS):
+        last = spaces.latest(key_of(faults["space"], np.zeros(len(limits), np.uint64)), limits)
+        shared = np.flatnonzero(spaces.event(last) == LOSS_SHARES)
+        if not len(shared):
+            return
+        faults["space"][shared] = spaces.rows.other[spaces.row[last[shared]]]
+
+
+def _snapshots(trace: Recorded, at: str | int) -> tuple[list[Batch], dict[tuple[int, int], int], str]:
+    """The parts of the snapshots at a moment, the swapped pages of each process, and the moment in words."""
+    until, moment = _until(trace, at)
+    swapped: dict[tuple[int, int], int] = {}
+    taken: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
+    for batch in trace.batches(RESIDENT_PAGES.name, (*_RESIDENT,)):
+        part = batch.snapshot
+        if part is None or part.time_ns > until:
+            continue
+        if "flags" in batch:
+            n = int(batch["pages"][(batch["flags"] & PAGE_SWAPPED) != 0].sum(dtype=np.int64))
+            key = part.host, part.pid
+            swapped[key] = n + (swapped.get(key, 0) if part.part else 0)
+        taken.add(batch)
+    return [part for _, _, parts in taken.by_host() for part in parts], swapped, moment
+
+
+def _until(trace: Recorded, at: str | int) -> tuple[int, str]:
+    """The last time of a snapshot that counts, and the moment in words."""
+    if isinstance(at, int):
+        return at, "time"
+    if at in ("exit", "now", "end"):
+        return (1 << 64) - 1, at
+    if at in ("peak", "start"):
+        taken = _headers(trace)
+        times = _largest(taken) if at == "peak" else [time for time, _, _ in taken][:1]
+        last = trace.info.final_snapshot is not None and bool(times) and times[0] == taken[-1][0]
+        return (times[0] if times else 0), "exit" if last else at
+    for batch in trace.batches(MARK.name):
+        for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True):
+            if batch.strings[text] == at:
+                after = [taken for taken, _, _ in _headers(trace) if taken >= time]
+                return (after[0] if after else time), at
+    raise UsageError(f"there is no mark {at!r}", "write: exit, peak, start, or the text of a mark")
+
+
+def _headers(trace: Recorded) -> list[tuple[int, tuple[int, int], int]]:
+    """(time, (host, pid), pages) of each snapshot, by time."""
+    found: dict[tuple[int, tuple[int, int]], int] = {}
+    for batch in trace.batches(RESIDENT_PAGES.name, ("pages", "flags")):
+        if (part := batch.snapshot) is not None:
+            key = part.time_ns, (part.host, part.pid)
+            found[key] = found.get(key, 0) + part.pages
+    return sorted((time, whose, n) for (time, whose), n in found.items())
+
+
+def _largest(headers: Sequence[tuple[int, tuple[int, int], int]]) -> list[int]:
+    """The time at which the last snapshots of all processes together were the largest; [] without any."""
+    held: dict[tuple[int, int], int] = {}
+    best: list[tuple[int, int]] = []
+    for time, whose, pages in headers:
+        held[whose] = pages
+        best.append((sum(held.values()), time))
+    return [max(best)[1]] if best else []
+
+
+def _runs(parts: Sequence[Batch], spaces: NDArray[Any]) -> Columns:
+    """The resident runs, by space and address."""
+    found: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, kind)] for name, kind in _RESIDENT.items()}
+    found |= {"space": [np.zeros(0, np.intp)], "time": [np.zeros(0, np.uint64)]}
+    for part, space in zip(parts, spaces.tolist(), strict=True):
+        for name, kind in _RESIDENT.items():
+            absent = 255 if name == "shares" else 0
+            found[name].append(part.columns.get(name, np.full(len(part), absent, kind)))
+        found["space"].append(np.full(len(part), space, np.intp))
+        found["time"].append(np.full(len(part), part.snapshot.time_ns if part.snapshot else 0, np.uint64))
+    columns = {name: np.concatenate(arrays) for name, arrays in found.items()}
+    order = np.lexsort((columns["start"], columns["space"]))
+    return {name: column[order] for name, column in columns.items()}
+
+
+def mapping_rows(mappings: Columns, ids: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """Which ids are known, and the row of each in `mappings`; 0 of an unknown one."""
+    if not len(mappings["id"]):
+        return np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.intp)
+    at = mappings["id"].searchsorted(ids)
+    at[at == len(mappings["id"])] = 0
+    known = (mappings["id"][at] == ids) & (ids != 0)
+    return known, np.where(known, at, 0)
+
+
+def of_mapping(mappings: Columns, name: str, rows: NDArray[np.intp]) -> NDArray[Any]:
+    """A column of mappings at the rows that mapping_rows() gave; 0 where there are no mappings at all."""
+    column = mappings[name]
+    return column[rows] if len(column) else np.zeros(len(rows), column.dtype)
+
+
+def pages_of(runs: Columns) -> Iterator[NDArray[Any]]:
+    """Of each page its run, and its number among the pages of the run."""
+    run = np.repeat(np.arange(len(runs["pages"]), dtype=np.uint32), runs["pages"])
+    begin = np.cumsum(runs["pages"], dtype=np.int64) - runs["pages"]
+    yield run
+    yield np.arange(len(run), dtype=np.int64) - begin[run]

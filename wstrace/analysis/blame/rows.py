@@ -1,0 +1,209 @@
+"""Rows of a composition: who holds how many bytes, told by line, function, file, package, kind or process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.bringers import OWN
+from wstrace.analysis.blame.causes import Cause
+from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.symbols import UNKNOWN
+from wstrace.schema import FAULT_MAJOR, KINDS
+from wstrace.text import base_name
+
+BlameBy = Literal["line", "function", "file", "package", "kind", "process"]
+VIEWS: tuple[str, ...] = get_args(BlameBy)
+SORTS = ("resident", "private", "shared", "brought", "written", "from_disk", "faults")
+_CAUSES = ("line", "function", "package")
+
+
+@dataclass(slots=True)
+class BlameRow:
+    """A row; sizes in bytes.
+
+    label as tables show it, whole with the full path. resident, private, shared: of the pages that are there now; pss:
+    None where not known. brought: of all pages that arrived, those that are gone included; where one fault maps several
+    pages, of those that are gone only its own. written: of pages that were there when a fault of this row wrote them.
+    from_disk: of resident pages whose fault read from disk; a lower bound, as such a fault may have read more.
+    estimated: the part of resident that may as well be another row's. reason: why no bringer is known, "" = it is.
+    """
+
+    label: str
+    whole: str
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    package: str = ""
+    kind: str = ""
+    reason: str = ""
+    resident: int = 0
+    private: int = 0
+    shared: int = 0
+    pss: float | None = None
+    brought: int = 0
+    written: int = 0
+    from_disk: int = 0
+    faults: int = 0
+    estimated: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The keys of a row in JSON."""
+        found = {name: getattr(self, name) for name in self.__slots__ if name not in ("label", "whole")}
+        pss = None if self.pss is None else round(self.pss)
+        return {"label": self.whole, **found, "pss": pss}
+
+
+class Blame:
+    """Tables of a composition."""
+
+    def __init__(self, composition: Composition) -> None:
+        self.of = composition
+        faults = composition.history.faults
+        self._first, self._second = composition.found.first, composition.found.second
+        self._known = self._first >= 0
+        self._order = faults.order
+
+    @property
+    def total(self) -> int:
+        """Resident bytes: the sum of Rss of the processes."""
+        return len(self.of.run) * self.of.page_size
+
+    def rows(self, *views: str, sort: str = "resident") -> list[BlameRow]:
+        """All rows told by these views together, largest first. Each column sums to the same total in every view."""
+        pages_a, pages_b, by_fault, labels = self._told(views[0])
+        for view in views[1:]:
+            more = self._told(view)
+            width = len(more[3])
+            codes = np.unique(np.concatenate([mine * width + others for mine, others in
+                                              zip((pages_a, pages_b, by_fault), more[:3], strict=True)]))  # fmt: skip
+            pages_a, pages_b, by_fault = (
+                codes.searchsorted(mine * width + others)
+                for mine, others in zip((pages_a, pages_b, by_fault), more[:3], strict=True)
+            )
+            labels = [_joined(labels[code // width], more[3][code % width]) for code in codes.tolist()]
+        rows = self._sums(pages_a, pages_b, by_fault, labels)
+        found = [row for row in rows if row.resident or row.faults or row.brought]
+        return sorted(found, key=lambda row: (-getattr(row, sort), -row.resident, row.whole))
+
+    def _told(self, view: str) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
+        """Of each page the labels of its two candidates, of each fault its label, and the labels as empty rows."""
+        if view in _CAUSES:
+            return self._by_cause(view)
+        of = self.of
+        if view == "process":
+            page, fault = of.column("space"), of.inputs.faults["space"]
+            rows = [BlameRow(of.name_of(n), of.name_of(n)) for n in range(len(of.inputs.pids))]
+        elif view == "kind":
+            page, fault = of.column("kind").astype(np.intp), of.fault_kind.astype(np.intp)
+            n = max(int(page.max(initial=0)), int(fault.max(initial=0)), len(KINDS) - 1) + 1
+            rows = [BlameRow(name := KINDS[i if i < len(KINDS) else 0], name, kind=name) for i in range(n)]
+        else:
+            page, fault = of.column("file").astype(np.intp), of.fault_file.astype(np.intp)
+            codes = np.unique(np.concatenate((page, fault)))
+            page, fault = codes.searchsorted(page), codes.searchsorted(fault)
+            names = [(of.strings[code] if code < len(of.strings) else "") or UNKNOWN for code in codes.tolist()]
+            rows = [BlameRow(base_name(name), name, file=name) for name in names]
+        return page, page, fault, rows
+
+    def _by_cause(self, view: str) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
+        of = self.of
+        causes: list[Cause] = of.causes.labels(view)  # type: ignore[arg-type]
+        places: dict[str, int] = {}
+        label = np.array([places.setdefault(cause.whole, len(places)) for cause in causes], np.intp)
+        rows: list[BlameRow | None] = [None] * len(places)
+        for cause, place in zip(causes, label.tolist(), strict=True):
+            if rows[place] is None:
+                rows[place] = BlameRow(cause.label, cause.whole, cause.file, cause.line, cause.function, cause.package)
+        by_fault = label[of.causes.of] if len(causes) else np.zeros(0, np.intp)
+        pages = []
+        reasons = np.array(of.found.how, np.intp) + len(rows)
+        for candidates in (self._first, self._second):
+            told = reasons.copy()
+            told[self._known] = by_fault[self._order[candidates[self._known]]]
+            pages.append(told)
+        for how in range(int(of.found.how.max(initial=0)) + 1):
+            reason = of.reason(how)
+            rows.append(BlameRow(f"({reason})", f"({reason})", reason=reason))
+        return pages[0], pages[1], by_fault, [row for row in rows if row is not None]
+
+    def _sums(
+        self, first: NDArray[np.intp], second: NDArray[np.intp], by_fault: NDArray[np.intp], labels: list[BlameRow]
+    ) -> list[BlameRow]:
+        of, n, size = self.of, len(labels), self.of.page_size
+        half = size / 2
+
+        def of_pages(weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
+            found: NDArray[np.float64] = np.zeros(n)
+            for told in (first, second):
+                found += np.bincount(told, weights, n)
+            return found
+
+        faults = of.history.faults
+        resident = of_pages() * half
+        private = of_pages(of.private) * half
+        pss = None if of.pss is None else of_pages(of.pss) / 2
+        major = np.zeros(len(first), np.bool_)
+        major[self._known] = (faults.flags[self._first[self._known]] & FAULT_MAJOR) != 0
+        from_disk = of_pages(major) * half
+        unsure = ((first != second) & (self._first != self._second)) | (of.found.assumed & self._known)
+        estimated = of_pages(unsure) * half
+        label = by_fault[faults.order]
+        counts = np.bincount(label, minlength=n)
+        gone = faults.brings.copy()
+        own = self._first[of.found.how == OWN]
+        gone[own] = False
+        brought = resident + np.bincount(label[gone], minlength=n) * size
+        written = np.bincount(label[self._written()], minlength=n) * size
+        columns = (resident, private, brought, written, from_disk, counts, estimated)
+        rows = []
+        for number, row in enumerate(labels):
+            values = [round(float(column[number])) for column in columns]
+            row.resident, row.private, row.brought, row.written, row.from_disk, row.faults, row.estimated = values
+            row.shared = row.resident - row.private
+            row.pss = None if pss is None else float(pss[number])
+            rows.append(row)
+        return rows
+
+    def _written(self) -> NDArray[np.intp]:
+        """Faults on pages that were there already, each page of a life once."""
+        faults = self.of.history.faults
+        later = np.flatnonzero(~faults.brings)
+        if not len(later):
+            return later
+        group = faults.group[later]
+        new = np.ones(len(later), np.bool_)
+        new[1:] = group[1:] != group[:-1]
+        return later[new]
+
+
+def _joined(one: BlameRow, other: BlameRow) -> BlameRow:
+    values = {name: getattr(one, name) or getattr(other, name) for name in ("file", "line", "function", "package",
+                                                                            "kind", "reason")}  # fmt: skip
+    return BlameRow(f"{one.label}  {other.label}", f"{one.whole}  {other.whole}", **values)
+
+
+def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str, Any]:
+    """The composition for JSON: `schema` 1; rows sum to the total in every column."""
+    of = blame.of
+    rows = blame.rows(*by, sort=sort)
+    names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated")
+    total: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
+    total["pss"] = None if of.pss is None else round(float(of.pss.sum()))
+    total["swapped"] = of.inputs.swapped * of.page_size
+    spaces = np.unique(of.inputs.runs["space"])
+    return {
+        "schema": 1,
+        "at": {"moment": of.inputs.moment, "time_ns": of.inputs.time_ns, "of_peak": of.inputs.of_peak},
+        "pids": of.inputs.pids[spaces].tolist(),
+        "complete": not of.lost and not of.assumed and of.sampled == 1,
+        "lost": of.lost,
+        "assumed": of.assumed,
+        "by": list(by),
+        "total": total,
+        "rows": [row.as_dict() for row in rows],
+    }
