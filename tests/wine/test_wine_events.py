@@ -34,17 +34,33 @@ def deliver(pid, event):
     return thread
 
 
+#: The command line, which says when a session has started: Ctrl-C before that abandons the start, with exit code 130.
+TOLD = """
+import sys
+from wstrace.cli import main
+from wstrace.session import Session
+start = Session.start
+def told(session):
+    start(session)
+    print("started", flush=True)
+Session.start = told
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.fixture
 def tracer():
-    """Starts `python -m wstrace ARGUMENTS`; ended in any case."""
+    """Starts `wstrace ARGUMENTS`, an attach up to the start of its session; ended in any case."""
     started = []
 
     def start(*words):
+        attach = words[0] == "attach"
         process = subprocess.Popen(
-            [sys.executable, "-m", "wstrace", *map(str, words)],
+            [sys.executable, *(["-c", TOLD] if attach else ["-m", "wstrace"]), *map(str, words)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         started.append(process)
+        assert not attach or process.stdout.readline().strip() == b"started"
         return process
 
     yield start
