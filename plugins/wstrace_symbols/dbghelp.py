@@ -45,6 +45,8 @@ _OPTIONS = 0x2 | 0x200 | 0x400 | 0x80 | 0x1000 | 0x4_0000 | 0x8_0000 | 0x200_000
 
 # IMAGEHLP_MODULEW64 and SYMBOL_INFOW have one layout in both widths (compiled with mingw-w64 for both)
 _MODULE_BYTES, _SYM_TYPE_AT = 3264, 32
+_PDB_GUID = slice(3204, 3220)
+_UNMATCHED_AT = 3224  # PdbUnmatched, DbgUnmatched
 _SYMBOL_BYTES, _NAME_AT = 88, 84
 _SYMBOL = struct.Struct("<I24xI24xQ8xII")  # SizeOfStruct, Size, Address, Tag, NameLen
 _MAX_NAME_LEN_AT = 80
@@ -71,17 +73,18 @@ def undecorated(name: str) -> str:
     return buffer.value.decode("utf-8", "backslashreplace") if size else ""
 
 
-def functions(path: str, identity: Hashable, addresses: Sequence[int]) -> dict[int, tuple[str, int]]:
+def functions(path: str, identity: Hashable, build_id: str, addresses: Sequence[int]) -> dict[int, tuple[str, int]]:
     """The functions at link-time addresses of an image: address -> (name, bytes into it), where one is known.
 
     Args:
         path: the image file.
         identity: what tells this content of the file from another.
+        build_id: its id, see wstrace_os.windows.image_id; a PDB of another build is not used.
         addresses: ImageBase + RVA.
     """
     try:
         with _lock, _our_options():
-            image = _load(path, identity)
+            image = _load(path, identity, build_id)
             found = ((address, _function(image, address)) for address in addresses if image)
             return {address: function for address, function in found if function is not None}
     except Unavailable:
@@ -99,7 +102,7 @@ def _our_options() -> Iterator[None]:
         SymSetOptions(before)
 
 
-def _load(path: str, identity: Hashable) -> int:
+def _load(path: str, identity: Hashable, build_id: str) -> int:
     """dbghelp's name for the image, its symbols loaded; 0 when it has none beyond its exports."""
     if identity in _loaded:
         _loaded.move_to_end(identity)
@@ -107,11 +110,11 @@ def _load(path: str, identity: Hashable) -> int:
     if len(_loaded) >= MAX_IMAGES:
         _, oldest = _loaded.popitem(last=False)
         SymCleanup(oldest)  # refuses 0
-    _loaded[identity] = image = _opened(path)
+    _loaded[identity] = image = _opened(path, build_id)
     return image
 
 
-def _opened(path: str) -> int:
+def _opened(path: str, build_id: str) -> int:
     folder = ntpath.dirname(path)
     if any(mark in folder for mark in ";*"):  # they have a meaning in a search path
         return 0
@@ -122,10 +125,21 @@ def _opened(path: str) -> int:
     info = ctypes.create_string_buffer(_MODULE_BYTES)
     struct.pack_into("<I", info, 0, _MODULE_BYTES)
     told = base and SymGetModuleInfoW64(image, base, ctypes.addressof(info))
-    if told and struct.unpack_from("<I", info, _SYM_TYPE_AT)[0] not in _NO_SYMBOLS:
+    if told and struct.unpack_from("<I", info, _SYM_TYPE_AT)[0] not in _NO_SYMBOLS and _matches(info.raw, build_id):
         return image
     SymCleanup(image)
     return 0
+
+
+def _matches(info: bytes, build_id: str) -> bool:
+    """Whether the symbols of an IMAGEHLP_MODULEW64 are of this build.
+
+    No page says whether EXACT_SYMBOLS still holds with IGNORE_CVREC.
+    """
+    guid = info[_PDB_GUID]
+    return not any(struct.unpack_from("<2I", info, _UNMATCHED_AT)) and (
+        not any(guid) or build_id.startswith(guid.hex())
+    )
 
 
 def _function(image: int, address: int) -> tuple[str, int] | None:

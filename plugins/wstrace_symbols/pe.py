@@ -39,14 +39,16 @@ def read_image(file: Readable) -> Image:
     symbols = with_ends(found, rows, headers, function_table(file, headers))
     build_id = _build_id(file, headers)
     complete = len(own) > 0
-    ask = None if complete else partial(_ask, file.path, file.identity, rows[is_code(headers, rows)])
+    ask = None if complete else partial(_ask, file.path, file.identity, build_id, rows[is_code(headers, rows)])
     return Image(segments, rows, names, symbols, export_names + own_names, build_id, readable, complete, ask)
 
 
-def _ask(path: str, identity: Hashable, code: NDArray[Any], addresses: NDArray[Any]) -> dict[int, tuple[str, int]]:
+def _ask(
+    path: str, identity: Hashable, build_id: str, code: NDArray[Any], addresses: NDArray[Any]
+) -> dict[int, tuple[str, int]]:
     """What dbghelp knows about those of the addresses that lie in code."""
     inside = addresses[covering(code, addresses) >= 0]
-    return dbghelp.functions(path, identity, inside.tolist())
+    return dbghelp.functions(path, identity, build_id, inside.tolist())
 
 
 def _build_id(file: Readable, headers: PeHeaders) -> str:

@@ -271,6 +271,13 @@ def test_a_function_of_a_pdb_is_named(tmp_path):
     offset = address - (ctypes.c_void_p(library._handle).value & (1 << 64) - 1)
     place = ImageResolver().resolve(str(tmp_path / "a.dll"), np.array([offset], "<u8"))[0]
     assert place.function == "hidden", "assumption: SymFromAddr names a function of the PDB beside the image"
+    (tmp_path / "b").mkdir()  # a later build of the image, beside the PDB of the first one
+    shutil.copy(tmp_path / "a.pdb", tmp_path / "b" / "a.pdb")
+    again = f'cmd /c ""{setup}" && cl /nologo /Od /Zi /LD a.c /Fea2.dll /link /PDB:a2.pdb"'
+    assert subprocess.run(again, cwd=tmp_path, capture_output=True, timeout=120).returncode == 0
+    shutil.copy(tmp_path / "a2.dll", tmp_path / "b" / "a.dll")
+    other = ImageResolver().resolve(str(tmp_path / "b" / "a.dll"), np.array([offset], "<u8"))[0]
+    assert other.function != "hidden", "assumption: a PDB of another build has another PdbSig70, or is PdbUnmatched"
 
 
 def test_psutil_leaves_the_privilege_off_in_a_tracer():
