@@ -1,4 +1,4 @@
-"""What is in memory and whose it is: sources (working_set, final_snapshot), commands (ps, snapshot ... diff) and API.
+"""What is in memory and whose it is: three sources (working_set ...), commands (ps, snapshot ... diff) and API.
 
 `backend.py` describes what it needs from the system.
 """
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @hookimpl
 def wstrace_sources() -> Sequence[type[Source]]:
-    """The sources `working_set` and `final_snapshot`."""
+    """The sources `working_set`, `final_snapshot` and `peak_snapshot`."""
     from wstrace_working_set.final import FinalSnapshotSource
+    from wstrace_working_set.peak import PeakSnapshotSource
     from wstrace_working_set.source import WorkingSetSource
 
-    return [WorkingSetSource, FinalSnapshotSource]
+    return [WorkingSetSource, FinalSnapshotSource, PeakSnapshotSource]
 
 
 @hookimpl

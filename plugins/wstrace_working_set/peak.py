@@ -1,0 +1,118 @@
+"""The source `peak_snapshot`: the pages of the targets and their children when they had the most in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
+
+from wstrace.batch import Batch
+from wstrace.errors import Unavailable, UsageError
+from wstrace.interfaces import Context, Level, Source
+from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace_working_set.working_set import WorkingSet, working_set
+
+#: A look is taken when the sum of the resident sizes is larger than in the last one by this factor: the snapshot that
+#: is kept lacks at most 2 % of a peak that lasts until the next look.
+_GROWN = 1.02
+#: Looks are so many times their own duration apart, as each holds the lock of the target's mappings meanwhile.
+_APART = 20
+
+
+class PeakSnapshotSource(Source):
+    """Runs of resident pages at the largest look, emitted at the end; of an attached process also at the start.
+
+    The resident sizes are read every `interval`; whenever their sum has grown by 2 %, a look is taken, at most one in
+    20 times as long as it takes (about 10 ms per GiB). A peak that is over before is not seen whole: compare the size
+    of the look with the peak that the system counts (`peak_resident_bytes`). Sizes of several processes are added up:
+    what they share counts several times.
+
+    Args:
+        interval: seconds between two readings of the resident sizes.
+    """
+
+    name: ClassVar[str] = "peak_snapshot"
+    streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
+
+    def __init__(self, *, interval: float = 0.01) -> None:
+        if interval <= 0:
+            raise UsageError(f"peak_snapshot: interval is {interval}", "give seconds above 0")
+        self._interval = interval
+        self._due = 0.0
+        self._largest: list[WorkingSet] = []
+        self._bytes, self._emitted = 0, False
+        self._counts: dict[str, int | float] = {"looks": 0, "cpu_seconds": 0.0}
+
+    @classmethod
+    def probe(cls) -> Level:
+        """The level that this machine gives, tried on the calling process."""
+        from wstrace_working_set.backend import backend
+
+        return backend().probe()
+
+    def start(self, context: Context) -> None:
+        """Checks that the targets can be read."""
+        from wstrace_working_set.backend import backend
+
+        self._context, self._backend = context, backend()
+        for target in context.targets:
+            with self._backend.Space(target.pid):
+                pass
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """The snapshot at the start of an attached process; otherwise nothing before the end."""
+        first = not self._counts["looks"]
+        self._look_if_larger()
+        if first and not any(target.launched for target in self._context.targets):
+            yield from self._batches()
+        time.sleep(min(timeout, self._interval))
+
+    def stop(self) -> Iterable[Batch]:
+        """The largest look."""
+        self._look_if_larger()
+        if self._largest:
+            self._context.info.extra["peak_snapshot"] = {"time_ns": self._largest[0].time_ns, "bytes": self._bytes}
+            if not self._emitted:
+                yield from self._batches()
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Looks, CPU seconds."""
+        return dict(self._counts)
+
+    def _look_if_larger(self) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            return
+        pids = self._pids()
+        if sum(map(self._resident, pids)) <= self._bytes * _GROWN:
+            return
+        taken = []
+        for pid in pids:
+            with contextlib.suppress(Unavailable):  # it has ended, or belongs to another user
+                taken.append(working_set(pid, strings=self._context.strings))
+        self._due = time.monotonic() + _APART * (time.monotonic() - now)
+        self._counts["looks"] += 1
+        self._counts["cpu_seconds"] += sum(one.cost_seconds for one in taken)
+        total = sum(one.total_bytes for one in taken)
+        if total > self._bytes:
+            self._bytes, self._largest, self._emitted = total, taken, False
+
+    def _resident(self, pid: int) -> int:
+        try:
+            with self._backend.Space(pid) as space:
+                return space.totals().total or 0
+        except Unavailable:
+            return 0
+
+    def _pids(self) -> list[int]:
+        pids = [target.pid for target in self._context.targets] or [os.getpid()]
+        if self._context.children:
+            pids += [child for pid in list(pids) for child in self._backend.descendants(pid)]
+        return list(dict.fromkeys(pids))
+
+    def _batches(self) -> Iterator[Batch]:
+        self._emitted = True
+        for taken in self._largest:
+            yield from taken.batches(int(self._counts["looks"]), self.name)
