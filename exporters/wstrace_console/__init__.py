@@ -1,4 +1,4 @@
-"""The terminal: the summary at the end of a trace, one line per fault, a live line; `report` and `blame`."""
+"""The terminal: the summary at the end of a trace, a line per fault, a live line; `report`, `blame`, `unshared`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
-    """Returns the commands `report` and `blame`."""
+    """Returns the commands `report`, `blame` and `unshared`."""
     return [
         Command("report", "Show who brought which pages, from a trace file.",
                 "wstrace_console.commands.report:report", "Inspect"),
         Command("blame", "Show whose bytes are resident, by line and package.",
                 "wstrace_console.commands.blame:blame", "Inspect"),
+        Command("unshared", "Show what forked processes copied of shared memory.",
+                "wstrace_console.commands.unshared:unshared", "Inspect"),
     ]  # fmt: skip

@@ -12,13 +12,13 @@ from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
 from wstrace.text import number, plural, printable, size
 
-_TITLES = {"line": "own line", "function": "function", "package": "package", "file": "file of the page",
+TITLES = {"line": "own line", "function": "function", "package": "package", "file": "file of the page",
            "kind": "kind of memory", "process": "process"}  # fmt: skip
 #: The views that are shown where none was asked for.
 _USUAL = ("line", "package", "file", "kind")
 #: Rows that the first line tells, and the least share of one.
 _TOLD, _SHARE = 3, 0.03
-_NAME_LIMIT = 60
+NAME_LIMIT = 60
 #: From this share of the peak on, a composition counts as that of the peak.
 _WHOLE = 0.995
 
@@ -34,23 +34,23 @@ def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | 
     for view in tables:
         rows = told.rows(*view, sort=sort)
         if views or len(rows) > 1:
-            shown += ["", table(told, " and ".join(_TITLES[one] for one in view), rows, top)]
+            shown += ["", table(told, " and ".join(TITLES[one] for one in view), rows, top)]
     if not views and len(np.unique(told.of.inputs.runs["space"])) > 1:
-        shown += ["", table(told, _TITLES["process"], told.rows("process", sort=sort), top)]
+        shown += ["", table(told, TITLES["process"], told.rows("process", sort=sort), top)]
     return shown
 
 
 def answer(told: Blame) -> str:
     """`142.9 MiB resident at the exit: 50.1 by load_frame app.py:31, 37.0 by import pandas, ...`."""
     rows = told.rows("line")
-    unit, divisor = _unit(told.total)
+    unit, divisor = unit_of(told.total)
     big = [row for row in rows if row.resident >= _SHARE * told.total][:_TOLD]
     named = [row for row in big if not row.reason] or big
     parts = [f"{'~' * bool(row.estimated)}{row.resident / divisor:,.1f} {_by(row)}" for row in named]
     more = ", ..." if sum(row.resident for row in named) < told.total else ""
     moment = {"exit": "at the exit", "peak": "at the peak", "start": "at the start", "now": "now",
               "end": "at the end"}.get(told.of.inputs.moment, f"at {told.of.inputs.moment}")  # fmt: skip
-    whole = f"{told.total / divisor:,.1f} {unit} resident {printable(moment, _NAME_LIMIT)}"
+    whole = f"{told.total / divisor:,.1f} {unit} resident {printable(moment, NAME_LIMIT)}"
     spaces = len(np.unique(told.of.inputs.runs["space"]))
     whole += f" in {number(spaces)} processes" if spaces > 1 else ""
     peak = told.of.inputs.of_peak
@@ -61,18 +61,19 @@ def answer(told: Blame) -> str:
 
 
 def _by(row: BlameRow) -> str:
-    label = printable(row.label.removesuffix(NO_LINE), _NAME_LIMIT)
+    label = printable(row.label.removesuffix(NO_LINE), NAME_LIMIT)
     return label if row.reason else f"by {label}"
 
 
-def _unit(n_bytes: int) -> tuple[str, float]:
+def unit_of(n_bytes: int) -> tuple[str, float]:
+    """The binary unit that a size is told in, and its bytes."""
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if n_bytes >= 1 << power:
             return unit, float(1 << power)
     return "B", 1.0
 
 
-def completeness(told: Blame) -> str:
+def completeness(told: Blame, *, pages: bool = True) -> str:
     """`complete: 27,490 faults, 0 lost`, or what is missing."""
     of = told.of
     faults = len(of.history.faults)
@@ -92,6 +93,8 @@ def completeness(told: Blame) -> str:
         else f"{plural(faults, 'fault')}; {'; '.join(words)}"
     )
     share = unknown / max(told.total, 1)
+    if not pages:
+        return f"{'complete: ' * (not words)}{head}"
     return f"{'complete: ' * (not words)}{head}; {size(unknown)} ({share:.1%}) without a known fault"
 
 

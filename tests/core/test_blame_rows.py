@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from stacks_scripted import Stacks
 
 from wstrace.analysis.blame.rows import VIEWS, Blame, as_dict
+from wstrace.analysis.blame.unshared import Unshared
 from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.errors import UsageError
 from wstrace.schema import (
@@ -32,6 +33,7 @@ from wstrace.schema import (
     PAGE_EXCLUSIVE,
     PAGE_FAULT,
     PAGE_FILE,
+    PAGE_HUGE,
     PAGE_SHARED,
     PAGE_SWAPPED,
     PROCESS,
@@ -43,6 +45,8 @@ from wstrace.table import Selection
 from wstrace.testing import ScriptedSource, batch_of, trace_of
 from wstrace.trace import Trace
 from wstrace_console.commands.blame import blame as command
+from wstrace_console.commands.report import report as report_command
+from wstrace_console.commands.unshared import unshared
 
 PAGE = 4096
 ANON, FILE, CODE = 0x7F0000000000, 0x7E0000000000, 0x400000
@@ -129,6 +133,16 @@ def loaded() -> Script:
     script.snapshot(100, (ANON, 3, PAGE_EXCLUSIVE), (ANON + 8 * PAGE, 3, PAGE_EXCLUSIVE),
                     (FILE + 4 * PAGE, 4, PAGE_FILE | PAGE_SHARED), (ANON + 90 * PAGE, 5, PAGE_SWAPPED))  # fmt: skip
     return script
+
+
+def saved(script: Script, path: str) -> None:
+    """Writes the trace to a file."""
+    source = ScriptedSource(script.trace().read(Selection()))
+    session = Session(sources=[source], exporters=[f"msgpack:path={path},force=true"], enrichers=[], record=False)
+    session.context.info.page_size, session.context.info.content_losses = PAGE, LOSS_EVENTS[1:]
+    with session:
+        while not session.wait(0.05):
+            pass
 
 
 def test_each_page_is_told_by_the_line_that_brought_it():
@@ -246,12 +260,7 @@ def test_a_trace_without_snapshots_or_faults_says_so():
 
 def test_the_command_prints_the_answer_first(tmp_path):
     path = str(tmp_path / "x.wst")
-    source = ScriptedSource(loaded().trace().read(Selection()))
-    session = Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[], record=False)
-    session.context.info.page_size, session.context.info.content_losses = PAGE, LOSS_EVENTS[1:]
-    with session:
-        while not session.wait(0.05):
-            pass
+    saved(loaded(), path)
     runner = CliRunner()
     lines = runner.invoke(command, [path], catch_exceptions=False).output.splitlines()
     assert lines[0] == ("40.0 KiB resident at the peak: ~18.0 by save app.py:40, ~10.0 by load_frame app.py:31, "
@@ -262,3 +271,65 @@ def test_the_command_prints_the_answer_first(tmp_path):
     assert "first touch" in runner.invoke(command, ["--explain"], catch_exceptions=False).output
     for wrong in (["--by", "colour", path], ["--by", "line,line", path], []):
         assert isinstance(runner.invoke(command, wrong).exception, UsageError)
+
+
+def forked(children: int, pages: int = 16) -> Script:
+    """A parent that loads pages, and children that write them, as it does itself in the end."""
+    script = Script()
+    for page in range(pages):
+        script.fault(10 + page, ANON + page * PAGE, APP)
+    for child in range(children):
+        script.lose(100 + child, LOSS_FORKED, pid=8 + child, other=7)
+    for writer in range(children + 1):
+        for page in range(pages):
+            pid = 8 + writer if writer < children else 7
+            script.fault(1000 + 100 * writer + page, ANON + page * PAGE, SAVE, pid=pid)
+    return script
+
+
+@pytest.mark.parametrize("children", [1, 4])
+def test_unshared_counts_one_copy_less_than_there_are_holders(children):
+    told = Unshared(forked(children).blame())
+    assert told.total == children * 16 * PAGE
+    report = told.as_dict(["line"])
+    assert [(row["function"], row["pages"]) for row in report["rows"]] == [("save", children * 16)]
+    assert sum(fork["pages"] for fork in report["forks"]) == report["total"]["pages"] == children * 16
+    assert {fork["pid"] for fork in report["forks"]} <= set(range(8, 8 + children))
+    assert report["complete"]
+
+
+def test_a_child_that_only_ran_another_program_unshared_nothing():
+    script = forked(0)
+    script.lose(100, LOSS_FORKED, pid=8, other=7)
+    script.lose(200, LOSS_EXECUTED, pid=8)
+    assert Unshared(script.blame()).total == 0
+
+
+def test_pages_that_came_with_a_huge_page_are_shared_too():
+    script = Script()
+    script.fault(10, ANON, APP)
+    script.lose(20, LOSS_FORKED, pid=8, other=7)
+    script.fault(30, ANON + 5 * PAGE, SAVE, pid=8)
+    assert Unshared(script.blame()).total == 0, "nothing tells that the parent had this page"
+    script = Script()
+    script.fault(10, ANON, APP)
+    script.snapshot(15, (ANON, 512, PAGE_EXCLUSIVE | PAGE_HUGE))
+    script.lose(20, LOSS_FORKED, pid=8, other=7)
+    script.fault(30, ANON + 5 * PAGE, SAVE, pid=8)
+    assert Unshared(script.blame()).total == PAGE
+
+
+def test_the_command_unshared_tells_lines_and_forks(tmp_path):
+    path = str(tmp_path / "x.wst")
+    saved(forked(4), path)
+    runner = CliRunner()
+    lines = runner.invoke(unshared, [path], catch_exceptions=False).output.splitlines()
+    assert lines[0] == "256.0 KiB un-shared after 4 forks: 256.0 by save app.py:40"
+    assert lines[1] == "complete: 96 faults, 0 lost"
+    report = json.loads(runner.invoke(unshared, [path, "--json"], catch_exceptions=False).output)
+    assert report["total"] == {"bytes": 64 * PAGE, "pages": 64}
+    by_report = runner.invoke(report_command, [path, "--by", "unshared"], catch_exceptions=False).output
+    assert by_report.splitlines() == lines
+    saved(forked(0), path)
+    nothing = runner.invoke(unshared, [path], catch_exceptions=False).output
+    assert nothing.startswith("nothing was un-shared")

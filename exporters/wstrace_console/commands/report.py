@@ -13,7 +13,7 @@ from wstrace.options import Spec
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--by", type=click.Choice(["line", "function", "stack", "package", "file", "module", "pair", "thread",
-                                         "process", "kind", "section", "instruction"]),
+                                         "process", "kind", "section", "instruction", "unshared"]),
               help="Show one table: by own line or function of the stack, by file of the page, ...")  # fmt: skip
 @click.option("--own", multiple=True, metavar="PATH", help="Files below PATH are the program's own; may be repeated.")
 @click.option("--not-own", multiple=True, metavar="PATH", help="Files below PATH are not; may be repeated.")
@@ -43,6 +43,8 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
     wstrace report out.wst --hard --file '*.so*' --top 20
     wstrace report out.wst --format lines | head
     """
+    if by == "unshared":
+        return _unshared(files, options)
     from wstrace.bus import UNLIMITED
     from wstrace.session import Session
     from wstrace_console.console import Console
@@ -55,4 +57,14 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
             if console.broken:
                 break
     exit_on_exporter_error(session)
+    return 0
+
+
+def _unshared(files: tuple[str, ...], options: dict[str, Any]) -> int:
+    """Shows the copies of shared pages, as `wstrace unshared` does."""
+    from wstrace import open_trace
+    from wstrace_console.commands.unshared import show
+
+    with open_trace(files) as trace:
+        show(trace, [], options["top"], as_json=options["json"])
     return 0

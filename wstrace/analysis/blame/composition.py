@@ -17,6 +17,8 @@ from wstrace.analysis.blame.inputs import Recorded, mapping_rows, of_mapping, pa
 from wstrace.analysis.blame.losses import key_of
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.interfaces import Context
+from wstrace.ledger import Ledger
+from wstrace.plugins import default_plugins
 from wstrace.schema import (
     KIND_ANON,
     KIND_FILE,
@@ -55,7 +57,8 @@ class Composition:
     def __init__(self, trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> None:
         self.trace, self.strings, self.info = trace, trace.strings, trace.info
         self.inputs = inputs = read(trace, at, pids)
-        self.lost = sum(n for _, _, n in trace.ledger.losses())
+        stages = Ledger(default_plugins().stages)  # a file does not say which of its stages are a loss
+        self.lost = sum(n for stage, _, n in trace.ledger.rows() if stages.is_loss(stage))
         recorded = set(trace.info.content_losses)
         self.assumed = [LOSS_EVENTS[event] for event in _NEEDED if LOSS_EVENTS[event] not in recorded]
         self.sampled = trace.info.sampled
@@ -76,8 +79,6 @@ class Composition:
     @cached_property
     def symbolizer(self) -> Symbolizer:
         """Names the instructions of faults without a stack."""
-        from wstrace.plugins import default_plugins
-
         found = Symbolizer(Context(resolvers=default_plugins().make_resolvers(), info=self.info), live=False)
         for batch in self.trace.batches(MAPPING.name):
             found.learn(batch)

@@ -75,6 +75,20 @@ class Blame:
 
     def rows(self, *views: str, sort: str = "resident") -> list[BlameRow]:
         """All rows told by these views together, largest first. Each column sums to the same total in every view."""
+        pages_a, pages_b, by_fault, labels = self._together(views)
+        rows = self._sums(pages_a, pages_b, by_fault, labels)
+        found = [row for row in rows if row.resident or row.faults or row.brought]
+        return sorted(found, key=lambda row: (-getattr(row, sort), -row.resident, row.whole))
+
+    def told_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
+        """Of each fault the number of its label, in the order of the inputs, and the labels as empty rows."""
+        _, _, by_fault, labels = self._together(views)
+        return by_fault, labels
+
+    def _together(
+        self, views: Sequence[str]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
+        """As _told(), by several views."""
         pages_a, pages_b, by_fault, labels = self._told(views[0])
         for view in views[1:]:
             more = self._told(view)
@@ -86,9 +100,7 @@ class Blame:
                 for mine, others in zip((pages_a, pages_b, by_fault), more[:3], strict=True)
             )
             labels = [_joined(labels[code // width], more[3][code % width]) for code in codes.tolist()]
-        rows = self._sums(pages_a, pages_b, by_fault, labels)
-        found = [row for row in rows if row.resident or row.faults or row.brought]
-        return sorted(found, key=lambda row: (-getattr(row, sort), -row.resident, row.whole))
+        return pages_a, pages_b, by_fault, labels
 
     def _told(self, view: str) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
         """Of each page the labels of its two candidates, of each fault its label, and the labels as empty rows."""

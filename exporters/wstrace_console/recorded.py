@@ -1,0 +1,78 @@
+"""The trace that a command tells of: a file, or one of a command or process that is recorded for it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wstrace.cli.run import TargetWords, command_of
+from wstrace.errors import TargetExited, UsageError
+
+if TYPE_CHECKING:
+    from wstrace.trace import Trace
+
+
+class TraceWords(TargetWords):
+    """Options may stand behind a trace file or a PID, but not behind the command to run."""
+
+    def begins_target(self, word: str) -> bool:
+        """Whether the word is a command."""
+        return not (word.isdigit() or is_trace(word))
+
+
+@contextmanager
+def trace_of(target: tuple[str, ...], options: dict[str, Any], *, literal: bool) -> Iterator[tuple[Trace, int]]:
+    """The trace to tell of, and the exit code to pass on: a recorded one, or one that is recorded now.
+
+    Args:
+        target: what the user named. literal: whether `--` stood before it, so that it is a command.
+        options: of the command: output, force, duration, sources.
+    """
+    import wstrace
+
+    if not literal and not target:
+        raise UsageError("no trace, process or command was named", "write FILE.wst, a PID, or -- COMMAND")
+    recorded = not literal and len(target) == 1 and not target[0].isdigit() and is_trace(target[0])
+    if recorded:
+        with wstrace.open_trace(target[0]) as trace:
+            yield trace, 0
+        return
+    with tempfile.TemporaryDirectory(prefix="wstrace-") as folder:
+        path = options["output"] or os.path.join(folder, "blame.wst")
+        code = _record(target, options, path, literal=literal)
+        with wstrace.open_trace(path) as trace:
+            yield trace, code
+
+
+def is_trace(path: str) -> bool:
+    """Whether a word is a trace file, and not a command to run."""
+    return path.endswith(".wst") or path == "-" or (Path(path).is_file() and not os.access(path, os.X_OK)
+                                                    and not path.endswith((".py", ".pyw")))  # fmt: skip
+
+
+def _record(target: tuple[str, ...], options: dict[str, Any], path: str, *, literal: bool) -> int:
+    """Records a trace of a command or a running process. Returns the exit code to pass on."""
+    from wstrace.cli.tracing import Trace as Recording
+    from wstrace.cli.tracing import Tracing
+
+    attached = not literal and len(target) == 1 and target[0].isdigit()
+    sources = ("working_set", *options["sources"])
+    told = Tracing(sources=sources, exporters=(), plugin=("no:console",), no_plugins=False, output=path,
+                   force=options["force"], duration=options["duration"], children=True, wait_children=False,
+                   quiet=True, verbose=False, live=False, fail_on_loss=False, require="", config=None)  # fmt: skip
+    recording = Recording(told)
+    platform = recording.plugins.platform
+    command = () if attached else command_of(target, literal=literal)
+    if attached and int(target[0]) == os.getpid():
+        raise TargetExited("a process cannot be asked about itself", "use trace.blame() in a Session")
+    process = platform.attach(int(target[0])) if attached else platform.launch(command)
+    try:
+        session = recording.session([process], command)
+        recording.drive(session)
+        return recording.exit_code(session)
+    finally:
+        process.close()

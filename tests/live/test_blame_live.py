@@ -1,0 +1,84 @@
+"""Blame of real programs that bring known pages by known lines; totals as the kernel's of a stopped process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stopped_process import stopped
+
+import wstrace
+from wstrace.analysis.blame.unshared import Unshared
+from wstrace.session import Session
+
+TRUTH = Path(__file__).with_name("blame_truth.py")
+MIB = 1 << 20
+#: each of the program's regions
+REGION = 1024 * 4096
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="lines and losses of content need root on Linux"
+)
+
+
+def rollup(pid: int) -> dict[str, int]:
+    """Name -> bytes of the kernel's own sums."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory):
+    path = tmp_path_factory.mktemp("blame") / "truth.wst"
+    command = [sys.executable, "-m", "wstrace", "blame", "--json", "--by", "function", "--at", "exit", "-o", str(path)]
+    done = subprocess.run([*command, "--", sys.executable, str(TRUTH)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return path, json.loads(done.stdout)
+
+
+def test_each_line_has_what_it_brought_and_no_byte_that_was_there(truth):
+    path, report = truth
+    if report["lost"]:
+        pytest.skip(f"{report['lost']} records were lost on a busy machine: nothing can be exact")
+    with wstrace.open_trace(str(path)) as trace:
+        (parent,) = trace.info.targets
+        rows = trace.blame(at="exit", pids=[parent]).rows("function")
+    found = {row.function: row.resident for row in rows if row.file.endswith("blame_truth.py")}
+    assert found["load"] == 2 * REGION, "of the block that was forked and rewritten, and of the one that was moved"
+    assert found["bring_again"] == 2 * REGION, "what was discarded, and the block of the four"
+    # between the two there may be a page of the interpreter's own
+    assert found.get("rewrite", 0) <= 8 * 4096
+    assert found.get("copy", 0) <= 8 * 4096
+    unknown = sum(row.resident for row in rows if row.reason)
+    assert unknown <= 0.02 * sum(row.resident for row in rows)
+
+
+def test_one_parent_and_four_children_copy_sixteen_mib(truth):
+    path, report = truth
+    if report["lost"]:
+        pytest.skip(f"{report['lost']} records were lost on a busy machine: nothing can be exact")
+    with wstrace.open_trace(str(path)) as trace:
+        rows = {row.function: n for row, n in Unshared(trace.blame(at="exit")).rows("function")}
+    assert 4 * REGION <= rows["copy"] <= 4 * REGION + 40 * 4096, "5,120 faults, 4,096 copies"
+
+
+@pytest.mark.parametrize("by", ["line", "file", "kind", "package"])
+def test_the_total_is_the_kernels_of_the_stopped_process(by):
+    script = "kept = bytearray(9 << 20); m = anon(4 << 20); touch(m, 2 * PAGE); ready('go')"
+    with stopped(script) as (pid, _):
+        session = Session(pid, sources=["page_faults", "working_set:interval=0"], children=False)
+        with session:
+            session.wait(0.5)
+        blame = session.trace.blame()
+        kernel = rollup(pid)
+    rows = blame.rows(by)
+    assert sum(row.resident for row in rows) == blame.total == kernel["Rss"]
+    private = kernel["Private_Clean"] + kernel["Private_Dirty"]
+    # what our own process has mapped too is shared while it looks
+    assert abs(sum(row.private for row in rows) - private) <= MIB
+    if by == "line":
+        assert {row.label for row in rows} == {"(before the trace)"}

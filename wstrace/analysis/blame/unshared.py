@@ -1,0 +1,91 @@
+"""Unshared: the pages that processes copied, which they had shared since a fork, and whose writes did it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.rows import Blame, BlameRow
+
+
+class ForkRow:
+    """A fork: the child and its parent, and the bytes that either of them copied of what it shared, and when first."""
+
+    def __init__(self, child: str, parent: str, pid: int, time_ns: int, n_bytes: int) -> None:
+        self.child, self.parent, self.pid, self.time_ns, self.n_bytes = child, parent, pid, time_ns, n_bytes
+
+
+class Unshared:
+    """The copies of shared pages in a trace.
+
+    A copy is a fault that made one more page: of k processes that hold a page at most k - 1 copy it, because the last
+    one takes it over. So the sum is what the copies cost in memory, and not the number of writes.
+
+    Args:
+        blame: the trace's composition; the snapshots that it read tell of pages that no fault was on.
+
+    Attributes:
+        copies: faults, as places in the history's faults.
+    """
+
+    def __init__(self, blame: Blame) -> None:
+        self.blame = blame
+        self.of = blame.of
+        self.copies = self.of.history.copies.faults
+        self._fork = self.of.history.copies.fork
+
+    @property
+    def total(self) -> int:
+        """Bytes that were copied."""
+        return len(self.copies) * self.of.page_size
+
+    def rows(self, *views: str) -> list[tuple[BlameRow, int]]:
+        """(row, bytes copied) told by these views together, largest first."""
+        by_fault, labels = self.blame.told_faults(*views)
+        counts = np.bincount(by_fault[self.of.history.faults.order[self.copies]], minlength=len(labels))
+        found = [(row, int(n) * self.of.page_size) for row, n in zip(labels, counts.tolist(), strict=True) if n]
+        return sorted(found, key=lambda one: (-one[1], one[0].whole))
+
+    def forks(self) -> list[ForkRow]:
+        """Each fork with copies, the largest first."""
+        losses = self.of.history.losses
+        ranges, counts = np.unique(self._fork, return_counts=True)
+        found = []
+        for fork, n in zip(ranges.tolist(), counts.tolist(), strict=True):
+            row = losses.row[fork]
+            child, parent = int(losses.rows.space[row]), int(losses.rows.other[row])
+            names = self.of.name_of(child), self.of.name_of(parent)
+            pid, time = int(self.of.inputs.pids[child]), int(losses.time[fork])
+            found.append(ForkRow(*names, pid, time, int(n) * self.of.page_size))
+        return sorted(found, key=lambda one: (-one.n_bytes, one.time_ns))
+
+    @property
+    def forked(self) -> int:
+        """The number of forks whose memory was copied, told apart from vfork and threads."""
+        events: NDArray[np.intp] = np.unique(self._fork)
+        return len(events)
+
+    def as_dict(self, by: Sequence[str]) -> dict[str, Any]:
+        """For JSON: `schema` 1; rows sum to the total."""
+        of, size = self.of, self.of.page_size
+        keys = ("file", "line", "function", "package", "kind")
+        return {
+            "schema": 1,
+            "by": list(by),
+            "complete": not of.lost and not of.assumed and of.sampled == 1,
+            "lost": of.lost,
+            "assumed": of.assumed,
+            "total": {"bytes": self.total, "pages": len(self.copies)},
+            "forks": [
+                {"pid": fork.pid, "child": fork.child, "parent": fork.parent, "time_ns": fork.time_ns,
+                 "bytes": fork.n_bytes, "pages": fork.n_bytes // size}
+                for fork in self.forks()
+            ],
+            "rows": [
+                {"label": row.whole, "bytes": n, "pages": n // size, **{key: getattr(row, key) for key in keys}}
+                for row, n in self.rows(*by)
+            ],
+        }  # fmt: skip
