@@ -71,8 +71,7 @@ class NativeStacks(Enricher):
 
     def _page_faults(self, worker: Any, batch: Batch) -> Iterator[Batch]:
         held, self._held, self._bytes = self._held, [], 0
-        for samples in held:
-            worker.unwind(samples)
+        worker.unwind(held)
         rows = worker.tree.new_rows()
         if rows is not None:
             yield rows
