@@ -60,6 +60,8 @@ class KnownCode:
         self._starts: NDArray[np.uint64] = np.zeros(0, "<u8")
         self._fresh = False
         self._perf_maps: dict[int, PerfMap] = {}
+        #: pid -> the time of its first executable mapping: a later one may be told again when its map is whole already
+        self._began: dict[int, int] = {}
         self._files: dict[tuple[int, int, int, int], int] = {}
         self._kernel: KernelSymbols | None = None
         self._loops: dict[int, tuple[int, int]] = {}
@@ -100,7 +102,9 @@ class KnownCode:
         absent = [0] * len(rows)
         for values in zip(*(columns.get(name, absent) for name in CodeMapping._fields), strict=True):
             if len(self._mappings) < MOST_MAPPINGS:
-                self._mappings.append(CodeMapping(*values))
+                mapping = CodeMapping(*values)
+                self._mappings.append(mapping)
+                self._began[mapping.pid] = min(mapping.time_ns, self._began.get(mapping.pid, mapping.time_ns))
                 self._fresh = True
 
     def _index(self) -> None:
@@ -205,7 +209,7 @@ class KnownCode:
         if known is None:
             if len(self._perf_maps) >= MOST_PERF_MAPS:
                 self._perf_maps.pop(next(iter(self._perf_maps))).close()
-            known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, mapping.time_ns)
+            known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, self._began[mapping.pid])
             known.grow()
         return known.name(address)
 
