@@ -134,8 +134,13 @@ class Epoch:
         return self._live[at] if at < len(self._live) and self._live[at].says(start, end, rest) else None
 
     def confirm(self, fragment: Fragment, time: int) -> None:
-        """A row at that time repeats this fragment: its birth becomes the time of the oldest such row."""
-        if time < fragment.birth:
+        """A row at that time repeats this fragment: its birth becomes the time of the oldest such row.
+
+        The fragment of a listing keeps its birth, because rows of the time between may have replaced it meanwhile.
+        """
+        if time < self.replaced <= fragment.birth:
+            self._close(fragment.start, fragment.end, time, fragment.mapping, fragment.birth)
+        elif time < fragment.birth:
             self._live[bisect_left(self._starts, fragment.start)] = fragment._replace(birth=time)
             self._table = None
 
@@ -189,9 +194,11 @@ class Epoch:
         if self.newest <= time:
             copy._starts, copy._live = list(self._starts), list(self._live)
         else:
+            # Rows that came after a listing of later do not end each other, so fragments may overlap: the newest counts.
             was = [f for f in (*self._live, *self.closed) if f.birth <= time < f.death]
-            copy._live = sorted(f._replace(death=NEVER) for f in was)
-            copy._starts = [f.start for f in copy._live]
+            for f in sorted(was, key=lambda f: f.birth):
+                copy.put(f.birth, f.start, f.end, f.mapping)
+            copy.closed = []
         copy.newest = min(self.newest, time)
         return copy
 

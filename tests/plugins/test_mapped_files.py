@@ -133,6 +133,21 @@ def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(drive: C
     assert told.fault((55, 0x1000), (55, 0x6000), (110, 0x6000), (110, 0x1000)) == ["/then", "/gone", "", "/now"]
 
 
+def test_rows_from_before_a_listing_that_came_first(drive: Callable[..., Any]) -> None:
+    """The final snapshot lists a short process before the rows of its last 100 ms have come."""
+    told = drive()
+    told.listing(100, (0x1000, 0x9000, "/a"))
+    assert told.fault((110, 0x1000)) == ["/a"]
+    for time, *row in ((10, 0x1000, 0x9000, "/a"), (20, 0x2000, 0x3000, "/b"), (30, 0x1000, 0x9000, "/a"),
+                       (40, 0x4000, 0x5000, "/b")):  # fmt: skip
+        told.space(SPACE_MAP, time, tuple(row))
+    told.process(PROCESS_FORK, 50, pid=8, ppid=7)
+    pages = range(0x1000, 0x6000, 0x1000)
+    assert told.fault(*((25, page) for page in pages)) == ["/a", "/b", "/a", "/a", "/a"]
+    assert told.fault(*((60, page) for page in pages), pid=8) == ["/a", "/a", "/a", "/b", "/a"]
+    assert told.fault(*((120, page) for page in pages)) == ["/a"] * 5
+
+
 def test_an_exec_told_late_keeps_what_was_told_of_the_new_image(drive: Callable[..., Any]) -> None:
     told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/old"))
