@@ -2,7 +2,7 @@
 
     python examples/checkpoint.py
 
-WriteWatch gives memory that numpy uses like any other, and tells which of its pages were written since the last look.
+WriteWatch gives memory that numpy uses like any other, and knows which of its pages were written since the last reset.
 A checkpoint is one file to which each save appends (offset, length, bytes) of the ranges that changed; restoring plays
 it from the start. No copy is kept and nothing is compared.
 """

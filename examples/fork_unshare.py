@@ -2,9 +2,9 @@
 
     python examples/fork_unshare.py
 
-A worker forked from a process with much data seems free: all pages are shared. Python un-shares them by merely looking
-at objects, because each look writes a reference count; the bytes of a numpy array lie apart from its one object and
-stay shared. Snapshots of the worker tell: its private pages are what it costs.
+A worker forked from a process with much data seems free: all pages are shared. Python un-shares them by merely reading
+objects, because each use writes a reference count; the bytes of a numpy array are not stored in its one object,
+and stay shared. A snapshot of the worker shows it: its private pages are what it costs.
 """
 
 from __future__ import annotations

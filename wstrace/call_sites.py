@@ -12,7 +12,8 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NONE
 from wstrace.stack_ids import StackIds
 
-#: A frame is 4 words, as one comparison of them costs a tenth of one of 8 columns: where each column stands in them.
+#: A frame is packed into 4 words, because comparing them costs a tenth of comparing 8 columns.
+#: _PLACES: column -> (word, shift in bits).
 _WORDS = 4
 _PLACES = {
     "parent": (0, 0),
@@ -25,8 +26,8 @@ _PLACES = {
     "flags": (3, 40),
 }
 _TYPES = {column.name: np.dtype(DTYPES[column.type]) for column in CALL_SITE.columns}
-#: in the index: no frame stands here
-_NOBODY = -1
+#: in the index: a free slot
+_FREE = -1
 _FIRST_BITS = 12
 
 
@@ -55,7 +56,7 @@ class CallSites:
         self._multipliers = np.frombuffer(os.urandom(8 * _WORDS), "<u8") | np.uint64(1)
         self._frames = np.zeros((1 << 10, _WORDS), "<u8")
         self._ids = np.zeros(1 << 10, "<u4")
-        self._index = np.full(1 << _FIRST_BITS, _NOBODY, "<i4")
+        self._index = np.full(1 << _FIRST_BITS, _FREE, "<i4")
         self._n = self._given = self.refused = 0
         self.cut = 0
         first = self.add(0, kind=FRAME_NONE, flags=FRAME_CUT)
@@ -93,21 +94,21 @@ class CallSites:
         room = min(self._n + len(wanted), self._source_ids.limit)
         while 2 * room > len(self._index):
             self._grow_index()
-        found = np.full(len(wanted), _NOBODY, "<i4")
+        found = np.full(len(wanted), _FREE, "<i4")
         rows = np.arange(len(wanted))
         if self.cut:
             rows = rows[_column(wanted, "parent") != self.cut]
         slots = self._slots(wanted[rows])
         while len(rows):
             at = self._index[slots]
-            if (at == _NOBODY).any():
-                self._settle(wanted, rows[at == _NOBODY], slots[at == _NOBODY])
+            if (at == _FREE).any():
+                self._settle(wanted, rows[at == _FREE], slots[at == _FREE])
                 at = self._index[slots]
-            mine = (at != _NOBODY) & (self._frames[at] == wanted[rows]).all(axis=1)
+            mine = (at != _FREE) & (self._frames[at] == wanted[rows]).all(axis=1)
             found[rows[mine]] = at[mine]
-            further = ~mine & (at != _NOBODY)  # another frame stands there; where nobody does, there was no room
+            further = ~mine & (at != _FREE)  # another frame has that slot; a free one means that there was no room
             rows, slots = rows[further], (slots[further] + 1) & (len(self._index) - 1)
-        known = found != _NOBODY
+        known = found != _FREE
         self.refused += len(found) - int(known.sum())
         return np.where(known, self._ids[found], np.uint32(self.cut))
 
@@ -143,16 +144,16 @@ class CallSites:
             self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
         self._frames[n:end] = wanted[rows[: len(ids)]]
         self._ids[n:end] = ids
-        self._index[slots] = _NOBODY
+        self._index[slots] = _FREE
         self._index[slots[: len(ids)]] = np.arange(n, end)
         self._n = end
 
     def _grow_index(self) -> None:
-        self._index = np.full(2 * len(self._index), _NOBODY, "<i4")
+        self._index = np.full(2 * len(self._index), _FREE, "<i4")
         numbers = np.arange(self._n)
         slots = self._slots(self._frames[: self._n])
         while len(numbers):
-            vacant = self._index[slots] == _NOBODY
+            vacant = self._index[slots] == _FREE
             self._index[slots[vacant]] = numbers[vacant]
             waiting = self._index[slots] != numbers
             numbers, slots = numbers[waiting], (slots[waiting] + 1) & (len(self._index) - 1)

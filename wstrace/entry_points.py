@@ -2,7 +2,7 @@
 
 importlib.metadata imports email, zipfile and what these need, and parses all of a distribution's METADATA whenever it
 is asked for a name: together a quarter of what `wstrace --help` takes. So plain folders are read here; where anything
-else has distributions (a zip file on sys.path, a finder of somebody's own), importlib.metadata is asked.
+else has distributions (a zip file on sys.path, a finder of the program's own), importlib.metadata is asked.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def entry_points(group: str) -> list[EntryPoint]:
             if normalized not in seen:
                 seen.add(normalized)
                 lines = list(_of_group(group, _lines(os.path.join(about, "entry_points.txt"))))
-                told = _headers(about) if lines else ("", "")
-                entries += [EntryPoint(name, value, *told) for name, value in lines]
+                name_and_version = _headers(about) if lines else ("", "")
+                entries += [EntryPoint(name, value, *name_and_version) for name, value in lines]
     return entries
 
 

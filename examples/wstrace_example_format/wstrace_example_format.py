@@ -10,9 +10,9 @@ from wstrace.text import printable
 
 
 def write(trace: Trace, file: IO[bytes], *, top: int = 10) -> int:
-    """Writes the `top` files by faults; gives how many rows the table has. `file` is open, and stays so.
+    """Writes the `top` files by faults; returns how many rows the table has. `file` is open, and is not closed here.
 
-    What raises here leaves no file behind, and is told in one line that names this plugin.
+    If this raises, no file is left behind, and one line on stderr names this plugin and the reason.
     """
     rows = trace.summary().top("file", top)
     file.write(b"| faults | from disk | file |\n|---:|---:|---|\n")

@@ -86,14 +86,14 @@ class Past(NamedTuple):
 class Epoch:
     """The address space of one image. Live fragments never overlap; recently ended ones are kept in `closed`.
 
-    Rows may arrive late, because two sources report one process. What is newer than a late row stands; the row fills in
-    what was there before.
+    Rows may arrive late, because two sources report one process. A late row does not change what is newer than itself;
+    it adds what was mapped before.
 
     Args:
         start: time in ns.
         kernel: the fragment of the kernel's addresses, which every image has.
         early: faults before this time may arrive before the row of their mapping; they take the first mapping.
-            0 = no fault may; UNTIL_REPORTED = until EARLY_NS after the first row.
+            0 = none may; UNTIL_REPORTED = until EARLY_NS after the first row.
     """
 
     MAX_CLOSED, LEAST_CLOSED = 65_536, 1024
@@ -194,7 +194,8 @@ class Epoch:
         if self.newest <= time:
             copy._starts, copy._live = list(self._starts), list(self._live)
         else:
-            # Rows that came after a listing of later do not end each other, so fragments may overlap: the newest counts.
+            # Rows that are older than a listing but came after it do not end each other: where they overlap, the newest
+            # one counts.
             was = [f for f in (*self._live, *self.closed) if f.birth <= time < f.death]
             for f in sorted(was, key=lambda f: f.birth):
                 copy.put(f.birth, f.start, f.end, f.mapping)

@@ -17,7 +17,7 @@ from wstrace_os import system
 from wstrace_symbols.cxx_helper import LENGTH, NO_LIBRARY
 
 log = logging.getLogger("wstrace")
-_select: Any = select  # its POSIX half is not typed where mypy checks for Windows
+_select: Any = select  # its POSIX functions have no types where mypy checks for Windows
 _MOST_BYTES = 8 << 20  # of one readable name: demangle() does not request longer ones
 #: for a helper that was stopped from outside, 5 s for the four that may be lost; the kernel ends one that hangs before
 _PATIENCE_MS = 1_250
@@ -36,7 +36,7 @@ class CxxNames:
         self._helper: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._lock = threading.Lock()
-        self._told = False
+        self._reported = False
         self.lost = 0  #: names at which the helper was lost
 
     def demangle(self, name: str) -> str:
@@ -75,8 +75,8 @@ class CxxNames:
         return content
 
     def _say_silent(self) -> None:
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             log.warning("C++ names stay mangled: their demangler has not answered for %g s", _PATIENCE_MS / 1000)
 
     def _start(self) -> None:

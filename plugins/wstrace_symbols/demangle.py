@@ -34,7 +34,7 @@ _RUST_NAMES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(",
 def demangle(name: str) -> str:
     """The name as its programmer wrote it; the name itself when it is not mangled or cannot be read.
 
-    A readable name of more than MAX_READABLE characters helps nobody: it stays mangled too.
+    A readable name of more than MAX_READABLE characters is of no use to a reader: it stays mangled too.
     """
     if name.startswith("_R"):
         try:
@@ -55,7 +55,7 @@ def demangle(name: str) -> str:
 def _may_explode(name: str) -> bool:
     """True when the name could expand to more than MAX_OUTPUT characters.
 
-    Each back reference repeats what stands before it, so three of them may treble the output: a name of 256 characters
+    Each back reference repeats what comes before it, so three of them may treble the output: a name of 256 characters
     became one of 109 MB. Of the 172,588 C++ names of libLLVM 22 this holds back 658.
     """
     if len(name) > MAX_LENGTH:

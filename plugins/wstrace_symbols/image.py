@@ -130,7 +130,7 @@ class Image:
         demangle: a raw name -> a readable one.
         complete: False when the file is stripped and keeps only the names that others link to.
         ask: addresses -> (name, displacement) of those for which another source knows a better function than symbols.
-        why: what keeps functions from it, as Place.why tells it; "" = nothing does.
+        why: why it has no functions, in the words of Place.why; "" when nothing is missing.
     """
 
     segments: NDArray[Any]

@@ -21,7 +21,7 @@ class Totals:
 
     Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables where it lists
     any; large pages. unlisted: private pages that are resident in no working set (Windows: AWE's, most likely).
-    unknown: the names of figures that could be told of other processes, and not of this one.
+    unknown: the names of figures that the system has for other processes, but not for this one.
     """
 
     total: int | None = None

@@ -182,7 +182,7 @@ class Summary:
         (files, kinds), counts = group(_column(batch, "file"), _column(batch, "kind"), weights=batch["pages"])
         return files << 8 | kinds, counts
 
-    # -- what it tells -----------------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------------------------
 
     def top(
         self, by: By | PlaceBy = "file", n: int | None = 10, *, hard: bool = False, soft: bool = False

@@ -143,7 +143,7 @@ class TraceFile(Trace):
             return "damaged"
         if not self.clean:
             return "cut"
-        return "incomplete" if self.missing or self._told().get("file_cut") else "clean"
+        return "incomplete" if self.missing or self._written_ledger().get("file_cut") else "clean"
 
     def _check(self) -> None:
         if not self.trusting:
@@ -157,8 +157,9 @@ class TraceFile(Trace):
         These are records that the exporter accepted and could not write, records that the tracer lost by a failure
         (`lost_tracer`), and records that were unreadable in the file that this file was made of.
         """
-        told, ledger = [frames.counts(mark.get("lost")) for mark in self.marks if is_writers_loss(mark)], self._told()
-        unwritten = max(ledger.missing_from("msgpack"), sum(sum(lost.values()) for lost in told))
+        marked = [frames.counts(mark.get("lost")) for mark in self.marks if is_writers_loss(mark)]
+        ledger = self._written_ledger()
+        unwritten = max(ledger.missing_from("msgpack"), sum(sum(lost.values()) for lost in marked))
         return unwritten + ledger.get("lost_tracer") + ledger.get("file_lost_records")
 
     def damage(self) -> dict[str, int]:
@@ -226,7 +227,7 @@ class TraceFile(Trace):
     def info(self) -> TraceInfo:
         """The description of the trace from its header, clock marks and facts, with what the file lacks."""
         info = self._description()
-        state, ledger = self.state, self._told()
+        state, ledger = self.state, self._written_ledger()
         unread = (
             None if any(part.end is None for part in self.parts) else self._sum(lambda part: part.lost_rows() or {})
         )
@@ -243,7 +244,7 @@ class TraceFile(Trace):
         number is not known. Every byte is checked, as for `state`.
         """
         self._check()
-        ledger = self._told()
+        ledger = self._written_ledger()
         for part in self.parts:
             lost = part.lost_rows()
             ledger.add("file_cut", lost is None)
@@ -251,15 +252,15 @@ class TraceFile(Trace):
                 ledger.add("file_lost_records", n, stream)
         return ledger
 
-    def _told(self) -> Ledger:
+    def _written_ledger(self) -> Ledger:
         """The ledger in the file, without the damage of the file itself."""
-        told = [part.end.ledger for part in self.parts if part.end is not None and part.end.ledger]
-        told += [frames.counts(mark.get("ledger")) for mark in self.marks if mark.get("m") == "ledger"]
+        found = [part.end.ledger for part in self.parts if part.end is not None and part.end.ledger]
+        found += [frames.counts(mark.get("ledger")) for mark in self.marks if mark.get("m") == "ledger"]
         ledger = Ledger()
-        for one in told:
+        for one in found:
             for stage, who, n in Ledger.from_dict(one).rows():
                 ledger.add(stage, n, who)
-        if told:
+        if found:
             # A resumed file was left by a session that was killed: its rows are in the file, but not its ledger.
             if killed := sum(mark.get("m") == "resume" for mark in self.marks):
                 for stream, n in self.rows.items():

@@ -71,7 +71,7 @@ class MsgpackExporter(Exporter):
         self._writer: TraceWriter | RowWriter | None = None
         self._context = Context()
         self._taken = 0
-        self._told = 0
+        self._counted = 0
 
     def start(self, context: Context) -> None:
         """Creates the file, or continues it under `resume`. Raises OutputError when the system refuses."""
@@ -98,9 +98,9 @@ class MsgpackExporter(Exporter):
             sync=self._fsync,
         )
         if self._resume and parts.exist():
-            from wstrace_msgpack.write.resume import take_up
+            from wstrace_msgpack.write.resume import resume
 
-            take_up(parts)
+            resume(parts)
         else:
             parts.create()
         self._writer = writer = TraceWriter(parts, context.strings, level=self._level)
@@ -135,22 +135,22 @@ class MsgpackExporter(Exporter):
             try:
                 self._writer.write(batch if self._hashed is None else self._hashed.apply(batch))
             except OutputError:
-                self._told += len(batch)  # ExporterQueue counts these rows
+                self._counted += len(batch)  # by the queue, as export() raises
                 raise
             finally:
-                self._tell_loss()
+                self._count_loss()
 
     def tick(self) -> None:
         """Writes rows that have waited for a second."""
         if self._writer is not None:
             self._writer.tick()
-            self._tell_loss()
+            self._count_loss()
 
     def flush(self, timeout: float) -> None:
         """Writes all waiting rows."""
         if self._writer is not None:
             self._writer.flush()
-            self._tell_loss()
+            self._count_loss()
 
     def close(self) -> None:
         """Ends the file with the ledger and the description of the trace.
@@ -164,7 +164,7 @@ class MsgpackExporter(Exporter):
         info, ledger = self._context.info, self._context.ledger
         try:
             writer.settle()
-            self._tell_loss(writer)
+            self._count_loss(writer)
             if missing := self._missing(writer):
                 info.incomplete = missing
             writer.close(ledger.as_dict(), info.to_dict())
@@ -172,7 +172,7 @@ class MsgpackExporter(Exporter):
             info.incomplete = error.why
             raise
         finally:
-            self._tell_loss(writer)
+            self._count_loss(writer)
             self._statistics = writer.statistics()
         if missing:
             raise OutputError(missing, f"what is there can be read: wstrace report {self.path}")
@@ -189,12 +189,12 @@ class MsgpackExporter(Exporter):
         why = writer.why_dropped or "it was written more slowly than records came"
         return f"{self.path} lacks {n:,} records: {why}"
 
-    def _tell_loss(self, writer: TraceWriter | RowWriter | None = None) -> None:
+    def _count_loss(self, writer: TraceWriter | RowWriter | None = None) -> None:
         writer = writer or self._writer
-        dropped = writer.dropped if writer is not None else self._told
-        if dropped > self._told:
-            self._context.ledger.add("failed_lane", dropped - self._told, self.name)
-            self._told = dropped
+        dropped = writer.dropped if writer is not None else self._counted
+        if dropped > self._counted:
+            self._context.ledger.add("failed_lane", dropped - self._counted, self.name)
+            self._counted = dropped
 
     def cancel(self) -> None:
         """Closes the file of a session that could not start, and removes it if it is new."""

@@ -18,7 +18,7 @@ from wstrace_msgpack.write.frame_file import Sink
 
 
 class Parts:
-    """The part being written, and those before it. create() opens the first part, resume.take_up() an existing one.
+    """The part being written, and those before it. create() opens the first part, resume.resume() an existing one.
 
     Args:
         path: the path of part 0; "-" is standard output.
@@ -69,7 +69,7 @@ class Parts:
         out = osfile.OutputFile(self.path, force=self._force)
         for _, part in old:
             remove(part)
-        self.go_on(Sink(out, os.urandom(8), sync=self.sync))
+        self.use(Sink(out, os.urandom(8), sync=self.sync))
 
     def begin(self, like: frames.Header | None = None) -> None:
         """Writes the header of the first part, unless the file is resumed.
@@ -91,11 +91,11 @@ class Parts:
         out = osfile.OutputFile(part_path(self.path, self.number + 1), force=self._force)
         self.number += 1
         self.next_string, self.table_rows, self.shuffle = 1, 0, True
-        self.go_on(Sink(out, os.urandom(8), sync=self.sync))
+        self.use(Sink(out, os.urandom(8), sync=self.sync))
         self.written.append(out.path)
         self.sink.append(HEADER, self.header(prev).pack())
 
-    def go_on(self, sink: Sink) -> None:
+    def use(self, sink: Sink) -> None:
         """Makes `sink` the one that frames go to from now on."""
         self.sink = sink
         self._rows.subtract(sink.rows)

@@ -18,7 +18,7 @@ from wstrace_msgpack.write.frame_file import Sink
 from wstrace_msgpack.write.parts import Parts
 
 
-def take_up(parts: Parts) -> None:
+def resume(parts: Parts) -> None:
     """Continues the last part of an existing trace; after a reboot of the machine, begins a new part.
 
     Raises:
@@ -26,12 +26,12 @@ def take_up(parts: Parts) -> None:
         TraceFileError: the file is no trace.
     """
     try:
-        _take_up(parts)
+        _resume(parts)
     except OSError as error:
-        raise OutputError(f"cannot go on in {parts.path}: {error.strerror or error}") from None
+        raise OutputError(f"cannot continue {parts.path}: {error.strerror or error}") from None
 
 
-def _take_up(parts: Parts) -> None:
+def _resume(parts: Parts) -> None:
     files = parts_of(parts.path)
     out = osfile.OutputFile(files[-1], resume=True)
     try:
@@ -80,5 +80,5 @@ def _append(parts: Parts, last: Part, out: osfile.OutputFile) -> None:
     parts.bases["map"] = int(tables.mappings()["id"].max(initial=0))
     parts.table_rows = tables.n_mappings
     parts.shuffle = "shuffle" in last.header.need
-    parts.go_on(sink)
+    parts.use(sink)
     sink.mark("resume", frames=seq, cut=cut)

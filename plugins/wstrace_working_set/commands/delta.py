@@ -36,7 +36,7 @@ def delta(pid: int, duration: float | None, top: int | None, as_json: bool) -> N
     """Show what a process brings into memory from now until Enter or --duration.
 
     VA is the address that was touched, PC the instruction that did it, each as module!section(n). A page that was
-    brought in more than once by one instruction stands in one line with its count.
+    brought in more than once by one instruction is one line with its count.
     """
     if pid == os.getpid():
         raise UsageError("this is the process of wstrace itself")
@@ -161,4 +161,4 @@ def _print(d: Delta, facts: dict[str, Any], lines: list[Line], top: int | None) 
         words.append("it has ended")
     Output.standard("stdout").show(*parts, " · ".join(words))
     if "not_traced" in facts:
-        click.echo(f"wstrace: its page faults are not told: {printable(facts['not_traced'])}", err=True)
+        click.echo(f"wstrace: its page faults are not shown: {printable(facts['not_traced'])}", err=True)

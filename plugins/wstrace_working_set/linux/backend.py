@@ -22,8 +22,8 @@ def probe() -> Level:
         space.runs(space.mappings(Dictionary()))
         if space.scans:
             return Level("full")
-    return Level("pagemap", "this kernel has no PAGEMAP_SCAN: huge pages are not told, zero pages taken by their looks",
-                 "Linux 6.7 or newer")  # fmt: skip
+    why = "this kernel has no PAGEMAP_SCAN: huge pages are not distinguished, and zero pages only by a guess"
+    return Level("pagemap", why, "Linux 6.7 or newer")
 
 
 def probe_keeper() -> Level:

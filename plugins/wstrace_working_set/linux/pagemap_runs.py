@@ -189,9 +189,9 @@ def _tops(entries: NDArray[Any]) -> NDArray[Any]:
 def settle(found: Columns, mappings: Columns, swapped: Callable[[], Mapping[int, int]]) -> Columns:
     """The runs without those that look swapped out to an unprivileged reader and are not.
 
-    To him a page that was never there, under a userfaultfd's write protection, looks like a swapped-out page. The
-    number of bytes swapped out in the whole mapping decides, unless a mapping has both kinds: then all of them count as
-    swapped.
+    Such a reader cannot distinguish a swapped-out page from one that was never present and that a userfaultfd protects.
+    The number of bytes swapped out in the whole mapping decides, unless a mapping has both kinds: then all of them
+    count as swapped.
 
     Args:
         found: the result of read().
@@ -202,9 +202,9 @@ def settle(found: Columns, mappings: Columns, swapped: Callable[[], Mapping[int,
     open_ = (top & PROTECTED_BIT) != 0
     if not open_.any():
         return found
-    told = swapped()
+    of_mapping = swapped()
     known = np.bincount(row, np.where((top & SWAPPED_BIT != 0) & ~open_, pages, 0), len(mappings["start"])) * PAGE
-    more = np.array([told.get(start, 0) for start in mappings["start"].tolist()], np.float64) > known
+    more = np.array([of_mapping.get(start, 0) for start in mappings["start"].tolist()], np.float64) > known
     kept = ~open_ | more[row]
     return {name: column[kept] for name, column in found.items()}
 

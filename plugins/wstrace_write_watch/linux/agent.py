@@ -1,6 +1,6 @@
 """The agent's socket on Linux: only the target can make the userfaultfd, so it makes it and passes it to a tracer.
 
-It is a Unix socket of mode 0600 in a folder of mode 0700. The kernel tells each side who the other is (SO_PEERCRED).
+It is a Unix socket of mode 0600 in a folder of mode 0700. Each side asks the kernel who the other one is (SO_PEERCRED).
 The target answers only its own user and root. The tracer trusts only the target's process, and of what that passes only
 what the kernel calls a userfaultfd. Such a descriptor acts on the memory of the process that made it, wherever it is
 used; the watch ends when the tracer closes it. The tracer opens the pagemap itself, before it connects, where it may.
