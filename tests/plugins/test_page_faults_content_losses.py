@@ -196,6 +196,15 @@ def test_lost_records_of_rare_calls_cost_no_mapping() -> None:
     assert [LOSS_EVENTS[row[2]] for row in rows["content_loss"]] == ["perhaps lost"]
 
 
+def test_a_full_ring_has_lost_what_came_after_it() -> None:
+    """The kernel tells it only with the next record that finds room, which may never come."""
+    side = make()
+    side.take(comm(b"a", 5))
+    side.take(call("madvise", 10, 0x1000, 1, 4), rare=True, full=True)
+    rows = given(side, END)["content_loss"]
+    assert [(row[0], LOSS_EVENTS[row[2]]) for row in rows] == [(10, "discarded"), (16, "perhaps lost")]
+
+
 def test_others_that_call_all_the_time_end_the_tracepoints_of_rare_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda cpus: ({"brk": (9, 10)}, [(0, write)]))

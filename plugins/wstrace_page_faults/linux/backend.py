@@ -278,8 +278,8 @@ class PageFaults(Source):
             raw = ring.read()
             if len(raw):
                 self._side.take(raw.tobytes())
-        for calls in self._rare.read():
-            self._side.take(calls, rare=True)
+        for calls, full in self._rare.read():
+            self._side.take(calls, rare=True, full=full)
         if self._rare.too_many(self._side.others):
             self._side.rare_calls_end()
         if self._side.stale:

@@ -17,6 +17,7 @@ from wstrace_page_faults.linux.descriptors import ClosedBeside
 from wstrace_page_faults.linux.rings import Ring
 
 _RING_BYTES = 1 << 20
+_RECORD = 256  # no record of a call is as long
 #: Records of others, at 2 us of our CPU each: so many at once, and so many a second.
 _AT_ONCE, MOST_A_SECOND = 100_000, 10_000
 
@@ -55,11 +56,11 @@ class RareCalls:
         """Whether it is time to read: a quarter of a ring is full."""
         return any(ring.waiting > ring.size // 4 for ring in self._rings)
 
-    def read(self) -> Iterator[bytes]:
-        """What each ring holds."""
+    def read(self) -> Iterator[tuple[bytes, bool]]:
+        """What each ring holds, and whether it was full: the kernel tells a loss only with the next record."""
         for ring in self._rings:
             if len(raw := ring.read()):
-                yield raw.tobytes()
+                yield raw.tobytes(), len(raw) > ring.size - _RECORD
 
     def too_many(self, others: int) -> bool:
         """Whether to switch off, after so many records of other processes. True once, and it is done."""

@@ -134,12 +134,13 @@ class SideBand:
 
     # -- from the kernel -----------------------------------------------------------------------------------------------
 
-    def take(self, raw: bytes, *, rare: bool = False) -> None:
+    def take(self, raw: bytes, *, rare: bool = False, full: bool = False) -> None:
         """Holds what was read from one CPU's ring. The same record twice in a row is from a thread with two events.
 
         Args:
             raw: the records.
             rare: they are of rare calls: what is lost of them costs no mapping.
+            full: so is their ring: what came after them is lost.
         """
         at, before, before_ns = 0, b"", self._given_until
         while at + _HEADER.size <= len(raw):
@@ -162,6 +163,8 @@ class SideBand:
             self._records.append((time_ns, kind, misc, record))
             self.records += 1
             before, before_ns = record, time_ns
+        if full:
+            self._records.append((before_ns + 1, _RARE_LOST, 0, b""))
 
     def _mmap2(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, tid, start, length, offset, major, minor, ino, _, prot, flags = _MMAP2.unpack_from(record, 8)
