@@ -32,5 +32,4 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
     return {
         "lost_privileged": (True, "faults of programs that gained privilege by exec, at most so many"),
         "displaced": (True, "faults that were not recorded because another BPF program ran on their CPU"),
-        "without_stack": (False, "recorded faults without a Python stack, by reason"),
     }

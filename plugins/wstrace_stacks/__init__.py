@@ -7,7 +7,7 @@ sites go on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wstrace.hookspecs import hookimpl
@@ -22,9 +22,3 @@ def wstrace_enrichers() -> Sequence[type[Enricher]]:
     from wstrace_stacks.enricher import NativeStacks
 
     return [NativeStacks]
-
-
-@hookimpl
-def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
-    """The ledger stage for sampled stacks that no fault got: no record is lost with them."""
-    return {"stacks_lost": (False, "sampled stacks that no fault got, by reason")}

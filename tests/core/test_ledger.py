@@ -39,6 +39,11 @@ def wstrace_stages():
 """
 
 
+def test_faults_without_a_stack_are_no_loss_in_a_file_that_is_read_without_the_plugin_that_counted_them():
+    ledger = Ledger.from_dict({"without_stack:no Python frame": 3, "stacks_lost:no row": 2, "lost_kernel:x": 1})
+    assert [stage for stage, _, _ in ledger.losses()] == ["lost_kernel"]
+
+
 def test_a_stage_is_loss_unless_someone_says_otherwise():
     ledger = Ledger({"noticed": (False, "a note"), "spilt": (True, "drops"), "recorded": (True, "not the core's word")})
     for stage in ("unheard_of", "spilt", "noticed", "recorded", "lost_kernel"):
