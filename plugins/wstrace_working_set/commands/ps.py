@@ -34,7 +34,7 @@ class ProcessRow:
 @click.option("--top", type=click.IntRange(1), help="So many at most.")
 @json_option
 def ps(sort: str, top: int | None, as_json: bool) -> None:
-    """Show the processes with their working sets: resident, private (no other process has it) and shared bytes."""
+    """Show the processes with their working sets: resident, private and shared bytes."""
     found = sorted(_processes(), key=lambda process: process.pid)
     found.sort(key=lambda process: getattr(process, sort) or ("" if sort == "name" else 0),
                reverse=sort in ("resident", "private", "shared"))  # fmt: skip
