@@ -65,7 +65,7 @@ class Console(Exporter):
         callers: faults in this function and in what it called, by its caller.
         callees: faults in this function and in what it called, by what it called.
         native: tell lines, functions, stacks and packages from the sampled native stacks.
-        verbose: print all figures of completeness, even if nothing is missing.
+        verbose: print all figures of completeness, even if nothing is missing, and stacks with all of their frames.
     """
 
     name = "console"
@@ -220,10 +220,10 @@ class Console(Exporter):
         if why := headline.nothing(self.summary, self._filter, self._seen):
             parts += ["", why]
         elif self._stacks.shows:
-            parts += ["", self._stacks.table(self._top, self._symbolizer)]
+            parts += ["", self._stacks.table(self._top, self._symbolizer, verbose=self._verbose)]
         else:
             if not self._by and self._stacks.known:
-                parts += ["", self._stacks.table(self._top, self._symbolizer)]
+                parts += ["", self._stacks.table(self._top, self._symbolizer, verbose=self._verbose)]
             found = tables(self.summary, info, by=self._by, top=self._top, places=self._counts, pids=self._filter.pids)
             parts += [part for table in found if table.rows for part in ("", table)]
         told = headline.losses(ledger)

@@ -8,7 +8,7 @@ from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.summary import By, Row, Summary
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.terminal.bar import Bar
-from wstrace.terminal.table import Cell, Column, TextTable
+from wstrace.terminal.table import Cell, Column, TextTable, rows_to_show
 from wstrace.text import base_name, number, printable, size
 from wstrace.trace_info import TraceInfo
 from wstrace_console.headline import counters, only_snapshots
@@ -81,11 +81,13 @@ class _Held:
 
 def fault_table(summary: Summary, by: By, top: int) -> TextTable:
     """Faults, faults from disk if there are any, and the share of each row."""
-    rows = summary.top(by, top)
+    rows = summary.top(by, top + 1)
+    total = _length(summary, by, rows, top + 1)
+    rows = rows[: rows_to_show(total, top)]
     disk = summary.major > 0
     heads = ["faults", "from disk"] if disk else ["faults"]
     shown = [(_faults(row.total, row.major, disk=disk), row.total, row.share, _name(by, row)) for row in rows]
-    return shares_table(TITLES[by], heads, shown, total=_length(summary, by, rows, top))
+    return shares_table(TITLES[by], heads, shown, total=total)
 
 
 def file_table(summary: Summary, held: _Held, top: int) -> TextTable:
@@ -113,7 +115,7 @@ def _beside(
     heads = ["faults", *(["from disk"] if disk else []), *([held.head] if pages else [])]
     order = sorted({*brought, *pages}, key=lambda name: (-brought.get(name, (0, 0))[0], -pages.get(name, 0), name))
     rows = []
-    for name in order[:top]:
+    for name in order[: rows_to_show(len(order), top)]:
         total, major = brought.get(name, (0, 0))
         cells = [*_faults(total, major, disk=disk), *([held.cell(pages.get(name, 0))] if pages else [])]
         rows.append((cells, total, total / whole, name))
@@ -132,7 +134,7 @@ def written_table(summary: Summary, info: TraceInfo, top: int) -> TextTable:
 
 def _page_table(head: str, rows: Sequence[tuple[str, str, int]], info: TraceInfo, top: int) -> TextTable:
     whole = max(sum(n for _, _, n in rows), 1)
-    shown = [([_pages(n, info)], n, n / whole, file) for file, _, n in rows[:top]]
+    shown = [([_pages(n, info)], n, n / whole, file) for file, _, n in rows[: rows_to_show(len(rows), top)]]
     return shares_table(f"file of the {head} pages", [head], shown, total=len(rows))
 
 

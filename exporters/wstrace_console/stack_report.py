@@ -7,13 +7,14 @@ from typing import Any, cast
 
 from wstrace.analysis.frames import Frames
 from wstrace.analysis.own import OwnRule
+from wstrace.analysis.stack_text import distinct, whole
 from wstrace.analysis.stack_views import STACK_VIEWS, StackBy
 from wstrace.analysis.stacks import StackCounts, StackRow
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.terminal.elide import elide
-from wstrace.terminal.table import TextTable
+from wstrace.terminal.table import TextTable, rows_to_show
 from wstrace.text import number, printable
 from wstrace_console.headline import NAME_LIMIT
 from wstrace_console.json_stacks import Stacks
@@ -88,13 +89,19 @@ class StackReport:
             self._lines = Stacks(Frames(self.counts.tree, self._rule, symbolizer))
         return self._lines
 
-    def table(self, top: int, symbolizer: Symbolizer | None = None) -> TextTable | str:
-        """The table that was asked for, or a sentence with the reason that there is none."""
+    def table(self, top: int, symbolizer: Symbolizer | None = None, *, verbose: bool = False) -> TextTable | str:
+        """The table that was asked for, or a sentence with the reason that there is none.
+
+        Args:
+            verbose: tell stacks by all of their frames.
+        """
         if not self.counts.asked:
             return "no stack was recorded: record with -s page_faults:stacks=python (see wstrace doctor)"
         rows = self.rows(symbolizer)
         if not rows and self._function:
             return f"no stack goes through {printable(self._function, NAME_LIMIT)}: --by function shows the names"
+        if self.asked_for == "stack" and not verbose:
+            rows = shortened(rows[: rows_to_show(len(rows), top)]) + rows[rows_to_show(len(rows), top) :]
         return stack_table(self._title(), rows, top, disk=self.counts.major > 0)
 
     def _title(self) -> str:
@@ -139,12 +146,21 @@ class StackReport:
         return [_as_dict(row) for row in self.rows(symbolizer)[:top]]
 
 
+def shortened(rows: Sequence[StackRow]) -> list[StackRow]:
+    """Rows of stacks with those frames that a person looks for; the marks behind a label stay."""
+    texts = distinct([row.key for row in rows])
+    return [
+        row._replace(label=text + row.label.removeprefix(whole(row.key))) if row.key else row
+        for row, text in zip(rows, texts, strict=True)
+    ]
+
+
 def stack_table(title: str, rows: Sequence[StackRow], top: int, *, disk: bool) -> TextTable:
     """Faults, those from disk, and the share of each row; of estimates also the margin and the samples they rest on."""
     estimated = any(row.samples for row in rows)
     heads = ["faults", *(["from disk"] if disk and not estimated else []), *(["+-", "samples"] if estimated else [])]
     shown = []
-    for row in rows[:top]:
+    for row in rows[: rows_to_show(len(rows), top)]:
         cells = [number(row.total)] + [number(row.major)] * (disk and not estimated)
         if estimated:
             cells += [number(row.margin), number(row.samples)] if row.samples else ["", ""]

@@ -39,6 +39,8 @@ def test_different_names_stay_different_and_fit(names: list[str], room: int, uni
         ("node!v8::internal::Heap::Allocate(v8::internal::JSObjectSlot, v8::internal::HeapObject)", 40,
          "node!v8::internal::Heap::Allocate"),
         ("x!std::function<void (int)>::operator()(int) const", 46, "x!std::function<void (int)>::operator()"),
+        ("parse leak.py:5 < load leak.py:8 < run leak.py:20 < <module> leak.py:41", 60,
+         "parse leak.py:5 < load leak.py:8 < … < <module> leak.py:41"),
         ("hashtable_with_a_long_name_311-x86_64-linux-gnu.so!.text(11)", 30, "hashtable…nux-gnu.so!.text(11)"),
     ],
 )  # fmt: skip

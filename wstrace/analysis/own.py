@@ -17,6 +17,8 @@ _PACKAGES = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)")
 _PACKAGES_FOLDER = re.compile(r"^.*/(?:site|dist)-packages/")
 _SUFFIX = re.compile(r"\.(?:py|pyc|pyx|so)$")
 _TYPED = ("<stdin>", "<console>", "<python-input", "<ipython-input", "<doctest")
+#: what a relative path begins with
+_UP = re.compile(r"^(?:\.\.?/)+")
 _SCRIPTS = ("bin", "sbin")
 
 
@@ -95,7 +97,7 @@ class OwnRule:
             return Origin.LIBRARY, ""
         folder, _, name = path.rpartition("/")
         above, _, last = folder.rpartition("/")
-        above = f"{above}/".removeprefix("./")
+        above = _UP.sub("", f"{above}/")
         beside = above in prefixes or any(prefix.endswith(f"/{above}") for prefix in prefixes)
         if file.only_module and last in _SCRIPTS and beside and "." not in name:
             return Origin.STARTER, name

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.frames import Frame, Frames
 from wstrace.analysis.own import Origin, OwnRule
+from wstrace.analysis.stack_text import whole
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.schema import FRAME_CUT
 
@@ -89,7 +90,7 @@ class StackViews:
         found = []
         for leaf in leaves.tolist():
             frames = tuple(self._frames.stack(leaf))
-            found.append((" < ".join(map(str, frames)), frames))
+            found.append((whole(frames), frames))
         return found
 
     def around(self, leaves: NDArray[np.intp], function: str, *, callers: bool) -> list[Label]:

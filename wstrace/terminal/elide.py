@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 #: Tags of a compiler or interpreter, which do not help to identify a file.
 _NOISE = re.compile(r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w+\]")
 
+#: between the frames of a stack, innermost first
+_CALLED_BY = " < "
 _PARAMETERS_END = re.compile(r"\)(?= const$|$)")
 
 
@@ -79,6 +81,8 @@ def _cut(text: str, room: int, mark: str) -> str:
     """The text without its middle: the start gets a third of the room, or less if a path's last part needs more."""
     if width_of(text) <= room:
         return text
+    if label := _fewer_frames(text.split(_CALLED_BY), room, mark):
+        return label
     last_part = width_of(text) - width_of(text[: text.rfind("/")]) if "/" in text else 0
     left = max(min((room - len(mark)) // 3, room - len(mark) - last_part), 0)
     head, tail = _first(text, left), _last(text, room - len(mark) - left)
@@ -86,6 +90,15 @@ def _cut(text: str, room: int, mark: str) -> str:
     if 0 < cut <= len(tail) // 3:
         tail = tail[cut:]
     return f"{head}{mark}{tail}"
+
+
+def _fewer_frames(frames: Sequence[str], room: int, mark: str) -> str:
+    """The innermost frames of a stack that fit beside its outermost one; "" if not even one does, or it is no stack."""
+    for n in range(len(frames) - 2, 0, -1):
+        label = _CALLED_BY.join([*frames[:n], mark, frames[-1]])
+        if width_of(label) <= room:
+            return label
+    return ""
 
 
 def _other_ways(names: Sequence[str], room: int, mark: str) -> Iterator[list[str]]:

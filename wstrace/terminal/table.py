@@ -22,6 +22,11 @@ Cell = str | Bar
 Kind = Literal["number", "text", "bar", "name"]
 
 
+def rows_to_show(total: int, top: int | None) -> int:
+    """How many of `total` rows a table of at most `top` rows shows: one more, rather than a line `and 1 more`."""
+    return total if top is None or total <= top + 1 else top
+
+
 class Styled(NamedTuple):
     """A piece of a line and its style on a terminal, as rich names styles."""
 

@@ -29,7 +29,7 @@ from wstrace.options import Spec
 @click.option("--start", type=Duration(), default=0.0, metavar="30s",
               help="From this time after the trace's beginning, before the target runs.")  # fmt: skip
 @click.option("--end", type=Duration(), default=0.0, metavar="5m", help="Up to this time after that.")
-@click.option("-v", "--verbose", is_flag=True, help="All figures of completeness, though nothing is missing.")
+@click.option("-v", "--verbose", is_flag=True, help="All figures of completeness; all frames of stacks.")
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
               show_default=True, help="lines: VA PC owner via module; jsonl; folded: for flame graphs.")  # fmt: skip

@@ -18,7 +18,7 @@ from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace.session import Session
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal.table import Column, TextTable, rows_to_show
 from wstrace.text import plural, printable, size, well_formed
 from wstrace_working_set.delta import Delta
 from wstrace_working_set.places import places
@@ -150,7 +150,7 @@ def _print(d: Delta, facts: dict[str, Any], lines: list[Line], top: int | None) 
         shown = [
             [f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{at} via {via}"] for va, pc, n, at, via in lines
         ]
-        parts += [TextTable(columns, list(shown[:top]), total=len(lines)), ""]
+        parts += [TextTable(columns, list(shown[: rows_to_show(len(lines), top)]), total=len(lines)), ""]
     words = [f"process {facts['pid']} {facts['name']}: {d.seconds:.1f} s"]
     if "minor" in facts:
         words.append(f"{plural(facts['minor'] + facts['major'], 'fault')}, {facts['major']:,} from disk")

@@ -13,7 +13,7 @@ from wstrace.cli.common import json_option, print_json
 from wstrace.errors import TraceFileError
 from wstrace.schema import KINDS
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal.table import Column, TextTable, rows_to_show
 from wstrace.text import base_name, printable, size
 
 Owned = dict[str, int]
@@ -37,7 +37,7 @@ def diff(first: str, second: str, by: str, everything: bool, top: int, as_json: 
         owners = [{"name": name, "first": a, "second": b, "change": b - a} for name, a, b in rows]
         print_json({"first": a, "second": b, "change": b - a, "owners": owners})
         return
-    cells = [[_signed(b - a), size(a), size(b), name] for name, a, b in rows[:top]]
+    cells = [[_signed(b - a), size(a), size(b), name] for name, a, b in rows[: rows_to_show(len(rows), top)]]
     columns = [Column("change", spare=False), Column("first"), Column("second"), Column(by, "name")]
     cells.append([_signed(b - a), size(a), size(b), "Total"])
     Output.standard("stdout").show(TextTable(columns, cells, total=len(rows) + 1))

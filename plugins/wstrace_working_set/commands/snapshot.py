@@ -10,7 +10,7 @@ from wstrace.cli.common import json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Cell, Column, TextTable
+from wstrace.terminal.table import Cell, Column, TextTable, rows_to_show
 from wstrace.text import printable, size, well_formed
 from wstrace_working_set.working_set import By, Owner, WorkingSet, working_set
 
@@ -64,7 +64,7 @@ def _runs(taken: WorkingSet, pages: bool, top: int | None) -> TextTable:
     columns = [Column("address", spare=False), Column("KiB"), Column("S/P", "text"), Column("prot", "text"),
                Column("E", "text"), *shares, Column("", "text"), Column("owner", "name")]  # fmt: skip
     rows = details(taken, pages=pages)
-    return TextTable(columns, rows[:top], total=len(rows))
+    return TextTable(columns, rows[: rows_to_show(len(rows), top)], total=len(rows))
 
 
 def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None, *, unicode: bool) -> TextTable:
@@ -72,6 +72,7 @@ def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None, *, unicode: bool
     from wstrace_working_set.render import STYLES, strips
 
     owners = [owner for owner in _by(taken, by) if owner.resident or by == "mapping"]
+    top = rows_to_show(len(owners), top)
     numbers = [Column("resident"), Column("private"), Column("shared"), Column("mapped")]
     sizes = [[size(o.resident), size(o.private), size(o.shared), size(o.mapped)] for o in owners]
     if by == "mapping":

@@ -217,3 +217,21 @@ def test_every_view_holds_the_same_faults(kit: Any, given_: list[Any]) -> None:
     folded = told(kit, faults, format="folded").splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in folded) == len(faults)
     assert FRAME_PYTHON
+
+
+def test_a_deep_stack_is_told_in_short_and_whole_when_it_is_asked_for(kit: Any) -> None:
+    deep = [(f"f{at}", f"{LIB}/f.py", at + 1) for at in range(40)]
+    deep[20:30] = [(f"_load{at}", "<frozen importlib._bootstrap>", at) for at in range(10)]
+    faults = [Fault([*deep, PARSE, MAIN])] * 2
+    line = told(kit, faults, by="stack").splitlines()[4]
+    assert line.endswith("f7 f.py:8 < ... 32 frames ... < parse_record leak.py:12 < <module> leak.py:40")
+    assert told(kit, faults, by="stack", verbose=True).splitlines()[4].count(" < ") == 41
+    (row,) = rows(kit, faults, "stack")
+    assert (row["name"].count(" < "), len(row["frames"])) == (41, 42)
+
+
+def test_a_row_is_told_rather_than_that_there_is_one_more(kit: Any) -> None:
+    faults = [Fault([(f"f{at}", "/srv/app/leak.py", at)]) for at in range(1, 5)]
+    for by in ("line", "function", "stack"):
+        assert " f4 leak.py" in told(kit, faults, by=by, top=3).splitlines()[7]
+        assert told(kit, faults, by=by, top=2).splitlines()[6].split() == ["and", "2", "more"]
