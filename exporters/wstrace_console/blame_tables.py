@@ -61,8 +61,16 @@ def answer(told: Blame) -> str:
 
 
 def _by(row: BlameRow) -> str:
-    label = printable(row.label.removesuffix(NO_LINE), NAME_LIMIT)
+    label = name_of(row.label)
     return label if row.reason else f"by {label}"
+
+
+def name_of(label: str) -> str:
+    """A label as a sentence has it."""
+    label = label.removesuffix(NO_LINE)
+    if label.startswith("(package ") or label.startswith("(standard "):
+        label = label[1:].removesuffix(")")
+    return printable(label, NAME_LIMIT)
 
 
 def unit_of(n_bytes: int) -> tuple[str, float]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from wstrace.analysis.blame.unshared import Unshared
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
-from wstrace.text import number, plural, printable, size
-from wstrace_console.blame_tables import NAME_LIMIT, TITLES, completeness, unit_of
+from wstrace.text import number, plural, size
+from wstrace_console.blame_tables import TITLES, completeness, name_of, unit_of
 
 _USUAL = ("line", "function", "file")
 _TOLD = 3
@@ -35,7 +35,7 @@ def answer(told: Unshared) -> str:
         return "nothing was un-shared: no process wrote to a page that it shared since a fork"
     unit, divisor = unit_of(told.total)
     rows = told.rows("line")[:_TOLD]
-    named = ", ".join(f"{n / divisor:,.1f} by {printable(row.label, NAME_LIMIT)}" for row, n in rows)
+    named = ", ".join(f"{n / divisor:,.1f} by {name_of(row.label)}" for row, n in rows)
     more = ", ..." if sum(n for _, n in rows) < told.total else ""
     return f"{told.total / divisor:,.1f} {unit} un-shared after {plural(told.forked, 'fork')}: {named}{more}"
 

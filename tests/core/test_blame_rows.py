@@ -47,6 +47,7 @@ from wstrace.trace import Trace
 from wstrace_console.commands.blame import blame as command
 from wstrace_console.commands.report import report as report_command
 from wstrace_console.commands.unshared import unshared
+from wstrace_msgpack.interchange.sql import connect
 
 PAGE = 4096
 ANON, FILE, CODE = 0x7F0000000000, 0x7E0000000000, 0x400000
@@ -333,3 +334,16 @@ def test_the_command_unshared_tells_lines_and_forks(tmp_path):
     saved(forked(0), path)
     nothing = runner.invoke(unshared, [path], catch_exceptions=False).output
     assert nothing.startswith("nothing was un-shared")
+
+
+def test_sql_has_a_row_for_each_page_and_each_copy(tmp_path):
+    path = str(tmp_path / "x.wst")
+    saved(loaded(), path)
+    with connect(path, "select own_line, count(*) n, sum(private) p from pages group by 1 order by 2, 1") as answer:
+        assert answer.rows == [("(came without a fault)", 1, 1), ("import pandas app.py:3", 2, 2),
+                               ("load_frame app.py:31", 3, 3), ("save app.py:40", 4, 0)]  # fmt: skip
+    with connect(path, "select count(distinct va), min(va), count(*) filter (estimated = 1) from pages") as answer:
+        assert answer.rows == [(10, FILE + 4 * PAGE, 1)]
+    saved(forked(4), path)
+    with connect(path, "select own_line, pid, count(*) from unshared group by all order by 2") as answer:
+        assert answer.rows == [("save app.py:40", pid, 16) for pid in (8, 9, 10, 11)]

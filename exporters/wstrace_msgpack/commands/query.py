@@ -26,6 +26,8 @@ def query(path: str, sql: str, shape: str, limit: int) -> None:
     wstrace query x.wst "select file, sum(pages) from still_resident group by file order by 2 desc"
     wstrace query x.wst "select own_line, count(*) from page_fault f left join stacks s on f.stack = s.id group by 1"
     stacks: the call sites that page_fault.stack and native_stack name, with their frames in clear.
+    pages: resident pages, with own_line, function and package of the fault that brought each.
+    unshared: copies of pages that processes had shared since a fork.
     still_resident: rows of `resident` of the last whole snapshot of each process, as report and diff count them.
     Also reads what `convert` wrote: wstrace query x.parquet "select count(*) from page_fault"
     Needs wstrace[sql].

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.stack_rows import STACKS, stack_rows
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.arrow import Converter
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError, Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace.plugins import default_plugins
-from wstrace.schema import CALL_SITE
+from wstrace.schema import CALL_SITE, Schema
 from wstrace.text import printable
+from wstrace_msgpack.interchange.blame_tables import PAGES, UNSHARED, pages_batch, unshared_batch
 from wstrace_msgpack.read.prefetch import Prefetched
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
@@ -80,6 +82,9 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
                 connection.register("still_resident", StillResident(trace, "resident", _names(trace, "resident")))
             if CALL_SITE.name in trace.streams:
                 connection.register(STACKS.name, NamedStacks(trace, sql))
+            for schema, make in ((PAGES, pages_batch), (UNSHARED, unshared_batch)):
+                if re.search(rf"\b{schema.name}\b", sql) and "page_fault" in trace.streams:
+                    connection.register(schema.name, Blamed(trace, schema, make))
             yield _answer(module, connection, sql)._replace(incomplete=trace.info.incomplete)
     finally:
         connection.close()
@@ -129,6 +134,20 @@ class StillResident(Streamed):
             snapshots.add(batch)
         parts = [part for _, counted in snapshots for part in counted]
         return Converter(batches.columns, self._trace.strings, parts).reader().__arrow_c_stream__(requested_schema)
+
+
+class Blamed:
+    """The table `pages` or `unshared`: computed from the whole trace, and only for a query that names it."""
+
+    def __init__(self, trace: TraceFile, schema: Schema, make: Callable[[Blame, Dictionary], Batch]) -> None:
+        self._trace, self._schema, self._make = trace, schema, make
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        trace = self._trace
+        rows = self._make(trace.blame(), trace.strings)
+        return (
+            Converter(list(self._schema.columns), trace.strings, [rows]).reader().__arrow_c_stream__(requested_schema)
+        )
 
 
 class NamedStacks:

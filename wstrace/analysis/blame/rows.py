@@ -85,6 +85,11 @@ class Blame:
         _, _, by_fault, labels = self._together(views)
         return by_fault, labels
 
+    def told_pages(self, view: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
+        """Of each resident page the number of its label, by its first candidate, and the labels as empty rows."""
+        pages, _, _, labels = self._told(view)
+        return pages, labels
+
     def _together(
         self, views: Sequence[str]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:

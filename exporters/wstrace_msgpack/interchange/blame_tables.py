@@ -1,0 +1,89 @@
+"""The tables `pages` and `unshared` of a query: resident pages with who brought them, and copies of shared pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.losses import page_of, space_of
+from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.blame.unshared import Unshared
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import KINDS, PAGE_EXCLUSIVE, Column, Schema
+
+_WHO = (
+    Column("own_line", "u32", "str", "the line that brought it, or the reason why none is known"),
+    Column("function", "u32", "str"),
+    Column("package", "u32", "str"),
+)
+PAGES = Schema(
+    "pages",
+    (
+        Column("pid", "u32", "id"),
+        Column("va", "u64", "addr"),
+        Column("file", "u32", "str"),
+        Column("kind", "u8", "id", words=KINDS),
+        Column("private", "u8", "count", "1 = no other process has it"),
+        Column("brought_ns", "u64", "ns", "0 = not known"),
+        Column("estimated", "u8", "count", "1 = another fault may have brought it"),
+        *_WHO,
+    ),
+)
+UNSHARED = Schema(
+    "unshared",
+    (
+        Column("time_ns", "u64", "ns"),
+        Column("pid", "u32", "id", "the process that copied the page"),
+        Column("child", "u32", "id", "of the fork since which it had been shared"),
+        Column("parent", "u32", "id"),
+        Column("va", "u64", "addr"),
+        *_WHO,
+    ),
+)
+
+
+def pages_batch(blame: Blame, strings: Dictionary) -> Batch:
+    """A row for each resident page."""
+    of, faults = blame.of, blame.of.history.faults
+    first, known = of.found.first, of.found.first >= 0
+    brought = np.zeros(len(first), "<u8")
+    brought[known] = faults.time[first[known]]
+    flags = of.inputs.runs["flags"][of.run]
+    run_start = of.inputs.runs["start"][of.run]
+    begin = np.flatnonzero(np.append(True, of.run[1:] != of.run[:-1])) if len(of.run) else np.zeros(0, np.intp)
+    number = np.arange(len(of.run)) - np.repeat(begin, np.diff(np.append(begin, len(of.run))))
+    columns: dict[str, NDArray[Any]] = {
+        "pid": of.inputs.pids[of.column("space")].astype("<u4"),
+        "va": run_start + number.astype("<u8") * np.uint64(of.page_size),
+        "file": of.column("file"),
+        "kind": of.column("kind"),
+        "private": ((flags & PAGE_EXCLUSIVE) != 0).astype("|u1"),
+        "brought_ns": brought,
+        "estimated": ((first != of.found.second) | (of.found.assumed & known)).astype("|u1"),
+    }
+    for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
+        told, labels = blame.told_pages(view)
+        columns[name] = np.array([strings.code(row.label) for row in labels] or [0], "<u4")[told]
+    return Batch(PAGES, columns, strings=strings, rows=len(first))
+
+
+def unshared_batch(blame: Blame, strings: Dictionary) -> Batch:
+    """A row for each copy of a page that was shared since a fork."""
+    of = blame.of
+    faults, losses, copies = of.history.faults, of.history.losses, Unshared(blame)
+    at, row = copies.copies, losses.row[of.history.copies.fork]
+    pids = of.inputs.pids.astype("<u4")
+    columns: dict[str, NDArray[Any]] = {
+        "time_ns": faults.time[at],
+        "pid": pids[space_of(faults.key[at]).astype(np.intp)],
+        "child": pids[losses.rows.space[row]] if len(at) else np.zeros(0, "<u4"),
+        "parent": pids[losses.rows.other[row]] if len(at) else np.zeros(0, "<u4"),
+        "va": page_of(faults.key[at]) * np.uint64(of.page_size),
+    }
+    for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
+        by_fault, labels = blame.told_faults(view)
+        codes = np.array([strings.code(label.label) for label in labels] or [0], "<u4")
+        columns[name] = codes[by_fault[faults.order[at]]]
+    return Batch(UNSHARED, columns, strings=strings, rows=len(at))
