@@ -93,6 +93,8 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
         words.append(f"only one of {of.sampled} faults was recorded")
     if of.assumed:
         words.append(f"not recorded: what was {', '.join(of.assumed)}: rows may hold bytes of an older owner")
+    if of.unsure and not of.lost:
+        words.append(f"{size(of.unsure)} may have had an older owner, as not all that unmaps was recorded")
     if told.of.inputs.swapped:
         words.append(f"{size(of.inputs.swapped * of.page_size)} swapped out")
     head = (

@@ -60,7 +60,7 @@ def _record(target: tuple[str, ...], options: dict[str, Any], path: str, *, lite
     from wstrace.cli.tracing import Tracing
 
     attached = not literal and len(target) == 1 and target[0].isdigit()
-    sources = ("working_set", *options["sources"])
+    sources = ("peak_snapshot", "working_set", *options["sources"])
     told = Tracing(sources=sources, exporters=(), plugin=("no:console",), no_plugins=False, output=path,
                    force=options["force"], duration=options["duration"], children=True, wait_children=False,
                    quiet=True, verbose=False, live=False, fail_on_loss=False, require="", config=None)  # fmt: skip

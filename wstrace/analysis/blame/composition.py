@@ -112,6 +112,16 @@ class Composition:
         how[(how == NOT_SEEN) & (kind == KIND_STACK) & began] = EXEC
         return found
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing that could make a row's bytes another row's."""
+        return not (self.lost or self.assumed or self.sampled > 1 or self.unsure)
+
+    @property
+    def unsure(self) -> int:
+        """Bytes of pages whose content may have been another one before, as records of that may be missing."""
+        return int((self.found.assumed & (self.found.first >= 0)).sum()) * self.page_size
+
     def reason(self, how: int) -> str:
         """Why no bringer of a page is known, as a row tells it."""
         if how == NOT_SEEN:

@@ -217,7 +217,7 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
         "schema": 1,
         "at": {"moment": of.inputs.moment, "time_ns": of.inputs.time_ns, "of_peak": of.inputs.of_peak},
         "pids": of.inputs.pids[spaces].tolist(),
-        "complete": not of.lost and not of.assumed and of.sampled == 1,
+        "complete": of.complete,
         "lost": of.lost,
         "assumed": of.assumed,
         "by": list(by),

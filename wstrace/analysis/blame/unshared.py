@@ -75,7 +75,7 @@ class Unshared:
         return {
             "schema": 1,
             "by": list(by),
-            "complete": not of.lost and not of.assumed and of.sampled == 1,
+            "complete": of.complete,
             "lost": of.lost,
             "assumed": of.assumed,
             "total": {"bytes": self.total, "pages": len(self.copies)},
