@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from stacks_scripted import Stacks
 
+from wstrace.analysis.blame.causes import without_arguments
 from wstrace.analysis.blame.rows import VIEWS, Blame, as_dict
 from wstrace.analysis.blame.unshared import Unshared
 from wstrace.batch import Batch, Dictionary, SnapshotPart
@@ -347,3 +348,28 @@ def test_sql_has_a_row_for_each_page_and_each_copy(tmp_path):
     saved(forked(4), path)
     with connect(path, "select own_line, pid, count(*) from unshared group by all order by 2") as answer:
         assert answer.rows == [("save app.py:40", pid, 16) for pid in (8, 9, 10, 11)]
+
+
+@pytest.mark.parametrize(
+    ("function", "short"),
+    [
+        ("main", "main"),
+        ("v8::Factory<v8::Map>::New(v8::Handle<v8::Map>, int)", "v8::Factory::New"),
+        ("(anonymous namespace)::f(int)", "(anonymous namespace)::f(int)"),
+        ("a::(anonymous namespace)::f(int)", "a::{anonymous}::f"),
+        ("std::vector<int>::operator[](unsigned long)", "std::vector<int>::operator[](unsigned long)"),
+        ("broken<(int", "broken<(int"),
+    ],
+)
+def test_functions_of_cxx_are_told_without_their_arguments(function, short):
+    assert without_arguments(function) == short
+
+
+def test_no_two_rows_have_the_same_label():
+    script = Script()
+    for number, folder in enumerate(("/srv/app/a", "/srv/app/b")):
+        for page in range(2):
+            script.fault(10 + 4 * number + page, ANON + (2 * number + page) * PAGE, [("f", f"{folder}/x.py", 1)])
+    script.snapshot(50, (ANON, 4, PAGE_EXCLUSIVE))
+    labels = [row.label for row in script.blame().rows("line")]
+    assert len(labels) == len(set(labels)) == 2

@@ -150,9 +150,25 @@ def _of_place(place: Place | str, by: CauseBy) -> Cause:
     function = place.function if isinstance(place, Place) else ""
     if by == "package":
         return Cause(module, module, package=module)
-    label = f"{module}!{function}" if function else str(place) if isinstance(place, Place) and place.number else module
-    label += NO_LINE if by == "line" else ""
-    return Cause(label, label, function=function, package=module)
+    where = str(place) if isinstance(place, Place) and place.number else module
+    mark = NO_LINE if by == "line" else ""
+    label = f"{module}!{without_arguments(function)}" if function else where
+    whole = f"{module}!{function}" if function else where
+    return Cause(label + mark, whole + mark, function=function, package=module)
+
+
+def without_arguments(function: str) -> str:
+    """A C++ function without the types of its arguments and templates: `v8::internal::Factory::NewArray`."""
+    if "(" not in function or function.startswith(("(", "operator")) or "operator" in function:
+        return function
+    kept, depth = [], 0
+    for letter in function.replace("(anonymous namespace)", "{anonymous}"):
+        if letter == "(" and not depth:
+            break
+        depth += (letter == "<") - (letter == ">")
+        if not depth and letter != ">":
+            kept.append(letter)
+    return "".join(kept) if depth == 0 and kept else function
 
 
 def _of_frame(frame: Frame, label: str) -> Cause:

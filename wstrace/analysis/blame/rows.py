@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -78,6 +79,10 @@ class Blame:
         pages_a, pages_b, by_fault, labels = self._together(views)
         rows = self._sums(pages_a, pages_b, by_fault, labels)
         found = [row for row in rows if row.resident or row.faults or row.brought]
+        same = Counter(row.label for row in found)
+        for row in found:
+            if same[row.label] > 1:
+                row.label = row.whole
         return sorted(found, key=lambda row: (-getattr(row, sort), -row.resident, row.whole))
 
     def told_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
