@@ -166,6 +166,8 @@ STACK_HOW = (
     "own, up to an address in no mapping",
     "own, up to code without unwinding rules",
     "own, too deep",  # or more than are unwound
+    "before Python's first frame",  # or behind its last: the process had no interpreter
+    "not a Python program",  # neither its program nor a library that it has mapped is a CPython
 )
 (
     HOW_UNKNOWN,
@@ -186,6 +188,8 @@ STACK_HOW = (
     HOW_OWN_NO_MAPPING,
     HOW_OWN_NO_RULE,
     HOW_OWN_DEEP,
+    HOW_BEFORE_PYTHON,
+    HOW_NOT_PYTHON,
 ) = range(len(STACK_HOW))
 
 # -- streams -----------------------------------------------------------------------------------------------------

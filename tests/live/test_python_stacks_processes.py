@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pythons import installed
 
-from wstrace.schema import STACK_HOW
+from wstrace.schema import FRAME_CUT, STACK_HOW
 
 PYTHONS = {python.label: python for python in installed()}
 OURS = [python for python in PYTHONS.values() if not python.root]
@@ -153,8 +153,71 @@ if sys.argv[2:]:
 def test_faults_of_what_is_no_python_say_so(trace: Any) -> None:
     traced = trace(["sh", "-c", "true"], stacks="python")
     hows = {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
-    assert hows <= {"no interpreter that can be read", "interpreter not known yet"}
+    assert hows <= {"not a Python program", "interpreter not known yet"}
     assert not traced.column("page_fault", "stack").any()
+
+
+def test_without_a_python_nothing_is_opened(trace: Any, monkeypatch: Any) -> None:
+    """`stacks=auto`, the default: no map, no program, no kernel types."""
+    from wstrace_page_faults.linux.python_stacks import asked
+
+    monkeypatch.setattr(asked, "_opened", lambda *_, **__: pytest.fail("opened"))
+    traced = trace(["true"])
+    assert {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()} == {"not a Python program"}
+    assert traced.ledger("without_stack") == 0
+    traced.assert_balanced()
+
+
+def test_a_python_that_a_shell_starts_has_stacks_from_when_it_is_seen(trace: Any, tmp_path: Path) -> None:
+    """`stacks=auto`: the programs are hung on events that are open already, without losing or doubling a record."""
+    program = (
+        TOUCH
+        + """
+import subprocess, time
+m, at = fresh(100)
+with open(sys.argv[1], 'w') as out:
+    out.write(str(at))
+others = [subprocess.Popen(['sh', '-c', 'sleep 0.01; true']) for _ in range(20)]  # while the events are opened anew
+time.sleep(2)
+touch(m)
+"""
+    )
+    (tmp_path / "p.py").write_text(program)
+    traced = trace(["sh", "-c", f"true; {OURS[0].program} {tmp_path}/p.py {tmp_path}/at; true"])
+    base = int((tmp_path / "at").read_text())
+    assert innermost(traced, base, 100) == {"touch": 100}
+    pages = traced.column("page_fault", "va") >> 12
+    assert ((pages >= base >> 12) & (pages < (base >> 12) + 100)).sum() == 100
+    assert traced.ledger("unaccounted") == traced.ledger("displaced") == 0
+    traced.assert_balanced()
+
+
+def test_what_comes_before_pythons_first_frame_says_so(trace: Any) -> None:
+    traced = trace([OURS[0].program, "-c", "0"])
+    hows = Counter(STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist())
+    assert hows["before Python's first frame"] > 100
+    assert not hows["not a Python program"]
+
+
+def test_a_stack_of_more_than_a_hundred_frames_is_whole(trace: Any, tmp_path: Path) -> None:
+    program = TOUCH + "m, at = fresh(50)\nopen(sys.argv[1], 'w').write(str(at))\n"
+    program += "def deep(n):\n    return deep(n - 1) if n else touch(m)\ndeep(110)\n"
+    traced = trace([OURS[0].program, "-c", program, str(tmp_path / "at")])
+    base = int((tmp_path / "at").read_text())
+    rows = {
+        i: (p, f)
+        for i, p, f in zip(
+            *(traced.column("call_site", name).tolist() for name in ("id", "parent", "flags")), strict=True
+        )
+    }
+    faults = np.rec.fromarrays([traced.column("page_fault", n) for n in ("va", "stack")], names=["va", "stack"])
+    for stack in faults.stack[(faults.va >= base) & (faults.va < base + 50 * 4096)].tolist():
+        depth = 0
+        while stack:
+            stack, flags = rows[stack]
+            assert not flags & FRAME_CUT
+            depth += 1
+        assert depth == 113
 
 
 def test_a_python_of_another_version_is_refused_with_a_sentence(trace: Any) -> None:
@@ -203,7 +266,7 @@ os.wait()
 import collections, sys
 sys.path[:0] = {sys.path!r}
 from wstrace.interfaces import Context
-from wstrace.schema import STACK_HOW
+from wstrace.schema import FRAME_CUT, STACK_HOW
 from wstrace_os.linux.backend import platform
 from wstrace_page_faults.linux.backend import PageFaults
 target = platform().launch([{sys.executable!r}, {str(tmp_path / "p.py")!r}])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
+from wstrace_os.linux import procfs
 from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
@@ -49,6 +51,7 @@ class Account:
         self._python = python or NoStacks()
         self._before = 0
         self._due = 0.0
+        self._without = dict.fromkeys((MINOR, MAJOR), 0)  # counted by events that had no program yet
         self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
         self._at_end: int | None = None
 
@@ -97,21 +100,48 @@ class Account:
         The kernel then leaves out ours and, with it, the sample (bpf_overflow_handler() in kernel/events/core.c).
         """
         runs = self._python.runs(kind) if self._settings.period == 1 else None
-        return max(counted - runs, 0) if runs is not None else self._displaced[kind]
+        return max(counted - self._without[kind] - runs, 0) if runs is not None else self._displaced[kind]
 
-    def switch_stacks_off(self, pids: Iterable[int]) -> bool:
+    def tend_stacks(self, live: Collection[int]) -> bool:
+        """Hangs the programs on the events of these processes if there are programs now, or takes them off again.
+
+        Returns:
+            Whether the events were opened anew.
+        """
+        if self._python.late:
+            self._python.late = False
+            try:
+                self._reopen(live, self._python.attach)
+            except (OSError, Unavailable) as error:
+                self._python.switch_off()
+                self._context.info.lack(f"Python stacks: the events could not be opened again: {error}")
+                return False
+            self._without = {kind: self._events.closed(kind) for kind, _ in self._kinds}
+            return True
+        return self._switch_stacks_off(live)
+
+    def _reopen(self, live: Collection[int], opened: Callable[[int, str], None]) -> None:
+        """Opens the events of faults anew, on those that the targets have started meanwhile, too."""
+
+        def pids() -> set[int]:
+            roots = self._context.targets if self._settings.children else ()
+            return {*live, *(child for root in roots for child in procfs.descendants(root.pid))}
+
+        self._events.reopen(pids, self._settings, self._context.own_threads, opened)
+
+    def _switch_stacks_off(self, live: Collection[int]) -> bool:
         """Takes the programs off the events of these processes if they cost more than 0.1 % of the records: True then.
 
         Looked at once a second. What was counted is read before how often the programs ran, as faults go on.
         """
-        if time.monotonic() < self._due or not self._python.fds:
+        if time.monotonic() < self._due or self._python.runs(MINOR) is None:
             return False
         self._due = time.monotonic() + _LOOK_SECONDS
         counted = {kind: self._events.counts(kind)[0] for kind, _ in self._kinds}
         gone = {kind: self.displaced(kind, n) for kind, n in counted.items()}
         if not any(gone[kind] > max(n * _MOST_DISPLACED, _FEWEST) for kind, n in counted.items()):
             return False
-        self._events.reopen(list(pids), self._settings, self._context.own_threads)
+        self._reopen(live, lambda fd, kind: None)
         self._displaced = {kind: self.displaced(kind, self._events.closed(kind)) for kind, _ in self._kinds}
         self._python.switch_off()
         return True

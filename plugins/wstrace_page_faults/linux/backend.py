@@ -190,6 +190,7 @@ class PageFaults(Source):
         self._account.begin()
 
     def _arm_launched(self, pid: int) -> None:
+        self._python.expect(pid)
         settings = self._events.make_room(1, replace(self._settings, on_exec=True))
         try:
             if not self._events.arm(pid, settings):
@@ -197,7 +198,6 @@ class PageFaults(Source):
         except OSError as error:
             raise refused(pid, error, children=self._settings.children) from None
         self._side.launched(pid)
-        self._python.expect(pid)
 
     def _attach(self, pid: int) -> None:
         """Traces the process's threads, then reads its mappings; the same for its children until none is new."""
@@ -294,7 +294,7 @@ class PageFaults(Source):
             yield Batch(STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
         yield from self._faults(_FOREVER if final else watermark, now if final else watermark)
         self._account.so_far(self._late)
-        self._doubled |= not final and self._account.switch_stacks_off(self._side.live)
+        self._doubled |= not final and self._account.tend_stacks(self._side.live)
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
         columns = merge(self._samples, until)

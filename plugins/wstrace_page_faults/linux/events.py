@@ -213,8 +213,20 @@ class PerfEvents:
                     perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
         self._closing.take(self._fds[REMAP])
 
-    def reopen(self, pids: Iterable[int], settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
-        """Opens the events of faults anew on these processes, without calling `opened`, and closes those before.
+    def reopen(
+        self,
+        pids: Callable[[], Iterable[int]],
+        settings: Settings,
+        leave_out: Callable[[], frozenset[int]],
+        opened: Callable[[int, str], None] = lambda fd, kind: None,
+    ) -> None:
+        """Opens the events of faults anew on these processes, and closes those before.
+
+        Args:
+            pids: the traced processes; asked until none is new, as a child of one that still had the events before is
+                to lose them with its parent's.
+            settings, leave_out: as for arm_process().
+            opened: from now on called with each event of faults.
 
         What both sets saw appears twice, next to each other in one ring, and is kept once.
 
@@ -222,15 +234,18 @@ class PerfEvents:
             OSError, Unavailable: from arm(); the events before are still there then.
         """
         kinds = (MINOR, MAJOR)
-        before, opened = {kind: list(self._fds[kind]) for kind in kinds}, self._opened
-        self._opened = lambda fd, kind: None
+        before, called = {kind: list(self._fds[kind]) for kind in kinds}, self._opened
+        self._opened = opened
         threads, self.threads = self.threads, set()
         try:
-            for pid in pids:
-                with contextlib.suppress(TargetExited):
-                    self.arm_process(pid, settings, leave_out, kinds)
+            known: set[int] = set()
+            while fresh := set(pids()) - known:
+                known |= fresh
+                for pid in fresh:
+                    with contextlib.suppress(TargetExited):
+                        self.arm_process(pid, settings, leave_out, kinds)
         except (OSError, Unavailable):
-            self._opened = opened
+            self._opened = called
             raise
         finally:
             self.threads |= threads

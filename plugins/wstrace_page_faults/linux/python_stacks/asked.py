@@ -13,13 +13,22 @@ if TYPE_CHECKING:
 
 
 def python_stacks(asked: Stacks, context: Context, source: str, cpus: list[int]) -> NoStacks:
-    """The capture of Python stacks, if they were asked for; NoStacks with a note where `auto` finds that it cannot be.
+    """The capture of Python stacks, if they were asked for; that of `auto` waits for the first CPython.
 
     Raises:
         Unavailable: they were asked for by name and cannot be had.
     """
     if not asked.python:
         return NoStacks()
+    if asked.required:
+        return _opened(context, source, cpus, required=True)
+    from wstrace_page_faults.linux.python_stacks.waiting import WaitingStacks
+
+    return WaitingStacks(context.strings, lambda: _opened(context, source, cpus, required=False))
+
+
+def _opened(context: Context, source: str, cpus: list[int], *, required: bool) -> NoStacks:
+    """The capture; where it cannot be and is not required, NoStacks with a note."""
     from wstrace_page_faults.linux.python_stacks.capture import PythonStacks
     from wstrace_page_faults.linux.python_stacks.kernel import refusal
 
@@ -27,7 +36,7 @@ def python_stacks(asked: Stacks, context: Context, source: str, cpus: list[int])
         return PythonStacks(context, source, cpus)
     except (Unavailable, OSError) as error:
         no = error if isinstance(error, Unavailable) else refusal(error)
-        if asked.required:
+        if required:
             raise no from None
         context.info.lack(f"Python stacks: {no}")
         return NoStacks()

@@ -21,12 +21,14 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import (
     ADDRESS_SPACE,
+    HOW_BEFORE_PYTHON,
     HOW_DISPLACED,
     HOW_EXACT,
     HOW_LOST,
     HOW_NO_INTERPRETER,
     HOW_NO_PYTHON,
     HOW_NO_THREAD,
+    HOW_NOT_PYTHON,
     HOW_NOT_READABLE,
     HOW_NOT_YET,
     HOW_UNKNOWN,
@@ -40,7 +42,7 @@ from wstrace.schema import (
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.decoder import Decoder
-from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, is_library
+from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, interpreter_at, is_library
 from wstrace_page_faults.linux.python_stacks.kernel import load_walker, output_attributes, this_kernel
 from wstrace_page_faults.linux.python_stacks.layouts import Layout
 from wstrace_page_faults.linux.python_stacks.maps import WALKERS, Maps
@@ -55,6 +57,7 @@ from wstrace_page_faults.linux.python_stacks.protocol import (
     NOT_KNOWN,
     STATUS_BITS,
     TRUNCATED,
+    UNBORN,
     S,
 )
 from wstrace_page_faults.linux.python_stacks.rows import StackRows
@@ -71,9 +74,12 @@ _HOW = {
     EMPTY: HOW_NO_PYTHON,
     LOST: HOW_LOST,
     NOT_KNOWN: HOW_NOT_YET,
+    UNBORN: HOW_BEFORE_PYTHON,
     NO_ROW: HOW_NOT_YET,
 }
 _MOST_PROCESSES = 1 << 16
+#: instead of a walker: the process runs a CPython whose frames are not read
+_REFUSED = -1
 
 
 class PythonStacks(NoStacks):
@@ -106,10 +112,16 @@ class PythonStacks(NoStacks):
         self._interpreters = Interpreters()
         self._decoder = Decoder(CallSites(context.stack_ids, context.strings, source), context.strings)
         self.by_ring: dict[Ring, StackRows] = {}
-        #: pid -> when it was looked at, and the walker for its CPython; None = it runs none, or one that is refused
+        #: pid -> when it was looked at, and the walker for its CPython; None = it runs none
         self._processes: dict[int, tuple[int, int | None]] = {}
+        #: pid -> until when its CPython had no interpreter yet, which was seen after the programs were told of it
+        self._unborn: dict[int, int] = {}
+        #: pid -> when it executed its program, where it ran no CPython before
+        self._executed: dict[int, int] = {}
         #: pid -> until when it is looked at: its program needs a CPython's library that it has not mapped yet
         self._expected: dict[int, float] = {}
+        #: those of them that have not executed their program yet, or have not mapped it
+        self._launched: set[int] = set()
         self._libraries: dict[int, bool] = {}
         self._refused: set[str] = set()
         self._off = False
@@ -118,14 +130,14 @@ class PythonStacks(NoStacks):
 
     # -- arming ----------------------------------------------------------------------------------------------------
 
-    def join(self, ring: Ring) -> StackRows:
-        """Lets the programs write rows into a fault ring; returns what pairs them."""
+    def join(self, ring: Ring, rows: StackRows | None = None) -> StackRows:
+        """Lets the programs write rows into a fault ring; returns what pairs them: `rows`, if that exists already."""
         fd = perf.perf_event_open(output_attributes(), -1, ring.cpu)
         self._outputs.append(fd)
         perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, ring.fd)
         perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
         self._maps.outputs.set(_U32.pack(2 * ring.cpu + (ring.kind == MAJOR)), _U32.pack(fd))
-        self.by_ring[ring] = StackRows()
+        self.by_ring[ring] = rows or StackRows()
         return self.by_ring[ring]
 
     def attach(self, event: int, kind: str) -> None:
@@ -137,6 +149,7 @@ class PythonStacks(NoStacks):
         python = self._interpreters.of_command(*command_of(pid))
         if python is not None and python.layout is not None:
             self._expected[pid] = time.monotonic() + _LOOK_FOR_SECONDS
+            self._launched.add(pid)
             self._walker(python.layout)
 
     def _walker(self, layout: Layout) -> int:
@@ -170,6 +183,7 @@ class PythonStacks(NoStacks):
         for pid, until in list(self._expected.items()):
             if self.look(pid) or now > until:
                 del self._expected[pid]
+                self._launched.discard(pid)
         return min(wait, _LOOK_SECONDS) if self._expected else wait
 
     def look(self, pid: int) -> bool:
@@ -180,12 +194,13 @@ class PythonStacks(NoStacks):
         except Unavailable:
             return True
         if found is None:
+            coming = coming or pid in self._launched
             if not coming:
                 self._processes[pid] = (since, None)
             return not coming
         if len(self._processes) >= _MOST_PROCESSES:
             self._processes.clear()
-        self._processes[pid] = (since, None)
+        self._processes[pid] = (since, _REFUSED)
         if found.python.layout is None:
             self._refuse(found.python.refused)
             return True
@@ -199,6 +214,9 @@ class PythonStacks(NoStacks):
             return True
         self._maps.enabled.set(_U32.pack(0), _U64.pack(1))
         self._processes[pid] = (since, index)
+        told = now_ns()
+        if interpreter_at(pid, found.at + found.python.layout.interpreters) == 0:
+            self._unborn[pid] = told
         return True
 
     def _refuse(self, why: str) -> None:
@@ -234,8 +252,14 @@ class PythonStacks(NoStacks):
 
     def _forget(self, pid: int, time_ns: int) -> None:
         """The process executed another program, or ended, at that time: what was learned before it is void."""
-        if self._processes.get(pid, (0, None))[0] < time_ns:
+        since, walker = self._processes.get(pid, (0, None))
+        if walker is None:
+            self._executed[pid] = time_ns
+        else:
+            self._executed.pop(pid, None)
+        if since < time_ns:
             self._processes.pop(pid, None)
+            self._unborn.pop(pid, None)
             with contextlib.suppress(OSError):
                 self._maps.told.delete(_U64.pack(pid))
 
@@ -263,15 +287,24 @@ class PythonStacks(NoStacks):
         lengths = np.diff(np.append(changes, len(hashes)))
         stack, how = np.repeat(leaves[where], lengths), np.repeat(hows[where], lengths)
         early = np.flatnonzero(how == HOW_NOT_YET)
-        if len(early):
-            looked_at = self._processes
-            none = [pid for pid in distinct(pids[early]).tolist() if looked_at.get(pid, (0, 0))[1] is None]
-            how[early[np.isin(pids[early], none)]] = HOW_NO_INTERPRETER
+        for pid in distinct(pids[early]).tolist():
+            mine = early[pids[early] == pid]
+            how[mine] = self._early(pid, columns["time_ns"][mine])
         if self._off:
             how[hashes == NO_ROW] = HOW_DISPLACED
         self._hows += np.bincount(how, minlength=len(self._hows))
         rest = {name: column for name, column in columns.items() if name != "stack_hash"}
         return {**rest, "stack": stack, "stack_how": how}
+
+    def _early(self, pid: int, times: NDArray[Any]) -> NDArray[Any]:
+        """Why faults of a process, at those times, came before the programs were told of its CPython."""
+        if pid not in self._processes:
+            return np.full(len(times), HOW_NOT_YET, "|u1")
+        walker = self._processes[pid][1]
+        if walker is None or walker == _REFUSED:
+            return np.full(len(times), HOW_NOT_PYTHON if walker is None else HOW_NO_INTERPRETER, "|u1")
+        how = np.where(times <= np.uint64(self._unborn.get(pid, 0)), HOW_BEFORE_PYTHON, HOW_NOT_YET)
+        return np.where(times < np.uint64(self._executed.get(pid, 0)), HOW_NOT_PYTHON, how)
 
     # -- account ---------------------------------------------------------------------------------------------------
 
@@ -290,7 +323,7 @@ class PythonStacks(NoStacks):
 
     def reasons(self) -> Mapping[str, int]:
         """Why faults have no stack -> how many; those that run no Python are not counted."""
-        having = (HOW_EXACT, HOW_NO_PYTHON)
+        having = (HOW_EXACT, HOW_NO_PYTHON, HOW_BEFORE_PYTHON, HOW_NOT_PYTHON)
         return {STACK_HOW[how]: n for how, n in enumerate(self._hows.tolist()) if n and how not in having}
 
     def switch_off(self) -> None:

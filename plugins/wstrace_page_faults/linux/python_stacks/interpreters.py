@@ -55,7 +55,7 @@ class Interpreters:
         maps = procfs.read_maps(pid)
         columns, names = maps.columns, maps.files
         program = _program(pid)
-        coming = False
+        coming = program not in names  # it is about to be executed
         seen: set[str] = set()
         for row in range(len(columns["start"])):
             name = names[columns["file"][row]]
@@ -79,12 +79,12 @@ class Interpreters:
             except (OSError, ValueError):
                 continue
             try:
-                return self._file(fd)
+                return self.of_file(fd)
             finally:
                 os.close(fd)
         return None, False
 
-    def _file(self, fd: int) -> tuple[Python | None, bool]:
+    def of_file(self, fd: int) -> tuple[Python | None, bool]:
         """(the CPython that an open file defines, whether it needs a libpython)."""
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -112,7 +112,7 @@ class Interpreters:
             try:
                 begin = os.read(fd, _SHEBANG_BYTES)
                 if not begin.startswith(b"#!"):
-                    python, needs = self._file(fd)
+                    python, needs = self.of_file(fd)
                     return python if python is not None or not needs else self._library(fd, path, environment)
             except OSError:
                 return None
@@ -139,7 +139,7 @@ class Interpreters:
                 except OSError:
                     continue
                 try:
-                    return self._file(library)[0]
+                    return self.of_file(library)[0]
                 finally:
                     os.close(library)
         return None
@@ -171,6 +171,21 @@ def _named_by(begin: bytes, environment: Mapping[str, str]) -> str:
 
         return shutil.which(words[0], path=environment.get("PATH")) or "" if words else ""
     return words[0] if words else ""
+
+
+def interpreter_at(pid: int, address: int) -> int | None:
+    """The u64 at an address of a process, where that may be read: _PyRuntime.interpreters.head, 0 = none yet."""
+    try:
+        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | _os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        raw: bytes = _os.pread(fd, 8, address)
+    except (OSError, OverflowError):
+        return None
+    finally:
+        os.close(fd)
+    return int.from_bytes(raw, "little") if len(raw) == 8 else None
 
 
 def command_of(pid: int) -> tuple[str, dict[str, str]]:

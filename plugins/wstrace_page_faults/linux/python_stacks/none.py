@@ -21,7 +21,10 @@ class NoStacks:
         """Descriptors that are readable when there is something to look at."""
         return ()
 
-    def join(self, ring: Ring) -> StackRows | None:
+    #: the programs are to be hung on events that are open already
+    late = False
+
+    def join(self, ring: Ring, rows: StackRows | None = None) -> StackRows | None:
         """Lets the programs write rows into a fault ring; returns what pairs them with the samples."""
 
     def attach(self, event: int, kind: str) -> None:

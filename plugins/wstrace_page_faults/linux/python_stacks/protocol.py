@@ -5,7 +5,7 @@ from __future__ import annotations
 #: the walker of a process of which the tracer has told nothing
 NOBODY = 0x7FFFFFFF
 #: the outermost frames of a deeper stack are left out
-DEPTH = 64
+DEPTH = 128
 
 #: The status of a walk stands in the low bits of a stack's hash. A hash below 1 << STATUS_BITS is a status alone.
 STATUS_BITS = 4
@@ -16,6 +16,8 @@ OK, TRUNCATED, BAD = 0, 1, 2
 NOT_KNOWN, NO_THREAD, EMPTY = 3, 4, 5
 #: for the tracer's own use: the row was lost; no row was ever written
 LOST, NO_ROW = 6, 7
+#: without frames: there is no interpreter yet (or no more), so no frame of any thread
+UNBORN = 8
 
 #: A row of 40 bytes, as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In
 #: a sample the fourth u64 is the time, which would be in 199 years.

@@ -17,7 +17,7 @@ def thread(a: Walk, o: Layout) -> None:
     a.read(S.WORDS, 8, R7, o.interpreters)
     a.jump_if(R0, "!=", 0, "bad")
     a.load(R7, R8, S.WORDS)
-    a.jump_if(R7, "==", 0, "empty")  # it has not been initialized
+    a.jump_if(R7, "==", 0, "unborn")  # it has not been initialized
     a.store(R8, S.INTERPRETER, R7)
     # -- remembered: (state, first interpreter, states made so far, salt), all that tells whether it still holds
     a.load(R1, R8, S.IDS)

@@ -18,6 +18,7 @@ from wstrace_page_faults.linux.python_stacks.protocol import (
     OK,
     STATUS_BITS,
     TRUNCATED,
+    UNBORN,
     UNCHECKED,
     S,
 )
@@ -52,7 +53,7 @@ def walker(maps: Maps, o: Layout, *, loops: bool = True) -> Code:
         a.store(R8, place, 0)
     a.repeat(_STEPS + 1, lambda again: _step(a, o, again))
     a.jump("walked")
-    for label, status in (("bad", BAD), ("no thread", NO_THREAD), ("empty", EMPTY)):
+    for label, status in (("bad", BAD), ("no thread", NO_THREAD), ("empty", EMPTY), ("unborn", UNBORN)):
         a.label(label)
         a.store(R8, S.STATUS, status)
         a.jump("walked")
