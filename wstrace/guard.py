@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,19 @@ _T = TypeVar("_T")
 
 def why(error: BaseException) -> str:
     """The error in one line: the text of a WstraceError, the type and text of any other."""
-    return str(error) if isinstance(error, WstraceError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, WstraceError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _remedy(error: BaseException) -> str:
+    """What the user can do: lift the limit that the process met; otherwise, find out where it failed."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "allow more open files: ulimit -n"
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return "allow more memory: ulimit -v, or the limit of the container"
+    return "WSTRACE_DEBUG=1 shows where"
 
 
 def pass_interrupt(error: BaseException) -> None:
@@ -46,7 +59,7 @@ def named(who: str) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt) and not error.args:  # the user waited for this plugin in vain
             error.args = (f"interrupted in {who}",)
         pass_interrupt(error)
-        raise PluginError(f"{who} failed: {why(error)}", "WSTRACE_DEBUG=1 shows where") from error
+        raise PluginError(f"{who} failed: {why(error)}", _remedy(error)) from error
 
 
 def quietly(call: Callable[[], _T], otherwise: _T) -> _T:

@@ -1,0 +1,36 @@
+"""What a user is told of a plugin's error: what failed, why, and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from wstrace.errors import PluginError
+from wstrace.guard import named, why
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "perf_event_open"), "allow more open files: ulimit -n"),
+        (OSError(errno.ENFILE, os.strerror(errno.ENFILE)), "allow more open files: ulimit -n"),
+        (MemoryError("Unable to allocate 384. KiB"), "allow more memory: ulimit -v, or the limit of the container"),
+        (
+            OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+            "allow more memory: ulimit -v, or the limit of the container",
+        ),
+        (ValueError("odd"), "WSTRACE_DEBUG=1 shows where"),
+    ],
+)
+def test_a_limit_of_the_process_is_told_with_what_lifts_it(error: Exception, remedy: str) -> None:
+    with pytest.raises(PluginError) as told, named("source x"):
+        raise error
+    assert told.value.remedy == remedy
+    assert str(told.value).startswith("source x failed: ")
+
+
+def test_an_error_without_words_is_its_type() -> None:
+    assert why(MemoryError()) == "MemoryError"
+    assert why(ValueError("odd")) == "ValueError: odd"
