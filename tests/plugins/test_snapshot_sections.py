@@ -1,5 +1,6 @@
 """Resident pages by image section, `module!section(n)` as in the 1996 article."""
 
+import os
 import struct
 
 import pytest
@@ -15,7 +16,7 @@ from wstrace_working_set.windows.backend import Space
 from wstrace_working_set.working_set import read, working_set
 
 PAGE = 4096
-NOBODY = 1 << 22  # no process of this machine has this pid, so nobody's root folder is asked for the file
+OURS = os.getpid()  # the root folder of another process may be closed to us: then its files have no sections
 BASE, HEAP = 0x1000_0000, 0x5000_0000
 
 
@@ -36,7 +37,7 @@ def dll():
 def test_each_page_belongs_to_the_section_that_it_begins_in(tmp_path):
     (tmp_path / "a.dll").write_bytes(dll())
     windows = FakeWindows()
-    process = windows.process(NOBODY)
+    process = windows.process(OURS)
     file = str(tmp_path / "a.dll")
     process.allocations += [
         FakeAllocation(BASE, 6 * PAGE, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY, file),
@@ -45,7 +46,7 @@ def test_each_page_belongs_to_the_section_that_it_begins_in(tmp_path):
     shared, private = 0x101, 4
     process.working_set = {BASE: shared, BASE + PAGE: shared, BASE + 2 * PAGE: shared, BASE + 4 * PAGE: private,
                            BASE + 5 * PAGE: shared, HEAP: private}  # fmt: skip
-    with Space(NOBODY, windows) as space:
+    with Space(OURS, windows) as space:
         taken = read(space, Dictionary())
     assert [(o.name, o.resident // PAGE, o.private // PAGE, o.mapped // PAGE) for o in by_section(taken)] == [
         ("a.dll!.data(2)", 2, 1, 2), ("a.dll!.text(1)", 2, 0, 3), ("[anon]", 1, 1, 16), ("a.dll", 1, 0, 1),
