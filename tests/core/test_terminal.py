@@ -41,6 +41,8 @@ def test_different_names_stay_different_and_fit(names: list[str], room: int, uni
         ("x!std::function<void (int)>::operator()(int) const", 46, "x!std::function<void (int)>::operator()"),
         ("parse leak.py:5 < load leak.py:8 < run leak.py:20 < <module> leak.py:41", 60,
          "parse leak.py:5 < load leak.py:8 < … < <module> leak.py:41"),
+        ("parse leak.py:5 < load leak.py:8 < run leak.py:20 < <module> leak.py:41", 37,
+         "parse leak.py:5 < load leak.py:8 < …"),
         ("hashtable_with_a_long_name_311-x86_64-linux-gnu.so!.text(11)", 30, "hashtable…nux-gnu.so!.text(11)"),
     ],
 )  # fmt: skip

@@ -93,11 +93,12 @@ def _cut(text: str, room: int, mark: str) -> str:
 
 
 def _fewer_frames(frames: Sequence[str], room: int, mark: str) -> str:
-    """The innermost frames of a stack that fit beside its outermost one; "" if not even one does, or it is no stack."""
-    for n in range(len(frames) - 2, 0, -1):
-        label = _CALLED_BY.join([*frames[:n], mark, frames[-1]])
-        if width_of(label) <= room:
-            return label
+    """The innermost frames of a stack that fit, if possible beside its outermost one; "" if none fits, or no stack."""
+    for outermost in (frames[-1:], []):
+        for n in range(len(frames) - 2, 0, -1):
+            label = _CALLED_BY.join([*frames[:n], mark, *outermost])
+            if width_of(label) <= room:
+                return label
     return ""
 
 
