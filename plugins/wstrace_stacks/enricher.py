@@ -71,7 +71,8 @@ class NativeStacks(Enricher):
 
     def _page_faults(self, worker: Any, batch: Batch) -> Iterator[Batch]:
         held, self._held, self._bytes = self._held, [], 0
-        worker.unwind(held)
+        for samples in held:
+            worker.unwind(samples)
         rows = worker.tree.new_rows()
         if rows is not None:
             yield rows

@@ -107,14 +107,13 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
     others: _Registers = {number: (samples.registers[:, column], known) for number, column in enumerate(REGISTER_ORDER)}
     for step in range(most):
         numbers = code.look(alive, look)
-        table = code.rules if saved else code.rules[: rules.FIRST_SAVED]
         row = code.rule_of.take(numbers)
         outside = row < 0
         # a caller that is no code is no caller: the stack ends before it
         real = ~outside if step else np.ones(n, bool)
         steps.append((alive[real], numbers[real], guessed[real]))
         depth[alive[real]] += 1
-        rule = table.take(row, axis=1, mode="clip")
+        rule = code.rules.take(row, axis=1, mode="clip")
         kind, kind_bp, flags = rule[rules.RETURN_KIND], rule[rules.RBP_KIND], rule[rules.FLAGS]
         cfa, bad = _frame_address(rule, sp, bp, known, others)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch
 from wstrace.call_sites import CallSites
@@ -41,34 +38,22 @@ class Worker:
         self.join = Join()
         self.unwound = self.frames = self.given = 0
 
-    def unwind(self, batches: Iterable[Batch]) -> None:
-        """Unwinds batches of STACK_DUMP, small ones together; their stacks wait for their rows."""
-        together: list[Batch] = []
-        for batch in batches:
-            for start in range(0, len(batch), AT_ONCE):
-                part = batch if len(batch) <= AT_ONCE else batch.take(slice(start, start + AT_ONCE))
-                if sum(map(len, together)) + len(part) > AT_ONCE:
-                    self._some(together)
-                    together = []
-                together.append(part)
-        if together:
-            self._some(together)
+    def unwind(self, batch: Batch) -> None:
+        """Unwinds a batch of STACK_DUMP; its stacks wait for their rows."""
+        for start in range(0, len(batch), AT_ONCE):
+            self._some(batch if len(batch) <= AT_ONCE else batch.take(slice(start, start + AT_ONCE)))
 
-    def _some(self, batches: list[Batch]) -> None:
-        pid, time, pc, tid, va, registers = (
-            np.concatenate([batch[name] for batch in batches])
-            for name in ("pid", "time_ns", "pc", "tid", "va", "registers")
-        )
-        size = np.concatenate([np.minimum(batch["size"], 8 * batch["dump"].shape[1]) for batch in batches])
-        dump = _joined([batch["dump"] for batch in batches])
+    def _some(self, batch: Batch) -> None:
+        pid, time, pc = (np.ascontiguousarray(batch[name]) for name in ("pid", "time_ns", "pc"))
         mappings_at = self._context.mappings_at
         self.code.begin(np.unique(pid).tolist(), lambda rows, addresses: mappings_at(pid[rows], addresses, time[rows]))
-        stacks = unwinder.unwind(Samples(registers, dump, size.astype("<u8")), self.code)
+        samples = Samples(batch["registers"], np.ascontiguousarray(batch["dump"]), batch["size"].astype("<u8"))
+        stacks = unwinder.unwind(samples, self.code)
         leaf = add_stacks(self.tree, self.code, stacks, pc, mappings_at(pid, pc, time))
-        self.unwound += len(pid)
+        self.unwound += len(batch)
         self.frames += int(stacks.depth.sum())
         how = np.where(leaf == self.tree.cut, np.uint8(HOW_NO_ROOM), _HOW[stacks.reason])
-        self.join.add(Stacks(time, tid, pc, va, leaf, how))
+        self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how))
 
     def close(self) -> None:
         """Closes files."""
@@ -84,15 +69,3 @@ class Worker:
             **self.code.statistics(),
             **self.tree.statistics(),
         }
-
-
-def _joined(dumps: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """Dumps of different widths as one array; what a narrower one lacks lies beyond its samples' sizes."""
-    if len(dumps) == 1:
-        return np.ascontiguousarray(dumps[0])
-    joined = np.zeros((sum(map(len, dumps)), max(dump.shape[1] for dump in dumps)), "<u8")
-    row = 0
-    for dump in dumps:
-        joined[row : row + len(dump), : dump.shape[1]] = dump
-        row += len(dump)
-    return joined
