@@ -185,3 +185,23 @@ def test_usage_is_the_targets_own() -> None:
     assert 64 << 20 <= peak < 100 << 20
     slow.close()
     assert len(ballast) > 0
+
+
+def test_a_target_that_lives_until_the_interpreters_end_raises_nothing_there() -> None:
+    """A struct_rusage that it kept did: "SystemError ... tp_clear", as structseq's dealloc asks its emptied type."""
+    program = """
+import builtins, sys
+from wstrace_os.linux.backend import platform
+target = platform().launch(["true"])
+target.resume()
+assert target.wait(60) == 0
+target.usage()
+builtins.kept = kept = [target]
+kept.append(kept)
+try:
+    raise ValueError
+except ValueError as error:
+    sys.last_value, sys.last_traceback = error, error.__traceback__
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

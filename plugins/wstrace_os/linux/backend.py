@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable, WstraceError
@@ -290,14 +291,14 @@ def _signal_name(number: int) -> str:
 
 def _rusage(pid: int) -> Any:
     """The resources of a zombie; None if it is reaped. wait4() would reap it, waitid() with WNOWAIT does not."""
-    import resource
-
     raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long.
     number = _WAITID.get(os.uname().machine, 95)
     if _waitid(number, os.P_PID, pid, None, os.WEXITED | os.WNOHANG | os.WNOWAIT, raw) < 0:
         return None
     user, user_us, system, system_us, *rest = raw
-    return resource.struct_rusage((user + user_us / 1e6, system + system_us / 1e6, *rest))
+    # Not resource.struct_rusage: one that lives until the interpreter's end raises there, as its type is emptied first.
+    return SimpleNamespace(ru_utime=user + user_us / 1e6, ru_stime=system + system_us / 1e6,
+                           ru_maxrss=rest[0], ru_minflt=rest[4], ru_majflt=rest[5])  # fmt: skip
 
 
 def _pidfd(pid: int) -> int | None:
