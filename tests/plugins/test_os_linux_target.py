@@ -190,16 +190,21 @@ def test_usage_is_the_targets_own() -> None:
 def test_a_target_that_lives_until_the_interpreters_end_raises_nothing_there() -> None:
     """A struct_rusage that it kept did: "SystemError ... tp_clear", as structseq's dealloc asks its emptied type."""
     program = """
-import builtins, sys
+import sys
+from wstrace.interfaces import Context
 from wstrace_os.linux.backend import platform
-target = platform().launch(["true"])
-target.resume()
-assert target.wait(60) == 0
-target.usage()
-builtins.kept = kept = [target]
-kept.append(kept)
-try:
+from wstrace_page_faults.linux.backend import PageFaults
+def trace():
+    target = platform().launch(["true"])
+    source = PageFaults(stacks="none")
+    source.start(Context(targets=(target,)))
+    target.resume()
+    target.wait(60)
+    list(source.stop())
+    target.close()
     raise ValueError
+try:
+    trace()
 except ValueError as error:
     sys.last_value, sys.last_traceback = error, error.__traceback__
 """
