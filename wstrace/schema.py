@@ -166,7 +166,7 @@ STACK_HOW = (
     "own, up to an address in no mapping",
     "own, up to code without unwinding rules",
     "own, too deep",  # or more than are unwound
-    "before Python's first frame",  # or behind its last: the process had no interpreter
+    "no interpreter at that time",  # before the first frame, or after the last one
     "not a Python program",  # neither its program nor a library that it has mapped is a CPython
 )
 (

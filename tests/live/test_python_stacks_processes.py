@@ -168,7 +168,18 @@ def test_without_a_python_nothing_is_opened(trace: Any, monkeypatch: Any) -> Non
     traced.assert_balanced()
 
 
-def test_a_python_that_a_shell_starts_has_stacks_from_when_it_is_seen(trace: Any, tmp_path: Path) -> None:
+def test_a_python_that_a_shell_starts_has_stacks_from_its_first_frame_on(trace: Any, tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(
+        TOUCH + "m, at = fresh(1000)\ntouch(m)\nwith open(sys.argv[1], 'w') as out:\n    out.write(str(at))\n"
+    )
+    (tmp_path / "start").write_text(f"#!/bin/sh\n{OURS[0].program} {tmp_path}/p.py {tmp_path}/at\ntrue\n")
+    (tmp_path / "start").chmod(0o755)
+    for command in ([str(tmp_path / "start")], ["sh", str(tmp_path / "start")]):
+        traced = trace(command)
+        assert innermost(traced, int((tmp_path / "at").read_text()), 1000) == {"touch": 1000}
+
+
+def test_a_python_that_another_program_starts_has_stacks_from_when_it_is_seen(trace: Any, tmp_path: Path) -> None:
     """`stacks=auto`: the programs are hung on events that are open already, without losing or doubling a record."""
     program = (
         TOUCH
@@ -183,7 +194,8 @@ touch(m)
 """
     )
     (tmp_path / "p.py").write_text(program)
-    traced = trace(["sh", "-c", f"true; {OURS[0].program} {tmp_path}/p.py {tmp_path}/at; true"])
+    started = (str(OURS[0].program), f"{tmp_path}/p.py", f"{tmp_path}/at")
+    traced = trace(["find", str(tmp_path), "-maxdepth", "0", "-exec", *started, ";"])
     base = int((tmp_path / "at").read_text())
     assert innermost(traced, base, 100) == {"touch": 100}
     pages = traced.column("page_fault", "va") >> 12
@@ -195,7 +207,8 @@ touch(m)
 def test_what_comes_before_pythons_first_frame_says_so(trace: Any) -> None:
     traced = trace([OURS[0].program, "-c", "0"])
     hows = Counter(STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist())
-    assert hows["before Python's first frame"] > 100
+    # on a busy machine the interpreter is there before it was looked for: then they are not known, which is said
+    assert hows["no interpreter at that time"] + hows["interpreter not known yet"] > 100
     assert not hows["not a Python program"]
 
 

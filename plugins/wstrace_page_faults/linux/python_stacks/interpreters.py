@@ -18,6 +18,10 @@ _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 #: how the programs and libraries of a CPython are named; others are looked into if they are a process's program
 _NAMED = re.compile(r"(lib)?python(\d(\.\d+)?)?[a-z]*(-\w+)?(\.so.*|\.exe)?|pypy.*|uwsgi.*|.*python.*")
 _LIBRARY = re.compile(r"libpython\d\.\d+.*\.so.*")
+#: programs that are there to start others, which may be a CPython
+_STARTERS = re.compile(
+    r"(ba|da|z|k|fi)?sh|busybox|env|xargs|make|nice|nohup|setpriv|setsid|stdbuf|sudo|su|time|timeout|tini|dumb-init"
+)
 _FOLDERS = (
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -148,6 +152,22 @@ class Interpreters:
 def is_named(name: str) -> bool:
     """Whether a file's name is that of a CPython's program or library."""
     return _NAMED.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def starts_others(path: str) -> bool:
+    """Whether a program is a script, or one whose work is to start other programs, by its name."""
+    if _STARTERS.fullmatch(path.rpartition("/")[2]) is not None:
+        return True
+    try:
+        fd = os.open(path, os.O_RDONLY | _os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.read(fd, 2) == b"#!"
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def is_library(name: str) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
 from wstrace.schema import ADDRESS_SPACE, HOW_NOT_PYTHON, HOW_UNKNOWN, MAP_EXECUTE, PROCESS, PROCESS_EXEC
-from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, is_named
+from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, is_named, starts_others
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.python_stacks.rows import StackRows
 from wstrace_page_faults.linux.rings import Ring
@@ -61,9 +61,14 @@ class WaitingStacks(NoStacks):
             self._poll.register(fd)
 
     def expect(self, pid: int) -> None:
-        """Opens the stacks before the execve() of a launched process, if its command is a CPython."""
-        if not self._opened and self._interpreters.of_command(*command_of(pid)) is not None:
-            self._open()
+        """Opens the stacks before the execve() of a launched process, if its command is a CPython or starts others.
+
+        A CPython that a shell starts has made most of its first faults when its mappings are read.
+        """
+        if not self._opened:
+            path, environment = command_of(pid)
+            if starts_others(path) or self._interpreters.of_command(path, environment) is not None:
+                self._open()
         self._launched.add(pid)
         self._until = time.monotonic() + _LOOK_FOR_SECONDS
         self._stacks.expect(pid)
