@@ -66,7 +66,10 @@ def test_every_interval_and_the_tree_with_names_from_the_enricher():
 def test_keep_last_holds_the_final_snapshot_of_a_launched_command():
     """Nothing holds the target at its exit: the last interval's sample stands for the end."""
     keep = RecordingExporter()
-    code = "import mmap,time; m=mmap.mmap(-1,20<<20,flags=34)\nfor i in range(0,20<<20,4096): m[i]=1\ntime.sleep(2)"
+    code = (
+        "import mmap,os,time; m=mmap.mmap(-1,20<<20,flags=34)\nfor i in range(0,20<<20,4096): m[i]=1\n"
+        "time.sleep(2); os._exit(0)"  # an interpreter that ends of itself gives the pages back before its exit
+    )
     target = LinuxPlatform().launch([sys.executable, "-c", code])
     source = WorkingSetSource(interval=0.1, keep="last", max_cpu=1.0)
     session = wstrace.Session(targets=[target], sources=[source], exporters=[keep])

@@ -123,7 +123,7 @@ def test_refused_commands(tmp_path: Path) -> None:
 @root
 def test_runs_as_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o777)
-    for parent in list(tmp_path.parents)[:2]:
+    for parent in list(tmp_path.parents)[:3]:
         parent.chmod(0o755)
     assert shell("id -un; id -G; echo $HOME", tmp_path / "a", "nobody") == "nobody\n65534\n/nonexistent\n"
     assert shell("id -un", tmp_path / "b", "65534") == "nobody\n"
