@@ -10,6 +10,7 @@ import signal
 import struct
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -89,6 +90,7 @@ def _not_started(path: str) -> NoReturn:
 
 def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool) -> tuple[int, Launcher] | None:
     """The child's pid and its pipes; None if it ended before it sent its pid."""
+    import_module("resource")  # before the fork: the child's user may have no right to read Python's files
     go_read, go_write = os.pipe()
     answer_read, answer_write = os.pipe()
     environment = {**os.environ, **(owner.environment if owner else {})}
