@@ -50,12 +50,19 @@ def record(command: Sequence[str], folder: Path, *, event: str, period: int, dum
 
 
 def read(path: Path) -> tuple[list[Sample], list[Mapping]]:
-    """The samples that have registers, and the mappings in their order."""
+    """The samples that have registers, and the mappings in the order of their times.
+
+    The file holds the records of one CPU's ring behind those of another: a process that moved between CPUs has its
+    mappings out of order there.
+    """
     data = path.read_bytes()
     (attributes,) = struct.unpack_from("<Q", data, 24)
     start, size = struct.unpack_from("<QQ", data, 40)
     (kind,) = struct.unpack_from("<Q", data, attributes + 24)
-    samples, mappings = [], []
+    #: the fields of a record behind the time, where `sample_id_all` puts one: id, stream, CPU, identifier
+    behind_time = 8 * (1 + sum(bool(kind & bit) for bit in (64, 512, 128, 1 << 16)))
+    samples: list[Sample] = []
+    mappings: list[tuple[int, Mapping]] = []
     at = start
     while at < start + size:
         record, _, length = struct.unpack_from("<IHH", data, at)
@@ -64,11 +71,14 @@ def read(path: Path) -> tuple[list[Sample], list[Mapping]]:
                 "<IIQQQIIQQII", data, at + 8
             )
             name = data[at + 72 : at + length].split(b"\0")[0].decode()
-            mappings.append(Mapping(pid, first, first + bytes_, offset, (major, minor), ino, protection, name))
+            (time,) = struct.unpack_from("<Q", data, at + length - behind_time)
+            new = Mapping(pid, first, first + bytes_, offset, (major, minor), ino, protection, name)
+            mappings.append((time, new))
         elif record == 9 and (sample := _sample(data, at + 8, kind)) is not None:
             samples.append(sample)
         at += length or size
-    return samples, mappings
+    mappings.sort(key=lambda one: one[0])
+    return samples, [new for _, new in mappings]
 
 
 def _sample(data: bytes, at: int, kind: int) -> Sample | None:

@@ -6,12 +6,11 @@ import errno
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nobody as kit_nobody
 import pytest
 
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
@@ -33,43 +32,25 @@ if answer:
     assert libc.prctl(22, 2, ctypes.byref(prog), 0, 0) == 0  # PR_SET_SECCOMP
 os.execv(sys.executable, [sys.executable, "-m", "wstrace", *sys.argv[2:]])
 """
-#: setpriv itself still has the rights of root when it executes its program: what that executes counts
-AGAIN = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import wstrace, numpy, click'])"
 Run = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
-def nobody() -> Run:
+def nobody() -> Iterator[Run]:
     """nobody(answer, *words): wstrace as the user nobody; nobody("-c", code): a Python of his."""
-    words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    version = "{}.{}".format(*sys.version_info)
-    stdlib = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    own = [part for part in sys.path if part.endswith("-packages") or not part.startswith(tuple(stdlib))]
-    path = os.pathsep.join(filter(None, own))
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
-    for python in (sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"):
-        try:
-            tried = subprocess.run(
-                [*words, python, "-c", AGAIN], env=environment, cwd="/", capture_output=True, text=True
+    with kit_nobody.nobody() as user:
+
+        def start(*arguments: object) -> subprocess.Popen[str]:
+            return subprocess.Popen(
+                [*user.command, "-c", LAUNCHER, *map(str, arguments)],
+                env=user.environment,
+                cwd="/",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
-        except OSError as error:
-            pytest.skip(f"setpriv: {error}")
-        if tried.returncode == 0:
-            break
-    else:
-        pytest.skip(f"the user nobody can execute no Python {version} that finds wstrace: {tried.stderr[-200:]}")
 
-    def start(*arguments: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*words, python, "-c", LAUNCHER, *map(str, arguments)],
-            env=environment,
-            cwd="/",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return start
+        yield start
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nobody
 import numpy as np
 import pytest
 from recorded_run import compiled, faults
@@ -112,42 +113,27 @@ def test_a_small_ring_loses_stacks_and_counts_them(recorded) -> None:
     assert assert_right(names, known) > 0
 
 
-#: as nobody; the modules are loaded before, because the interpreter's folder may be closed to others
-NOBODY = """
-import json, os, sys, tomllib
-sys.path[:0] = {path!r}
-import wstrace
-def run(folder, rounds):
-    trace = folder + "/trace.wst"
-    from wstrace.cli import main
-    options = ["-s", "page_faults:stacks=native,stack_period=4"]
-    code = main(["run", "-q", "-f", "-o", trace, *options, "--", {program!r}, rounds])
-    assert code == 0, code
-run({folder!r} + "/first", "0")
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-import ctypes
-ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
-run({folder!r} + "/second", "3")
-"""
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes a sysctl and becomes nobody: needs root")
 def test_nobody_gets_the_stacks_of_its_own_processes(program: Path) -> None:
     paranoid = Path("/proc/sys/kernel/perf_event_paranoid")
     before = paranoid.read_text()
     folder = Path("/tmp") / f"wstrace-native-{os.getpid()}"  # pytest's own folders are closed to others
     try:
-        for made in (folder, folder / "first", folder / "second"):
-            made.mkdir()
-            made.chmod(0o777)
+        folder.mkdir()
+        folder.chmod(0o777)
         own = folder / "program"
         shutil.copy(program, own)
         own.chmod(0o755)
         paranoid.write_text("2")
-        script = NOBODY.format(path=sys.path, folder=str(folder), program=str(own))
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+        trace = folder / "trace.wst"
+        options = ["-q", "-o", trace, "-s", "page_faults:stacks=native,stack_period=4"]
+        with nobody.nobody() as user:
+            done = subprocess.run(
+                [*user.command, "-m", "wstrace", "run", *options, "--", own, "3"],
+                env=user.environment, cwd="/", capture_output=True, text=True, timeout=100,
+            )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        with wstrace.open_trace(str(folder / "second" / "trace.wst")) as opened:
+        with wstrace.open_trace(str(trace)) as opened:
             names = StackNames(opened)
             known = [one for one in regions(done.stdout) if one.function != "three"]  # the kernel's: level user
             assert assert_right(names, known) > 50
