@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,9 +15,11 @@ RENAMED = {"abandon": "after_fork_in_child"}
 
 
 def current(cls: type) -> None:
-    """Raises UsageError for a class that still uses a method's earlier name, which would never be called."""
-    from wstrace.interfaces import Exporter, Source
+    """Raises UsageError for a class with the name or the signature that a method had in an earlier version."""
+    from wstrace.interfaces import Exporter, Resolver, Source
 
+    if issubclass(cls, Resolver) and "build_id" in inspect.signature(cls.resolve).parameters:
+        raise UsageError(f"{cls.__name__}.resolve() takes (file, offsets) now", "take the rest from file, a MappedFile")
     for old, new in RENAMED.items():
         if issubclass(cls, Source | Exporter) and hasattr(cls, old):
             raise UsageError(f"{cls.__name__}.{old}() is called {new}() now", "rename the method in the plugin")

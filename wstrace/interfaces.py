@@ -27,6 +27,26 @@ if TYPE_CHECKING:  # numpy is not imported for `--help`
     from numpy.typing import NDArray
 
 
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """A file that a process had mapped, and what distinguishes it from another file under its name.
+
+    path: as the process names it.
+    pid: the process whose root the path refers to (/proc/PID/root); 0 = ours.
+    build_id: in hexadecimal; a file on disk with another build-id is not used. "" = not known.
+    dev, ino: its device and inode, 0 = not known; without a build-id, another file under its name is not used.
+    as_of_ns: the wall time at which a recorded trace ended; without a build-id, a file that was changed later is not
+        used. 0 = not known, or the trace is live.
+    """
+
+    path: str
+    pid: int = 0
+    build_id: str = ""
+    dev: int = 0
+    ino: int = 0
+    as_of_ns: int = 0
+
+
 class SourceLine(NamedTuple):
     """A line of source code: the function, the path of its file as the compiler was given it, and the line from 1."""
 
@@ -248,42 +268,15 @@ class Resolver(abc.ABC):
     name: ClassVar[str]
 
     @abc.abstractmethod
-    def resolve(
-        self,
-        file: str,
-        offsets: NDArray[Any],
-        *,
-        pid: int = 0,
-        build_id: str = "",
-        dev: int = 0,
-        ino: int = 0,
-        as_of_ns: int = 0,
-    ) -> Sequence[Place]:
+    def resolve(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[Place]:
         """A Place for each offset.
 
         Args:
-            file: the path of the mapped file, as the target names it.
+            file: the file to look into.
             offsets: distinct byte offsets into that file, u64, shape (n,).
-            pid: the process whose root the path refers to (/proc/PID/root); 0 = ours.
-            build_id: in hexadecimal; a file on disk with another build-id is not used. "" = not known.
-            dev: the device of the mapped file, 0 = not known; see `ino`.
-            ino: the inode of the mapped file, 0 = not known; without a build-id, another file under its name is not
-                used.
-            as_of_ns: the wall time at which a recorded trace ended; without a build-id, a file that was changed later
-                is not used. 0 = not known, or the trace is live.
         """
 
-    def lines(
-        self,
-        file: str,
-        offsets: NDArray[Any],
-        *,
-        pid: int = 0,
-        build_id: str = "",
-        dev: int = 0,
-        ino: int = 0,
-        as_of_ns: int = 0,
-    ) -> Sequence[tuple[SourceLine, ...]]:
+    def lines(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[tuple[SourceLine, ...]]:
         """For each offset its source lines, of the innermost inlined function first; () = not known.
 
         The arguments are those of resolve(). It is asked about the frames of stacks only, as it may take seconds.

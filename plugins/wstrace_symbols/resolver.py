@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Place, Resolver, SourceLine
+from wstrace.interfaces import MappedFile, Place, Resolver, SourceLine
 from wstrace_os.windows.paths import is_remote, openable
 from wstrace_symbols.cache import ImageCache
 from wstrace_symbols.elf import described_lines
@@ -59,23 +59,13 @@ class ImageResolver(Resolver):
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
 
-    def resolve(
-        self,
-        file: str,
-        offsets: NDArray[Any],
-        *,
-        pid: int = 0,
-        build_id: str = "",
-        dev: int = 0,
-        ino: int = 0,
-        as_of_ns: int = 0,
-    ) -> Sequence[Place]:
+    def resolve(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[Place]:
         """A Place for each offset; of an unreadable file, with the module's name and the offset as the address."""
         offsets = np.ascontiguousarray(offsets, "<u8")
-        module = module_name(file)
+        module = module_name(file.path)
         with self._lock:
             self._counts["asked"] += len(offsets)
-            image = self._image(file, pid, build_id, (dev, ino), as_of_ns)
+            image = self._image(file)
             if isinstance(image, str):
                 return [Place(module, address=offset, why=image) for offset in offsets.tolist()]
             places = _explained(image.places(module, offsets))
@@ -83,26 +73,16 @@ class ImageResolver(Resolver):
             self._counts["with_function"] += sum(bool(place.function) for place in places)
         return places
 
-    def lines(
-        self,
-        file: str,
-        offsets: NDArray[Any],
-        *,
-        pid: int = 0,
-        build_id: str = "",
-        dev: int = 0,
-        ino: int = 0,
-        as_of_ns: int = 0,
-    ) -> Sequence[tuple[SourceLine, ...]]:
+    def lines(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[tuple[SourceLine, ...]]:
         """The source lines of offsets in an ELF file that has a build-id, or in its separate debug file."""
         with self._lock:
-            image = self._image(file, pid, build_id, (dev, ino), as_of_ns)
+            image = self._image(file)
         nothing: list[tuple[SourceLine, ...]] = [()] * len(offsets)
         if isinstance(image, str) or not image.build_id:  # nothing else proves that a file opened again is the same
             return nothing
         addresses = image.addresses(np.ascontiguousarray(offsets, "<u8")).tolist()
-        root = root_of(file, pid)
-        for path in (DEBUG_FILE.format(image.build_id[:2], image.build_id[2:]), path_of(file)):
+        root = root_of(file)
+        for path in (DEBUG_FILE.format(image.build_id[:2], image.build_id[2:]), path_of(file.path)):
             try:
                 with ImageFile(path, root) as opened:
                     if opened.read(0, min(4, opened.size)) == b"\x7fELF" and described_lines(opened) == image.build_id:
@@ -120,24 +100,24 @@ class ImageResolver(Resolver):
         counts = {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
         return {**counts, "names_that_hang": cxx_names.lost} if cxx_names.lost else counts
 
-    def _image(self, file: str, pid: int, build_id: str, inode: tuple[int, int], as_of_ns: int) -> Image | str:
+    def _image(self, file: MappedFile) -> Image | str:
         """The image that may be trusted for a file, or why there is none. Counts the reason."""
-        known = self._images.build(build_id) if build_id else None
-        path = path_of(file)
+        known = self._images.build(file.build_id) if file.build_id else None
+        path = path_of(file.path)
         if known is not None:
             return known
         if not path:
-            return self._loaded_image(file, pid) or UNREADABLE
-        root = root_of(file, pid)
-        if pid and not root and file.startswith("/") and not build_id and not inode[1]:
+            return self._loaded_image(file.path, file.pid) or UNREADABLE
+        root = root_of(file)
+        if file.pid and not root and file.path.startswith("/") and not file.build_id and not file.ino:
             self._counts["other_file"] += 1  # its process has ended: any file may have this name here by now
             return OTHER_FILE
         try:
             with ImageFile(path, root) as opened:
-                if not build_id and not is_inode(opened, inode):
+                if not file.build_id and not is_inode(opened, file):
                     self._counts["other_file"] += 1
                     return OTHER_FILE
-                if not build_id and 0 < as_of_ns < opened.changed_ns:  # an inode may be overwritten in place
+                if not file.build_id and 0 < file.as_of_ns < opened.changed_ns:  # an inode may be overwritten in place
                     self._counts["changed"] += 1
                     return CHANGED
                 image = self._read(opened, root)
@@ -146,8 +126,8 @@ class ImageResolver(Resolver):
             self._counts["not_an_image"] += 1
         except (OSError, ValueError):  # ValueError: a NUL in the name
             self._counts["unreadable"] += 1
-            return self._loaded_image(file, pid) or UNREADABLE
-        if image is not None and build_id and image.build_id != build_id:
+            return self._loaded_image(file.path, file.pid) or UNREADABLE
+        if image is not None and file.build_id and image.build_id != file.build_id:
             self._counts["other_build"] += 1
             return OTHER_FILE
         return image or NO_IMAGE
@@ -225,19 +205,20 @@ def path_of(file: str) -> str:
     return file if file.startswith("/") else ""  # never relative to the working directory
 
 
-def root_of(file: str, pid: int) -> str:
-    """The root folder in which process pid names its files, while it is alive; else "": ours."""
-    root = f"/proc/{pid}/root"
-    return root if pid and file.startswith("/") and Path(root).is_dir() else ""
+def root_of(file: MappedFile) -> str:
+    """The root folder that the path of a file refers to, while its process is alive; else "": ours."""
+    root = f"/proc/{file.pid}/root"
+    return root if file.pid and file.path.startswith("/") and Path(root).is_dir() else ""
 
 
-def is_inode(file: ImageFile, inode: tuple[int, int]) -> bool:
-    """Whether this is the file with that device and inode, as mappings report them; (0, 0) is unknown: True."""
-    if not inode[1] or inode == file.identity[:2]:
+def is_inode(opened: ImageFile, file: MappedFile) -> bool:
+    """Whether the opened file has the device and inode of the mapped one; True where these are not known."""
+    inode = (file.dev, file.ino)
+    if not file.ino or inode == opened.identity[:2]:
         return True
     from wstrace_os.linux.in_root import identity_in_maps
 
     try:
-        return inode == identity_in_maps(file.stream.fileno())
+        return inode == identity_in_maps(opened.stream.fileno())
     except (OSError, ValueError, Unavailable):
         return False

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Context
+from wstrace.interfaces import Context, MappedFile
 from wstrace.schema import (
     ADDRESS_SPACE,
     KIND_FILE,
@@ -115,11 +115,11 @@ def by_bisect(batch: Batch, starts: np.ndarray) -> None:
 def symbols(file: str, count: int) -> None:
     resolver = ImageResolver()
     started = time.perf_counter()
-    resolver.resolve(file, np.zeros(1, "u8"))
+    resolver.resolve(MappedFile(file), np.zeros(1, "u8"))
     loaded = time.perf_counter()
     offsets = np.unique(np.random.default_rng(1).integers(0, Path(file).stat().st_size, count).astype("u8"))
     begun = time.perf_counter()
-    places = resolver.resolve(file, offsets)
+    places = resolver.resolve(MappedFile(file), offsets)
     seconds = time.perf_counter() - begun
     named = sum(bool(place.function) for place in places)
     print(f"{file}: loaded in {(loaded - started) * 1e3:.0f} ms; {len(offsets):,} unique offsets, "

@@ -7,6 +7,7 @@ from plugin_entries import Entry, module
 
 import wstrace.plugins
 from wstrace.errors import UsageError
+from wstrace.interfaces import Resolver
 from wstrace.plugins import Plugins
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, ScriptedSource
@@ -110,6 +111,19 @@ def test_a_hook_of_an_earlier_version_says_what_to_do_instead(monkeypatch):
     assert "there is no hook wstrace_api; wstrace's own names are fixed: offer yours in your own package" in old.error
     assert "there is no hook wstrace_sorces; did you mean 'wstrace_sources'?" in typo.error
     assert set(found.sources) == {"scripted"}
+
+
+def test_a_resolver_with_the_signature_of_an_earlier_version_says_what_to_change(monkeypatch):
+    class Old(Resolver):
+        name = "old"
+
+        def resolve(self, file, offsets, *, pid=0, build_id=""):
+            return []
+
+    found = plugins(monkeypatch, GOOD, Entry("old", module(wstrace_resolvers=lambda: [Old])))
+    assert "old" not in found.resolvers
+    [plugin] = [plugin for plugin in found.found if plugin.name == "old"]
+    assert "Old.resolve() takes (file, offsets) now; take the rest from file, a MappedFile" in plugin.error
 
 
 @pytest.mark.parametrize("base", [ScriptedSource, RecordingExporter])

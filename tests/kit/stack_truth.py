@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wstrace.interfaces import MappedFile
 from wstrace.schema import FRAME_KERNEL, STACK_HOW
 from wstrace_symbols.resolver import ImageResolver
 
@@ -74,7 +75,7 @@ class StackNames:
         file = self._file.get(int(self._sites["mapping"][row]), "?")
         if not file.startswith("/"):
             return file
-        [place] = self._resolver.resolve(file, self._sites["offset"][row : row + 1])
+        [place] = self._resolver.resolve(MappedFile(file), self._sites["offset"][row : row + 1])
         return place.function.partition("(")[0] or place.module
 
     def sampled(self) -> list[tuple[int, int, tuple[str, ...], str, int]]:

@@ -14,6 +14,7 @@ if sys.platform != "win32":
     pytest.skip("only on Windows: assumptions of the kernel's own behaviour", allow_module_level=True)
 
 import wstrace
+from wstrace.interfaces import MappedFile
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_mapped_files.windows.backend import build_ids
 from wstrace_os.windows import api as winapi
@@ -269,14 +270,14 @@ def test_a_function_of_a_pdb_is_named(tmp_path):
     library = ctypes.CDLL(str(tmp_path / "a.dll"))
     address = ctypes.c_uint64.in_dll(library, "places").value
     offset = address - (ctypes.c_void_p(library._handle).value & (1 << 64) - 1)
-    place = ImageResolver().resolve(str(tmp_path / "a.dll"), np.array([offset], "<u8"))[0]
+    place = ImageResolver().resolve(MappedFile(str(tmp_path / "a.dll")), np.array([offset], "<u8"))[0]
     assert place.function == "hidden", "assumption: SymFromAddr names a function of the PDB beside the image"
     (tmp_path / "b").mkdir()  # a later build of the image, beside the PDB of the first one
     shutil.copy(tmp_path / "a.pdb", tmp_path / "b" / "a.pdb")
     again = f'cmd /c ""{setup}" && cl /nologo /Od /Zi /LD a.c /Fea2.dll /link /PDB:a2.pdb"'
     assert subprocess.run(again, cwd=tmp_path, capture_output=True, timeout=120).returncode == 0
     shutil.copy(tmp_path / "a2.dll", tmp_path / "b" / "a.dll")
-    other = ImageResolver().resolve(str(tmp_path / "b" / "a.dll"), np.array([offset], "<u8"))[0]
+    other = ImageResolver().resolve(MappedFile(str(tmp_path / "b" / "a.dll")), np.array([offset], "<u8"))[0]
     assert other.function != "hidden", "assumption: a PDB of another build has another PdbSig70, or is PdbUnmatched"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hostile_images import ELF, write
 
+from wstrace.interfaces import MappedFile
 from wstrace_symbols import cxx_names
 from wstrace_symbols import demangle as module
 from wstrace_symbols.cxx_names import CxxNames
@@ -131,7 +132,7 @@ def test_a_symbol_of_a_file_that_hangs_is_shown_mangled_and_counted(tmp_path, mo
     size, parts = ELF["as many symbols as are read"]()
     parts = [(at, b"\0" + HANGING[0].encode() + b"\0" if at == 128 << 20 else some) for at, some in parts]
     resolver = ImageResolver()
-    (place,) = resolver.resolve(str(write(tmp_path / "image", size, parts)), np.array([0x1100], "u8"))
+    (place,) = resolver.resolve(MappedFile(str(write(tmp_path / "image", size, parts))), np.array([0x1100], "u8"))
     assert place.function == HANGING[0]
     assert place.why == "has C++ names that could not be demangled"
     assert resolver.statistics()["names_that_hang"] == 1

@@ -15,6 +15,7 @@ pytestmark = [
 MIB = 1 << 20
 RESOLVE = """
 import sys, numpy as np
+from wstrace.interfaces import MappedFile
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver
 read, original = [], ImageFile.read
@@ -24,11 +25,12 @@ def counted(self, offset, size):
     return content
 ImageFile.read = counted
 resolver = ImageResolver()
-resolver.resolve("/proc/self/status", np.array([0], "u8"))  # what is imported for the first file is no cost of this one
+# What is imported for the first file is no cost of this one.
+resolver.resolve(MappedFile("/proc/self/status"), np.array([0], "u8"))
 def peak():
     return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
 before = peak()
-places = resolver.resolve(sys.argv[1], np.arange(0, 1 << 26, 4096, dtype="u8"))
+places = resolver.resolve(MappedFile(sys.argv[1]), np.arange(0, 1 << 26, 4096, dtype="u8"))
 assert len(places) == 1 << 14
 print(peak() - before, sum(read))
 """
@@ -47,10 +49,11 @@ def test_a_file_that_lies_costs_a_bound(name, tmp_path):
 def test_a_file_within_the_bounds_still_has_its_names(tmp_path):
     import numpy as np
 
+    from wstrace.interfaces import MappedFile
     from wstrace_symbols.resolver import ImageResolver
 
     for name, function in (("as many symbols as are read", "_ZN4fooEv"), ("as many COFF symbols as are read", "")):
         file = write(tmp_path / "image", *(ELF.get(name) or PE[name])())
-        (place,) = ImageResolver().resolve(str(file), np.array([0x1100], "u8"))
+        (place,) = ImageResolver().resolve(MappedFile(str(file)), np.array([0x1100], "u8"))
         assert place.number
         assert place.function == function

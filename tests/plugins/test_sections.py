@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from binutils import FLAVOURS, run
 
+from wstrace.interfaces import MappedFile
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver, module_name, read_image
 
@@ -49,7 +50,7 @@ def test_sections_have_readelfs_number_name_and_address(built: Path) -> None:
         assert len(rows) > 8
         offsets = np.array([o + d for _, _, _, o, size in rows for d in (0, size // 2, size - 1)], "u8")
         expected = [(n, name, a + d) for n, name, a, _, size in rows for d in (0, size // 2, size - 1)]
-        places = ImageResolver().resolve(str(file), offsets)
+        places = ImageResolver().resolve(MappedFile(str(file)), offsets)
         assert [(p.number, p.section, p.address) for p in places] == expected, file
         assert str(places[0]) == f"{file.name}!{rows[0][1]}({rows[0][0]})"
 
@@ -85,7 +86,7 @@ def test_functions_agree_with_nm(built: Path) -> None:
         names = functions_by_nm(file, *([] if complete else ["-D"]))
         addresses = in_text(names, file)
         for address, place in zip(
-            addresses.tolist(), ImageResolver().resolve(str(file), offset_of(addresses, file)), strict=True
+            addresses.tolist(), ImageResolver().resolve(MappedFile(str(file)), offset_of(addresses, file)), strict=True
         ):
             assert place.address == address
             if place.function.startswith("_Z"):
@@ -104,7 +105,7 @@ def test_functions_agree_with_addr2line_inside_of_them(built: Path) -> None:
         file = built / flavour
         names = functions_by_nm(file)
         addresses = in_text(names, file)[:300] + np.uint64(1)
-        places = ImageResolver().resolve(str(file), offset_of(addresses, file))
+        places = ImageResolver().resolve(MappedFile(str(file)), offset_of(addresses, file))
         lines = run("addr2line", "-f", "-C", "-e", file, *map(hex, addresses.tolist())).splitlines()[::2]
         pairs = [(p, line) for p, line in zip(places, lines, strict=True) if p.function]
         assert len(pairs) > 0.9 * len(places)  # a function of one byte does not reach to its second
@@ -120,7 +121,7 @@ def test_a_data_symbol_a_local_function_and_a_template(built: Path) -> None:
         names = {name: int(address, 16) for address, _, name in lines}
         wanted = ["table", "local(int)", "shop::Basket<double>::add(double)", "main"]
         addresses = np.array([names[name] for name in wanted], "u8") + np.uint64(3)
-        places = ImageResolver().resolve(str(file), offset_of(addresses, file))
+        places = ImageResolver().resolve(MappedFile(str(file)), offset_of(addresses, file))
         assert [p.function for p in places] == wanted
         assert [p.displacement for p in places] == [3] * 4
         assert places[0].section == ".data"
@@ -131,7 +132,7 @@ def test_a_data_symbol_a_local_function_and_a_template(built: Path) -> None:
 def test_the_last_page_of_data_holds_the_beginning_of_bss(built: Path) -> None:
     file = built / "old_layout"
     data = max(sections_by_readelf(file), key=lambda row: row[2])
-    (place,) = ImageResolver().resolve(str(file), np.array([data[3] + data[4] + 64], "u8"))
+    (place,) = ImageResolver().resolve(MappedFile(str(file)), np.array([data[3] + data[4] + 64], "u8"))
     assert place.section == ".bss"
     assert place.number == data[0] + 1
 
@@ -139,7 +140,7 @@ def test_the_last_page_of_data_holds_the_beginning_of_bss(built: Path) -> None:
 def test_a_stripped_library_keeps_its_exported_names(built: Path) -> None:
     main = next(a for a, names in functions_by_nm(built / "shared", "-D").items() if "main" in names)
     offset = offset_of(np.array([main + 2], "u8"), built / "stripped")
-    (place,) = ImageResolver().resolve(str(built / "stripped"), offset)
+    (place,) = ImageResolver().resolve(MappedFile(str(built / "stripped")), offset)
     assert place.symbol == "stripped!main+0x2"
 
 
@@ -151,23 +152,23 @@ def test_build_ids(built: Path) -> None:
     with ImageFile(str(built / "no_build_id")) as file:
         assert read_image(file).build_id == ""
     resolver, offset = ImageResolver(), np.array([0x1000], "u8")
-    assert resolver.resolve(str(built / "pie"), offset, build_id=build_id)[0].number
-    assert not resolver.resolve(str(built / "shared"), offset, build_id=build_id + "00")[0].number
+    assert resolver.resolve(MappedFile(str(built / "pie"), build_id=build_id), offset)[0].number
+    assert not resolver.resolve(MappedFile(str(built / "shared"), build_id=build_id + "00"), offset)[0].number
     assert resolver.statistics()["other_build"] == 1
     # known by its build-id, the file itself is asked no more
-    assert resolver.resolve("/gone/pie", offset, build_id=build_id)[0].number
+    assert resolver.resolve(MappedFile("/gone/pie", build_id=build_id), offset)[0].number
 
 
 def test_each_file_is_loaded_once_until_others_need_the_room(built: Path) -> None:
     offset = np.array([0x1000], "u8")
     resolver = ImageResolver()
     for _ in range(3):
-        resolver.resolve(str(built / "pie"), offset)
+        resolver.resolve(MappedFile(str(built / "pie")), offset)
     assert resolver.statistics()["loaded"] == 1
     small = ImageResolver(max_bytes=1)
     for _ in range(2):
         for flavour in ("pie", "shared"):
-            small.resolve(str(built / flavour), offset)
+            small.resolve(MappedFile(str(built / flavour)), offset)
     assert small.statistics()["loaded"] == 4
     assert small.statistics()["images"] == 1
 
@@ -175,24 +176,24 @@ def test_each_file_is_loaded_once_until_others_need_the_room(built: Path) -> Non
 def test_a_replaced_file_is_read_again(built: Path, tmp_path: Path) -> None:
     resolver, offset = ImageResolver(), np.array([0x1000], "u8")
     shutil.copy(built / "pie", tmp_path / "it")
-    assert resolver.resolve(str(tmp_path / "it"), offset)[0].number
+    assert resolver.resolve(MappedFile(str(tmp_path / "it")), offset)[0].number
     (tmp_path / "it").unlink()
     (tmp_path / "it").write_text("a script now")
-    assert not resolver.resolve(str(tmp_path / "it"), offset)[0].number
+    assert not resolver.resolve(MappedFile(str(tmp_path / "it")), offset)[0].number
 
 
 def test_the_name_space_of_a_process() -> None:
     import os
 
     file = str(Path(sys.executable).resolve())
-    (place,) = ImageResolver().resolve(file, np.array([0x1000], "u8"), pid=os.getpid())
+    (place,) = ImageResolver().resolve(MappedFile(file, pid=os.getpid()), np.array([0x1000], "u8"))
     assert place.number
 
 
 @pytest.mark.parametrize("file", ["/nowhere/lib.so", "[heap]", "", "a\0b", "/dev/zero", "/proc/self", "C:\\x\\y.dll"])
 def test_what_cannot_be_read_keeps_its_name(file: str) -> None:
     resolver = ImageResolver()
-    places = resolver.resolve(file, np.array([5, 6], "u8"))
+    places = resolver.resolve(MappedFile(file), np.array([5, 6], "u8"))
     assert [(p.module, p.number, p.function, p.address) for p in places] == [
         (module_name(file), 0, "", 5), (module_name(file), 0, "", 6)]  # fmt: skip
 
@@ -201,7 +202,7 @@ def test_a_fifo_does_not_stop_the_reader(tmp_path: Path) -> None:
     import os
 
     os.mkfifo(tmp_path / "fifo")
-    assert not ImageResolver().resolve(str(tmp_path / "fifo"), np.array([0], "u8"))[0].number
+    assert not ImageResolver().resolve(MappedFile(str(tmp_path / "fifo")), np.array([0], "u8"))[0].number
 
 
 def test_base_names() -> None:
@@ -226,8 +227,8 @@ def test_a_file_that_only_the_name_space_of_its_process_has(built: Path) -> None
             pytest.skip("a mount name space is refused here")
         assert not Path(place).exists()
         resolver = ImageResolver()
-        (inside,) = resolver.resolve(place, np.array([0x1000], "u8"), pid=child.pid)
-        (outside,) = resolver.resolve(place, np.array([0x1000], "u8"))
+        (inside,) = resolver.resolve(MappedFile(place, pid=child.pid), np.array([0x1000], "u8"))
+        (outside,) = resolver.resolve(MappedFile(place), np.array([0x1000], "u8"))
         child.communicate("\n")
     assert inside.number
     assert not outside.number

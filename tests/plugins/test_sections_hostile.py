@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from wstrace.interfaces import MappedFile
 from wstrace_symbols import elf
 from wstrace_symbols.demangle import demangle
 from wstrace_symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile
@@ -52,7 +53,7 @@ def test_a_file_that_is_cut_off_is_counted(binary: bytes, tmp_path: Path) -> Non
     (tmp_path / "cut").write_bytes(binary[: len(binary) // 2])
     resolver = ImageResolver()
     for _ in range(2):
-        assert all(not place.number for place in resolver.resolve(str(tmp_path / "cut"), OFFSETS))
+        assert all(not place.number for place in resolver.resolve(MappedFile(str(tmp_path / "cut")), OFFSETS))
     assert resolver.statistics()["not_an_image"] >= 1
 
 
@@ -64,7 +65,7 @@ def test_a_table_that_says_it_is_huge_costs_nothing(binary: bytes, tmp_path: Pat
     (tmp_path / "huge").write_bytes(huge)
     tracemalloc.start()
     try:
-        ImageResolver().resolve(str(tmp_path / "huge"), OFFSETS)
+        ImageResolver().resolve(MappedFile(str(tmp_path / "huge")), OFFSETS)
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
     finally:
         tracemalloc.stop()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wstrace.interfaces import MappedFile
 from wstrace_symbols import elf
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver, read_image
@@ -30,17 +31,17 @@ def test_another_file_of_the_same_name_is_not_believed(built: Path, tmp_path: Pa
     lib = tmp_path / "lib"
     shutil.copy(built / "no_build_id", lib)
     mapped = inode_of(lib)
-    assert resolver.resolve(str(lib), offset, **mapped)[0].number, "the file that was mapped"
+    assert resolver.resolve(MappedFile(str(lib), **mapped), offset)[0].number, "the file that was mapped"
     shutil.copy(built / "pie", tmp_path / "new")
     (tmp_path / "new").rename(lib)
-    (place,) = resolver.resolve(str(lib), offset, **mapped)
+    (place,) = resolver.resolve(MappedFile(str(lib), **mapped), offset)
     assert (place.number, place.function, place.why) == (0, "", "is not the file that was traced")
-    (other_build,) = resolver.resolve(str(lib), offset, build_id="00" * 20)
+    (other_build,) = resolver.resolve(MappedFile(str(lib), build_id="00" * 20), offset)
     assert other_build.why == "is not the file that was traced"
-    assert resolver.resolve(str(tmp_path / "gone"), offset)[0].why == "cannot be read"
+    assert resolver.resolve(MappedFile(str(tmp_path / "gone")), offset)[0].why == "cannot be read"
     for _ in range(2):
-        assert resolver.resolve(__file__, offset)[0].why == "is no ELF or PE file that can be believed"
-    assert not resolver.resolve(str(lib), offset, dev=mapped["dev"] + 1, ino=inode_of(lib)["ino"])[0].number
+        assert resolver.resolve(MappedFile(__file__), offset)[0].why == "is no ELF or PE file that can be believed"
+    assert not resolver.resolve(MappedFile(str(lib), dev=mapped["dev"] + 1, ino=inode_of(lib)["ino"]), offset)[0].number
     assert resolver.statistics()["other_file"] == 2
 
 
@@ -50,20 +51,20 @@ def test_a_file_that_was_overwritten_in_place_after_the_trace_is_not_believed(bu
     lib = tmp_path / "lib"
     shutil.copy(built / "no_build_id", lib)
     mapped, ended = inode_of(lib), time.time_ns()
-    assert resolver.resolve(str(lib), offset, **mapped, as_of_ns=ended)[0].number
+    assert resolver.resolve(MappedFile(str(lib), **mapped, as_of_ns=ended), offset)[0].number
     while time.time_ns() < ended + 20_000_000:  # a file's times are those of the kernel's last tick
         time.sleep(0.001)
     with lib.open("r+b") as file:
         file.write((built / "pie").read_bytes())
     assert inode_of(lib) == mapped
-    (place,) = resolver.resolve(str(lib), offset, **mapped, as_of_ns=ended)
+    (place,) = resolver.resolve(MappedFile(str(lib), **mapped, as_of_ns=ended), offset)
     assert (place.number, place.function, place.why) == (0, "", "has no build-id and was changed after the trace")
     assert resolver.statistics()["changed"] == 1
 
 
 def test_a_file_with_more_symbols_than_are_read_says_so(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elf, "MAX_SYMBOLS", 3)
-    places = ImageResolver().resolve(str(built / "pie"), np.arange(0x1000, 0x1100, 16, "u8"))
+    places = ImageResolver().resolve(MappedFile(str(built / "pie")), np.arange(0x1000, 0x1100, 16, "u8"))
     assert {place.why for place in places if not place.function} == {"has more symbols than are read"}
     assert all(place.number for place in places)
 
@@ -74,7 +75,7 @@ def test_a_build_id_tells_more_than_an_inode(built: Path, tmp_path: Path) -> Non
         build_id = read_image(file).build_id
     shutil.copy(built / "pie", tmp_path / "copy")
     copy = str(tmp_path / "copy")
-    (place,) = ImageResolver().resolve(copy, np.array([0x1000], "u8"), build_id=build_id, dev=1, ino=2)
+    (place,) = ImageResolver().resolve(MappedFile(copy, build_id=build_id, dev=1, ino=2), np.array([0x1000], "u8"))
     assert place.number
 
 
@@ -82,8 +83,8 @@ def test_after_its_process_has_ended_a_name_alone_is_not_believed(built: Path) -
     with subprocess.Popen(["true"]) as ended:
         pass
     offset, file = np.array([0x1000], "u8"), built / "no_build_id"
-    assert not ImageResolver().resolve(str(file), offset, pid=ended.pid)[0].number
-    assert ImageResolver().resolve(str(file), offset, pid=ended.pid, **inode_of(file))[0].number
+    assert not ImageResolver().resolve(MappedFile(str(file), pid=ended.pid), offset)[0].number
+    assert ImageResolver().resolve(MappedFile(str(file), pid=ended.pid, **inode_of(file)), offset)[0].number
 
 
 @pytest.mark.parametrize("openat2", [True, False], ids=["openat2", "before Linux 5.6"])
@@ -144,5 +145,5 @@ def test_no_file_of_another_machine_is_opened(file: str, monkeypatch) -> None:
 
     opened: list[str] = []
     monkeypatch.setattr(image.os, "open", lambda path, *_: opened.append(path) or (_ for _ in ()).throw(OSError()))
-    assert not ImageResolver().resolve(file, np.array([0x1000], "u8"))[0].number
+    assert not ImageResolver().resolve(MappedFile(file), np.array([0x1000], "u8"))[0].number
     assert opened == []

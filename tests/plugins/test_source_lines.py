@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace.interfaces import SourceLine
+from wstrace.interfaces import MappedFile, SourceLine
 from wstrace_symbols import resolver, source_lines
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver
@@ -64,7 +64,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def asked(program: Path, offset: int, build_id: str = "") -> tuple[SourceLine, ...]:
-    [found] = ImageResolver().lines(str(program), np.array([offset], "<u8"), build_id=build_id)
+    [found] = ImageResolver().lines(MappedFile(str(program), build_id=build_id), np.array([offset], "<u8"))
     return found
 
 

@@ -8,6 +8,7 @@ import pytest
 from fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
+from wstrace.interfaces import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
 from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_mapped_files.windows import backend
@@ -89,10 +90,11 @@ def test_what_is_no_image_or_gone_has_none(loaded):
 def test_of_a_process_that_is_gone_the_file_of_that_moment_is_named(loaded, tmp_path):
     """Whatever has its path when a report is made, on another volume with that letter by then, is another build."""
     assert loaded(image(), image(), pid=99) == bytes(range(16)).hex() + "3"
-    words, build = (str(tmp_path / "a.dll"), np.array([0x1000], "<u8")), bytes(range(16)).hex() + "3"
-    assert ImageResolver().resolve(*words, build_id=build)[0].section == ".rdata"
+    file = MappedFile(str(tmp_path / "a.dll"), build_id=bytes(range(16)).hex() + "3")
+    offsets = np.array([0x1000], "<u8")
+    assert ImageResolver().resolve(file, offsets)[0].section == ".rdata"
     (tmp_path / "a.dll").write_bytes(image(pdb=bytes(16)))
-    (place,) = ImageResolver().resolve(*words, build_id=build)
+    (place,) = ImageResolver().resolve(file, offsets)
     assert (place.section, place.why) == ("", OTHER_FILE)
     assert loaded(image(), b"no image", pid=99) == ""
     assert loaded(image(), image(), pid=99, path="\\\\server\\share\\a.dll") == ""

@@ -12,6 +12,7 @@ from fake_windows import FakeAllocation, FakeWindows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wstrace.interfaces import MappedFile
 from wstrace.schema import OFFSET_UNKNOWN
 from wstrace_os.windows import api as winapi
 from wstrace_symbols import pe_names
@@ -100,7 +101,7 @@ def test_the_articles_delta_line(tmp_path):
     path = tmp_path / "CWDLL32.DLL"
     path.write_bytes(pe())
     va, pc, base = 0x10190275, 0x1017FFAF, 0x10100000
-    page, instruction = ImageResolver().resolve(str(path), np.array([va - base, pc - base], "<u8"))
+    page, instruction = ImageResolver().resolve(MappedFile(str(path)), np.array([va - base, pc - base], "<u8"))
     assert f"{va:08X} {pc:08X} {page} via {instruction}" == (
         "10190275 1017FFAF CWDLL32.DLL!.data(4) via CWDLL32.DLL!.text(1)"
     )
@@ -301,7 +302,9 @@ def test_section_headers_are_40_bytes():
 
 def test_a_view_that_is_no_image_has_no_section(tmp_path):
     (tmp_path / "a.dll").write_bytes(pe())
-    flat, known = ImageResolver().resolve(str(tmp_path / "a.dll"), np.array([OFFSET_UNKNOWN + 0x1000, 0x1000], "<u8"))
+    flat, known = ImageResolver().resolve(
+        MappedFile(str(tmp_path / "a.dll")), np.array([OFFSET_UNKNOWN + 0x1000, 0x1000], "<u8")
+    )
     assert (str(flat), flat.section) == ("a.dll", "")
     assert known.section == ".text"
 
@@ -327,6 +330,6 @@ def test_headers_come_from_the_process_where_the_file_cannot_be_read(monkeypatch
     monkeypatch.setattr("wstrace_symbols.pe_memory.loaded_image", lambda *which: asked.append(which) or found)
     sections = ImageResolver()
     for pid in (7, 7, 0):
-        place = sections.resolve(path, np.array([0x1000], "<u8"), pid=pid)[0]
+        place = sections.resolve(MappedFile(path, pid=pid), np.array([0x1000], "<u8"))[0]
         assert place.number == (1 if pid else 0)
     assert asked == [(path, 7)]

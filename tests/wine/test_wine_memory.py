@@ -16,6 +16,7 @@ import pytest
 import wstrace
 from wstrace.batch import Dictionary
 from wstrace.errors import CommandNotFound, TargetExited, Unavailable
+from wstrace.interfaces import MappedFile
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_WRITE
 from wstrace_mapped_files.windows.backend import mapped_file
 from wstrace_os.windows import api as winapi
@@ -107,7 +108,7 @@ def test_exports_lie_where_getprocaddress_finds_them(dll):
     path = mapped_file(library._handle)
     sections = ImageResolver()
     everywhere = np.arange(0x1000, 0x400000, 0x200, dtype="<u8")
-    found = {place.function for place in sections.resolve(path, everywhere) if place.function}
+    found = {place.function for place in sections.resolve(MappedFile(path), everywhere) if place.function}
     checked = 0
     for name in sorted(found):
         try:
@@ -116,7 +117,7 @@ def test_exports_lie_where_getprocaddress_finds_them(dll):
             continue
         if mapped_file(address) != path or address < library._handle:  # a forwarder's target
             continue
-        place = sections.resolve(path, np.array([address - library._handle], "<u8"))[0]
+        place = sections.resolve(MappedFile(path), np.array([address - library._handle], "<u8"))[0]
         assert place.displacement == 0, name
         assert str(place).endswith("!.text(1)"), place
         checked += 1

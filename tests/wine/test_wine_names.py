@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wstrace.interfaces import MappedFile
 from wstrace_symbols import dbghelp
 from wstrace_symbols.resolver import ImageResolver
 
@@ -29,7 +30,10 @@ def rvas(path):
 
 
 def functions(path, offsets, resolver=None):
-    return [(place.function, place.displacement) for place in (resolver or ImageResolver()).resolve(path, offsets)]
+    return [
+        (place.function, place.displacement)
+        for place in (resolver or ImageResolver()).resolve(MappedFile(path), offsets)
+    ]
 
 
 def test_functions_that_are_not_exported_are_named():
@@ -112,7 +116,7 @@ def test_a_trace_that_names_a_pipe_does_not_connect_us_to_it():
         thread = threading.Thread(target=lambda: called.append(trap.accept()), daemon=True)
         thread.start()
         for name in (r"\Device\NamedPipe\wstrace-trap", r"\??\pipe\wstrace-trap", r"\\.\pipe\wstrace-trap"):
-            ImageResolver().resolve(name, np.array([0x1000], "<u8"))
+            ImageResolver().resolve(MappedFile(name), np.array([0x1000], "<u8"))
         thread.join(0.5)
         assert not called
         Client(r"\\.\pipe\wstrace-trap", "AF_PIPE").close()  # the trap would have told

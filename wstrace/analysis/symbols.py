@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
-from wstrace.interfaces import Context, Place
+from wstrace.interfaces import Context, MappedFile, Place
 from wstrace.schema import MAPPING, PROCESS, PROCESS_EXIT
 from wstrace.text import base_name
 
@@ -186,25 +186,31 @@ class Symbolizer:
                 index[where[part]] = len(places)
                 places.append(path)
                 continue
-            asked, which = np.unique(offsets[part], return_inverse=True)
-            first = {name: int(rows[name][part[0]]) for name in ("pid", *_FILE_KEYS)}
+            distinct_offsets, which = np.unique(offsets[part], return_inverse=True)
+            first = part[0]
+            mapped = MappedFile(
+                path,
+                pid=int(rows["pid"][first]) if self._live else 0,
+                build_id=strings[int(rows["build_id"][first])],
+                dev=int(rows["dev"][first]),
+                ino=int(rows["ino"][first]),
+                as_of_ns=self._as_of_ns(),
+            )
             index[where[part]] = len(places) + which
-            places += self._resolve(path, asked, pid=first["pid"] if self._live else 0, dev=first["dev"],
-                                    ino=first["ino"], build_id=strings[first["build_id"]],
-                                    as_of_ns=self._as_of_ns(), lines=lines)  # fmt: skip
+            places += self._resolve(mapped, distinct_offsets, lines=lines)
 
-    def _resolve(self, path: str, offsets: NDArray[Any], *, lines: bool, **file: Any) -> Sequence[Place]:
+    def _resolve(self, file: MappedFile, offsets: NDArray[Any], *, lines: bool) -> Sequence[Place]:
         if self._resolver is not None:
             try:
-                places = self._resolver.resolve(path, offsets, **file)
+                places = self._resolver.resolve(file, offsets)
                 if not lines:
                     return places
-                found = self._resolver.lines(path, offsets, **file)
+                found = self._resolver.lines(file, offsets)
                 return [replace(place, lines=tuple(own)) for place, own in zip(places, found, strict=True)]
             # Anyone may have written the resolver; if it fails, the module and the offset in it are still right.
             except Exception:
                 log.debug("resolver %s", self._resolver.name, exc_info=True)
-        name = base_name(path)
+        name = base_name(file.path)
         return [Place(name, address=offset) for offset in offsets.tolist()]
 
 

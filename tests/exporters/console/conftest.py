@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from wstrace.batch import Batch, SnapshotPart
-from wstrace.interfaces import Context, Place
+from wstrace.interfaces import Context, MappedFile, Place
 from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES
 from wstrace.testing import ScriptedTarget
 from wstrace.trace_info import Level, Usage
@@ -147,11 +147,11 @@ class KnownSections:
         self.broken = broken
         self.name = "sections"
 
-    def resolve(self, file: str, offsets: Any, *, pid: int = 0, build_id: str = "", **_: int) -> list[Place]:
+    def resolve(self, file: MappedFile, offsets: Any) -> list[Place]:
         if self.broken:
             raise RuntimeError("no")
-        self.asked.append((file, offsets.tolist(), pid))
-        name = file.rpartition("/")[2]
+        self.asked.append((file.path, offsets.tolist(), file.pid))
+        name = file.path.rpartition("/")[2]
         return [
             Place(name, ".text", 14, "f", 3, o) if o < 0x2000 else Place(name, ".data", 20, address=o)
             for o in offsets.tolist()

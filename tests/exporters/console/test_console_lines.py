@@ -13,6 +13,7 @@ import pytest
 from wstrace.analysis.symbols import MappingTable
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.clock import ClockAnchor
+from wstrace.interfaces import MappedFile
 from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES, Column
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
@@ -170,9 +171,9 @@ def test_by_function_counts_faults_by_that_of_the_instruction(kit: Any) -> None:
 
 def test_names_that_are_missing_are_a_number_with_the_reason(kit: Any) -> None:
     class Sections(kit.KnownSections):
-        def resolve(self, file: str, offsets: Any, **given: Any) -> list[Any]:
-            places = super().resolve(file, offsets, **given)
-            why = "is not the file that was traced" if "python" in file else "cannot\x1b be read"
+        def resolve(self, file: MappedFile, offsets: Any) -> list[Any]:
+            places = super().resolve(file, offsets)
+            why = "is not the file that was traced" if "python" in file.path else "cannot\x1b be read"
             return [replace(place, section="", number=0, function="", why=why) for place in places]
 
     trace = kit.Trace(live=False)
@@ -191,9 +192,9 @@ def test_a_resolver_is_told_when_a_recorded_trace_ended(kit: Any) -> None:
     told: set[int] = set()
 
     class Sections(kit.KnownSections):
-        def resolve(self, file: str, offsets: Any, *, as_of_ns: int = 0, **given: Any) -> list[Any]:
-            told.add(as_of_ns)
-            return super().resolve(file, offsets, **given)
+        def resolve(self, file: MappedFile, offsets: Any) -> list[Any]:
+            told.add(file.as_of_ns)
+            return super().resolve(file, offsets)
 
     for recorded, expected in ((True, {5_000_000_000}), (False, {0})):
         trace = kit.Trace(live=False)
