@@ -1,6 +1,6 @@
 """Makes the reference at build time, from the program itself: a mkdocs hook (`hooks:` in mkdocs.yml).
 
-Commands come from click, options from signatures and docstrings, streams from wstrace.schema, stages from
+Commands come from click, options from signatures and docstrings, streams and tables from wstrace.schema, stages from
 wstrace.ledger, exit codes from wstrace.errors, the public names from wstrace itself. Nothing here is written twice.
 """
 
@@ -24,6 +24,7 @@ from wstrace.ledger import STAGES
 from wstrace.options import Option, options_of
 from wstrace.plugins import Plugins
 from wstrace.schema import SEMANTICS, STREAMS
+from wstrace_msgpack.interchange.tables import known_tables, meaning, unit
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,6 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/commands.md": commands(),
         "reference/options.md": options(),
         "reference/streams.md": streams(),
+        "reference/tables.md": tables(),
         "reference/api.md": api(),
         "how/file-format.md": (ROOT / "exporters/wstrace_msgpack/format/FORMAT.md").read_text("utf-8"),
     }
@@ -129,13 +131,28 @@ def streams() -> str:
     for schema in STREAMS.values():
         kind = "a state at one time" if schema.snapshot else "a series of events"
         rows = (
-            (f"`{c.name}`", c.type, c.semantic, c.about + (" (derived)" if c.derived else "")) for c in schema.columns
+            (f"`{c.name}`", c.type, c.unit or c.semantic, c.about + (" (derived)" if c.derived else ""))
+            for c in schema.columns
         )
-        found += [f"## {schema.name}", f"{kind.capitalize()}.", table(("column", "type", "semantic", ""), rows)]
+        about = f": {schema.about}" if schema.about else ""
+        found += [f"## {schema.name}", f"{kind.capitalize()}{about}.", table(("column", "type", "semantic", ""), rows)]
     found += ["## Semantics", table(("semantic", "the column holds"), iter(SEMANTICS.items()))]
     stages = {**STAGES, **Plugins(third_party=False).stages}
     rows = ((f"`{stage}`", "yes" if loss else "", about) for stage, (loss, about) in stages.items())
     found += ["## The loss ledger", table(("stage", "loss", "counts"), rows)]
+    return "\n\n".join(found) + "\n"
+
+
+def tables() -> str:
+    """The tables and views of `wstrace query`, as `query --schema` prints them."""
+    found = [
+        "# Tables of a query",
+        'What `wstrace query FILE "select ..."` can ask: views first, then the streams of the file. `wstrace query'
+        " --schema FILE` prints those that a file has. A column that a system cannot fill is absent, or null.",
+    ]
+    for name, (about, columns) in known_tables().items():
+        rows = ((f"`{column.name}`", unit(column), meaning(column)) for column in columns)
+        found += [f"## {name}", f"{about[:1].upper()}{about[1:]}.", table(("column", "unit", "meaning"), rows)]
     return "\n\n".join(found) + "\n"
 
 

@@ -38,7 +38,7 @@ class Column:
 
     semantic is one of SEMANTICS. A derived column can be computed again from the others; it is never stored in a trace
     file. words: what the values stand for, by index; () = they are numbers. width: values of a row, in an internal
-    stream only; 0 = as many as the source took.
+    stream only; 0 = as many as the source took. unit: of an amount, as "bytes".
     """
 
     name: str
@@ -48,11 +48,12 @@ class Column:
     derived: bool = False
     words: tuple[str, ...] = ()
     width: int = 1
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A stream: its name and its columns. Batches may carry further columns that enrichers added.
+    """A stream: its name, its columns and what its rows are. Batches may carry further columns that enrichers added.
 
     essential: later batches cannot be understood without these, so a full queue does not cost them.
     snapshot: a state at one time (SNAPSHOT frames), not a series of events.
@@ -68,6 +69,7 @@ class Schema:
     snapshot: bool = False
     always: frozenset[str] = frozenset()
     internal: bool = False
+    about: str = ""
 
     def column(self, name: str) -> Column | None:
         """The column of that name, or None."""
@@ -198,8 +200,8 @@ PAGE_FAULT = Schema(
     "page_fault",
     (
         Column("time_ns", "u64", "ns", "monotonic clock; absent on Windows, where the batch's window stands for it"),
-        Column("pid", "u32", "id"),
-        Column("tid", "u32", "id"),
+        Column("pid", "u32", "id", "the process"),
+        Column("tid", "u32", "id", "the thread"),
         Column("pc", "u64", "addr", "the faulting instruction"),
         Column("va", "u64", "addr", "the faulting byte address"),
         Column(
@@ -217,6 +219,7 @@ PAGE_FAULT = Schema(
         Column("weight", "u32", "count", "recorded faults of its thread that its native stack stands for"),
     ),
     always=frozenset(("pid", "tid", "pc", "va", "flags")),
+    about="page faults as the kernel recorded them",
 )
 
 #: The columns of a fault that tell of its stacks.
@@ -225,9 +228,9 @@ STACK_COLUMNS = ("stack", "stack_how", "native_stack", "native_how", "weight")
 PROCESS = Schema(
     "process",
     (
-        Column("time_ns", "u64", "ns"),
-        Column("pid", "u32", "id"),
-        Column("ppid", "u32", "id"),
+        Column("time_ns", "u64", "ns", "of the event"),
+        Column("pid", "u32", "id", "the process"),
+        Column("ppid", "u32", "id", "its parent"),
         Column("tid", "u32", "id", "the thread; the process itself where it is the pid"),
         Column("event", "u8", "id", "1 seen, 2 fork, 3 exec, 4 exit, 5 name"),
         Column("name", "u32", "str", "the process's or thread's name"),
@@ -235,6 +238,7 @@ PROCESS = Schema(
     ),
     essential=True,
     always=frozenset(("time_ns", "pid", "ppid", "tid", "event")),
+    about="what became of processes and threads, in time order",
 )
 
 #: What sources say of address spaces, in time order; the mapped_files enricher consumes it and gives out MAPPING rows.
@@ -246,7 +250,7 @@ ADDRESS_SPACE = Schema(
         Column("event", "u8", "id", "1 map, 2 unmap, 3 replace: this row starts a full listing of the pid's mappings"),
         Column("start", "u64", "addr"),
         Column("end", "u64", "addr", "first byte past it"),
-        Column("offset", "u64", "count", "file offset in bytes"),
+        Column("offset", "u64", "count", "file offset", unit="bytes"),
         Column("file", "u32", "str"),
         Column("dev", "u64", "id"),
         Column("ino", "u64", "id"),
@@ -259,43 +263,45 @@ MAPPING = Schema(
     "mapping",
     (
         Column("id", "u32", "map", "its own id"),
-        Column("time_ns", "u64", "ns"),
-        Column("pid", "u32", "id"),
-        Column("start", "u64", "addr"),
+        Column("time_ns", "u64", "ns", "since when it is known"),
+        Column("pid", "u32", "id", "the process"),
+        Column("start", "u64", "addr", "its first byte"),
         Column("end", "u64", "addr", "first byte past it"),
-        Column("offset", "u64", "count", "file offset in bytes"),
-        Column("file", "u32", "str"),
-        Column("dev", "u64", "id"),
-        Column("ino", "u64", "id"),
-        Column("build_id", "u32", "str", "hex"),
+        Column("offset", "u64", "count", "file offset", unit="bytes"),
+        Column("file", "u32", "str", "its path, or [heap], [stack], [anon] ..."),
+        Column("dev", "u64", "id", "the device of the file, as st_dev"),
+        Column("ino", "u64", "id", "the inode of the file"),
+        Column("build_id", "u32", "str", "of the file's program, in hex"),
         Column("flags", "u16", "bits", "1 read, 2 write, 4 execute, 8 shared; bits 8-11 kind"),
     ),
     essential=True,
+    about="the mappings that other rows name by id",
 )
 
-#: What took the content of addresses away, or moved it: the fault that made a page arrive is the first one since. Only
-#: of calls that succeeded, from their entry on; in time order. Where a kind is not recorded, TraceInfo.content_losses
-#: lacks its word. Pages of files can also leave (truncated, punched, evicted) without a row.
+#: The fault that made a page arrive is the first one since. Only of calls that succeeded, from their entry on; in time
+#: order. Where a kind is not recorded, TraceInfo.content_losses lacks its word. Pages of files can also leave
+#: (truncated, punched, evicted) without a row.
 CONTENT_LOSS = Schema(
     "content_loss",
     (
-        Column("time_ns", "u64", "ns"),
+        Column("time_ns", "u64", "ns", "of the call"),
         Column("pid", "u32", "id", "one row for each process that shares the memory"),
-        Column("event", "u8", "id", words=LOSS_EVENTS),
-        Column("start", "u64", "addr"),
+        Column("event", "u8", "id", "what became of it", words=LOSS_EVENTS),
+        Column("start", "u64", "addr", "first byte of the range"),
         Column("end", "u64", "addr", "first byte past it"),
         Column("to", "u64", "addr", "of what was moved: its new start; else 0"),
         Column("other", "u32", "id", "of a process that began with the memory of another: that one's pid; else 0"),
     ),
     essential=True,
     always=frozenset(("time_ns", "pid", "event", "start", "end", "to", "other")),
+    about="what took the content of addresses away, or moved it",
 )
 
 RESIDENT_PAGES = Schema(
     "resident",
     (
         Column("start", "u64", "addr", "first byte of the run"),
-        Column("pages", "u32", "count"),
+        Column("pages", "u32", "count", "of the run", unit="pages"),
         Column(
             "flags",
             "u16",
@@ -304,25 +310,27 @@ RESIDENT_PAGES = Schema(
             "256 zero page, 512 swapped, 1024 locked, 2048 guard",
         ),
         Column("shares", "u8", "count", "processes that map it, 255 = unknown"),
-        Column("mapping", "u32", "map"),
-        Column("file", "u32", "str", derived=True),
-        Column("kind", "u8", "id", derived=True, words=KINDS),
+        Column("mapping", "u32", "map", "the mapping that it lies in, 0 = unknown"),
+        Column("file", "u32", "str", "path of that mapping, or [heap], [stack], [anon] ...", derived=True),
+        Column("kind", "u8", "id", "kind of that mapping", derived=True, words=KINDS),
     ),
     snapshot=True,
     always=frozenset(("start", "pages")),
+    about="snapshots of the pages in memory: runs of equal pages",
 )
 
 WRITTEN_PAGES = Schema(
     "written",
     (
-        Column("start", "u64", "addr"),
-        Column("pages", "u32", "count"),
-        Column("mapping", "u32", "map"),
-        Column("file", "u32", "str", derived=True),
-        Column("kind", "u8", "id", derived=True, words=KINDS),
+        Column("start", "u64", "addr", "first byte of the run"),
+        Column("pages", "u32", "count", "of the run", unit="pages"),
+        Column("mapping", "u32", "map", "the mapping that it lies in, 0 = unknown"),
+        Column("file", "u32", "str", "path of that mapping, or [heap], [stack], [anon] ...", derived=True),
+        Column("kind", "u8", "id", "kind of that mapping", derived=True, words=KINDS),
     ),
     snapshot=True,
     always=frozenset(("start", "pages")),
+    about="pages that were written since the snapshot before: runs of pages",
 )
 
 #: A mark in time: a user's (`session.mark("warm")`) or a source's. MARK frames in the file.
@@ -337,14 +345,14 @@ MARK = Schema(
     essential=True,
 )
 
-#: The frames of stacks, as a tree: a stack is the id of its innermost frame, and a row names its caller's. Callers'
-#: rows come first. `wstrace.call_sites` makes them.
+#: A stack is the id of its innermost frame, and a row names its caller's. Callers' rows come first.
+#: `wstrace.call_sites` makes them.
 CALL_SITE = Schema(
     "call_site",
     (
         Column("id", "u32", "stack", "its own id"),
         Column("parent", "u32", "stack", "its caller, 0 = none: it is the outermost frame"),
-        Column("kind", "u8", "id", words=FRAME_KINDS),
+        Column("kind", "u8", "id", "what its code is", words=FRAME_KINDS),
         Column("mapping", "u32", "map", "the mapping of its code; 0 of a Python frame"),
         Column("offset", "u64", "count", "of its instruction: into the file of the mapping; the address without one"),
         Column("function", "u32", "str", "its qualified name, of a Python or JIT frame"),
@@ -359,6 +367,7 @@ CALL_SITE = Schema(
     ),
     essential=True,
     always=frozenset(("id", "parent", "kind", "mapping", "offset", "function", "file", "line", "flags")),
+    about="the frames of stacks, as a tree",
 )
 
 #: Registers and stack bytes of sampled faults, to be unwound by an enricher. They hold the target's memory.
@@ -378,21 +387,8 @@ STACK_DUMP = Schema(
     internal=True,
 )
 
-STREAMS = {
-    s.name: s
-    for s in (
-        PAGE_FAULT,
-        PROCESS,
-        ADDRESS_SPACE,
-        MAPPING,
-        CALL_SITE,
-        CONTENT_LOSS,
-        RESIDENT_PAGES,
-        WRITTEN_PAGES,
-        MARK,
-        STACK_DUMP,
-    )
-}
+STREAMS = {s.name: s for s in (PAGE_FAULT, PROCESS, ADDRESS_SPACE, MAPPING, CALL_SITE, CONTENT_LOSS, RESIDENT_PAGES,
+                               WRITTEN_PAGES, MARK, STACK_DUMP)}  # fmt: skip
 
 
 def own_id(table: str) -> str:

@@ -159,7 +159,7 @@ def test_queries_over_the_file(trace, sql, expected):
 
 
 def test_a_query_decodes_only_the_columns_that_it_names(trace):
-    from wstrace_msgpack.interchange.sql import named_columns
+    from wstrace_msgpack.interchange.tables import named_columns
     from wstrace_msgpack.read.trace import open_trace
 
     with open_trace(str(trace[0])) as opened:

@@ -15,18 +15,18 @@ from wstrace.schema import KINDS, PAGE_EXCLUSIVE, Column, Schema
 
 _WHO = (
     Column("own_line", "u32", "str", "the line that brought it, or the reason why none is known"),
-    Column("function", "u32", "str"),
-    Column("package", "u32", "str"),
+    Column("function", "u32", "str", "its function"),
+    Column("package", "u32", "str", "the package or module that it belongs to"),
 )
 PAGES = Schema(
     "pages",
     (
-        Column("pid", "u32", "id"),
-        Column("va", "u64", "addr"),
-        Column("file", "u32", "str"),
-        Column("kind", "u8", "id", words=KINDS),
+        Column("pid", "u32", "id", "the process"),
+        Column("va", "u64", "addr", "of the page"),
+        Column("file", "u32", "str", "what is mapped there: a path, or [heap], [stack], [anon] ..."),
+        Column("kind", "u8", "id", "of that memory", words=KINDS),
         Column("private", "u8", "count", "1 = no other process has it"),
-        Column("brought_ns", "u64", "ns", "0 = not known"),
+        Column("brought_ns", "u64", "ns", "when it arrived, 0 = not known"),
         Column("estimated", "u8", "count", "1 = another fault may have brought it"),
         *_WHO,
     ),
@@ -34,11 +34,11 @@ PAGES = Schema(
 UNSHARED = Schema(
     "unshared",
     (
-        Column("time_ns", "u64", "ns"),
+        Column("time_ns", "u64", "ns", "of the fault that copied it"),
         Column("pid", "u32", "id", "the process that copied the page"),
         Column("child", "u32", "id", "of the fork since which it had been shared"),
-        Column("parent", "u32", "id"),
-        Column("va", "u64", "addr"),
+        Column("parent", "u32", "id", "of that fork"),
+        Column("va", "u64", "addr", "of the page"),
         *_WHO,
     ),
 )

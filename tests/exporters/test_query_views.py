@@ -1,0 +1,179 @@
+"""The views of a query, and its list of tables: names and words for ids, codes and flags, a meaning for each column."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from stacks_scripted import Stacks
+
+from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.schema import (
+    FAULT_ACCESS_KNOWN,
+    FAULT_MAJOR,
+    FAULT_PC_KERNEL,
+    FAULT_WRITE,
+    FRAME_PYTHON,
+    HOW_EXACT,
+    HOW_NO_PYTHON,
+    KIND_FILE,
+    KIND_SHIFT,
+    MAPPING,
+    PAGE_EXCLUSIVE,
+    PAGE_FAULT,
+    PAGE_SWAPPED,
+    PROCESS,
+    PROCESS_EXEC,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+    PROCESS_NAME,
+    RESIDENT_PAGES,
+)
+from wstrace.session import Session
+from wstrace.testing import ScriptedSource, batch_of
+from wstrace_msgpack.commands.query import query
+from wstrace_msgpack.interchange.sql import connect
+from wstrace_msgpack.interchange.tables import known_tables, meaning, unit
+
+pytest.importorskip("duckdb")
+PAGE, LIB = 4096, 0x7E0000000000
+APP = [("work", "/srv/app/app.py", 31), ("<module>", "/srv/app/app.py", 50)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A shell (7) that starts another program (8), in which a thread (9) gets a name of its own later."""
+    strings = Dictionary()
+    stacks = Stacks(strings)
+    work = stacks.python(APP)
+    sites = stacks.trees[FRAME_PYTHON].new_rows()
+    assert sites is not None
+    known = FAULT_ACCESS_KNOWN
+    resident = batch_of(RESIDENT_PAGES, strings, start=[LIB, LIB + 8 * PAGE], pages=[3, 2], mapping=1,
+                        flags=[PAGE_EXCLUSIVE, PAGE_SWAPPED])  # fmt: skip
+    earlier = batch_of(RESIDENT_PAGES, strings, start=[LIB], pages=[9], mapping=1, flags=0)
+    batches = [
+        batch_of(MAPPING, strings, id=1, time_ns=1, pid=7, start=LIB, end=LIB + (1 << 20), offset=0,
+                 file="/usr/lib/libbig.so", dev=1, ino=5, build_id=0, flags=KIND_FILE << KIND_SHIFT),
+        batch_of(PROCESS, strings, time_ns=[5, 10, 20, 25, 40, 60], pid=[7, 8, 8, 8, 8, 8], ppid=[1, 7, 7, 7, 7, 7],
+                 tid=[7, 8, 8, 9, 9, 8], code=[-1, -1, -1, -1, -1, 3], name=["sh", "sh", "app", "", "pool-1", "app"],
+                 event=[PROCESS_EXEC, PROCESS_FORK, PROCESS_EXEC, PROCESS_FORK, PROCESS_NAME, PROCESS_EXIT]),
+        sites,
+        batch_of(PAGE_FAULT, strings, time_ns=[6, 12, 30, 35, 45, 50], pid=[7, 8, 8, 8, 8, 8], tid=[7, 8, 8, 9, 9, 99],
+                 va=[LIB + n * PAGE for n in range(6)], pc=[LIB, LIB, LIB, 1 << 63, LIB, LIB], mapping=1,
+                 kind=KIND_FILE,
+                 pc_mapping=[1, 1, 1, 0, 1, 1], stack=[0, 0, work, 0, 0, 0],
+                 stack_how=[HOW_NO_PYTHON, HOW_NO_PYTHON, HOW_EXACT, HOW_NO_PYTHON, HOW_NO_PYTHON, HOW_NO_PYTHON],
+                 flags=[0, known, known | FAULT_WRITE, FAULT_PC_KERNEL, FAULT_MAJOR, 0]),
+        *(Batch(RESIDENT_PAGES, rows.columns, strings=strings, snapshot=SnapshotPart(8, number, 0, True, time, pages))
+          for number, (time, pages, rows) in enumerate([(41, 9, earlier), (59, 5, resident)])),
+    ]  # fmt: skip
+    found = str(tmp_path_factory.mktemp("views") / "x.wst")
+    session = Session(
+        sources=[ScriptedSource(batches)], exporters=[f"msgpack:path={found}"], enrichers=[], record=False
+    )
+    session.context.info.page_size = PAGE
+    with session:
+        while not session.wait(0.05):
+            pass
+    return found
+
+
+def rows(path, sql):
+    with connect(path, sql) as answer:
+        return answer.rows
+
+
+def test_faults_have_the_names_of_their_process_and_thread_at_their_time(path):
+    assert rows(path, "select time_ns, process, thread from faults order by 1") == [
+        (6, "sh", "sh"), (12, "sh", "sh"), (30, "app", "app"), (35, "app", "pool-1"), (45, "app", "pool-1"),
+        (50, "app", "app"),
+    ]  # fmt: skip
+
+
+def test_faults_have_words_and_texts(path):
+    sql = "select access, from_disk, in_kernel, kind, file, own_line, stack_how from faults order by time_ns"
+    lib, code = "/usr/lib/libbig.so", "libbig.so (no line)"
+    assert rows(path, sql) == [
+        ("", 0, 0, "file", lib, code, "no Python frame"),
+        ("read", 0, 0, "file", lib, code, "no Python frame"),
+        ("write", 0, 0, "file", lib, "work app.py:31", "exact"),
+        ("", 0, 1, "file", lib, "[kernel] (no line)", "no Python frame"),
+        ("", 1, 0, "file", lib, code, "no Python frame"),
+        ("", 0, 0, "file", lib, code, "no Python frame"),
+    ]
+    assert rows(path, "select pc_function, count(*) from faults group by 1 order by 1") == [
+        ("[kernel]", 1),
+        ("libbig.so", 5),
+    ]
+    assert rows(path, "select function, package from faults where stack != 0")[0][0].startswith("work")
+
+
+def test_a_column_does_not_depend_on_which_others_are_asked(path):
+    names = [name for name, *_ in rows(path, "describe faults")]
+    whole = rows(path, "select * from faults")
+    assert len(whole) == 6
+    for at, name in enumerate(names):
+        assert [value for (value,) in rows(path, f"select {name} from faults")] == [row[at] for row in whole], name
+
+
+def test_processes_have_their_life_and_their_sums(path):
+    sql = "select pid, ppid, name, began_ns, ended_ns, code, threads, faults, from_disk from processes order by 1"
+    assert rows(path, sql) == [(7, 1, "sh", 5, 0, -1, 1, 1, 0), (8, 7, "app", 10, 60, 3, 2, 5, 1)]
+    # of the last snapshot; what is swapped out is not resident
+    sql = "select pid, looked_ns, resident, private from processes order by 1"
+    assert rows(path, sql) == [(7, 0, 0, 0), (8, 59, 3 * PAGE, 3 * PAGE)]
+
+
+def test_snapshots_can_be_told_apart(path):
+    assert rows(path, "select time_ns, pid, sum(pages) from resident group by all order by 1") == [
+        (41, 8, 9),
+        (59, 8, 5),
+    ]
+    assert rows(path, "select time_ns, pid, sum(pages) from still_resident group by all") == [(59, 8, 3)]
+
+
+def test_a_table_that_is_not_asked_is_not_read(path, monkeypatch):
+    from wstrace_msgpack.interchange import tables
+
+    def fails(*_: object):
+        raise AssertionError
+
+    monkeypatch.setattr(tables, "processes_batch", fails)
+    monkeypatch.setattr(tables, "pages_batch", fails)
+    assert rows(path, "select sum(pages) from still_resident join (select 1 as processes) on true") == [(3,)]
+
+
+def test_every_column_says_what_it_is():
+    for name, (about, columns) in known_tables().items():
+        assert about, name
+        for column in columns:
+            assert unit(column), f"{name}.{column.name}"
+            assert meaning(column), f"{name}.{column.name}"
+
+
+def test_the_schema_of_a_file_is_that_of_the_query(path):
+    done = CliRunner().invoke(query, ["--schema", path, "--format", "json"], catch_exceptions=False)
+    told: dict[str, list[str]] = {}
+    for line in done.output.splitlines():
+        row = json.loads(line)
+        assert row["meaning"], row
+        told.setdefault(row["table"], []).append(row["column"])
+    tables = {name for (name,) in rows(path, "select view_name from duckdb_views() where not internal")}
+    assert tables == set(told) >= {"faults", "pages", "stacks", "processes", "unshared", "still_resident", "resident"}
+    for name, columns in told.items():
+        assert [column for column, *_ in rows(path, f"describe {name}")] == columns, name
+
+
+def test_the_schema_without_a_file_has_every_table_and_unit():
+    done = CliRunner().invoke(query, ["--schema"], catch_exceptions=False)
+    lines = done.output.splitlines()
+    assert "processes: every process of the trace" in lines
+    assert any(line.split()[:2] == ["resident", "bytes"] for line in lines)
+    assert not any(line.startswith(("stack_dump:", "address_space:")) for line in lines)
+
+
+def test_a_query_without_a_question_says_what_to_do(path):
+    done = CliRunner().invoke(query, [path])
+    assert "--schema" in str(done.exception)
