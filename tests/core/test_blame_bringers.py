@@ -24,6 +24,7 @@ from wstrace.schema import (
     LOSS_FORKED,
     LOSS_LAZILY_FREED,
     LOSS_MOVED,
+    LOSS_PERHAPS,
     LOSS_UNMAPPED,
 )
 
@@ -31,7 +32,14 @@ PIDS = 4
 END = 1 << 52  # past all pages
 
 
-def history(events: list[Event], flags: int = 0, kind: int = KIND_ANON, kinds: dict[int, int] | None = None) -> History:
+def history(
+    events: list[Event],
+    flags: int = 0,
+    kind: int = KIND_ANON,
+    kinds: dict[int, int] | None = None,
+    *,
+    lossless: bool = True,
+) -> History:
     """Of events at the times 10, 20, 30 ...; kinds: event -> flags of that fault."""
     times = np.arange(1, len(events) + 1, dtype=np.uint64) * np.uint64(10)
     rows = [(number, event) for number, event in enumerate(events) if not event.what]
@@ -40,7 +48,7 @@ def history(events: list[Event], flags: int = 0, kind: int = KIND_ANON, kinds: d
     told = np.array([(kinds or {}).get(number, flags) for number, _ in rows], np.uint8)
     faults = FaultRows(key, times[at], told, np.full(len(rows), kind, np.uint8))
     lost = [(number, event) for number, event in enumerate(events) if event.what]
-    whole = [e.what in (LOSS_EXECUTED, LOSS_FORKED) for _, e in lost]
+    whole = [e.what in (LOSS_EXECUTED, LOSS_FORKED, LOSS_PERHAPS) for _, e in lost]
     losses = LossRows(
         times[np.array([number for number, _ in lost], np.intp)],
         np.array([e.pid for _, e in lost], np.intp),
@@ -50,7 +58,8 @@ def history(events: list[Event], flags: int = 0, kind: int = KIND_ANON, kinds: d
         np.array([e.to for _, e in lost], np.uint64),
         np.array([e.other for _, e in lost], np.intp),
     )
-    return History(faults, np.full(len(rows), kind == KIND_ANON), losses, no_ends(), pages_of(0, [], 0))
+    copyable = np.full(len(rows), kind == KIND_ANON)
+    return History(faults, copyable, losses, no_ends(), pages_of(0, [], 0), lossless=lossless)
 
 
 def pages_of(
@@ -178,3 +187,19 @@ def test_nothing_is_given_to_an_older_tenant_of_an_address():
     of = history([Event(0, 1, 3, 4), Event(LOSS_UNMAPPED, 1, 3, 4)])
     assert told(of, 1, [3]) == {}
     assert told(of, 1, [3], time=15) == {3: (0, 0)}, "before it was unmapped"
+
+
+def test_what_was_perhaps_discarded_had_to_come_again_with_a_fault():
+    events = [Event(0, 1, 3, 4), Event(0, 1, 4, 5), Event(LOSS_PERHAPS, 1), Event(0, 1, 4, 5)]
+    certain = history(events).bringers(pages_of(1, [3, 4], 1000))
+    assert told(history(events), 1, [3, 4]) == {3: (0, 0), 4: (1, 3)}, "the second fault on 4 is one of the two"
+    assert certain.assumed.tolist() == [False, False]
+    lossy = history(events, lossless=False).bringers(pages_of(1, [3], 1000))
+    assert lossy.assumed.tolist() == [True], "that fault, or a move, may be among what was lost"
+
+
+def test_a_window_that_came_again_after_a_perhaps_has_two_candidates():
+    events = [Event(0, 1, 40, 41), Event(LOSS_PERHAPS, 1), Event(0, 1, 42, 43)]
+    resident = [*range(32, 48), 60]
+    found = told(history(events, kind=KIND_FILE), 1, resident, mapping=(32, 64, 0))
+    assert {page: found[page] for page in (41, 42)} == {41: (0, 2), 42: (0, 2)}

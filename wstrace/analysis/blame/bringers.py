@@ -48,12 +48,17 @@ class PageRows(NamedTuple):
     high: NDArray[np.uint64]
     offset: NDArray[np.uint64]
 
+    def take(self, rows: NDArray[np.intp]) -> PageRows:
+        """Those of these places."""
+        return PageRows(self.key[rows], self.time[rows], self.file[rows], self.huge[rows], self.low[rows],
+                        self.high[rows], self.offset[rows])  # fmt: skip
+
 
 class Found(NamedTuple):
     """The bringers of pages, each an array of shape (n,).
 
     first, second: faults (places in Faults); -1 = none is known. Where they differ either of the two may be it.
-    how: index of HOWS. assumed: what happened to the page in between is not certain.
+    how: index of HOWS. assumed: what happened to the page in between is not certain, as records of it may be lost.
     """
 
     first: NDArray[np.intp]
@@ -62,28 +67,50 @@ class Found(NamedTuple):
     assumed: NDArray[np.bool_]
 
 
-def bringers(pages: PageRows, faults: Faults, losses: Losses, limits: NDArray[np.intp] | None = None) -> Found:
+def bringers(
+    pages: PageRows,
+    faults: Faults,
+    losses: Losses,
+    limits: NDArray[np.intp] | None = None,
+    *,
+    lossless: bool = False,
+) -> Found:
     """The fault that brought each page.
 
     Args:
         pages: at their times.
         faults, losses: of all processes.
         limits: the ranges of the losses that count for each page; None = those up to its time.
+        lossless: no fault and no move was lost. Then what was perhaps discarded has not come again without a fault
+            that is here, and a page without one was not discarded.
     """
-    return _Walk(pages, faults, losses, limits).found()
+    walk = _Walk(pages, faults, losses, limits, lossless=lossless)
+    found = walk.found()
+    doubtful = walk.perhaps_kept(found)
+    if len(doubtful):
+        order = doubtful[np.argsort(walk.key[doubtful], kind="stable")]
+        life = walk.life[order]
+        before = pages.take(order)._replace(key=walk.key[order], time=losses.time[life])
+        earlier = bringers(before, faults, losses, life - 1)
+        known = earlier.first >= 0
+        found.first[order[known]] = earlier.first[known]
+    return found
 
 
 class _Walk:
     """The pages whose bringer is not known yet, each at the place and time up to which its way back has come."""
 
-    def __init__(self, pages: PageRows, faults: Faults, losses: Losses, limits: NDArray[np.intp] | None) -> None:
-        self.pages, self.faults, self.losses = pages, faults, losses
+    def __init__(
+        self, pages: PageRows, faults: Faults, losses: Losses, limits: NDArray[np.intp] | None, *, lossless: bool
+    ) -> None:
+        self.pages, self.faults, self.losses, self.lossless = pages, faults, losses, lossless
         n = len(pages.key)
         self.first, self.second = np.full(n, -1), np.full(n, -1)
         self.how, self.assumed = np.zeros(n, np.uint8), np.zeros(n, np.bool_)
         self.key, self.time = pages.key.copy(), pages.time.copy()
         self.limit = losses.upto(self.time) if limits is None else limits.copy()
         self.moved = np.zeros(n, np.bool_)
+        self.life = np.zeros(n, np.intp)  # that of the bringer
         self.huge = np.unique(pages.key[pages.huge] >> np.uint64(_HUGE))
 
     def found(self) -> Found:
@@ -93,12 +120,17 @@ class _Walk:
             if not len(rows):
                 break
             life = self.losses.latest(self.key[rows], self.limit[rows])
+            self.life[rows] = life
             for step in (self._own, self._huge, self._window):
                 left = step(rows, life)
                 rows, life = rows[left], life[left]
             rows = self._back(rows, life)
         self.how[rows] = TOO_LONG
         return Found(self.first, self.second, self.how, self.assumed)
+
+    def perhaps_kept(self, found: Found) -> NDArray[np.intp]:
+        """The pages that may have been there before their bringer: what was before it was perhaps discarded."""
+        return np.flatnonzero((found.first >= 0) & (self.losses.event(self.life) == LOSS_PERHAPS))
 
     def _own(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:
         """Pages with a fault of their own in this life. Returns the places of the others in rows."""
@@ -182,7 +214,8 @@ class _Walk:
         forked = np.isin(event, FORKS)
         shared = event == LOSS_SHARES
         freed, perhaps = event == LOSS_LAZILY_FREED, event == LOSS_PERHAPS
-        self.assumed[rows[perhaps | (event == LOSS_PERHAPS_FORKED)]] = True
+        unsure = (event == LOSS_PERHAPS_FORKED) | (perhaps & (not self.lossless))
+        self.assumed[rows[unsure]] = True
         going = ((event == LOSS_MOVED) & arrived) | forked | shared | freed | perhaps
         ends = rows[~going]
         reason = np.where(life[~going] == 0, BEFORE, np.where(event[~going] == LOSS_EXECUTED, EXEC, NOT_SEEN))

@@ -73,7 +73,8 @@ class Composition:
         copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
         columns = inputs.faults
         rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind)
-        self.history = History(rows, copyable, inputs.losses, inputs.ends, pages)
+        lossless = not self.lost and self.sampled <= 1
+        self.history = History(rows, copyable, inputs.losses, inputs.ends, pages, lossless=lossless)
         self.found = self._found(pages)
 
     @cached_property

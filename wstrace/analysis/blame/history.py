@@ -22,6 +22,7 @@ class History:
         losses: what took content away.
         ends: when the memory of processes ended.
         seen: pages that a snapshot showed, in ascending order: those without a fault were there nevertheless.
+        lossless: whether no record of a fault or of a move was lost.
 
     Attributes:
         faults, losses: see there.
@@ -29,8 +30,16 @@ class History:
     """
 
     def __init__(
-        self, rows: FaultRows, copyable: NDArray[np.bool_], losses: LossRows, ends: Ends, seen: PageRows
+        self,
+        rows: FaultRows,
+        copyable: NDArray[np.bool_],
+        losses: LossRows,
+        ends: Ends,
+        seen: PageRows,
+        *,
+        lossless: bool = False,
     ) -> None:
+        self._lossless = lossless
         self.losses = Losses(losses)
         self.faults = Faults(rows, self.losses)
         self.faults.ready()
@@ -43,7 +52,7 @@ class History:
 
     def bringers(self, pages: PageRows) -> Found:
         """The fault that brought each of these pages."""
-        return bringers(pages, self.faults, self.losses)
+        return bringers(pages, self.faults, self.losses, lossless=self._lossless)
 
     def _seen(self, seen: PageRows) -> Held:
         """Pages of a snapshot that no fault in their life was on."""
