@@ -111,16 +111,19 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
 def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int) -> TextTable:
     """The rows with the most, and the total of all."""
     estimated = any(row.estimated for row in rows)
-    columns = [("resident", "resident"), ("private", "private"), ("shared", "shared"), ("written", "written"),
-               ("brought", "brought"), ("from disk", "from_disk")]  # fmt: skip
+    columns = [("resident", "resident"), ("private", "private"), ("shared", "shared"), ("copied", "copied"),
+               ("written", "written"), ("brought", "brought"), ("from disk", "from_disk")]  # fmt: skip
     kept = [(head, name) for head, name in columns if name in ("resident", "private", "brought")
             or any(getattr(row, name) for row in rows)]  # fmt: skip
     most = max((row.resident for row in rows), default=0)
+    short = {row.whole: row.label for row in rows}
     cells: list[list[Cell]] = []
     for row in rows[:top]:
+        loader = f", loaded by {short[row.loaded_by]}" if row.loaded_by in short else ""
         mark = "~" if row.estimated else " " if estimated else ""
         cells.append([*(f"{mark * (name == 'resident')}{size(getattr(row, name))}" for _, name in kept),
-                      f"{row.resident / max(told.total, 1):6.1%}", Bar(row.resident, most), row.label])  # fmt: skip
+                      f"{row.resident / max(told.total, 1):6.1%}", Bar(row.resident, most),
+                      row.label + loader])  # fmt: skip
     total = [size(sum(getattr(row, name) for row in rows)) for _, name in kept]
     rest = len(rows) - top
     cells.append([*total, "100.0%", Bar(0, most), f"Total (of {number(len(rows))} rows)" if rest > 0 else "Total"])

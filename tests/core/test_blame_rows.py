@@ -45,6 +45,7 @@ from wstrace.session import Session
 from wstrace.table import Selection
 from wstrace.testing import ScriptedSource, batch_of, trace_of
 from wstrace.trace import Trace
+from wstrace_console.blame_tables import table
 from wstrace_console.commands.blame import blame as command
 from wstrace_console.commands.report import report as report_command
 from wstrace_console.commands.unshared import unshared
@@ -188,7 +189,8 @@ def test_json_has_whole_labels_and_the_keys_that_are_documented():
     assert first["label"] == "/srv/app/app.py:31 load_frame"
     assert (first["file"], first["line"], first["reason"]) == ("/srv/app/app.py", 31, "")
     assert set(first) == {"label", "file", "line", "function", "package", "kind", "reason", "resident", "private",
-                          "shared", "pss", "brought", "written", "from_disk", "faults", "estimated"}  # fmt: skip
+                          "shared", "pss", "brought", "written", "from_disk", "faults", "estimated", "copied",
+                          "loaded_by"}  # fmt: skip
     assert report["total"]["pss"] is None, "how many processes map a page was not recorded"
     json.dumps(report)
 
@@ -223,7 +225,17 @@ def test_a_child_has_its_own_copies_and_its_parents_lines():
     told = trace.blame()
     assert sizes(told) == {"load_frame app.py:31": 7, "save app.py:40": 1}
     assert sizes(trace.blame(pids=[8])) == {"load_frame app.py:31": 3, "save app.py:40": 1}
-    assert as_dict(told, ["line"])["pids"] == [7, 8]
+    report = as_dict(told, ["line"])
+    assert report["pids"] == [7, 8]
+    assert report["total"]["copied"] == PAGE
+    assert {row["function"]: (row["copied"], row["loaded_by"]) for row in report["rows"]} == {
+        "load_frame": (0, ""), "save": (PAGE, "/srv/app/app.py:31 load_frame")}  # fmt: skip
+    assert {row.label: row.loaded_by for row in told.rows("process") if row.copied} == {"[unknown] (8)": "app (7)"}
+    assert all(not row.loaded_by for row in told.rows("kind")), "it is the row's own"
+    shown = table(told, "own line", told.rows("line"), 9)
+    assert "copied" in [column.head for column in shown.columns]
+    assert [row[-1] for row in shown.rows] == [
+        "load_frame app.py:31", "save app.py:40, loaded by load_frame app.py:31", "Total"]  # fmt: skip
 
 
 def test_what_a_vforked_child_brings_is_in_its_parents_memory():

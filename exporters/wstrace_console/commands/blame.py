@@ -20,15 +20,18 @@ EXPLAIN = """\
 Each resident page is told by the fault that made it arrive: the first since its address last lost its content.
   resident   bytes that are in memory at that moment; the Total is the sum of the Rss of the processes
   private    of these, what no other process has; shared: what others have too
+  copied     of these, what a child process copied by writing to a page of its parent: `loaded by` names the line that
+             had loaded most of it. The parent keeps its own, also where it was the one that had to copy
   written    bytes of pages that were there already when a fault of this row wrote them
   brought    bytes of all pages that arrived, those that are gone again included
   from disk  bytes whose fault read from disk, at least
 Blame is by first touch: memory that malloc gives out again stays with the line that touched it first. It tells who
 made the process big, not which objects are alive: for these use a heap profiler such as memray. A leak is told by
-growth: compare two moments. A page that a child process copied belongs to the line that wrote it.
+growth: compare two moments.
 Rows in parentheses have no line: (came without a fault) are pages that MAP_POPULATE, mlock or direct I/O made
 resident; (before the trace) those that were there when it began. ~ marks rows that hold bytes which may as well be
-another row's: two faults could have brought them, or what happened to them in between was not recorded."""
+another row's: two faults could have brought them (the first may have read the page of zeros, which is in no resident
+set), or what happened to them in between was not recorded."""
 
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})

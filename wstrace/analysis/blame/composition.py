@@ -51,6 +51,7 @@ class Composition:
     Attributes:
         inputs: what was read. history: the faults. found: the bringers of the pages.
         run: of each resident page its row in `inputs.runs`.
+        loader: of each page that its bringer copied from another process, the fault that had loaded it, else -1.
         lost: records that the trace lacks. assumed: the kinds of losses that were not recorded, in words.
     """
 
@@ -76,6 +77,7 @@ class Composition:
         lossless = not self.lost and self.sampled <= 1
         self.history = History(rows, copyable, inputs.losses, inputs.ends, pages, lossless=lossless)
         self.found = self._found(pages)
+        self.loader = self.history.loaders(pages, self.found)
 
     @cached_property
     def symbolizer(self) -> Symbolizer:

@@ -54,6 +54,22 @@ class History:
         """The fault that brought each of these pages."""
         return bringers(pages, self.faults, self.losses, lossless=self._lossless)
 
+    def loaders(self, pages: PageRows, found: Found) -> NDArray[np.intp]:
+        """Of each of these pages, the fault that had loaded what its bringer copied; -1 = it copied none, or not known.
+
+        A child's copy belongs to the line that wrote it; whose line loaded the content is told beside it.
+        """
+        faults, losses = self.faults, self.losses
+        loaded = np.full(len(found.first), -1)
+        rows = np.flatnonzero(np.isin(found.first, self.copies.faults[faults.forked[self.copies.faults]]))
+        life = faults.life[found.first[rows]]
+        row = losses.row[life]
+        source = key_of(losses.rows.other[row], page_of(faults.key[found.first[rows]]))
+        order = np.argsort(source, kind="stable")
+        asked = pages.take(rows[order])._replace(key=source[order], time=losses.time[life[order]])
+        loaded[rows[order]] = bringers(asked, faults, losses, life[order] - 1).first
+        return loaded
+
     def _seen(self, seen: PageRows) -> Held:
         """Pages of a snapshot that no fault in their life was on."""
         life = self.losses.latest(seen.key, self.losses.upto(seen.time))

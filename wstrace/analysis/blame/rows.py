@@ -32,6 +32,8 @@ class BlameRow:
     pages, of those that are gone only its own. written: of pages that were there when a fault of this row wrote them.
     from_disk: of resident pages whose fault read from disk; a lower bound, as such a fault may have read more.
     estimated: the part of resident that may as well be another row's. reason: why no bringer is known, "" = it is.
+    copied: the part of resident that this row's faults copied as a child wrote to it; loaded_by: the whole label of the
+    row that had loaded most of that, "" = itself, or not known.
     """
 
     label: str
@@ -51,6 +53,8 @@ class BlameRow:
     from_disk: int = 0
     faults: int = 0
     estimated: int = 0
+    copied: int = 0
+    loaded_by: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of a row in JSON."""
@@ -181,15 +185,19 @@ class Blame:
         gone[own] = False
         brought = resident + np.bincount(label[gone], minlength=n) * size
         written = np.bincount(label[self._written()], minlength=n) * size
-        columns = (resident, private, brought, written, from_disk, counts, estimated)
-        rows = []
+        loaded = np.flatnonzero(of.loader >= 0)
+        copier, loader = first[loaded], label[of.loader[loaded]]
+        copied = np.bincount(copier, minlength=n) * size
+        columns = {"resident": resident, "private": private, "brought": brought, "written": written,
+                   "from_disk": from_disk, "faults": counts, "estimated": estimated, "copied": copied}  # fmt: skip
         for number, row in enumerate(labels):
-            values = [round(float(column[number])) for column in columns]
-            row.resident, row.private, row.brought, row.written, row.from_disk, row.faults, row.estimated = values
+            for name, column in columns.items():
+                setattr(row, name, round(float(column[number])))
             row.shared = row.resident - row.private
             row.pss = None if pss is None else float(pss[number])
-            rows.append(row)
-        return rows
+        for number, most in _most(copier, loader):
+            labels[number].loaded_by = labels[most].whole if most != number else ""
+        return labels
 
     def _written(self) -> NDArray[np.intp]:
         """Faults on pages that were there already, each page of a life once."""
@@ -203,6 +211,13 @@ class Blame:
         return later[new]
 
 
+def _most(groups: NDArray[np.intp], values: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Of each distinct group its most frequent value."""
+    pairs, counts = np.unique(np.stack((groups, values)), axis=1, return_counts=True)
+    order = np.argsort(counts, kind="stable")  # the last one of a group stays in a dict
+    return list(dict(pairs[:, order].T.tolist()).items())
+
+
 def _joined(one: BlameRow, other: BlameRow) -> BlameRow:
     values = {name: getattr(one, name) or getattr(other, name) for name in ("file", "line", "function", "package",
                                                                             "kind", "reason")}  # fmt: skip
@@ -213,7 +228,7 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
     """The composition for JSON: `schema` 1; rows sum to the total in every column."""
     of = blame.of
     rows = blame.rows(*by, sort=sort)
-    names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated")
+    names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated", "copied")
     total: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
     total["pss"] = None if of.pss is None else round(float(of.pss.sum()))
     total["swapped"] = of.inputs.swapped * of.page_size
