@@ -161,10 +161,10 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
         parts += _not_visible(info, hidden)
     elif not full and not missing and recorded == counted:
         parts = [f"complete: {plural(recorded, 'fault')} recorded = counted, 0 lost"]
-        parts += _nameless(ledger, recorded)
+        parts += [*_nameless(ledger, recorded), *_stackless(ledger)]
         parts += [f"{number(hidden)} not visible (-v: why)"] if hidden else []
     else:
-        parts = [_sum(terms, counted, info), *_nameless(ledger, recorded)]
+        parts = [_sum(terms, counted, info), *_nameless(ledger, recorded), *_stackless(ledger)]
         if counters(summary, info):
             parts = [f"counted {number(counted)}, none recorded one by one"]
         parts += [printable_words(info.incomplete, SENTENCE_LIMIT)] if info.incomplete else []
@@ -228,6 +228,12 @@ def _nameless(ledger: Ledger, recorded: int) -> list[str]:
     if n * _NAMELESS_SHARE < recorded or not n:
         return []
     return [f"what lies at the addresses of {number(n)} of them is not known"]
+
+
+def _stackless(ledger: Ledger) -> list[str]:
+    """How many sampled stacks no fault has, in words: the faults of these stand without one, or under the next one."""
+    lost = ledger.get("stacks_lost")
+    return [f"{plural(lost, 'sampled stack')} lost"] * bool(lost)
 
 
 def obstacles(info: TraceInfo) -> list[str]:

@@ -119,7 +119,8 @@ class StackReport:
     def answer(self, symbolizer: Symbolizer | None = None) -> tuple[str, bool]:
         """`58 % parse_record leak.py:12`: the own line with most faults, "" = none; and whether it is the answer.
 
-        Without Python stacks it is an estimate from the native ones: `about 58 % parseRecord leak.js`.
+        Without Python stacks it is an estimate from the native ones: `about 58 % parseRecord leak.js` of the faults
+        that these stand for, and none where these are less than half of all: the others may be of anything.
         """
         if not self.known:
             return "", False
@@ -129,10 +130,13 @@ class StackReport:
         own = [row for row in had if row.key and row.key[0].own]
         if native and not own:
             return "", False
+        of = sum(row.total for row in had) if native else self.counts.total
+        if 2 * of < self.counts.total:
+            return "", False
         best = own[0] if own else next((row for row in had if row.key), had[0])  # an own line before a package
         (label,) = elide([printable(best.label)], NAME_LIMIT, unicode=False)
-        share = f"{'about ' * native}{best.share * 100:.0f} % {label}"
-        return share, best is rows[0] or best.share >= _ANSWERS
+        share = best.total / of
+        return f"{'about ' * native}{share * 100:.0f} % {label}", best is rows[0] or share >= _ANSWERS
 
     def folded(self, symbolizer: Symbolizer | None) -> Iterator[str]:
         """Lines `outermost;...;innermost faults`, as flame graphs take them."""

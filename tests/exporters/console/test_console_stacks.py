@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from stacks_scripted import Fault, Stacks
 
 from wstrace.errors import UsageError
-from wstrace.schema import FRAME_CUT, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, HOW_NOT_YET, HOW_OWN, PAGE_FAULT, STACK_HOW
+from wstrace.schema import (
+    FRAME_CUT,
+    FRAME_JIT,
+    FRAME_NATIVE,
+    FRAME_PYTHON,
+    HOW_NOT_SAMPLED,
+    HOW_NOT_YET,
+    HOW_OWN,
+    PAGE_FAULT,
+    STACK_HOW,
+)
 from wstrace.testing import batch_of
 from wstrace_console.console import Console
 
@@ -131,6 +141,25 @@ def test_without_python_the_own_function_of_native_stacks_is_about_the_answer(ki
     assert text.splitlines()[0] == "8 faults, 0 from disk; about 75 % make alloc.js"
     assert text.splitlines()[3].split()[-2:] == ["own", "function"]
     assert [plain(line)[-2:] for line in text.splitlines()[4:6]] == [["make", "alloc.js"], ["25.0%", "prog+0x20"]]
+
+
+@pytest.mark.parametrize(("weight", "answer"), [(4, "; about 75 % make alloc.js"), (2, "")])
+def test_the_share_of_a_burst_is_of_the_faults_that_samples_stand_for(kit: Any, weight: int, answer: str) -> None:
+    """20 faults and 4 samples; where these stand for less than half of the faults, none of them is the answer."""
+    trace = kit.Trace()
+    strings, stacks = trace.context.strings, Stacks(trace.context.strings)
+    native = stacks.trees[FRAME_NATIVE]
+    frames = [native.add(0, kind=FRAME_JIT, function=strings.code(f"JS:*{name} /srv/app/alloc.js:1:21"))[0]
+              for name in ("make", "keep")]  # fmt: skip
+    chosen = [frames[0]] * 3 + [frames[1]] + [0] * 16
+    faults = batch_of(PAGE_FAULT, strings, pid=1, tid=1, pc=1, va=1, flags=0, native_stack=chosen,
+                      native_how=[HOW_OWN] * 4 + [HOW_NOT_SAMPLED] * 16, weight=[weight] * 4 + [0] * 16)  # fmt: skip
+    trace.context.ledger.add("stacks_lost", 1_234, "the kernel's buffer was full")
+    trace.context.ledger.add("stacks_lost", 2, "no row of that fault")
+    lines = kit.printed(trace, [native.new_rows(), faults]).splitlines()
+    assert lines[0].startswith(f"20 faults, 0 from disk{answer}")
+    assert ("make" in lines[0]) == bool(answer)
+    assert "; 1,236 sampled stacks lost" in lines[1]
 
 
 def test_a_json_line_has_the_stack_or_the_reason_why_not(kit: Any) -> None:
