@@ -1,7 +1,7 @@
-"""The functions that an ELF file exports: where one of a name is, and what the kernel's vdso calls its own.
+"""The functions that an ELF file exports: where one of a name is.
 
-Names of native frames are found when a report is made. These two are needed before: which frames are the Python
-interpreter's own loop, and the vdso's functions, whose image only the recording machine has.
+Names of native frames are found when a report is made. Which frames are the Python interpreter's own loop is needed
+before.
 
 Source: elf(5).
 """
@@ -18,7 +18,6 @@ from wstrace_stacks.eh_frame import Read
 MOST_SECTIONS = 256
 MOST_SYMBOLS = 1 << 18
 MOST_NAME_BYTES = 16 << 20
-_MOST_NAME = 1024
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SHT_DYNSYM, _STT_FUNC = 11, 2
@@ -69,13 +68,3 @@ class DynamicSymbols:
             return 0, 0
         start = int(rows["value"][0])
         return start, start + int(rows["size"][0])
-
-    def name_at(self, address: int) -> str:
-        """The function at an address, "" where there is none; of several names the first without underscores."""
-        here = np.uint64(min(max(address, 0), (1 << 64) - 1))
-        inside = (self._functions["value"] <= here) & (here - self._functions["value"] < self._functions["size"])
-        names = [self._text(int(at)) for at in self._functions["name"][inside]]
-        return min(names, key=lambda name: (name.startswith("_"), name), default="")
-
-    def _text(self, at: int) -> str:
-        return self._names[at : at + _MOST_NAME].split(b"\0", 1)[0].decode("utf-8", "backslashreplace")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace_symbols.demangle import demangle
-from wstrace_symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile
+from wstrace_symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageBytes, ImageError, ImageFile
 
 MAX_HEADERS = 4096
 MAX_SEGMENTS = 64  # loaded or with notes: linkers make four to ten of them
@@ -38,6 +38,10 @@ _NT_GNU_BUILD_ID = 3
 SHF_ALLOC, SHF_EXECINSTR, SHF_TLS = 2, 4, 0x400
 
 
+#: what an image is read from
+Content = ImageFile | ImageBytes
+
+
 class ElfHeaders(NamedTuple):
     """A file's headers, as pyelftools reads them: Containers with the fields' own names (p_offset, sh_addr)."""
 
@@ -46,7 +50,7 @@ class ElfHeaders(NamedTuple):
     sections: list[Any]
 
 
-def read_image(file: ImageFile) -> Image:
+def read_image(file: Content) -> Image:
     """The Image of an ELF file.
 
     Raises:
@@ -78,7 +82,7 @@ def described_lines(file: ImageFile) -> str:
     return ""
 
 
-def _headers(file: ImageFile) -> ElfHeaders:
+def _headers(file: Content) -> ElfHeaders:
     from elftools.common.utils import struct_parse
     from elftools.elf.elffile import ELFFile
 
@@ -98,14 +102,14 @@ def _headers(file: ImageFile) -> ElfHeaders:
     )
 
 
-def _segments(file: ImageFile, headers: ElfHeaders) -> NDArray[Any]:
+def _segments(file: Content, headers: ElfHeaders) -> NDArray[Any]:
     loads = [p for p in headers.programs if p["p_type"] == "PT_LOAD"]
     if len(loads) > MAX_SEGMENTS:
         raise ImageError(f"{file.path}: {len(loads)} segments in memory are more than {MAX_SEGMENTS}")
     return np.array([(p["p_offset"], p["p_filesz"], p["p_vaddr"], p["p_memsz"]) for p in loads], SEGMENT)
 
 
-def _sections(file: ImageFile, headers: ElfHeaders) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _sections(file: Content, headers: ElfHeaders) -> tuple[NDArray[Any], tuple[str, ...]]:
     """The sections that are loaded into memory, sorted by address, and their names."""
     if not headers.sections:
         return np.empty(0, SECTION), ()
@@ -126,7 +130,7 @@ def _name(names: bytes, start: int) -> str:
     return names[start : start + 256].split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
 
-def _symbols(file: ImageFile, headers: ElfHeaders, sections: NDArray[Any]) -> tuple[NDArray[Any], bytes, str]:
+def _symbols(file: Content, headers: ElfHeaders, sections: NDArray[Any]) -> tuple[NDArray[Any], bytes, str]:
     """The symbols of .symtab, or of .dynsym in a stripped file, the string table that names them; why there are none.
 
     A table over the bounds gives none: in a part of a table, symbols without a size would reach to a wrong next symbol.
@@ -193,7 +197,7 @@ def _unsized_end(start: NDArray[Any], sections: NDArray[Any]) -> NDArray[Any]:
     return end
 
 
-def _build_id(file: ImageFile, headers: ElfHeaders) -> str:
+def _build_id(file: Content, headers: ElfHeaders) -> str:
     """The descriptor of the first NT_GNU_BUILD_ID note, hex; "" when there is none within the bounds.
 
     Source: elf(5), "Notes (Nhdr)": name size, descriptor size and type of 4 bytes each, then both, padded to 4 bytes.

@@ -14,6 +14,7 @@ A file is hostile input: read it through `ImageFile.read`, which is bounded, and
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -115,6 +116,21 @@ class ImageFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class ImageBytes:
+    """An image, or its headers, that lies in memory, with the interface of a file (see ImageFile)."""
+
+    def __init__(self, path: str, content: bytes) -> None:
+        self.path, self.size, self._content = path, len(content), content
+        self.identity = (0, 0, 0, 0)
+        self.stream = io.BytesIO(content)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly size bytes from offset on; raises ImageError when there are fewer."""
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise ImageError(f"{self.path}: {size} bytes at {offset} are not in the {self.size} that were read")
+        return self._content[offset : offset + size]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,25 +13,11 @@ from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory
-from wstrace_symbols.image import Image, ImageError
+from wstrace_symbols.image import Image, ImageBytes, ImageError
 from wstrace_symbols.pe import read_image
 
 _HEADER_BYTES = 4096
 _MAX_ALLOCATIONS = 1 << 16
-
-
-class LoadedHeaders:
-    """The first page of an image in a process, with the interface of a file (see ImageFile)."""
-
-    def __init__(self, path: str, content: bytes) -> None:
-        self.path, self.size, self._content = path, len(content), content
-        self.identity = (0, 0, 0, 0)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Exactly size bytes from offset on; raises ImageError beyond the page."""
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise ImageError(f"{self.path}: {size} bytes at {offset} are not in the page of its headers")
-        return self._content[offset : offset + size]
 
 
 def loaded_image(path: str, pid: int, api: WindowsApi = winapi) -> Image | None:
@@ -42,7 +28,7 @@ def loaded_image(path: str, pid: int, api: WindowsApi = winapi) -> Image | None:
             buffer = np.zeros(_HEADER_BYTES, "u1")
             if not base or not api.ReadProcessMemory(handle, base, buffer.ctypes.data, buffer.nbytes, None):
                 return None
-        return read_image(LoadedHeaders(path, buffer.tobytes()))
+        return read_image(ImageBytes(path, buffer.tobytes()))
     except (Unavailable, ImageError):
         return None
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
-from wstrace.interfaces import MappedFile, Place, Resolver, SourceLine
+from wstrace.interfaces import OWN_KERNEL, MappedFile, Place, Resolver, SourceLine
 from wstrace_os.windows.paths import is_remote, openable
 from wstrace_symbols.cache import ImageCache
 from wstrace_symbols.elf import described_lines
@@ -56,6 +56,7 @@ class ImageResolver(Resolver):
     def __init__(self, *, max_bytes: int = 256 << 20) -> None:
         self._images = ImageCache(max_bytes)
         self._loaded: dict[tuple[int, str], Image | None] = {}
+        self._of_boot: dict[tuple[str, str], Image | None] = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
 
@@ -102,6 +103,8 @@ class ImageResolver(Resolver):
 
     def _image(self, file: MappedFile) -> Image | str:
         """The image that may be trusted for a file, or why there is none. Counts the reason."""
+        if file.path in OWN_KERNEL:
+            return self._own_kernel(file.path, file.boot_id) or UNREADABLE
         known = self._images.build(file.build_id) if file.build_id else None
         path = path_of(file.path)
         if known is not None:
@@ -131,6 +134,16 @@ class ImageResolver(Resolver):
             self._counts["other_build"] += 1
             return OTHER_FILE
         return image or NO_IMAGE
+
+    def _own_kernel(self, file: str, boot_id: str) -> Image | None:
+        """The running kernel's functions or the vdso's, if they are of that boot."""
+        if (file, boot_id) not in self._of_boot:
+            from wstrace_symbols.own_kernel import own_kernel_image
+
+            if len(self._of_boot) >= MAX_LOADED:
+                self._of_boot.clear()
+            self._of_boot[file, boot_id] = own_kernel_image(file, boot_id)
+        return self._of_boot[file, boot_id]
 
     def _loaded_image(self, file: str, pid: int) -> Image | None:
         """The sections of what a live process on Windows has loaded from there, from the headers in its memory."""

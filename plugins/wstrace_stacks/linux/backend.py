@@ -33,7 +33,7 @@ class Worker:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.code = KnownCode(context.strings)
+        self.code = KnownCode(context.strings, context.resolvers.get("sections"))
         self.tree = CallSites(context.stack_ids, context.strings, "native_stacks")
         self.join = Join()
         self.unwound = self.frames = self.given = 0

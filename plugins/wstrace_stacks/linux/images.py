@@ -7,14 +7,13 @@ import functools
 import os
 import stat
 from collections import OrderedDict
-from pathlib import Path
 from typing import NamedTuple
 
 from wstrace.batch import Dictionary
 from wstrace.errors import WstraceError
 from wstrace.schema import KIND_SHIFT, KIND_VDSO
-from wstrace_os.linux import procfs
 from wstrace_os.linux.in_root import identity_in_maps, open_in_root
+from wstrace_os.linux.vdso import own_vdso
 from wstrace_stacks.dynamic_symbols import DynamicSymbols
 from wstrace_stacks.eh_frame import Read, UnwindFile
 
@@ -61,7 +60,7 @@ class Images:
     def of(self, mapping: CodeMapping) -> Image | None:
         """What is known of the file that is mapped there; None where no file is proven to be that."""
         if mapping.is_vdso:
-            return _own_vdso()
+            return _vdso()
         name = self._strings[mapping.file]
         if not name.startswith("/"):
             return None
@@ -145,20 +144,7 @@ def _close(fd: int) -> None:
 
 
 @functools.cache
-def _own_vdso() -> Image | None:
+def _vdso() -> Image | None:
     """The kernel's image, the same in every process of this kernel."""
-    maps = procfs.read_maps(os.getpid())
-    kinds = maps.columns["flags"] >> KIND_SHIFT & 15
-    for row in (kinds == KIND_VDSO).nonzero()[0].tolist():
-        start, end = int(maps.columns["start"][row]), int(maps.columns["end"][row])
-        try:
-            with Path("/proc/self/mem").open("rb", buffering=0) as memory:
-                memory.seek(start)
-                return _image(functools.partial(_part, memory.read(end - start)))
-        except (OSError, OverflowError):  # [vvar] and [vsyscall], which have no image, are of this kind, too
-            continue
-    return None
-
-
-def _part(image: bytes, offset: int, size: int) -> bytes:
-    return image[offset : offset + size]
+    image = own_vdso()
+    return _image(lambda offset, size: image[offset : offset + size])

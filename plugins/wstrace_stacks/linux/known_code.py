@@ -13,12 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
+from wstrace.interfaces import OWN_KERNEL, MappedFile, Resolver
 from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
 from wstrace_stacks import rules
 from wstrace_stacks.linux.images import CodeMapping, Image, Images
-from wstrace_stacks.linux.kernel_symbols import KernelSymbols
 from wstrace_stacks.linux.perf_maps import PerfMap
 from wstrace_stacks.rules import Rule
+
+_KERNEL, _VDSO = OWN_KERNEL
+#: the upper half of the addresses is the kernel's
+KERNEL_START = np.uint64(1 << 63)
 
 MOST_MAPPINGS = 1 << 20
 MOST_ADDRESSES = 1 << 20
@@ -50,10 +54,12 @@ class KnownCode:
 
     Args:
         strings: the session's names.
+        resolver: names the functions of the kernel and of its vdso, which only the recording machine can; None = none
+            of them has a name.
     """
 
-    def __init__(self, strings: Dictionary) -> None:
-        self._strings = strings
+    def __init__(self, strings: Dictionary, resolver: Resolver | None = None) -> None:
+        self._strings, self._resolver = strings, resolver
         self.images = Images(strings)
         self._mappings: list[CodeMapping] = []
         self._ids: NDArray[np.uint32] = np.zeros(0, "<u4")
@@ -63,7 +69,6 @@ class KnownCode:
         #: pid -> the time of its first executable mapping: a later one may be told again when its map is whole already
         self._began: dict[int, int] = {}
         self._files: dict[tuple[int, int, int, int], int] = {}
-        self._kernel: KernelSymbols | None = None
         self._loops: dict[int, tuple[int, int]] = {}
         self._rule_rows: dict[Rule, int] = {}
         self.mappings_at: MappingsAt = lambda rows, addresses: np.zeros(len(rows), "<u4")
@@ -190,7 +195,8 @@ class KnownCode:
     def _told(self, native: Frame, mapping: CodeMapping, image: Image, address: int) -> Frame:
         """The frame with what no report can find out later: the vdso's functions, and the interpreter's own loop."""
         if mapping.is_vdso:
-            return native._replace(function=self._strings.code(image.symbols.name_at(address)))
+            (function,) = self._of_kernel(_VDSO, np.array([native.offset], "<u8"))
+            return native._replace(function=function)
         name = self._strings[mapping.file]
         if _INTERPRETER not in name.rpartition("/")[2]:
             return native
@@ -215,11 +221,14 @@ class KnownCode:
 
     def kernel_functions(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
         """The names of the kernel's functions at addresses, as codes, u32, shape (n,); 0 = not known."""
-        if self._kernel is None:
-            self._kernel = KernelSymbols()
         known, of = np.unique(addresses, return_inverse=True)
-        codes = [self._strings.code(self._kernel.name(address)) for address in known.tolist()]
-        return np.array(codes, "<u4")[of]
+        return np.array(self._of_kernel(_KERNEL, known - KERNEL_START), "<u4")[of]
+
+    def _of_kernel(self, file: str, offsets: NDArray[np.uint64]) -> list[int]:
+        """The codes of the functions at offsets in one of OWN_KERNEL; 0 = not known."""
+        if self._resolver is None:
+            return [0] * len(offsets)
+        return [self._strings.code(place.function) for place in self._resolver.resolve(MappedFile(file), offsets)]
 
     def close(self) -> None:
         """Closes all files."""

@@ -8,11 +8,8 @@ from numpy.typing import NDArray
 from wstrace.call_sites import CallSites
 from wstrace.schema import FRAME_CUT, FRAME_GUESSED, FRAME_KERNEL, FRAME_SIGNAL
 from wstrace_stacks import rules
-from wstrace_stacks.linux.known_code import KnownCode
+from wstrace_stacks.linux.known_code import KERNEL_START, KnownCode
 from wstrace_stacks.unwinder import END, Unwound
-
-#: the upper half of the addresses is the kernel's
-KERNEL_START = np.uint64(1 << 63)
 
 
 def add_stacks(
