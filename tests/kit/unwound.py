@@ -24,12 +24,20 @@ class Stack(NamedTuple):
     why: str
 
 
+def _around(old: Mapping, new: Mapping) -> list[Mapping]:
+    """What a new mapping leaves of an old one."""
+    below = old._replace(end=min(old.end, new.start))
+    first = max(old.start, new.end)
+    above = old._replace(start=first, offset=old.offset + first - old.start)
+    return [one for one in (below, above) if one.start < one.end]
+
+
 def code_of(pid: int, mappings: Sequence[Mapping]) -> KnownCode:
     """What is known of the code of a process; of two mappings of an address the later one holds."""
     live: list[Mapping] = []
     for new in mappings:
         if new.protection & 4 or new.name == "//anon":
-            live = [one for one in live if one.end <= new.start or one.start >= new.end] + [new]
+            live = [rest for one in live for rest in _around(one, new)] + [new]
     live.sort(key=lambda one: one.start)
     kinds = [KIND_VDSO if one.name == "[vdso]" else KIND_FILE for one in live]
     strings = Dictionary()
