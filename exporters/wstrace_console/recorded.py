@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,23 +56,18 @@ def is_trace(path: str) -> bool:
 
 def _record(target: tuple[str, ...], options: dict[str, Any], path: str, *, literal: bool) -> int:
     """Records a trace of a command or a running process. Returns the exit code to pass on."""
-    from wstrace.cli.tracing import Trace as Recording
-    from wstrace.cli.tracing import Tracing
+    from wstrace.cli.tracing import Recording, Tracing
 
     attached = not literal and len(target) == 1 and target[0].isdigit()
     sources = ("peak_snapshot", "working_set", *options["sources"])
-    told = Tracing(sources=sources, exporters=(), plugin=("no:console",), no_plugins=False, output=path,
-                   force=options["force"], duration=options["duration"], children=True, wait_children=False,
-                   quiet=True, verbose=False, live=False, fail_on_loss=False, require="", config=None)  # fmt: skip
-    recording = Recording(told)
+    tracing = Tracing(sources=sources, exporters=(), plugin=("no:console",), no_plugins=False, output=path,
+                      force=options["force"], duration=options["duration"], children=True, wait_children=False,
+                      quiet=True, verbose=False, live=False, fail_on_loss=False, require="", config=None)  # fmt: skip
+    recording = Recording(tracing)
     platform = recording.plugins.platform
     command = () if attached else command_of(target, literal=literal)
     if attached and int(target[0]) == os.getpid():
         raise TargetExited("a process cannot be asked about itself", "use trace.blame() in a Session")
     process = platform.attach(int(target[0])) if attached else platform.launch(command)
-    try:
-        session = recording.session([process], command)
-        recording.drive(session)
-        return recording.exit_code(session)
-    finally:
-        process.close()
+    with closing(process):
+        return recording.record([process], command)

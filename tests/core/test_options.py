@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wstrace.cli.tracing import Trace, Tracing
+from wstrace.cli.tracing import Recording, Tracing
 from wstrace.config import Config
 from wstrace.errors import UsageError
 from wstrace.options import Spec, build, parse_duration, parse_size, parse_spec
@@ -159,7 +159,7 @@ def test_an_administrators_trace_reads_no_pyproject_of_the_working_directory(tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("wstrace.cli.tracing.is_administrator", lambda: administrator)
     options = dict.fromkeys(Tracing.__slots__) | {"plugin": (), "no_plugins": True}
-    assert Trace(Tracing(**options)).config.get("duration") == (None if administrator else "3s")
+    assert Recording(Tracing(**options)).config.get("duration") == (None if administrator else "3s")
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from contextlib import ExitStack, closing
 
 import click
 
-from wstrace.cli.tracing import Trace, Tracing, tracing_options
+from wstrace.cli.tracing import Recording, Tracing, tracing_options
 from wstrace.errors import TargetExited, UsageError
-from wstrace.interfaces import Target
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,20 +24,13 @@ def attach(options: Tracing, more: tuple[int, ...], names: tuple[str, ...], pids
     wstrace attach 4711 --duration 30s
     wstrace attach --name 'redis-*' -o redis.wst
     """
-    trace = Trace(options)
+    recording = Recording(options)
     wanted = list(dict.fromkeys([*pids, *more, *_by_name(names)]))
     if not wanted:
         raise UsageError("no process given", "write: wstrace attach PID, or --name GLOB")
-    platform = trace.plugins.platform
-    targets: list[Target] = []
-    try:
-        targets.extend(platform.attach(pid) for pid in wanted)
-        session = trace.session(targets)
-        trace.drive(session)
-        return trace.exit_code(session)
-    finally:
-        for target in targets:
-            target.close()
+    platform = recording.plugins.platform
+    with ExitStack() as opened:
+        return recording.record([opened.enter_context(closing(platform.attach(pid))) for pid in wanted])
 
 
 def _by_name(names: tuple[str, ...]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +28,18 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gen
             return value if isinstance(value, float) else parse_duration(value)
         except ValueError as wrong:
             self.fail(str(wrong), param, ctx)
+
+
+def time_window(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that gives a click command --start and --end, in seconds of the trace; None where not given."""
+    start = click.option(
+        "--start",
+        type=Duration(),
+        metavar="30s",
+        help="From this time after the trace's beginning, before the target runs.",
+    )
+    end = click.option("--end", type=Duration(), metavar="5m", help="Up to this time after that.")
+    return start(end(command))
 
 
 #: A decorator that gives a click command the flag `--json` as its argument `as_json`.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import click
 
-from wstrace.cli.tracing import Trace, Tracing, tracing_options, warn
+from wstrace.cli.tracing import Recording, Tracing, tracing_options, warn
 from wstrace.errors import CommandNotFound, UsageError
 from wstrace.text import printable
 
@@ -66,18 +67,14 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     command = command_of(target, literal=literal)
     if not literal and _is_script(target) and not Path(target[0]).exists():
         raise CommandNotFound(f"there is no file {target[0]}", "write: wstrace run -- COMMAND, if it is a command")
-    trace = Trace(options)
-    os.environ.update(trace.plugins.target_environment(trace.exporter_names()))
-    for failure in trace.plugins.failures("wstrace_target_environment"):
+    recording = Recording(options)
+    os.environ.update(recording.plugins.target_environment(recording.exporter_names()))
+    for failure in recording.plugins.failures("wstrace_target_environment"):
         warn(printable(failure))
     # Launch before anything else: the launcher's memory at its fork counts in the target's peak (VmHWM).
-    launched = trace.plugins.platform.launch(command, user=user or trace.config.get("user"))
-    try:
-        session = trace.session([launched], command)
-        trace.drive(session)
-        return trace.exit_code(session)
-    finally:
-        launched.close()
+    launched = recording.plugins.platform.launch(command, user=user or recording.config.get("user"))
+    with closing(launched):
+        return recording.record([launched], command)
 
 
 def command_of(words: Sequence[str], *, literal: bool) -> Sequence[str]:

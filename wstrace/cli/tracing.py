@@ -88,8 +88,8 @@ def tracing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_tracing
 
 
-class Trace:
-    """The state of one tracing command: its options, plugins and configuration. session() checks the names in them."""
+class Recording:
+    """What one tracing command records: its options, plugins and configuration. record() checks the names in them."""
 
     def __init__(self, options: Tracing) -> None:
         words = [word.removeprefix("no:") for word in options.plugin]
@@ -115,12 +115,21 @@ class Trace:
             if word not in known:
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
 
-    def session(self, targets: Sequence[Target], command: Sequence[str] = ()) -> Session:
-        """The session that the options ask for; for `command`, see Session.
+    def record(self, targets: Sequence[Target], command: Sequence[str] = ()) -> int:
+        """Traces the targets as the options ask, to the end; returns the exit code. For `command`, see Session.
 
         Raises:
             UsageError: a name, an option or a configuration key is unknown.
+            PluginError: a source or enricher failed, and no command was launched.
+            OutputError: an exporter failed.
+            LossError: records were lost under --fail-on-loss.
         """
+        session = self._session(targets, command)
+        self._drive(session)
+        return self._exit_code(session)
+
+    def _session(self, targets: Sequence[Target], command: Sequence[str]) -> Session:
+        """The session that the options ask for."""
         # numpy's OpenBLAS starts one thread per CPU, each of which spins for its first 50 ms; without them, importing
         # numpy costs 100 ms of CPU instead of 170. Set here, because an earlier change would reach a launched target.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -163,10 +172,10 @@ class Trace:
             specs[name] = Spec(name, {**extra, **spec.options})
         return list(specs.values())
 
-    def drive(self, session: Session) -> None:
+    def _drive(self, session: Session) -> None:
         """Runs the session from start to stop.
 
-        Ctrl-C ends the trace, for a launched target only the second time. An error of a source is kept for exit_code().
+        Ctrl-C ends the trace, for a launched target only the second time. A source's error is kept for _exit_code().
         """
         duration = self.options.duration or _seconds(self.config.get("duration"))
         launched = any(target.launched for target in session.context.targets)
@@ -180,21 +189,16 @@ class Trace:
                     break
             try:
                 session.stop(seconds=1.0 if ending.closed or (ending.asked and launched) else STOP_SECONDS)
-            except WstraceError as error:  # reported in exit_code(), after the command has ended
+            except WstraceError as error:  # reported in _exit_code(), after the command has ended
                 self._error = error
             if launched and not ending.asked:
                 _outlive(session, ending)
 
-    def exit_code(self, session: Session) -> int:
-        """The exit code of the session, after drive().
+    def _exit_code(self, session: Session) -> int:
+        """The exit code of a session that has stopped, or its error is raised.
 
         A launched command's own code wins over an error of a source or enricher; if it is not 0, over every error. The
         error is then a line on stderr.
-
-        Raises:
-            PluginError: a source or enricher failed, and no command was launched.
-            OutputError: an exporter failed.
-            LossError: records were lost under --fail-on-loss.
         """
         code = session.info.exit_code
         launched = code is not None and any(target.launched for target in session.context.targets)

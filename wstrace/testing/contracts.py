@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,7 +13,19 @@ from wstrace.schema import DTYPES, ID_SPACES, PAGE_FAULT, SEMANTICS, Schema
 from wstrace.testing.scripted import batch_of
 
 
-class SourceContract:
+class _Contract:
+    """What sources, enrichers and exporters have in common."""
+
+    def make(self) -> Source | Enricher | Exporter:
+        """Returns a new one."""
+        raise NotImplementedError
+
+    def test_statistics_are_numbers(self) -> None:
+        """statistics() returns numbers, which can be shown and exported."""
+        assert all(isinstance(value, int | float | str) for value in self.make().statistics().values())
+
+
+class SourceContract(_Contract):
     """The contract of every source. Subclass it and define make(); override context() for a target that has rows.
 
     A source that returns no batch fails, because there is nothing to check.
@@ -97,12 +108,8 @@ class SourceContract:
         assert time.monotonic() - started < 2.0
         list(source.stop())
 
-    def test_statistics_are_numbers(self) -> None:
-        """statistics() returns numbers, which can be shown and exported."""
-        _assert_numbers(self.make().statistics())
 
-
-class EnricherContract:
+class EnricherContract(_Contract):
     """The contract of every enricher. Subclass it and define make() and batch()."""
 
     def make(self) -> Enricher:
@@ -131,12 +138,8 @@ class EnricherContract:
         for name in once:
             assert np.array_equal(once[name], twice[name]), name
 
-    def test_statistics_are_numbers(self) -> None:
-        """statistics() returns numbers, which can be shown and exported."""
-        _assert_numbers(self.make().statistics())
 
-
-class ExporterContract:
+class ExporterContract(_Contract):
     """The contract of every exporter. Subclass it and define make() and batch()."""
 
     def make(self) -> Exporter:
@@ -178,11 +181,3 @@ class ExporterContract:
         thread.start()
         thread.join(10)
         assert not thread.is_alive()
-
-    def test_statistics_are_numbers(self) -> None:
-        """statistics() returns numbers, which can be shown and exported."""
-        _assert_numbers(self.make().statistics())
-
-
-def _assert_numbers(statistics: Mapping[str, object]) -> None:
-    assert all(isinstance(value, int | float | str) for value in statistics.values())

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from wstrace.cli.common import Duration, exit_on_exporter_error
+from wstrace.cli.common import exit_on_exporter_error, time_window
 from wstrace.options import Spec
 
 
@@ -26,9 +26,7 @@ from wstrace.options import Spec
 @click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of '[heap]', libc.so.6, '*.so*'.")
 @click.option("--pid", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
 @click.option("--tid", type=click.IntRange(0), multiple=True, help="Only faults of this thread; may be repeated.")
-@click.option("--start", type=Duration(), default=0.0, metavar="30s",
-              help="From this time after the trace's beginning, before the target runs.")  # fmt: skip
-@click.option("--end", type=Duration(), default=0.0, metavar="5m", help="Up to this time after that.")
+@time_window
 @click.option("-v", "--verbose", is_flag=True, help="All figures of completeness; all frames of stacks.")
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
@@ -49,6 +47,7 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
     from wstrace.session import Session
     from wstrace_console.console import Console
 
+    options |= {name: options[name] or 0.0 for name in ("start", "end")}
     console = Console(to="stdout", format=format_, by=by or "", file=glob, **options)  # type: ignore[arg-type]
     source = Spec("replay", {"path": list(files)})  # A list is not parsed as text, so a path may contain commas.
     session = Session(sources=[source], exporters=[console], record=False, patience=UNLIMITED)

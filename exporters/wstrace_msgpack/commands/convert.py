@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wstrace.cli.common import Duration
+from wstrace.cli.common import time_window
 from wstrace.cli.tracing import warn
 from wstrace.declarations import Format
 from wstrace.errors import UsageError
@@ -73,13 +73,7 @@ def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str
 @click.option("--option", "own", metavar="NAME=VALUE", multiple=True, help="An option of the format; may be repeated.")
 @click.option("--stream", help="Which stream.  [default: page_fault]")
 @click.option("--columns", metavar="A,B,...", help="Only these columns, in this order.")
-@click.option(
-    "--start",
-    type=Duration(),
-    metavar="30s",
-    help="From this time after the trace's beginning, before the target runs.",
-)
-@click.option("--end", type=Duration(), metavar="5m", help="Up to this time after that.")
+@time_window
 def convert(
     paths: tuple[str, ...],
     output: str,

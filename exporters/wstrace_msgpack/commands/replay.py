@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from wstrace.cli.common import Duration, exit_on_exporter_error, is_administrator
+from wstrace.cli.common import exit_on_exporter_error, is_administrator, time_window
 from wstrace.config import Config
 from wstrace.options import Spec
 from wstrace.session import Session
@@ -14,13 +14,7 @@ from wstrace.session import Session
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True)
 @click.option("-e", "--exporter", "exporters", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Where it goes.")
 @click.option("--speed", type=float, default=0.0, help="1.0 = as fast as the records came; 0 = full speed.")
-@click.option(
-    "--start",
-    type=Duration(),
-    metavar="30s",
-    help="From this time after the trace's beginning, before the target runs.",
-)
-@click.option("--end", type=Duration(), metavar="5m", help="Up to this time after that.")
+@time_window
 @click.option("--follow", is_flag=True, help="Wait for what is still being written.")
 def replay(
     paths: tuple[str, ...],
