@@ -20,8 +20,10 @@ from wstrace.errors import TargetExited, Unavailable, WstraceError
 from wstrace.interfaces import Platform, Target, Usage
 from wstrace_os.foreign import declare
 from wstrace_os.linux import procfs
+from wstrace_os.linux.address_space import check_room
 from wstrace_os.linux.file_rights import file_rights, sudo_caller
 from wstrace_os.linux.launcher import Launcher, start
+from wstrace_os.linux.libc import mallopt
 from wstrace_os.linux.remedies import remedies
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -29,7 +31,6 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _WAITID = {"x86_64": 247, "ppc64le": 272, "s390x": 281}
 _waitid = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
                   ctypes.c_int, ctypes.c_void_p)  # fmt: skip
-_mallopt = declare(None, "mallopt", ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
 
 _LAUNCHER_SLACK = 1 << 20  # The launcher itself may grow by this much between its last measurement and execve().
 _POLL_SECONDS = 0.01  # The interval of polling where pidfd_open is missing (before Linux 5.3) or refused (containers).
@@ -211,8 +212,9 @@ class LinuxPlatform(Platform):
 
         Raises:
             CommandNotFound, CannotExecute: there is no such program, or it is not executable.
-            Unavailable: there is no such user, no right to become that user, or no room for a process.
+            Unavailable: there is no such user, no right to become that user, or no room for a process or a trace.
         """
+        check_room()
         pid, launcher = start(command, user)
         _keep_freed_memory()
         return LinuxTarget(pid, os.path.basename(command[0]), launcher)
@@ -222,8 +224,9 @@ class LinuxPlatform(Platform):
 
         Raises:
             TargetExited: there is no such process, or it is a zombie.
-            Unavailable: it is a kernel thread.
+            Unavailable: it is a kernel thread, or a limit of ours leaves no room for a trace.
         """
+        check_room()
         stat = procfs.stat(pid)
         if stat.gone:
             raise TargetExited(f"process {pid} ({stat.name}) has ended; its parent has not taken note yet")
@@ -272,8 +275,8 @@ def _keep_freed_memory() -> None:
     Source: mallopt(3). It suits a process that exists to trace: nothing is launched from within an application.
     """
     with contextlib.suppress(Unavailable):  # musl has no mallopt.
-        _mallopt(_M_MMAP_THRESHOLD, 64 << 20)
-        _mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+        mallopt(_M_MMAP_THRESHOLD, 64 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
 def platform() -> Platform:

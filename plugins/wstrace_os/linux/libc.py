@@ -1,6 +1,6 @@
-"""Linux's C library, for calls that Python does not offer: ioctl(2), and system calls by their number.
+"""Linux's C library, for calls that Python does not offer: ioctl(2), mallopt(3), and system calls by their number.
 
-Source: ioctl(2), syscall(2); Linux scripts/syscall.tbl (the common table) and arch/*/kernel/syscalls/*.tbl.
+Source: ioctl(2), mallopt(3), syscall(2); Linux scripts/syscall.tbl (the common table) and arch/*/kernel/syscalls/*.tbl.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from wstrace_os.foreign import declare
 
 #: ioctl(descriptor, request, address or number): returns -1 when refused, and last_error() has the errno.
 ioctl = declare(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_ulong, ctypes.c_void_p)
+#: mallopt(parameter, value), which the C library musl has not.
+mallopt = declare(None, "mallopt", ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
 _syscall = declare(None, "syscall", ctypes.c_int64, *[ctypes.c_int64] * 7)
 
 
