@@ -12,6 +12,7 @@ from wstrace.table import Records, Selection
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
+    from wstrace.analysis.blame.comparison import Comparison
     from wstrace.analysis.blame.rows import Blame
     from wstrace.analysis.stacks import StackCounts
     from wstrace.analysis.summary import Summary
@@ -75,6 +76,22 @@ class Trace(Records):
         from wstrace.analysis.blame.rows import Blame
 
         return Blame(Composition(self, at, pids))
+
+    def diff(self, other: Trace, at: str | int | None = None) -> Comparison:
+        """What another run has more in memory than this one: `a.diff(b).rows("package")` has sizes in bytes.
+
+        Args:
+            other: the trace of the second run.
+            at: the moment, as of blame(); None = the peak if both traces have looked for it (`-s peak_snapshot`), else
+                the last snapshot of each process.
+
+        Raises:
+            TraceFileError: a trace has no whole snapshot of resident pages.
+            UsageError: there is no such mark.
+        """
+        from wstrace.analysis.blame.comparison import Comparison
+
+        return Comparison(self, other, at)
 
     def save(
         self,

@@ -1,4 +1,4 @@
-"""The terminal: the summary at the end of a trace, a line per fault, a live line; `report`, `blame`, `unshared`."""
+"""The terminal: the summary at the end of a trace, a line per fault, a live line; four commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
-    """Returns the commands `report`, `blame` and `unshared`."""
+    """Returns the commands `report`, `blame`, `unshared` and `diff`."""
     return [
         Command("report", "Show who brought which pages, from a trace file.",
                 "wstrace_console.commands.report:report", "Inspect"),
@@ -30,4 +30,6 @@ def wstrace_commands() -> Sequence[Command]:
                 "wstrace_console.commands.blame:blame", "Inspect"),
         Command("unshared", "Show what forked processes copied of shared memory.",
                 "wstrace_console.commands.unshared:unshared", "Inspect"),
+        Command("diff", "Show what a second trace has more in memory, and whose.",
+                "wstrace_console.commands.diff:diff", "Inspect"),
     ]  # fmt: skip

@@ -48,8 +48,7 @@ def answer(told: Blame) -> str:
     named = [row for row in big if not row.reason] or big
     parts = [f"{'~' * bool(row.estimated)}{row.resident / divisor:,.1f} {_by(row)}" for row in named]
     more = ", ..." if sum(row.resident for row in named) < told.total else ""
-    moment = {"exit": "at the exit", "peak": "at the peak", "start": "at the start", "now": "now",
-              "end": "at the end"}.get(told.of.inputs.moment, f"at {told.of.inputs.moment}")  # fmt: skip
+    moment = moment_words(told.of.inputs.moment)
     whole = f"{told.total / divisor:,.1f} {unit} resident {printable(moment, NAME_LIMIT)}"
     spaces = len(np.unique(told.of.inputs.runs["space"]))
     whole += f" in {number(spaces)} processes" if spaces > 1 else ""
@@ -58,6 +57,12 @@ def answer(told: Blame) -> str:
         share = told.total / peak
         whole += f" (composition of {told.total / divisor:,.1f} of {peak / divisor:,.1f} {unit}, {share:.0%})"
     return f"{whole}: {', '.join(parts)}{more}"
+
+
+def moment_words(moment: str) -> str:
+    """The moment of a composition, as a sentence has it."""
+    return {"exit": "at the exit", "peak": "at the peak", "start": "at the start", "now": "now",
+            "end": "at the end"}.get(moment, f"at {moment}")  # fmt: skip
 
 
 def _by(row: BlameRow) -> str:

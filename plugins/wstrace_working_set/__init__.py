@@ -1,4 +1,4 @@
-"""What is in memory and whose it is: three sources (working_set ...), commands (ps, snapshot ... diff) and API.
+"""What is in memory and whose it is: three sources (working_set ...), commands (ps, snapshot ...) and API.
 
 `backend.py` describes what it needs from the system.
 """
@@ -33,7 +33,6 @@ def wstrace_commands() -> Sequence[Command]:
         "snapshot": "Show what is in a process's memory, and whose it is.",
         "empty": "Take a process's pages out of memory and tell what stayed.",
         "delta": "Show what a process brings in between two moments.",
-        "diff": "Show what the second trace file has more or less than the first.",
     }
     target = "wstrace_working_set.commands.{0}:{0}"
     return [Command(word, about, target.format(word), "Inspect") for word, about in words.items()]

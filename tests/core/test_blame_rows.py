@@ -5,117 +5,32 @@ from __future__ import annotations
 import json
 
 import pytest
+from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
-from stacks_scripted import Stacks
 
 from wstrace.analysis.blame.causes import without_arguments
 from wstrace.analysis.blame.rows import VIEWS, Blame, as_dict
 from wstrace.analysis.blame.unshared import Unshared
-from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.errors import UsageError
 from wstrace.schema import (
-    CONTENT_LOSS,
     FAULT_MAJOR,
-    FRAME_PYTHON,
-    HOW_EXACT,
-    HOW_NO_PYTHON,
-    KIND_ANON,
-    KIND_FILE,
-    KIND_SHIFT,
-    LOSS_EVENTS,
     LOSS_EXECUTED,
     LOSS_FORKED,
     LOSS_SHARES,
     LOSS_UNMAPPED,
-    MAP_READ,
-    MAP_WRITE,
-    MAPPING,
     MARK,
     PAGE_EXCLUSIVE,
-    PAGE_FAULT,
     PAGE_FILE,
     PAGE_HUGE,
     PAGE_SHARED,
     PAGE_SWAPPED,
-    PROCESS,
-    PROCESS_EXEC,
-    RESIDENT_PAGES,
 )
-from wstrace.session import Session
-from wstrace.table import Selection
-from wstrace.testing import ScriptedSource, batch_of, trace_of
-from wstrace.trace import Trace
+from wstrace.testing import batch_of, trace_of
 from wstrace_console.blame_tables import table
 from wstrace_console.commands.blame import blame as command
 from wstrace_console.commands.report import report as report_command
 from wstrace_console.commands.unshared import unshared
 from wstrace_msgpack.interchange.sql import connect
-
-PAGE = 4096
-ANON, FILE, CODE = 0x7F0000000000, 0x7E0000000000, 0x400000
-APP = [("load_frame", "/srv/app/app.py", 31), ("<module>", "/srv/app/app.py", 50)]
-SAVE = [("save", "/srv/app/app.py", 40), ("<module>", "/srv/app/app.py", 51)]
-PACKAGES = "/venv/lib/python3.11/site-packages"
-IMPORT = [("__init__", f"{PACKAGES}/pandas/core/frame.py", 9), ("<module>", f"{PACKAGES}/pandas/core/api.py", 2),
-          ("<module>", f"{PACKAGES}/pandas/__init__.py", 1), ("_call", "<frozen importlib._bootstrap>", 7),
-          ("<module>", "/srv/app/app.py", 3)]  # fmt: skip
-
-
-class Script:
-    """A trace in the making: faults, losses and snapshots of processes, at times that are given."""
-
-    def __init__(self) -> None:
-        self.strings = Dictionary()
-        self.stacks = Stacks(self.strings)
-        self.faults: list[tuple[int, int, int, int, int, int]] = []
-        self.losses: list[tuple[int, ...]] = []
-        self.batches: list[Batch] = [
-            batch_of(MAPPING, self.strings, id=[1, 2, 3], time_ns=1, pid=7, start=[ANON, FILE, CODE],
-                     end=[ANON + (1 << 30), FILE + (1 << 20), CODE + (1 << 20)], offset=0,
-                     file=["[anon]", "/usr/lib/libbig.so", "/usr/bin/tool"], dev=[0, 1, 1], ino=[0, 5, 6], build_id=0,
-                     flags=[MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT, MAP_READ | KIND_FILE << KIND_SHIFT,
-                            MAP_READ | KIND_FILE << KIND_SHIFT]),
-            batch_of(PROCESS, self.strings, time_ns=1, pid=7, ppid=1, tid=7, event=PROCESS_EXEC, name="app", code=-1),
-        ]  # fmt: skip
-
-    def fault(self, time: int, va: int, stack=(), pid: int = 7, flags: int = 0) -> None:
-        self.faults.append((time, pid, va, flags, self.stacks.python(stack), HOW_EXACT if stack else HOW_NO_PYTHON))
-
-    def lose(self, time: int, event: int, pid: int = 7, start: int = 0, end: int = (1 << 64) - 1, other: int = 0):
-        self.losses.append((time, pid, event, start, end, 0, other))
-
-    def snapshot(self, time: int, *runs: tuple[int, int, int], pid: int = 7, number: int = 0, **columns) -> None:
-        """Runs of (start, pages, flags)."""
-        start, pages, flags = (list(column) for column in zip(*runs, strict=True))
-        mapping = [1 if at >= ANON else 2 for at in start]
-        kind = [KIND_ANON if at >= ANON else KIND_FILE for at in start]
-        file = ["[anon]" if at >= ANON else "/usr/lib/libbig.so" for at in start]
-        rows = batch_of(RESIDENT_PAGES, self.strings, start=start, pages=pages, flags=flags, mapping=mapping, kind=kind,
-                        file=file, **columns)  # fmt: skip
-        part = SnapshotPart(pid, number, 0, True, time, sum(pages))
-        self.batches.append(Batch(RESIDENT_PAGES, rows.columns, strings=self.strings, snapshot=part))
-
-    def trace(self) -> Trace:
-        sites = self.stacks.trees[FRAME_PYTHON].new_rows()
-        names = ("time_ns", "pid", "va", "flags", "stack", "stack_how")
-        columns = {name: list(column) for name, column in zip(names, zip(*self.faults, strict=True), strict=True)}
-        batches = [*self.batches, *([sites] if sites is not None else [])]
-        if self.losses:
-            lost = dict(
-                zip((c.name for c in CONTENT_LOSS.columns), map(list, zip(*self.losses, strict=True)), strict=True)
-            )
-            batches.append(batch_of(CONTENT_LOSS, self.strings, **lost))
-        at = [1 if va >= ANON else 2 for va in columns["va"]]
-        kinds = [KIND_ANON if va >= ANON else KIND_FILE for va in columns["va"]]
-        batches.append(batch_of(PAGE_FAULT, self.strings, tid=columns["pid"], pc=CODE + 64, pc_mapping=3, mapping=at,
-                                kind=kinds, **columns))  # fmt: skip
-        trace = trace_of(*batches)
-        trace.info.page_size = PAGE
-        trace.info.content_losses = LOSS_EVENTS[1:]
-        return trace
-
-    def blame(self, **asked) -> Blame:
-        return self.trace().blame(**asked)
 
 
 def sizes(told: Blame, by: str = "line", column: str = "resident") -> dict[str, int]:
@@ -136,16 +51,6 @@ def loaded() -> Script:
     script.snapshot(100, (ANON, 3, PAGE_EXCLUSIVE), (ANON + 8 * PAGE, 3, PAGE_EXCLUSIVE),
                     (FILE + 4 * PAGE, 4, PAGE_FILE | PAGE_SHARED), (ANON + 90 * PAGE, 5, PAGE_SWAPPED))  # fmt: skip
     return script
-
-
-def saved(script: Script, path: str) -> None:
-    """Writes the trace to a file."""
-    source = ScriptedSource(script.trace().read(Selection()))
-    session = Session(sources=[source], exporters=[f"msgpack:path={path},force=true"], enrichers=[], record=False)
-    session.context.info.page_size, session.context.info.content_losses = PAGE, LOSS_EVENTS[1:]
-    with session:
-        while not session.wait(0.05):
-            pass
 
 
 def test_each_page_is_told_by_the_line_that_brought_it():
@@ -274,7 +179,7 @@ def test_a_trace_without_snapshots_or_faults_says_so():
 
 def test_the_command_prints_the_answer_first(tmp_path):
     path = str(tmp_path / "x.wst")
-    saved(loaded(), path)
+    saved(loaded().trace(), path)
     runner = CliRunner()
     lines = runner.invoke(command, [path], catch_exceptions=False).output.splitlines()
     assert lines[0] == ("40.0 KiB resident at the peak: ~18.0 by save app.py:40, ~10.0 by load_frame app.py:31, "
@@ -335,7 +240,7 @@ def test_pages_that_came_with_a_huge_page_are_shared_too():
 
 def test_the_command_unshared_tells_lines_and_forks(tmp_path):
     path = str(tmp_path / "x.wst")
-    saved(forked(4), path)
+    saved(forked(4).trace(), path)
     runner = CliRunner()
     lines = runner.invoke(unshared, [path], catch_exceptions=False).output.splitlines()
     assert lines[0] == "256.0 KiB un-shared after 4 forks: 256.0 by save app.py:40"
@@ -344,20 +249,20 @@ def test_the_command_unshared_tells_lines_and_forks(tmp_path):
     assert report["total"] == {"bytes": 64 * PAGE, "pages": 64}
     by_report = runner.invoke(report_command, [path, "--by", "unshared"], catch_exceptions=False).output
     assert by_report.splitlines() == lines
-    saved(forked(0), path)
+    saved(forked(0).trace(), path)
     nothing = runner.invoke(unshared, [path], catch_exceptions=False).output
     assert nothing.startswith("nothing was un-shared")
 
 
 def test_sql_has_a_row_for_each_page_and_each_copy(tmp_path):
     path = str(tmp_path / "x.wst")
-    saved(loaded(), path)
+    saved(loaded().trace(), path)
     with connect(path, "select own_line, count(*) n, sum(private) p from pages group by 1 order by 2, 1") as answer:
         assert answer.rows == [("(came without a fault)", 1, 1), ("import pandas app.py:3", 2, 2),
                                ("load_frame app.py:31", 3, 3), ("save app.py:40", 4, 0)]  # fmt: skip
     with connect(path, "select count(distinct va), min(va), count(*) filter (estimated = 1) from pages") as answer:
         assert answer.rows == [(10, FILE + 4 * PAGE, 1)]
-    saved(forked(4), path)
+    saved(forked(4).trace(), path)
     with connect(path, "select own_line, pid, count(*) from unshared group by all order by 2") as answer:
         assert answer.rows == [("save app.py:40", pid, 16) for pid in (8, 9, 10, 11)]
 

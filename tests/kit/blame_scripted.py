@@ -1,0 +1,107 @@
+"""Scripted traces of faults, losses and snapshots whose composition is known."""
+
+from __future__ import annotations
+
+from stacks_scripted import Stacks
+
+from wstrace.analysis.blame.rows import Blame
+from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.schema import (
+    CONTENT_LOSS,
+    FRAME_PYTHON,
+    HOW_EXACT,
+    HOW_NO_PYTHON,
+    KIND_ANON,
+    KIND_FILE,
+    KIND_SHIFT,
+    LOSS_EVENTS,
+    MAP_READ,
+    MAP_WRITE,
+    MAPPING,
+    PAGE_FAULT,
+    PROCESS,
+    PROCESS_EXEC,
+    RESIDENT_PAGES,
+)
+from wstrace.session import Session
+from wstrace.table import Selection
+from wstrace.testing import ScriptedSource, batch_of, trace_of
+from wstrace.trace import Trace
+
+PAGE = 4096
+ANON, FILE, CODE = 0x7F0000000000, 0x7E0000000000, 0x400000
+APP = [("load_frame", "/srv/app/app.py", 31), ("<module>", "/srv/app/app.py", 50)]
+SAVE = [("save", "/srv/app/app.py", 40), ("<module>", "/srv/app/app.py", 51)]
+PACKAGES = "/venv/lib/python3.11/site-packages"
+IMPORT = [("__init__", f"{PACKAGES}/pandas/core/frame.py", 9), ("<module>", f"{PACKAGES}/pandas/core/api.py", 2),
+          ("<module>", f"{PACKAGES}/pandas/__init__.py", 1), ("_call", "<frozen importlib._bootstrap>", 7),
+          ("<module>", "/srv/app/app.py", 3)]  # fmt: skip
+
+
+class Script:
+    """A trace in the making: faults, losses and snapshots of processes, at times that are given."""
+
+    def __init__(self) -> None:
+        self.strings = Dictionary()
+        self.stacks = Stacks(self.strings)
+        self.faults: list[tuple[int, int, int, int, int, int]] = []
+        self.losses: list[tuple[int, ...]] = []
+        self.batches: list[Batch] = [
+            batch_of(MAPPING, self.strings, id=[1, 2, 3], time_ns=1, pid=7, start=[ANON, FILE, CODE],
+                     end=[ANON + (1 << 30), FILE + (1 << 20), CODE + (1 << 20)], offset=0,
+                     file=["[anon]", "/usr/lib/libbig.so", "/usr/bin/tool"], dev=[0, 1, 1], ino=[0, 5, 6], build_id=0,
+                     flags=[MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT, MAP_READ | KIND_FILE << KIND_SHIFT,
+                            MAP_READ | KIND_FILE << KIND_SHIFT]),
+            batch_of(PROCESS, self.strings, time_ns=1, pid=7, ppid=1, tid=7, event=PROCESS_EXEC, name="app", code=-1),
+        ]  # fmt: skip
+
+    def fault(self, time: int, va: int, stack=(), pid: int = 7, flags: int = 0) -> None:
+        self.faults.append((time, pid, va, flags, self.stacks.python(stack), HOW_EXACT if stack else HOW_NO_PYTHON))
+
+    def lose(self, time: int, event: int, pid: int = 7, start: int = 0, end: int = (1 << 64) - 1, other: int = 0):
+        self.losses.append((time, pid, event, start, end, 0, other))
+
+    def snapshot(self, time: int, *runs: tuple[int, int, int], pid: int = 7, number: int = 0, **columns) -> None:
+        """Runs of (start, pages, flags)."""
+        start, pages, flags = (list(column) for column in zip(*runs, strict=True))
+        mapping = [1 if at >= ANON else 2 for at in start]
+        kind = [KIND_ANON if at >= ANON else KIND_FILE for at in start]
+        file = ["[anon]" if at >= ANON else "/usr/lib/libbig.so" for at in start]
+        rows = batch_of(RESIDENT_PAGES, self.strings, start=start, pages=pages, flags=flags, mapping=mapping, kind=kind,
+                        file=file, **columns)  # fmt: skip
+        part = SnapshotPart(pid, number, 0, True, time, sum(pages))
+        self.batches.append(Batch(RESIDENT_PAGES, rows.columns, strings=self.strings, snapshot=part))
+
+    def trace(self) -> Trace:
+        sites = self.stacks.trees[FRAME_PYTHON].new_rows()
+        names = ("time_ns", "pid", "va", "flags", "stack", "stack_how")
+        columns = {name: list(column) for name, column in zip(names, zip(*self.faults, strict=True), strict=True)}
+        batches = [*self.batches, *([sites] if sites is not None else [])]
+        if self.losses:
+            lost = dict(
+                zip((c.name for c in CONTENT_LOSS.columns), map(list, zip(*self.losses, strict=True)), strict=True)
+            )
+            batches.append(batch_of(CONTENT_LOSS, self.strings, **lost))
+        at = [1 if va >= ANON else 2 for va in columns["va"]]
+        kinds = [KIND_ANON if va >= ANON else KIND_FILE for va in columns["va"]]
+        batches.append(batch_of(PAGE_FAULT, self.strings, tid=columns["pid"], pc=CODE + 64, pc_mapping=3, mapping=at,
+                                kind=kinds, **columns))  # fmt: skip
+        trace = trace_of(*batches)
+        trace.info.page_size = PAGE
+        trace.info.content_losses = LOSS_EVENTS[1:]
+        return trace
+
+    def blame(self, **asked) -> Blame:
+        return self.trace().blame(**asked)
+
+
+def saved(trace: Trace, path: str) -> None:
+    """Writes the trace to a file, with what a scripted description says."""
+    source = ScriptedSource(trace.read(Selection()))
+    session = Session(sources=[source], exporters=[f"msgpack:path={path},force=true"], enrichers=[], record=False)
+    info = session.context.info
+    for name in ("command", "page_size", "content_losses", "usage", "extra"):
+        setattr(info, name, getattr(trace.info, name))
+    with session:
+        while not session.wait(0.05):
+            pass
