@@ -63,6 +63,9 @@ GOLD("dbgwrong") DEBUG_EVENT wrong = {
     .dwDebugEventCode = EXCEPTION_DEBUG_EVENT, .dwProcessId = 42, .dwThreadId = 43,
     .u.Exception.ExceptionRecord.ExceptionCode = EXCEPTION_BREAKPOINT};
 
+GOLD("dbgended") DEBUG_EVENT ended = {
+    .dwDebugEventCode = EXIT_PROCESS_DEBUG_EVENT, .dwProcessId = 42, .dwThreadId = 43, .u.ExitProcess = {103}};
+
 GOLD("sysinfo") SYSTEM_INFO sysinfo = {.dwPageSize = 4096, .lpMaximumApplicationAddress = P(0x7ffeffff)};
 
 GOLD("version") OSVERSIONINFOW version = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from fake_windows_system import FakeSystem, at
 
 from wstrace_os.windows import api as winapi
@@ -14,7 +15,7 @@ _PARAMETERS = 0x2000
 
 
 class FakeDebugging(FakeSystem):
-    """debug_events: (code, pid) or (1, pid, exception) that are still to be told, each when the last one was continued.
+    """debug_events: (code, pid), (1, pid, exception) or (5, pid, exit code) still to be told, each after the last one.
 
     debugged: who is; suspended: whose thread was; continued: (pid, status). no_comparison: a Windows before 10.
     """
@@ -35,11 +36,11 @@ class FakeDebugging(FakeSystem):
         assert not self._told, "the last one was not continued"
         if not self.debug_events:
             return self._fail(121)
-        code, pid, *exception = self.debug_events.pop(0)
+        code, pid, *details = self.debug_events.pop(0)
         row = at(event, DEBUG_EVENT[self.POINTER], 1)[0]
         row["dwDebugEventCode"], row["dwProcessId"], row["dwThreadId"] = code, pid, pid + 1
         if code == _WRONG:
-            row["ExceptionCode"] = exception[0]
+            row["ExceptionCode"] = details[0]
         if code in (_CREATED, _LOADED):
             row["hFile"] = self._handle(-1)
         if code == _CREATED:
@@ -47,6 +48,7 @@ class FakeDebugging(FakeSystem):
             row["hProcess"] = pid << 20  # the system closes it
             row["hThread"] = pid << 20 | 4
         if code == _ENDED:
+            row["dwExitCode"] = np.array(details or [0], "<u4").view("<i4")[0]
             self.debugged.discard(pid)
         self._told = pid
         return 1

@@ -229,9 +229,10 @@ def test_a_launcher_behind_a_launcher_runs_on():
     assert born.held(windows, 20, "py.exe") == (22, "python.exe", (20, 21))
 
 
-def test_a_launcher_that_ends_without_a_program_is_told():
-    windows = family((CREATED, 20), (ENDED, 20))
-    with pytest.raises(Unavailable, match=r"py\.exe ended without starting a program"):
+@pytest.mark.parametrize(("code", "told"), [(0, 0), (103, 103), (0xC0000005, -1073741819)])
+def test_a_launcher_that_ends_without_a_program_is_told(code, told):
+    windows = family((CREATED, 20), (ENDED, 20, code), (ENDED, 21, 7))  # the last one is of a child, told late
+    with pytest.raises(Unavailable, match=rf"py\.exe ended without starting a program.*\(exit code {told}\)"):
         born.held(windows, 20, "py.exe")
     assert windows.debugged == set()
 

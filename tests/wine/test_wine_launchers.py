@@ -76,7 +76,7 @@ def test_a_program_that_is_never_resumed_is_ended_with_its_launcher():
 def test_a_launcher_that_starts_nothing(command):
     code, _, err = command("run", "--", PY)
     assert code == 122
-    assert "py.exe ended without starting a program: there was nothing to trace" in err
+    assert "py.exe ended without starting a program: there was nothing to trace (exit code 3)" in err
 
 
 def test_a_launcher_behind_a_launcher_is_passed(tmp_path):

@@ -115,10 +115,12 @@ def held(api: WindowsApi, pid: int, name: str) -> Born:
         elif kind == _EXIT_PROCESS:
             debugger.living.pop(who, None)
             if who == pid:
+                code = int(event["dwExitCode"])  # before the next event takes its place
                 debugger.go_on(event)
                 debugger.leave()
                 raise Unavailable(
-                    f"{name} ended without starting a program: there was nothing to trace",
+                    f"{name} ended without starting a program: there was nothing to trace "
+                    f"(exit code {code})",
                     "give the program that it should start",
                 )
         debugger.go_on(event)

@@ -115,12 +115,13 @@ DEBUG_EVENT = _both(
         ("hFile", "P", 16, 12),
         ("hProcess", "P", 24, 16),
         ("hThread", "P", 32, 20),
+        ("dwExitCode", "<i4", 16, 12),
     ],
     176,
     96,
 )
 """ExceptionCode is an EXCEPTION_DEBUG_EVENT's; hFile a CREATE_PROCESS_ or LOAD_DLL_DEBUG_EVENT's, the next two the
-former's (minwinbase.h)."""
+former's; dwExitCode an EXIT_PROCESS_DEBUG_EVENT's, signed here like all exit codes (minwinbase.h)."""
 
 SYSTEM_INFO = _both([("dwPageSize", "<u4", 4, 4), ("lpMaximumApplicationAddress", "P", 16, 12)], 48, 36)
 
