@@ -44,7 +44,8 @@ class Watch(Protocol):
 
         Raises:
             TargetExited: the process ended or executed another program.
-            Unavailable: this is a forked child, or the memory was unmapped.
+            Unavailable: this is a forked child, or memory was unmapped. If other memory had written pages, these are
+                returned, and the next call raises.
         """
 
     def close(self) -> None:

@@ -103,6 +103,24 @@ def test_memory_that_is_unmapped_while_it_is_watched(anew):
     libc.munmap(start, 4 * PAGE)
 
 
+def test_memory_that_is_unmapped_costs_no_page_of_the_rest():
+    from wstrace_write_watch.linux.backend import Watcher
+
+    watcher = Watcher()
+    regions = [mmap.mmap(-1, 2 * PAGE, flags=PRIVATE) for _ in range(3)]
+    starts = [ctypes.addressof(ctypes.c_ubyte.from_buffer(region)) for region in regions]
+    for region, start in zip(regions, starts, strict=True):
+        watcher.add(start, start + 2 * PAGE)
+        region[PAGE] = 1
+    regions[1].close()
+    assert sorted(watcher.written()[0].tolist()) == sorted([starts[0] + PAGE, starts[2] + PAGE])
+    with pytest.raises(Unavailable, match=f"{starts[1]:#x}-.*unmapped or mapped anew"):
+        watcher.written()
+    regions[0][0] = 1
+    assert watcher.written()[0].tolist() == [starts[0]]
+    watcher.close()
+
+
 def test_a_system_without_it_says_so(monkeypatch):
     from wstrace_os.linux import userfaultfd
     from wstrace_write_watch.linux import backend as linux

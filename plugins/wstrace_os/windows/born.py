@@ -119,8 +119,7 @@ def held(api: WindowsApi, pid: int, name: str) -> Born:
                 debugger.go_on(event)
                 debugger.leave()
                 raise Unavailable(
-                    f"{name} ended without starting a program: there was nothing to trace "
-                    f"(exit code {code})",
+                    f"{name} ended without starting a program: there was nothing to trace (exit code {code})",
                     "give the program that it should start",
                 )
         debugger.go_on(event)

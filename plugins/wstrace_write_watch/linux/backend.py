@@ -29,6 +29,7 @@ from wstrace_write_watch.linux.agent import Agent, connect
 from wstrace_write_watch.linux.all_memory import AllMemory, Ranges
 from wstrace_write_watch.linux.all_memory import mappings as mappings
 from wstrace_write_watch.linux.soft_dirty import SoftDirtyWatcher
+from wstrace_write_watch.unread import Unread
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
 _MS_ASYNC = 1
@@ -85,6 +86,7 @@ class Watcher:
         self._maker = os.getpid()
         self._ranges: list[tuple[int, int]] = []  # regions that were added one by one
         self._all: AllMemory | None = None
+        self._unread = Unread()
         if self.pid == self._maker:
             self._uffd, self._pagemap = Userfaultfd(), pm.Pagemap()
             self._prove()
@@ -121,10 +123,16 @@ class Watcher:
     def written(self, *, reset: bool = True) -> Runs:
         """Runs of written pages: addresses and page counts."""
         self._check_maker()
-        found = [self._scan(start, end, reset) for start, end in self._ranges]
+        self._unread.told()
+        found: list[Ranges] = []
+        for low, high in self._ranges:
+            with self._unread.kept():
+                found.append(self._scan(low, high, reset))
         self._check_there()
         if self._all is not None:
             found += self._all.look(reset=reset)
+        if not any(len(starts) for starts, _ in found):
+            self._unread.told()
         start, end = found[0] if len(found) == 1 and len(found[0][0]) < pm.VEC_LEN else _joined(found)
         return start, ((end - start) // np.uint64(pm.PAGE)).astype("<u4")
 

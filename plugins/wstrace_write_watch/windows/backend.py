@@ -13,6 +13,7 @@ import ctypes
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory, columns
+from wstrace_write_watch.unread import Unread
 from wstrace_write_watch.windows.agent import Agent, RemoteWatcher, connect
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
@@ -122,6 +124,7 @@ class Watcher:
         self._ranges: list[tuple[int, int]] = []
         self._everything = False
         self._kept: list[NDArray[np.uint64]] = []
+        self._unread = Unread()
         self._addresses = np.zeros(_CAPACITY, f"<u{api.POINTER}")
         self._count = np.zeros(1, f"<u{api.POINTER}")  # a ULONG_PTR, in and out, in elements
         self._granularity = np.zeros(1, "<u4")  # a ULONG
@@ -142,7 +145,8 @@ class Watcher:
                     "allocated for it (MEM_WRITE_WATCH)",
                     "let wstrace.WriteWatch(nbytes) allocate it",
                 )
-            self._share(self._collect(start, end, reset=True))
+            for _ in self._collect(start, end, reset=True):
+                pass
             self._ranges.append((start, end))
 
     def add_writable(self) -> int:
@@ -182,18 +186,22 @@ class Watcher:
             reset: whether the pages count as not written afterwards.
 
         Raises:
-            Unavailable: the memory was freed.
+            Unavailable: some of the memory was freed: see backend.Watch.
         """
         with _lock:
+            self._unread.told()
             if self._everything:  # forget memory that was freed
                 live = list(_allocations.items())
                 self._ranges = [(s, e) for s, e in self._ranges if any(a <= s and e <= b for a, b in live)]
-            parts = [self._collect(s, e, reset=reset) for s, e in self._ranges]
-            found = np.concatenate([*parts, *self._kept, np.zeros(0, "<u8")])
+            parts = [*self._kept]
+            for start, end in self._ranges:
+                with self._unread.kept():
+                    parts.extend(self._collect(start, end, reset=reset))
+            found = np.concatenate([*parts, np.zeros(0, "<u8")])
+            if not len(found):
+                self._unread.told()
             if reset:
                 self._kept = []
-                for part in parts:
-                    self._share(part)
         pages = np.unique(found)
         first = np.flatnonzero(np.diff(pages, prepend=np.uint64(0)) != self.page_size)
         if len(pages) and (not len(first) or first[0]):
@@ -212,9 +220,12 @@ class Watcher:
         self._count[0] = len(self._addresses)
         return self._addresses.ctypes.data, self._count.ctypes.data, self._granularity.ctypes.data
 
-    def _collect(self, start: int, end: int, *, reset: bool) -> NDArray[np.uint64]:
-        """The addresses of written pages, by as many calls of GetWriteWatch as it takes."""
-        parts, flag = [], winapi.WRITE_WATCH_FLAG_RESET if reset else 0
+    def _collect(self, start: int, end: int, *, reset: bool) -> Iterator[NDArray[np.uint64]]:
+        """Yields the addresses of written pages, by as many calls of GetWriteWatch as it takes.
+
+        Pages that are reset are kept for the other watchers of the same memory.
+        """
+        flag = winapi.WRITE_WATCH_FLAG_RESET if reset else 0
         while start < end:
             if self._api.GetWriteWatch(flag, start, end - start, *self._arguments()):
                 raise Unavailable(
@@ -223,14 +234,16 @@ class Watcher:
                 )
             count = int(self._count[0])
             self.page_size = int(self._granularity[0]) or PAGE
-            parts.append(self._addresses[:count].astype("<u8"))
+            pages = self._addresses[:count].astype("<u8")
+            if reset:
+                self._share(pages)
+            yield pages
             if count < len(self._addresses):
                 break
-            start = int(self._addresses[count - 1]) + self.page_size
-        return np.concatenate(parts) if parts else np.zeros(0, "<u8")
+            start = int(pages[-1]) + self.page_size
 
     def _share(self, pages: NDArray[np.uint64]) -> None:
-        """Keeps pages that were reset here for the other watchers of the same memory."""
+        """Keeps pages for the other watchers of the same memory."""
         for other in list(_watchers):
             if other is self or not len(pages):
                 continue
