@@ -66,6 +66,11 @@ GOLD("dbgwrong") DEBUG_EVENT wrong = {
 GOLD("dbgended") DEBUG_EVENT ended = {
     .dwDebugEventCode = EXIT_PROCESS_DEBUG_EVENT, .dwProcessId = 42, .dwThreadId = 43, .u.ExitProcess = {103}};
 
+GOLD("startup") STARTUPINFOEXW startup = {
+    .StartupInfo = {.cb = sizeof(STARTUPINFOEXW)}, .lpAttributeList = (LPPROC_THREAD_ATTRIBUTE_LIST)P(0x12340)};
+
+GOLD("created") PROCESS_INFORMATION created = {P(0x44), P(0x48), 42, 43};
+
 GOLD("sysinfo") SYSTEM_INFO sysinfo = {.dwPageSize = 4096, .lpMaximumApplicationAddress = P(0x7ffeffff)};
 
 GOLD("version") OSVERSIONINFOW version = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fake_windows_debug import FakeDebugging
+from fake_windows_creation import FakeCreation
 from fake_windows_system import KILL_ON_JOB_CLOSE, at, write_utf16
 
 from wstrace_os.windows import api as winapi
@@ -95,7 +95,7 @@ class FakeProcess:
                 self.lost += 1
 
 
-class FakeWindows(FakeDebugging):
+class FakeWindows(FakeCreation):
     """The api of one fake machine.
 
     Args:

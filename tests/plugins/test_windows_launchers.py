@@ -265,7 +265,7 @@ def test_a_program_that_cannot_be_resumed_is_told_with_the_error_of_its_status(m
     for name in ("OpenProcess", "GetProcessId", "CloseHandle", "RtlNtStatusToDosError"):
         monkeypatch.setattr(winapi, name, getattr(windows, name))
     monkeypatch.setattr(winapi, "NtResumeProcess", lambda handle: 0xC0000022 - (1 << 32))  # STATUS_ACCESS_DENIED
-    target = WindowsTarget(7, "python.exe", 0, child=SimpleNamespace(pid=7))
+    target = WindowsTarget(7, "python.exe", 0, child=SimpleNamespace(pid=7, job=None, unguarded=""))
     with pytest.raises(Unavailable, match="NtResumeProcess of pid 7 failed with 5 "):
         target.resume()
     assert not windows.handles

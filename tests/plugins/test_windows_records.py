@@ -162,6 +162,13 @@ def test_what_a_debugger_is_told(width):
 
 
 @WIDTHS
+def test_what_creates_a_process(width):
+    size = {8: 112, 4: 72}[width]
+    assert golden("startup", layouts.STARTUPINFOEXW, width)[0].item() == (size, 0x12340)
+    assert golden("created", layouts.PROCESS_INFORMATION, width)[0].item() == (0x44, 0x48, 42)
+
+
+@WIDTHS
 def test_the_system_and_its_version(width):
     assert golden("sysinfo", layouts.SYSTEM_INFO, width)[0].item() == (4096, 0x7FFEFFFF)
     version = np.frombuffer(bytes.fromhex(BYTES[str(width)]["version"])[:276], layouts.OSVERSIONINFOW)[0]

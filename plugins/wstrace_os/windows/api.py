@@ -170,6 +170,19 @@ QueryInformationJobObject = declare(
     "kernel32.dll", "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
 
+CreateProcessW = declare(
+    "kernel32.dll", "CreateProcessW", c_int32, c_wchar_p, *[c_void_p] * 3, c_int32, c_uint32, c_void_p, c_wchar_p,
+    c_void_p, c_void_p,
+)  # fmt: skip
+InitializeProcThreadAttributeList = declare(
+    "kernel32.dll", "InitializeProcThreadAttributeList", c_int32, c_void_p, c_uint32, c_uint32, c_void_p
+)
+UpdateProcThreadAttribute = declare(
+    "kernel32.dll", "UpdateProcThreadAttribute", c_int32, c_void_p, c_uint32, c_size_t, c_void_p, c_size_t, c_void_p,
+    c_void_p,
+)  # fmt: skip
+DeleteProcThreadAttributeList = declare("kernel32.dll", "DeleteProcThreadAttributeList", None, c_void_p)
+
 WaitForDebugEvent = declare("kernel32.dll", "WaitForDebugEvent", c_int32, c_void_p, c_uint32)
 ContinueDebugEvent = declare("kernel32.dll", "ContinueDebugEvent", c_int32, c_uint32, c_uint32, c_uint32)
 DebugActiveProcessStop = declare("kernel32.dll", "DebugActiveProcessStop", c_int32, c_uint32)

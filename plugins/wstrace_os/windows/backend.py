@@ -7,7 +7,6 @@ import mmap
 import os
 import platform as machine
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,10 +19,9 @@ from wstrace_os.windows import api as winapi
 from wstrace_os.windows import born, token
 from wstrace_os.windows import console as windows_console
 from wstrace_os.windows import process as processes
-from wstrace_os.windows.job import Job
+from wstrace_os.windows.creation import Child, NotCreated, create
 from wstrace_os.windows.resolve import resolve
 
-CREATE_SUSPENDED = 0x0000_0004  # processthreadsapi.h
 ATTACH_RIGHTS = winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE
 _SLICE_SECONDS = 0.2  # a wait cannot be interrupted, so it is split for Ctrl-C
 _ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND, _ERROR_ELEVATION_REQUIRED = 2, 3, 740
@@ -35,11 +33,12 @@ JOB_VARIABLE = "WSTRACE_JOB"
 class WindowsTarget(Target):
     """A process and its handle. A launched process is created suspended, and runs from resume() on."""
 
-    def __init__(self, pid: int, name: str, handle: int, child: subprocess.Popen[bytes] | None = None,
-                 job: Job | None = None, started_by: str = "") -> None:  # fmt: skip
+    def __init__(self, pid: int, name: str, handle: int, child: Child | None = None, started_by: str = "") -> None:
         self.pid, self.name, self.launched = pid, name, child is not None
         #: The job that reports its children; None for an attached process, or when Windows refuses the job.
-        self.job = job
+        self.job = child.job if child is not None else None
+        #: Why Windows refused it a job, or refused one at its creation; "" if it did not.
+        self.unguarded = child.unguarded if child is not None else ""
         #: The launcher that started it, "" for none.
         self.started_by = started_by
         self.exit_code: int | None = None
@@ -104,7 +103,7 @@ class WindowsTarget(Target):
             winapi.CloseHandle(self._handle)
             self._handle = 0
         if self._child is not None:
-            self._child.returncode = self.exit_code or 0  # else its destructor warns that it still runs
+            self._child.close()
             self._child = None
 
 
@@ -137,34 +136,28 @@ class WindowsPlatform(Platform):
         if user is not None:
             raise Unavailable("wstrace launches as another user on POSIX systems only", "use runas or psexec for it")
         program = resolve(command, elevated=self.is_administrator())
-        flags = CREATE_SUSPENDED | (born.DEBUG_PROCESS if program.launcher else 0)
+        flags = born.DEBUG_PROCESS if program.launcher else 0
+        wants_job = os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0")
         try:
-            child = subprocess.Popen(
-                program.arguments, executable=program.path, env=program.environment, creationflags=flags
-            )
-        except OSError as error:
-            raise _refused(command[0], error) from None
-        job = None
+            child = create(winapi, program, flags, job=wants_job)
+        except NotCreated as error:
+            raise _refused(command[0], error.code) from None
         pid, name, started_by = child.pid, os.path.basename(command[0]), ""
         try:
-            if os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0"):
-                with suppress(Unavailable):  # children are then found by listings, as for an attached target
-                    job = Job(winapi, child.pid)
             if program.launcher:
                 _resume(child.pid)
                 started = born.held(winapi, child.pid, name)
                 pid, name, started_by = started.pid, started.name, f"{name} ({child.pid})"
-                if job is not None:
-                    job.is_for(pid, started.launchers)
+                if child.job is not None:
+                    child.job.is_for(pid, started.launchers)
             handle = winapi.open_process(winapi, pid, ATTACH_RIGHTS)
         except BaseException:
-            if job is not None:
-                job.close()  # terminates all processes in it
+            if child.job is not None:
+                child.job.close()  # terminates all processes in it
             child.kill()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(5)
+            child.close()
             raise
-        return WindowsTarget(pid, name, handle, child, job, started_by)
+        return WindowsTarget(pid, name, handle, child, started_by)
 
     def attach(self, pid: int) -> Target:
         """A handle on a running process. Raises TargetExited, or Unavailable when access is denied."""
@@ -221,9 +214,8 @@ def _resume(pid: int) -> None:
         raise winapi.failed("NtResumeProcess", winapi.RtlNtStatusToDosError(status), f"of pid {pid}")
 
 
-def _refused(command: str, error: OSError) -> CommandNotFound | CannotExecute:
-    code = getattr(error, "winerror", None)
-    if code in (_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND) or isinstance(error, FileNotFoundError):
+def _refused(command: str, code: int) -> CommandNotFound | CannotExecute:
+    if code in (_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND):
         return CommandNotFound(f"there is no command {command!r}", "give its path, or look at PATHEXT and PATH")
     remedy = "run wstrace in an elevated terminal" if code == _ERROR_ELEVATION_REQUIRED else ""
-    return CannotExecute(f"{command!r} cannot be executed: {error.strerror} ({code})", remedy)
+    return CannotExecute(f"{command!r} cannot be executed: {winapi.meaning(code)} ({code})", remedy)

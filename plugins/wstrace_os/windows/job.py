@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from wstrace_os.windows import api as winapi
+from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 
 _RIGHTS = winapi.PROCESS_SET_QUOTA | winapi.PROCESS_TERMINATE  # as AssignProcessToJobObject requires
@@ -34,42 +35,45 @@ class Job:
 
     Args:
         api: wstrace_os.windows.api or a stand-in.
-        pid: the process.
+        pid: the process; 0 = one that is created in the job, see is_for().
 
     Raises:
         Unavailable: Windows refuses the job, as when the process is in another one that forbids it.
     """
 
-    def __init__(self, api: WindowsApi, pid: int) -> None:
+    def __init__(self, api: WindowsApi, pid: int = 0) -> None:
         self._api, self.pid = api, pid
         self._waiting: frozenset[int] = frozenset()
         self._message, self._key, self._about = np.zeros(1, "<u4"), np.zeros(1, "<u8"), np.zeros(1, "<u8")
         self._handles: list[int] = []
         try:
-            self._job = self._made("CreateJobObjectW", api.CreateJobObjectW(None, None))
+            self.handle = self._made("CreateJobObjectW", api.CreateJobObjectW(None, None))
             self._port = self._made(
                 "CreateIoCompletionPort", api.CreateIoCompletionPort(winapi.INVALID_HANDLE_VALUE, None, 0, 1)
             )
             self._set(_ASSOCIATE_COMPLETION_PORT, np.array([1, self._port], f"<u{api.POINTER}"))
             self._limit(_BREAKAWAY_OK | _KILL_ON_JOB_CLOSE)
-            process = winapi.open_process(api, pid, _RIGHTS)
-            try:
-                self._made("AssignProcessToJobObject", api.AssignProcessToJobObject(self._job, process), keep=False)
-            finally:
-                api.CloseHandle(process)
+            if pid:
+                self.put(pid)
         except BaseException:
             self.close()
             raise
 
+    def put(self, pid: int) -> None:
+        """Puts a process into the job. Raises Unavailable."""
+        self.pid = pid
+        with processes.opened(self._api, pid, _RIGHTS) as process:
+            self._made("AssignProcessToJobObject", self._api.AssignProcessToJobObject(self.handle, process), keep=False)
+
     def _made(self, call: str, result: Any, *, keep: bool = True) -> int:
         if not result:
-            raise winapi.failed(call, self._api.GetLastError(), f"for pid {self.pid}")
+            raise winapi.failed(call, self._api.GetLastError(), f"for pid {self.pid}" if self.pid else "")
         if keep:
             self._handles.append(int(result))
         return int(result)
 
     def _set(self, what: int, value: Any) -> None:
-        done = self._api.SetInformationJobObject(self._job, what, value.ctypes.data, value.nbytes)
+        done = self._api.SetInformationJobObject(self.handle, what, value.ctypes.data, value.nbytes)
         self._made("SetInformationJobObject", done, keep=False)
 
     def _limit(self, flags: int) -> None:
@@ -90,8 +94,8 @@ class Job:
                 born.append(int(self._about[0]))
         return [pid for pid in born if pid not in self._waiting]
 
-    def is_for(self, pid: int, launchers: Collection[int]) -> None:
-        """The process is one that its launchers started; they are no news and no members from now on."""
+    def is_for(self, pid: int, launchers: Collection[int] = ()) -> None:
+        """The process is this one; the launchers that started it are no news and no members from now on."""
         self.pid, self._waiting = pid, frozenset(launchers)
         self.news()  # of what ran before it
 
@@ -101,7 +105,7 @@ class Job:
         while room <= _MAX_MEMBERS:
             listed = np.zeros(_LIST_HEAD + room * self._api.POINTER, "|u1")
             done = self._api.QueryInformationJobObject(
-                self._job, _PROCESS_ID_LIST, listed.ctypes.data, listed.nbytes, None
+                self.handle, _PROCESS_ID_LIST, listed.ctypes.data, listed.nbytes, None
             )
             if done:
                 pids: list[int] = listed[_LIST_HEAD:].view(f"<u{self._api.POINTER}").tolist()
@@ -118,7 +122,7 @@ class Job:
         True also when the system does not say. Under Wine the handle needs PROCESS_QUERY_INFORMATION.
         """
         result = np.zeros(1, "<u4")
-        told = self._api.IsProcessInJob(process, self._job, result.ctypes.data)
+        told = self._api.IsProcessInJob(process, self.handle, result.ctypes.data)
         return bool(result[0]) or not told
 
     def close(self) -> None:

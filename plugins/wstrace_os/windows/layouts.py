@@ -123,6 +123,10 @@ DEBUG_EVENT = _both(
 """ExceptionCode is an EXCEPTION_DEBUG_EVENT's; hFile a CREATE_PROCESS_ or LOAD_DLL_DEBUG_EVENT's, the next two the
 former's; dwExitCode an EXIT_PROCESS_DEBUG_EVENT's, signed here like all exit codes (minwinbase.h)."""
 
+STARTUPINFOEXW = _both([("cb", "<u4", 0, 0), ("lpAttributeList", "P", 104, 68)], 112, 72)
+
+PROCESS_INFORMATION = _both([("hProcess", "P", 0, 0), ("hThread", "P", 8, 4), ("dwProcessId", "<u4", 16, 8)], 24, 16)
+
 SYSTEM_INFO = _both([("dwPageSize", "<u4", 4, 4), ("lpMaximumApplicationAddress", "P", 16, 12)], 48, 36)
 
 OSVERSIONINFOW = np.dtype([("dwOSVersionInfoSize", "<u4"), ("dwMajorVersion", "<u4"), ("dwMinorVersion", "<u4"),
@@ -149,6 +153,8 @@ LAYOUT_SIZES = {
     "PROCESSENTRY32W": (568, 556),
     "PROCESS_BASIC_INFORMATION": (48, 24),
     "DEBUG_EVENT": (176, 96),
+    "STARTUPINFOEXW": (112, 72),
+    "PROCESS_INFORMATION": (24, 16),
     "SYSTEM_INFO": (48, 36),
     "SYSTEM_PROCESS_INFORMATION": (256, 184),
 }

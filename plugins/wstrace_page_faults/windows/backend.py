@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Context, Level, Source
+from wstrace.interfaces import Context, Level, Source, Target
 from wstrace.schema import (
     ADDRESS_SPACE,
     FAULT_MAJOR,
@@ -123,8 +123,8 @@ class PageFaults(Source):
         if level.name != "full":
             self._note(level.why)
         for target in context.targets:
-            if launcher := getattr(target, "started_by", ""):
-                self._note(f"{target.name} ({target.pid}) was started by {launcher}, which is not traced")
+            for remark in _remarks(target):
+                self._note(remark)
         if any(not target.launched for target in context.targets):
             self._note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
 
@@ -311,3 +311,16 @@ class PageFaults(Source):
         """Processes watched now, drains so far, and the present pause between drains in seconds."""
         now = (len(self._processes), self._drainer.pause) if self._started else (0, FASTEST_SECONDS)
         return {"processes": now[0], "drains": self._drains, "pause_seconds": now[1]}
+
+
+def _remarks(target: Target) -> Iterator[str]:
+    """What the trace says of how its target was launched; WindowsTarget has the attributes."""
+    who = f"{target.name} ({target.pid})"
+    if launcher := getattr(target, "started_by", ""):
+        yield f"{who} was started by {launcher}, which is not traced"
+    if refused := getattr(target, "unguarded", ""):
+        if getattr(target, "job", None) is None:
+            yield f"{who} is in no job ({refused}): its children are searched for, and short-lived ones are not found"
+        else:
+            late = "a wstrace killed in between leaves it suspended"
+            yield f"{who} came into its job after its creation ({refused}): {late}"
