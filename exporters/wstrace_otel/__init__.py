@@ -32,7 +32,9 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 @hookimpl
 def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
     """The ledger's stages for records that a backend did not receive."""
-    return {"lost_otel": (True, "records that the OpenTelemetry receiver did not get")}
+    from wstrace_otel.names import LOST
+
+    return {LOST: (True, "records that the OpenTelemetry receiver did not get")}
 
 
 @hookimpl

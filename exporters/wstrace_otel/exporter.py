@@ -16,7 +16,6 @@ from wstrace_otel.export.metrics import KernelCounts, ProcessInstruments, Tracer
 from wstrace_otel.export.processes import Process, Processes, memory
 from wstrace_otel.export.sampling import Sampler, TokenBucket
 from wstrace_otel.extra import need_sdk
-from wstrace_otel.transport.batch_sender import LOST
 from wstrace_otel.usage import thread_faults
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
@@ -278,7 +277,7 @@ class OtelExporter(Exporter):
         for stage, who, count in self._context.ledger.losses():
             more = count - self._reported.get((stage, who), 0)
             # A loss on our own way out is a metric: an event about it would be lost on the same way.
-            if more > 0 and stage != LOST:
+            if more > 0 and stage != names.LOST:
                 self._reported[stage, who] = count
                 first = next(iter(self._processes), None)
                 if first is not None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 SCOPE = "wstrace"
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
+#: the ledger's stage for records that a backend did not receive
+LOST = "lost_otel"
+
 # -- resource and span attributes ----------------------------------------------------------------------------------
 PROCESS_PID = "process.pid"
 PROCESS_PARENT_PID = "process.parent_pid"

@@ -18,9 +18,7 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import OWN_KERNEL, MappedFile, Place, Resolver, SourceLine
 from wstrace_os.windows.paths import is_remote, openable
 from wstrace_symbols.cache import ImageCache
-from wstrace_symbols.elf import described_lines
 from wstrace_symbols.image import Image, ImageError, ImageFile
-from wstrace_symbols.source_lines import source_lines
 
 #: first bytes of a file -> the module whose read_image() reads it
 FORMATS = {b"\x7fELF": "wstrace_symbols.elf", b"MZ": "wstrace_symbols.pe"}
@@ -76,6 +74,9 @@ class ImageResolver(Resolver):
 
     def lines(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[tuple[SourceLine, ...]]:
         """The source lines of offsets in an ELF file that has a build-id, or in its separate debug file."""
+        from wstrace_symbols.elf import described_lines
+        from wstrace_symbols.source_lines import source_lines
+
         with self._lock:
             image = self._image(file)
         nothing: list[tuple[SourceLine, ...]] = [()] * len(offsets)

@@ -205,6 +205,14 @@ def test_a_fifo_does_not_stop_the_reader(tmp_path: Path) -> None:
     assert not ImageResolver().resolve(MappedFile(str(tmp_path / "fifo")), np.array([0], "u8"))[0].number
 
 
+def test_a_resolver_imports_no_reader_of_a_format_before_its_first_file() -> None:
+    """Every trace makes a resolver, and most of them read no image."""
+    code = "import sys, wstrace_symbols.resolver as resolver; resolver.ImageResolver(); print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    readers = {"wstrace_symbols.elf", "wstrace_symbols.demangle", "wstrace_symbols.source_lines"}
+    assert not {*readers, "wstrace_os.windows.api"} & set(ended.stdout.split())
+
+
 def test_base_names() -> None:
     assert module_name("/usr/lib/libc.so.6 (deleted)") == "libc.so.6"
     assert module_name("C:\\Windows\\ntdll.dll") == "ntdll.dll"

@@ -26,7 +26,7 @@ from wstrace_otel import names
 from wstrace_otel.correlation import SpanInterval, span_intervals
 from wstrace_otel.export.processes import file_name, kind_name
 from wstrace_otel.export.resource import clean, message
-from wstrace_otel.transport.batch_sender import LOST, BatchLimits
+from wstrace_otel.transport.batch_sender import BatchLimits
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -114,7 +114,7 @@ class ProfileExport:
         body, faults = self._profiles.take(self._resource_of, self._strings, self._wall)
         if faults:
             self._sender.put((body, faults))
-        self._ledger.add(LOST, self._profiles.overflowed, "otel.profiles")
+        self._ledger.add(names.LOST, self._profiles.overflowed, "otel.profiles")
         self._profiles.overflowed = 0
 
 

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wstrace.ledger import Ledger
-
-#: The ledger's stage for records that a backend did not receive.
-LOST = "lost_otel"
+from wstrace_otel.names import LOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows.interface import WindowsApi
+
+if TYPE_CHECKING:
+    from wstrace_os.windows.interface import WindowsApi
 
 _DEVICE = "\\Device\\"
 #: Devices of remote files: the rest of the path is `server\share\file`, for some after `;Z:0000`.
@@ -124,13 +125,15 @@ def _device(api: WindowsApi, name: str) -> str:
 
 def _mounted_folders(api: WindowsApi) -> dict[str, str]:
     r"""`\Device\HarddiskVolume9` -> `C:\mnt`, for every volume that is mounted in a folder."""
+    from wstrace_os.windows.api import INVALID_HANDLE_VALUE  # not on top: every trace on Linux imports this module
+
     folders: dict[str, str] = {}
     name, paths, returned = np.zeros(_CHARS, "<u2"), np.zeros(_CHARS, "<u2"), np.zeros(1, "<u4")
     try:
         search = api.FindFirstVolumeW(name.ctypes.data, len(name))
     except Unavailable:
         return folders
-    if search in (None, 0, winapi.INVALID_HANDLE_VALUE):
+    if search in (None, 0, INVALID_HANDLE_VALUE):
         return folders
     try:
         for _ in range(_MAX_VOLUMES):
