@@ -168,7 +168,7 @@ STACK_HOW = (
     "own, up to an address in no mapping",
     "own, up to code without unwinding rules",
     "own, too deep",  # or more than are unwound
-    "no interpreter at that time",  # before the first frame, or after the last one
+    "before Python's first frame",  # no interpreter was made yet
     "not a Python program",  # neither its program nor a library that it has mapped is a CPython
 )
 (

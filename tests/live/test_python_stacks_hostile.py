@@ -58,7 +58,7 @@ def test_a_liar_harms_nobody(trace: Any, python: Any) -> None:
     assert all(len(name) <= 512 for name, _, file in sites.values() for name in (name, file))
     assert {STACK_HOW[how] for how in faults.stack_how.tolist()} <= {
         "exact", "no Python frame", "interpreter not known yet", "frames not readable", "stack lost",
-        "no interpreter at that time",
+        "before Python's first frame",
     }  # fmt: skip
 
 

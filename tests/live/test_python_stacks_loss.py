@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pythons import named
+from recorded_run import compiled
 
 from wstrace.schema import STACK_HOW
 
@@ -107,15 +109,15 @@ while True:
 
 def test_past_a_thousandth_the_stacks_switch_off(trace: Any, monkeypatch: Any, tmp_path: Path) -> None:
     """From a moment on the programs are said to have run at two thirds of the faults: the trace goes on without."""
-    from wstrace_page_faults.linux.python_stacks.capture import PythonStacks
+    from wstrace_page_faults.linux.python_stacks.gate import Gate
 
-    runs, since = PythonStacks.runs, time.monotonic() + 1.5
+    runs, since = Gate.runs, time.monotonic() + 1.5
 
-    def fewer(self: Any, kind: str) -> int | None:
+    def fewer(self: Any, kind: str) -> int:
         n = runs(self, kind)
-        return n and (n * 2 // 3 if time.monotonic() > since else n)
+        return n * 2 // 3 if time.monotonic() > since else n
 
-    monkeypatch.setattr(PythonStacks, "runs", fewer)
+    monkeypatch.setattr(Gate, "runs", fewer)
     program = """
 import mmap, time
 for i in range(20):
@@ -134,8 +136,13 @@ for i in range(20):
     assert recorded == traced.ledger("counted") - traced.ledger("lost_kernel")
 
 
-def test_without_a_stack_is_counted_by_reason(trace: Any) -> None:
-    traced = trace(["sh", "-c", "true"], stacks="python")
-    hows = traced.column("page_fault", "stack_how").tolist()
+def test_without_a_stack_is_counted_by_reason(trace: Any, tmp_path: Path) -> None:
+    """What is no Python program lacks none; of what is, or says so, each fault without one is counted."""
+    old = compiled(tmp_path, "char _PyRuntime[1 << 16];\nint main(void) { return 0; }\n", "-rdynamic")
+    traced = trace(["sh", "-c", f"true; {old}; true"], stacks="python")
+    hows = Counter(STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist())
     rows = {who: n for stage, who, n in traced.context.ledger.rows() if stage == "without_stack"}
-    assert rows == {STACK_HOW[how]: hows.count(how) for how in set(hows)}
+    assert hows["not a Python program"] > 50
+    assert hows["no interpreter that can be read"] + hows["interpreter not known yet"] > 5
+    lacking = hows.keys() - {"not a Python program", "before Python's first frame"}
+    assert rows == {reason: hows[reason] for reason in lacking}

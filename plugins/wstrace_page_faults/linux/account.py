@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
@@ -21,6 +21,8 @@ DISPLACED, WITHOUT_STACK = "displaced", "without_stack"
 #: Stacks are switched off when more than this share of the faults is displaced, and more than this number.
 _MOST_DISPLACED, _FEWEST = 0.001, 100
 _LOOK_SECONDS = 1.0
+#: how long events are open twice: much longer than a fork takes, or than it takes to read that it has happened
+_RENEW_SECONDS = 1.0
 
 
 class Account:
@@ -50,8 +52,7 @@ class Account:
         self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
         self._python = python or NoStacks()
         self._before = 0
-        self._due = 0.0
-        self._without = dict.fromkeys((MINOR, MAJOR), 0)  # counted by events that had no program yet
+        self._due, self._renewing = 0.0, False
         self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
         self._at_end: int | None = None
 
@@ -100,40 +101,20 @@ class Account:
         The kernel then leaves out ours and, with it, the sample (bpf_overflow_handler() in kernel/events/core.c).
         """
         runs = self._python.runs(kind) if self._settings.period == 1 else None
-        return max(counted - self._without[kind] - runs, 0) if runs is not None else self._displaced[kind]
+        counted -= self._events.renewed(kind)  # these have no gate
+        return max(counted - runs, 0) if runs is not None else self._displaced[kind]
 
     def tend_stacks(self, live: Collection[int]) -> bool:
-        """Hangs the programs on the events of these processes if there are programs now, or takes them off again.
+        """Takes the gates off the events if they cost more than 0.1 % of the records; `live`: the traced processes.
+
+        Looked at once a second. What was counted is read before how often the gates ran, as faults go on.
 
         Returns:
-            Whether the events were opened anew.
+            Whether events were opened beside others, so that records come twice.
         """
-        if self._python.late:
-            self._python.late = False
-            try:
-                self._reopen(live, self._python.attach)
-            except (OSError, Unavailable) as error:
-                self._python.switch_off()
-                self._context.info.lack(f"Python stacks: the events could not be opened again: {error}")
-                return False
-            self._without = {kind: self._events.closed(kind) for kind, _ in self._kinds}
-            return True
-        return self._switch_stacks_off(live)
-
-    def _reopen(self, live: Collection[int], opened: Callable[[int, str], None]) -> None:
-        """Opens the events of faults anew, on those that the targets have started meanwhile, too."""
-
-        def pids() -> set[int]:
-            roots = self._context.targets if self._settings.children else ()
-            return {*live, *(child for root in roots for child in procfs.descendants(root.pid))}
-
-        self._events.reopen(pids, self._settings, self._context.own_threads, opened)
-
-    def _switch_stacks_off(self, live: Collection[int]) -> bool:
-        """Takes the programs off the events of these processes if they cost more than 0.1 % of the records: True then.
-
-        Looked at once a second. What was counted is read before how often the programs ran, as faults go on.
-        """
+        if self._renewing:
+            self._renew(live)
+            return False
         if time.monotonic() < self._due or self._python.runs(MINOR) is None:
             return False
         self._due = time.monotonic() + _LOOK_SECONDS
@@ -141,10 +122,31 @@ class Account:
         gone = {kind: self.displaced(kind, n) for kind, n in counted.items()}
         if not any(gone[kind] > max(n * _MOST_DISPLACED, _FEWEST) for kind, n in counted.items()):
             return False
-        self._reopen(live, lambda fd, kind: None)
+        self._renewing = True
+        self._due = time.monotonic() + _RENEW_SECONDS
+        self._renew(live)
+        return True
+
+    def _renew(self, live: Collection[int]) -> None:
+        """Opens events without a gate beside those before, and closes these some time later.
+
+        A process that was being born is told of by the side band, whose events stay, before it runs.
+        """
+        roots = self._context.targets if self._settings.children else ()
+        pids = {*live, *(child for root in roots for child in procfs.descendants(root.pid))}
+        try:
+            self._events.renew(pids, self._settings, self._context.own_threads)
+        except (OSError, Unavailable) as error:
+            self._context.info.lack(f"Python stacks cannot be switched off, although they cost records: {error}")
+            self._events.end_renewal(former=False)
+            self._renewing, self._due = False, float("inf")
+            return
+        if time.monotonic() < self._due:
+            return
+        self._events.end_renewal(former=True)
         self._displaced = {kind: self.displaced(kind, self._events.closed(kind)) for kind, _ in self._kinds}
         self._python.switch_off()
-        return True
+        self._renewing = False
 
     def close(self, given: int, *, failed: bool) -> None:
         """Writes the final ledger, with recorded + lost_kernel + lost_tracer + foreign_clock + unaccounted = counted.

@@ -21,6 +21,7 @@ from wstrace_page_faults.linux.descriptors import ClosedBeside, Descriptors
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 from wstrace_page_faults.linux.stack_event import StackRate, stack_attributes
 
+_FAULTS = (MINOR, MAJOR)
 REMAP = "remap"  # the kind of tracepoints, which write into the side band's ring
 
 
@@ -103,6 +104,10 @@ class PerfEvents:
         self._closed = dict.fromkeys(self._fds, (0, 0))  # counts of events that were closed before the end
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
+        #: while events are renewed: the number of those before, of each kind, their threads, and what was called
+        self._former: tuple[dict[str, int], set[int], Callable[[int, str], None]] | None = None
+        self._renewed: set[int] = set()
+        self._given_up = dict.fromkeys(_FAULTS, 0)
         self.counts_lost = True
         #: Whether the tracepoints are on every thread: without room for their descriptors, they are left out.
         self.tracepoints_everywhere = True
@@ -139,7 +144,7 @@ class PerfEvents:
                         made.append(self._open(attributes, tid, cpu))
                         ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
                         perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
-                        if kind in (MINOR, MAJOR):
+                        if kind in _FAULTS:
                             self._opened(made[-1], kind)
             except ProcessLookupError:
                 _close(made)
@@ -213,49 +218,42 @@ class PerfEvents:
                     perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
         self._closing.take(self._fds[REMAP])
 
-    def reopen(
-        self,
-        pids: Callable[[], Iterable[int]],
-        settings: Settings,
-        leave_out: Callable[[], frozenset[int]],
-        opened: Callable[[int, str], None] = lambda fd, kind: None,
-    ) -> None:
-        """Opens the events of faults anew on these processes, and closes those before.
+    def renew(self, pids: Iterable[int], settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
+        """Opens events of faults, with nothing hung on them, on these processes beside those that they have.
 
-        Args:
-            pids: the traced processes; asked until none is new, as a child of one that still had the events before is
-                to lose them with its parent's.
-            settings, leave_out: as for arm_process().
-            opened: from now on called with each event of faults.
-
-        What both sets saw appears twice, next to each other in one ring, and is kept once.
+        Called again with further processes, until end_renewal(): a process that was born before its parent had the new
+        events loses those before with its parent. What both saw appears twice, next to each other in one ring, and is
+        kept once.
 
         Raises:
-            OSError, Unavailable: from arm(); the events before are still there then.
+            OSError, Unavailable: from arm().
         """
-        kinds = (MINOR, MAJOR)
-        before, called = {kind: list(self._fds[kind]) for kind in kinds}, self._opened
-        self._opened = opened
-        threads, self.threads = self.threads, set()
-        try:
-            known: set[int] = set()
-            while fresh := set(pids()) - known:
-                known |= fresh
-                for pid in fresh:
-                    with contextlib.suppress(TargetExited):
-                        self.arm_process(pid, settings, leave_out, kinds)
-        except (OSError, Unavailable):
-            self._opened = called
-            raise
-        finally:
-            self.threads |= threads
-        for kind, fds in before.items():
-            for fd in fds:
+        if self._former is None:
+            self._former = {kind: len(self._fds[kind]) for kind in _FAULTS}, self.threads, self._opened
+            self.threads, self._opened, self._renewed = set(), lambda fd, kind: None, set()
+        fresh = set(pids) - self._renewed
+        self._renewed |= fresh
+        for pid in fresh:
+            with contextlib.suppress(TargetExited):
+                self.arm_process(pid, settings, leave_out, _FAULTS)
+
+    def end_renewal(self, *, former: bool) -> None:
+        """Closes the events that there were before renew(), or, with former=False, the new ones."""
+        assert self._former is not None
+        numbers, threads, opened = self._former
+        self._former = None
+        self.threads |= threads
+        if not former:
+            self._opened = opened
+        for kind, n in numbers.items():
+            closing = self._fds[kind][:n] if former else self._fds[kind][n:]
+            for fd in closing:
                 perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
-            counted, lost = self._read(fds)
+            counted, lost = self._read(closing)
             self._closed[kind] = (self._closed[kind][0] + counted, self._closed[kind][1] + lost)
-            _close(fds)
-            self._fds[kind] = self._fds[kind][len(fds) :]
+            self._given_up[kind] += 0 if former else counted
+            _close(closing)
+            self._fds[kind] = self._fds[kind][n:] if former else self._fds[kind][:n]
 
     def counts(self, kind: str) -> tuple[int, int | None]:
         """(faults that the kernel counted, records that did not fit into the ring; None before Linux 6.0) of a kind."""
@@ -263,8 +261,13 @@ class PerfEvents:
         before, lost_before = self._closed[kind]
         return counted + before, lost + lost_before if self.counts_lost else None
 
+    def renewed(self, kind: str) -> int:
+        """What of it events of renew() have counted, as long as those before are there, too."""
+        opened = self._read(self._fds[kind][self._former[0][kind] :])[0] if self._former is not None else 0
+        return opened + self._given_up[kind]
+
     def closed(self, kind: str) -> int:
-        """What the events of a kind had counted that reopen() closed."""
+        """What the events of a kind had counted that were closed before the end."""
         return self._closed[kind][0]
 
     def _read(self, fds: Iterable[int]) -> tuple[int, int]:

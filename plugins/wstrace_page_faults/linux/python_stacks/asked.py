@@ -9,37 +9,48 @@ from wstrace_page_faults.linux.python_stacks.none import NoStacks
 
 if TYPE_CHECKING:
     from wstrace.interfaces import Context, Level
+    from wstrace_page_faults.linux.python_stacks.history import History
+    from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
     from wstrace_page_faults.stacks_option import Stacks
 
 
 def python_stacks(asked: Stacks, context: Context, source: str, cpus: list[int]) -> NoStacks:
-    """The capture of Python stacks, if they were asked for; that of `auto` waits for the first CPython.
+    """The capture of Python stacks, if they were asked for; the programs of `auto` wait for a CPython.
 
     Raises:
         Unavailable: they were asked for by name and cannot be had.
     """
     if not asked.python:
         return NoStacks()
-    if asked.required:
-        return _opened(context, source, cpus, required=True)
+    from wstrace_page_faults.linux.python_stacks.gate import Gate
     from wstrace_page_faults.linux.python_stacks.waiting import WaitingStacks
 
-    return WaitingStacks(context.strings, lambda: _opened(context, source, cpus, required=False))
-
-
-def _opened(context: Context, source: str, cpus: list[int], *, required: bool) -> NoStacks:
-    """The capture; where it cannot be and is not required, NoStacks with a note."""
-    from wstrace_page_faults.linux.python_stacks.capture import PythonStacks
-    from wstrace_page_faults.linux.python_stacks.kernel import refusal
-
+    gate: Gate | None = None
+    refused: Unavailable | OSError = OSError()
     try:
-        return PythonStacks(context, source, cpus)
+        gate = Gate()
     except (Unavailable, OSError) as error:
-        no = error if isinstance(error, Unavailable) else refusal(error)
-        if required:
-            raise no from None
-        context.info.lack(f"Python stacks: {no}")
-        return NoStacks()
+        refused = error
+
+    def opening(interpreters: Interpreters, history: History) -> NoStacks:
+        from wstrace_page_faults.linux.python_stacks.capture import PythonStacks
+        from wstrace_page_faults.linux.python_stacks.kernel import refusal
+
+        try:
+            if gate is None:
+                raise refused
+            return PythonStacks(context, source, cpus, gate, interpreters, history)
+        except (Unavailable, OSError) as error:
+            no = error if isinstance(error, Unavailable) else refusal(error)
+            if asked.required:
+                raise no from None
+            context.info.lack(f"Python stacks: {no}")
+            return NoStacks()
+
+    stacks = WaitingStacks(context.strings, gate, opening)
+    if asked.required:
+        stacks.open()
+    return stacks
 
 
 def level() -> Level:

@@ -42,7 +42,9 @@ from wstrace.schema import (
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.decoder import Decoder
-from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, interpreter_at, is_library
+from wstrace_page_faults.linux.python_stacks.gate import Gate
+from wstrace_page_faults.linux.python_stacks.history import History
+from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, is_library, is_unborn
 from wstrace_page_faults.linux.python_stacks.kernel import load_walker, output_attributes, this_kernel
 from wstrace_page_faults.linux.python_stacks.layouts import Layout
 from wstrace_page_faults.linux.python_stacks.maps import WALKERS, Maps
@@ -89,13 +91,18 @@ class PythonStacks(NoStacks):
         context: the session's.
         source: the name that its batches carry.
         cpus: the CPUs that are traced.
+        gate: what hangs on the events, and leads to the programs from now on.
+        interpreters: the files that were looked into.
+        history: what the side band has told of processes.
 
     Raises:
         Unavailable: the kernel refuses, with what lifts that.
     """
 
-    def __init__(self, context: Context, source: str, cpus: list[int]) -> None:
-        self._context = context
+    def __init__(
+        self, context: Context, source: str, cpus: list[int], gate: Gate, interpreters: Interpreters, history: History
+    ) -> None:
+        self._context, self._interpreters, self._history = context, interpreters, history
         self._kernel = this_kernel()
         self._outputs: list[int] = []
         self._walkers: dict[Layout, int] = {}
@@ -106,18 +113,16 @@ class PythonStacks(NoStacks):
             self._asked = bpf.RingBuffer(self._maps.asked)
             for i, kind in enumerate((MINOR, MAJOR)):
                 self._programs.append(bpf.Program(entry(self._maps, self._kernel, i), kind.encode()))
+                gate.lead_to(kind, self._programs[-1])
         except OSError:
             self._close_programs()
             raise
-        self._interpreters = Interpreters()
         self._decoder = Decoder(CallSites(context.stack_ids, context.strings, source), context.strings)
         self.by_ring: dict[Ring, StackRows] = {}
         #: pid -> when it was looked at, and the walker for its CPython; None = it runs none
         self._processes: dict[int, tuple[int, int | None]] = {}
         #: pid -> until when its CPython had no interpreter yet, which was seen after the programs were told of it
         self._unborn: dict[int, int] = {}
-        #: pid -> when it executed its program, where it ran no CPython before
-        self._executed: dict[int, int] = {}
         #: pid -> until when it is looked at: its program needs a CPython's library that it has not mapped yet
         self._expected: dict[int, float] = {}
         #: those of them that have not executed their program yet, or have not mapped it
@@ -140,13 +145,9 @@ class PythonStacks(NoStacks):
         self.by_ring[ring] = rows or StackRows()
         return self.by_ring[ring]
 
-    def attach(self, event: int, kind: str) -> None:
-        """Hangs the program on an event of that kind, before it counts. Threads inherit it with the event."""
-        perf.ioctl(event, perf.PERF_EVENT_IOC_SET_BPF, self._programs[kind == MAJOR].fd)
-
     def expect(self, pid: int) -> None:
         """A launched process, before its execve(): if its command is a CPython, the walker is loaded before that."""
-        python = self._interpreters.of_command(*command_of(pid))
+        python = self._interpreters.of_command(*command_of(pid)).python
         if python is not None and python.layout is not None:
             self._expected[pid] = time.monotonic() + _LOOK_FOR_SECONDS
             self._launched.add(pid)
@@ -215,7 +216,7 @@ class PythonStacks(NoStacks):
         self._maps.enabled.set(_U32.pack(0), _U64.pack(1))
         self._processes[pid] = (since, index)
         told = now_ns()
-        if interpreter_at(pid, found.at + found.python.layout.interpreters) == 0:
+        if is_unborn(pid, found.at + found.python.layout.interpreters):
             self._unborn[pid] = told
         return True
 
@@ -228,15 +229,13 @@ class PythonStacks(NoStacks):
     def saw(self, batch: Batch) -> None:
         """Learns from what happened to processes and their mappings, in order of time."""
         if batch.schema is PROCESS:
-            whole = batch["pid"] == batch["tid"]
-            for event in (PROCESS_EXEC, PROCESS_EXIT):
-                hit = (batch["event"] == event) & whole
-                for pid, time_ns in zip(batch["pid"][hit].tolist(), batch["time_ns"][hit].tolist(), strict=True):
+            rows = (batch["pid"] == batch["tid"]) & np.isin(batch["event"], (PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK))
+            columns = (batch[name][rows].tolist() for name in ("event", "pid", "ppid", "time_ns"))
+            for event, pid, ppid, time_ns in zip(*columns, strict=True):
+                if event != PROCESS_FORK:
                     self._forget(pid, time_ns)
-            born = (batch["event"] == PROCESS_FORK) & whole
-            for pid, parent in zip(batch["pid"][born].tolist(), batch["ppid"][born].tolist(), strict=True):
-                if parent in self._processes:
-                    self._processes.setdefault(pid, self._processes[parent])
+                elif ppid in self._processes:
+                    self._processes.setdefault(pid, self._processes[ppid])
         elif batch.schema is ADDRESS_SPACE:  # a program that loads a CPython later
             rows = (batch["flags"] & MAP_EXECUTE) != 0
             # A set, because np.unique imports numpy.ma: 12 ms of every start.
@@ -252,11 +251,7 @@ class PythonStacks(NoStacks):
 
     def _forget(self, pid: int, time_ns: int) -> None:
         """The process executed another program, or ended, at that time: what was learned before it is void."""
-        since, walker = self._processes.get(pid, (0, None))
-        if walker is None:
-            self._executed[pid] = time_ns
-        else:
-            self._executed.pop(pid, None)
+        since, _ = self._processes.get(pid, (0, None))
         if since < time_ns:
             self._processes.pop(pid, None)
             self._unborn.pop(pid, None)
@@ -298,13 +293,15 @@ class PythonStacks(NoStacks):
 
     def _early(self, pid: int, times: NDArray[Any]) -> NDArray[Any]:
         """Why faults of a process, at those times, came before the programs were told of its CPython."""
-        if pid not in self._processes:
-            return np.full(len(times), HOW_NOT_YET, "|u1")
-        walker = self._processes[pid][1]
-        if walker is None or walker == _REFUSED:
-            return np.full(len(times), HOW_NOT_PYTHON if walker is None else HOW_NO_INTERPRETER, "|u1")
-        how = np.where(times <= np.uint64(self._unborn.get(pid, 0)), HOW_BEFORE_PYTHON, HOW_NOT_YET)
-        return np.where(times < np.uint64(self._executed.get(pid, 0)), HOW_NOT_PYTHON, how)
+        how = self._history.how(pid, times)
+        since_told = HOW_NOT_YET
+        if pid in self._processes:
+            walker = self._processes[pid][1]
+            since_told = {None: HOW_NOT_PYTHON, _REFUSED: HOW_NO_INTERPRETER}.get(walker, HOW_NOT_YET)
+            if since_told == HOW_NOT_YET:
+                how[(how == HOW_UNKNOWN) & (times <= np.uint64(self._unborn.get(pid, 0)))] = HOW_BEFORE_PYTHON
+        how[how == HOW_UNKNOWN] = since_told
+        return how
 
     # -- account ---------------------------------------------------------------------------------------------------
 
@@ -316,10 +313,6 @@ class PythonStacks(NoStacks):
     def rows_lost(self, kind: str) -> int:
         """The stack rows of a kind of faults that found no room in their ring."""
         return self._count(S.ROWS_LOST + 8 * (kind == MAJOR))
-
-    def runs(self, kind: str) -> int | None:
-        """How often the program of a kind of faults ran; None once it was taken off."""
-        return None if self._off else self._count(S.RUNS + 8 * (kind == MAJOR))
 
     def reasons(self) -> Mapping[str, int]:
         """Why faults have no stack -> how many; those that run no Python are not counted."""

@@ -93,6 +93,14 @@ class ElfFile:
                     return int(hit["value"][0])
         return None
 
+    def imports(self) -> set[bytes]:
+        """The names of the symbols that it expects of its libraries."""
+        found: set[bytes] = set()
+        for symbols, strings in self._named(_DYNAMIC_SYMBOLS, _SYMBOL):
+            for at in symbols["name"][symbols["section"] == 0].tolist():
+                found.add(strings[at : strings.find(b"\0", at)])
+        return found - {b""}
+
     def data(self, address: int, size: int) -> bytes:
         """What stands at a link-time address before the file is run: at most size bytes."""
         for kind, _, offset, begin, _, in_file, _, _ in self._segments:

@@ -6,22 +6,21 @@ import contextlib
 import os
 import re
 import stat
+import struct
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from wstrace_os.linux import procfs
-from wstrace_os.linux.in_root import open_in_root
+from wstrace_os.linux.in_root import identity_in_maps, open_in_root
 from wstrace_page_faults.linux.python_stacks.elf import ElfFile, Python, python_in
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 #: how the programs and libraries of a CPython are named; others are looked into if they are a process's program
 _NAMED = re.compile(r"(lib)?python(\d(\.\d+)?)?[a-z]*(-\w+)?(\.so.*|\.exe)?|pypy.*|uwsgi.*|.*python.*")
 _LIBRARY = re.compile(r"libpython\d\.\d+.*\.so.*")
-#: programs that are there to start others, which may be a CPython
-_STARTERS = re.compile(
-    r"(ba|da|z|k|fi)?sh|busybox|env|xargs|make|nice|nohup|setpriv|setsid|stdbuf|sudo|su|time|timeout|tini|dumb-init"
-)
+#: what a program imports that can start another one
+_STARTING = re.compile(rb"_*(f?exec(l|le|lp|v|ve|vp|vpe|veat)|posix_spawnp?|v?fork|forkpty|popen|system)")
 _FOLDERS = (
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -33,6 +32,7 @@ _FOLDERS = (
 )
 _MOST_FILES, _MOST_STEPS = 4096, 4
 _SHEBANG_BYTES = 4096
+_HEADS = struct.Struct("<QQq")  # struct pyinterpreters: head, main, next_id, which is 0 or -1 before the first one
 
 
 class Found(NamedTuple):
@@ -40,6 +40,13 @@ class Found(NamedTuple):
 
     python: Python
     at: int
+
+
+class Command(NamedTuple):
+    """What a command will do: the CPython that it runs, None = none; whether it may start other programs."""
+
+    python: Python | None
+    starts: bool
 
 
 class Interpreters:
@@ -88,6 +95,33 @@ class Interpreters:
                 os.close(fd)
         return None, False
 
+    def of_mapped(self, pid: int, name: str, identity: tuple[int, int]) -> bool | None:
+        """Whether a file that a process has mapped is a CPython or needs one; the process may have ended.
+
+        Args:
+            pid: the process.
+            name: the name that the file has for it.
+            identity: its device and inode, as the kernel gives them for mappings.
+
+        Returns:
+            None where the name does not lead to that file any more.
+        """
+        for root in (f"/proc/{pid}/root", "/"):
+            try:
+                fd = open_in_root(root, name, os.O_RDONLY | os.O_NONBLOCK)
+            except (OSError, ValueError):
+                continue
+            try:
+                status = os.fstat(fd)
+                if identity == (status.st_dev, status.st_ino) or identity == identity_in_maps(fd):
+                    python, needs = self.of_file(fd)
+                    return python is not None or needs
+            except (OSError, ValueError):
+                continue
+            finally:
+                os.close(fd)
+        return None
+
     def of_file(self, fd: int) -> tuple[Python | None, bool]:
         """(the CPython that an open file defines, whether it needs a libpython)."""
         status = os.fstat(fd)
@@ -106,24 +140,26 @@ class Interpreters:
 
     # -- a command -------------------------------------------------------------------------------------------------
 
-    def of_command(self, path: str, environment: Mapping[str, str]) -> Python | None:
-        """The CPython that a program, or the interpreter that a script names, is or needs; None if it is none."""
+    def of_command(self, path: str, environment: Mapping[str, str]) -> Command:
+        """What a program, or the interpreter that a script names, will do: that of its `#!` line, and so on."""
         for _ in range(_MOST_STEPS):
             try:
                 fd = os.open(path, os.O_RDONLY | _os.O_CLOEXEC | os.O_NONBLOCK)
             except OSError:
-                return None
+                return Command(None, True)
             try:
                 begin = os.read(fd, _SHEBANG_BYTES)
                 if not begin.startswith(b"#!"):
                     python, needs = self.of_file(fd)
-                    return python if python is not None or not needs else self._library(fd, path, environment)
+                    if needs:
+                        python = self._library(fd, path, environment)
+                    return Command(python, starts_others(fd))
             except OSError:
-                return None
+                return Command(None, True)
             finally:
                 os.close(fd)
             path = _named_by(begin, environment)
-        return None
+        return Command(None, True)
 
     def _library(self, fd: int, path: str, environment: Mapping[str, str]) -> Python | None:
         """The CPython in the libpython that a program needs, searched where ld.so does."""
@@ -154,20 +190,16 @@ def is_named(name: str) -> bool:
     return _NAMED.fullmatch(name.rpartition("/")[2]) is not None
 
 
-def starts_others(path: str) -> bool:
-    """Whether a program is a script, or one whose work is to start other programs, by its name."""
-    if _STARTERS.fullmatch(path.rpartition("/")[2]) is not None:
+def starts_others(fd: int) -> bool:
+    """Whether the program in an open file can start another one by itself, by what it imports from the C library.
+
+    A program without imports (a static one, a Go program) calls the kernel itself, and may do so.
+    """
+    try:
+        imports = ElfFile(fd).imports()
+    except (OSError, ValueError, IndexError):
         return True
-    try:
-        fd = os.open(path, os.O_RDONLY | _os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return os.read(fd, 2) == b"#!"
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+    return not imports or any(map(_STARTING.fullmatch, imports))
 
 
 def is_library(name: str) -> bool:
@@ -193,19 +225,27 @@ def _named_by(begin: bytes, environment: Mapping[str, str]) -> str:
     return words[0] if words else ""
 
 
-def interpreter_at(pid: int, address: int) -> int | None:
-    """The u64 at an address of a process, where that may be read: _PyRuntime.interpreters.head, 0 = none yet."""
+def is_unborn(pid: int, interpreters: int) -> bool:
+    """Whether no interpreter was ever made in a process, where that can be read.
+
+    Args:
+        pid: the process.
+        interpreters: the address of _PyRuntime.interpreters.head.
+    """
     try:
         fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | _os.O_CLOEXEC)
     except OSError:
-        return None
+        return False
     try:
-        raw: bytes = _os.pread(fd, 8, address)
+        raw: bytes = _os.pread(fd, _HEADS.size, interpreters)
     except (OSError, OverflowError):
-        return None
+        return False
     finally:
         os.close(fd)
-    return int.from_bytes(raw, "little") if len(raw) == 8 else None
+    if len(raw) != _HEADS.size:
+        return False
+    head, _, next_id = _HEADS.unpack(raw)
+    return bool(head == 0 and next_id <= 0)
 
 
 def command_of(pid: int) -> tuple[str, dict[str, str]]:

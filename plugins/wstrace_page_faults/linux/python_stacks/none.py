@@ -14,21 +14,18 @@ if TYPE_CHECKING:
 
 
 class NoStacks:
-    """Stands where no Python stacks are captured: its methods do nothing. PythonStacks says what they are for."""
+    """Stands where no Python stacks are captured: its methods do nothing. WaitingStacks says what they are for."""
 
     @property
     def fds(self) -> Sequence[int]:
         """Descriptors that are readable when there is something to look at."""
         return ()
 
-    #: the programs are to be hung on events that are open already
-    late = False
-
     def join(self, ring: Ring, rows: StackRows | None = None) -> StackRows | None:
         """Lets the programs write rows into a fault ring; returns what pairs them with the samples."""
 
     def attach(self, event: int, kind: str) -> None:
-        """Hangs the program on an event of that kind, before it counts. Threads inherit it with the event."""
+        """Hangs the gate on an event of that kind, before it counts. Tasks that are started inherit it."""
 
     def expect(self, pid: int) -> None:
         """Prepares for a launched process, before its execve()."""
@@ -57,7 +54,7 @@ class NoStacks:
         return 0
 
     def runs(self, kind: str) -> int | None:
-        """How often the program of a kind of faults ran; None when there is none, or it was not there all the time."""
+        """How often the gate of a kind of faults ran; None where there is none, or when it was taken off."""
         return None
 
     def reasons(self) -> Mapping[str, int]:
@@ -65,7 +62,7 @@ class NoStacks:
         return {}
 
     def switch_off(self) -> None:
-        """The programs were taken off the events: from now on faults have no stack."""
+        """The gates were taken off the events: from now on faults have no stack."""
 
     def statistics(self) -> Mapping[str, int]:
         """What the programs and their reader counted."""

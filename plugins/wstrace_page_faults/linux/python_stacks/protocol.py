@@ -16,7 +16,7 @@ OK, TRUNCATED, BAD = 0, 1, 2
 NOT_KNOWN, NO_THREAD, EMPTY = 3, 4, 5
 #: for the tracer's own use: the row was lost; no row was ever written
 LOST, NO_ROW = 6, 7
-#: without frames: there is no interpreter yet (or no more), so no frame of any thread
+#: without frames: no interpreter was made yet, so that there was never a frame of any thread
 UNBORN = 8
 
 #: A row of 40 bytes, as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In
@@ -50,39 +50,38 @@ class S:
     HASH = 80
     SALT = 88
     STATUS = 96
-    # counts; RUNS and ROWS_LOST of minor and major ones
-    RUNS = 104
-    ROWS_LOST = 120
-    RECORDS_LOST = 136
-    UNREADABLE = 144
-    SEARCHES = 152
+    # counts; ROWS_LOST of minor and of major ones
+    ROWS_LOST = 104
+    RECORDS_LOST = 120
+    UNREADABLE = 128
+    SEARCHES = 136
     # of a search
-    INTERPRETER = 160
-    NEXT = 168
-    CURSOR = 176
-    UNIQUE = 184
-    FOUND = 192
-    NEWBORN = 200  # a state without a frame was met: it may be of a thread that is about to start
-    ENDED = 208
+    INTERPRETER = 144
+    NEXT = 152
+    CURSOR = 160
+    UNIQUE = 168
+    FOUND = 176
+    NEWBORN = 184  # a state without a frame was met: it may be of a thread that is about to start
+    ENDED = 192
     # of a walk; NEXT is the next frame
-    STEPS = 216
-    FRAMES = 224
-    CODE = 232
-    OFFSET = 240
-    ID = 248
-    STAGE = 256
-    PART = 264
-    STRINGS = 272
-    AT = 288
-    LEFT = 296
-    SIZE = 304
+    STEPS = 200
+    FRAMES = 208
+    CODE = 216
+    OFFSET = 224
+    ID = 232
+    STAGE = 240
+    PART = 248
+    STRINGS = 256
+    AT = 272
+    LEFT = 280
+    SIZE = 288
     # tgid and exec of the process that the tracer was asked about last on this CPU
-    ASKED = 312
+    ASKED = 296
     # of the frame before in this walk: the flags of its code object; the file's name that was hashed last, and its hash
-    FLAGS = 328
-    FILE = 336
-    FILE_HASH = 344
-    WORDS = 352  # what was read last, up to 128 bytes
-    BLOCK = 480  # content that is being hashed, 256 bytes and 32 zeros behind them
-    RECORD = 768  # HEAD and the frames
+    FLAGS = 312
+    FILE = 320
+    FILE_HASH = 328
+    WORDS = 336  # what was read last, up to 128 bytes
+    BLOCK = 464  # content that is being hashed, 256 bytes and 32 zeros behind them
+    RECORD = 752  # HEAD and the frames
     BYTES = RECORD + HEAD + FRAME * (DEPTH + 1)

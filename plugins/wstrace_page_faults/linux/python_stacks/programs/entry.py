@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0-only
-"""The program on the fault events: finds the CPython of the process."""
+"""The program behind the gate: finds the CPython of the process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.mov(R6, R1)
     a.scratch("leave")
     a.store(R8, S.KIND, kind)
-    a.count(S.RUNS + 8 * kind)
     a.call(PID_TGID)
     a.store(R8, S.IDS, R0)
     a.call(CURRENT_TASK)

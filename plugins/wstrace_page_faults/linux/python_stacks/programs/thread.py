@@ -8,6 +8,7 @@ from wstrace_page_faults.linux.python_stacks.layouts import Layout
 from wstrace_page_faults.linux.python_stacks.programs.common import KEY, VALUE, Walk
 from wstrace_page_faults.linux.python_stacks.protocol import S
 
+_NEXT_ID = 16  # behind interpreters.head and .main: the next one's id, 0 or -1 before the first one
 _THREADS = 8192  # thread states that a search looks at; 256 on a kernel without loops
 
 
@@ -17,7 +18,15 @@ def thread(a: Walk, o: Layout) -> None:
     a.read(S.WORDS, 8, R7, o.interpreters)
     a.jump_if(R0, "!=", 0, "bad")
     a.load(R7, R8, S.WORDS)
-    a.jump_if(R7, "==", 0, "unborn")  # it has not been initialized
+    a.jump_if(R7, "!=", 0, "interpreter")
+    a.load(R7, R8, S.PROCESS + 8)
+    a.read(S.WORDS, 8, R7, o.interpreters + _NEXT_ID)
+    a.jump_if(R0, "!=", 0, "bad")
+    a.load(R1, R8, S.WORDS)
+    a.jump_if(R1, "==", 0, "unborn")
+    a.jump_if(R1, "==", -1, "unborn")
+    a.jump("empty")  # the last one has ended
+    a.label("interpreter")
     a.store(R8, S.INTERPRETER, R7)
     # -- remembered: (state, first interpreter, states made so far, salt), all that tells whether it still holds
     a.load(R1, R8, S.IDS)
