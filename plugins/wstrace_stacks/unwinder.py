@@ -102,7 +102,7 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
     look = np.ascontiguousarray(samples.registers[:, PROGRAM_COUNTER])
     sp = samples.registers[:, REGISTER_ORDER[rules.RSP]].copy()
     bp = samples.registers[:, REGISTER_ORDER[rules.RBP]].copy()
-    base, limit = sp, np.minimum(samples.size >> _WORD_SHIFT, words).astype(np.int64)
+    base, limit = sp, np.minimum(samples.size >> _WORD_SHIFT, np.uint64(words))
     known, guessed = np.ones(n, bool), np.zeros(n, bool)
     others: _Registers = {number: (samples.registers[:, column], known) for number, column in enumerate(REGISTER_ORDER)}
     for step in range(most):
@@ -110,10 +110,10 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
         row = code.rule_of.take(numbers)
         outside = row < 0
         # a caller that is no code is no caller: the stack ends before it
-        real = ~outside if step else np.ones(n, bool)
+        real = ~outside if step and outside.any() else slice(None)
         steps.append((alive[real], numbers[real], guessed[real]))
         depth[alive[real]] += 1
-        rule = code.rules.take(row, axis=1, mode="clip")
+        rule = (code.rules if saved else code.rules[: rules.FIRST_SAVED]).take(row, axis=1, mode="clip")
         kind, kind_bp, flags = rule[rules.RETURN_KIND], rule[rules.RBP_KIND], rule[rules.FLAGS]
         cfa, bad = _frame_address(rule, sp, bp, known, others)
 
@@ -122,11 +122,11 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
             wanted: NDArray[np.bool_],
             first: NDArray[np.int64] = alive * words,
             base: NDArray[np.uint64] = base,
-            limit: NDArray[np.int64] = limit,
+            limit: NDArray[np.uint64] = limit,
         ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-            at = ((address - base) >> _WORD_SHIFT).astype(np.int64)
+            at = (address - base) >> _WORD_SHIFT
             there = wanted & (at < limit) & ((address & _IN_WORD) == 0)
-            return flat.take((first + at) * there), there
+            return flat.take((first + at.view("<i8")) * there), there
 
         loaded = rule[rules.CFA_KIND] == rules.CFA_LOADED
         if loaded.any():
@@ -159,7 +159,7 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
                 break
         bp = np.where(stored_bp, caller_bp, bp)[go]
         known = (loaded_bp | (known & (kind_bp == rules.SAME)))[go]
-        look = (back - (~signal).astype("<u8"))[go]
+        look = (back - ~signal)[go]
         others = {register: (value[go], there[go]) for register, (value, there) in callers.items()}
         sp, base, limit, alive, guessed = cfa[go], base[go], limit[go], alive[go], guess[go]
     return _stacked(n, steps, depth, reason)

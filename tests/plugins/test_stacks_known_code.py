@@ -44,3 +44,46 @@ def test_a_perf_map_is_as_old_as_the_process_not_as_the_last_mapping_that_was_to
     code.begin([2**30], lambda rows, addresses: np.full(len(rows), 4, "<u4"))
     code.look(np.zeros(1, np.intp), np.array([0x3010], "<u8"))
     assert asked == [(2**30, now - 7)]
+
+
+def code_memory(ids: dict[int, int]) -> KnownCode:
+    """Known code with mappings of 64 KiB: id -> start."""
+    strings = Dictionary()
+    code = KnownCode(strings)
+    code.learn(
+        batch_of(
+            MAPPING, strings, id=list(ids), time_ns=1, pid=2**30, start=list(ids.values()),
+            end=[start + 0x10000 for start in ids.values()], offset=0, file="[anon]", dev=0, ino=0,
+            build_id="", flags=MAP_EXECUTE | KIND_ANON << KIND_SHIFT,
+        )
+    )  # fmt: skip
+    return code
+
+
+def test_an_address_has_its_own_frame_however_many_others_came_between() -> None:
+    """More addresses than the table in front of the search has slots, in two mappings, in any order."""
+    starts = {2: 0x10000, 3: 0x7F0000000000}
+    code, dice = code_memory(starts), np.random.default_rng(3)
+    ids = np.repeat(np.array([2, 3, 0, 9], "<u4"), 6000)  # 0: in no mapping; 9: in one whose row never came
+    begin = np.array([starts.get(i, 0x10000) for i in ids.tolist()], "<u8")
+    addresses = begin + dice.integers(0, 0x10000, len(ids), "<u8")
+    for _ in range(3):
+        order = dice.permutation(len(ids))
+        code.begin([2**30], lambda rows, _, order=order: ids[order][rows])
+        numbers = code.look(np.arange(len(ids)), addresses[order])
+        mapping, offset = code.frames[numbers].T[1:3]
+        known = np.isin(ids[order], list(starts))
+        assert (mapping == np.where(known, ids[order], 0)).all()
+        assert (offset == np.where(known, addresses[order], 0)).all()
+        assert (numbers[~known] == known_code.OUTSIDE).all()
+
+
+def test_an_address_in_another_mapping_is_another_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two slots, every second pair meets in one."""
+    monkeypatch.setattr(known_code, "_SLOT_SHIFT", np.uint64(63))
+    code = code_memory({2: 0x10000, 3: 0x10000})
+    for address in np.arange(0x10000, 0x10020, dtype="<u8"):
+        for own in (2, 9, 3):
+            code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
+            [number] = code.look(np.zeros(1, np.intp), np.array([address]))
+            assert code.frames[number][1] == (own if own != 9 else 0)

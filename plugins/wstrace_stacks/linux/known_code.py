@@ -28,6 +28,9 @@ MOST_MAPPINGS = 1 << 20
 MOST_ADDRESSES = 1 << 20
 MOST_PERF_MAPS = 1024
 _OFFSET_BITS = 40
+#: slots of the table in front of the search, and an odd multiplier that spreads addresses over them
+_SLOTS, _SPREAD = 1 << 13, np.uint64(0x9E37_79B9_7F4A_7C15)
+_SLOT_SHIFT = np.uint64(64 - 13)
 #: the frame number of an address that is not in executable memory
 OUTSIDE = 1
 _PYTHON_PREFIX = "py::"
@@ -87,6 +90,7 @@ class KnownCode:
         self.frames: NDArray[np.uint64] = np.zeros((0, len(Frame._fields)), "<u8")
         self.rule_of: NDArray[np.int32] = np.zeros(0, np.int32)
         self._arrays()
+        self._empty_slots()
 
     def _arrays(self) -> None:
         """Appends what was found out since the last call to the arrays by frame number."""
@@ -121,6 +125,7 @@ class KnownCode:
             self._forget()
         self._ids = np.array([one.id for one in self._mappings], "<u4")
         self._starts = np.array([one.start for one in self._mappings], "<u8")
+        self._empty_slots()
 
     # -- looking up --------------------------------------------------------------------------------------------------
 
@@ -136,10 +141,28 @@ class KnownCode:
                               for one in self._mappings], bool)  # fmt: skip
             kept = ~stale[(self._keys >> np.uint64(_OFFSET_BITS)).astype(np.intp)]
             self._keys, self._numbers = self._keys[kept], self._numbers[kept]
+            self._empty_slots()
 
     def look(self, rows: NDArray[np.intp], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
         """The frame numbers of code addresses, each in the process and at the time of its sample."""
         ids = self.mappings_at(rows, addresses)
+        slots = ((addresses ^ ids * _SPREAD) * _SPREAD >> _SLOT_SHIFT).view(np.intp)
+        numbers = self._slot_numbers.take(slots)
+        new = (self._slot_addresses.take(slots) != addresses) | (self._slot_ids.take(slots) != ids)
+        if new.any():
+            ids, addresses, slots = ids[new], addresses[new], slots[new]
+            numbers[new] = found = self._searched(ids, addresses)
+            self._slot_ids[slots], self._slot_addresses[slots], self._slot_numbers[slots] = ids, addresses, found
+        return numbers
+
+    def _empty_slots(self) -> None:
+        """Empties the table in front of the search: a slot has the address last searched for that falls into it."""
+        self._slot_ids: NDArray[np.uint32] = np.zeros(_SLOTS, "<u4")
+        self._slot_addresses: NDArray[np.uint64] = np.zeros(_SLOTS, "<u8")
+        self._slot_numbers: NDArray[np.int32] = np.full(_SLOTS, OUTSIDE, np.int32)
+
+    def _searched(self, ids: NDArray[np.uint32], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The frame numbers of addresses in mappings."""
         if not len(self._ids):
             return np.full(len(ids), OUTSIDE, np.int32)
         at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
