@@ -46,18 +46,18 @@ def answer(found: Comparison, view: str) -> str:
     programs = "two different programs: " if found.programs else ""
     if not found.whole:
         first, second = found.sizes
-        return (f"{programs}{_signed(second - first)} at the peak, as the system counts it "
+        return (f"{programs}{signed(second - first)} at the peak, as the system counts it "
                 f"({_from_to(first, second)}); whose it is is not known")  # fmt: skip
     moment = printable(moment_words(str(found.moment)), NAME_LIMIT)
     if found.moment == "exit" and any(run.info.final_snapshot is None for run in (found.first, found.second)):
         moment = "in the last snapshots"
     if not found.change and not any(row.change for row in found.rows(view)):
         return f"{programs}no change: {size(found.second.total)} resident {moment}"
-    whole = f"{_signed(found.change)} resident {moment} ({_from_to(found.first.total, found.second.total)})"
+    whole = f"{signed(found.change)} resident {moment} ({_from_to(found.first.total, found.second.total)})"
     phrases: dict[str, int] = {}
     doubtful = set()
     for row in found.rows("line" if view in CAUSES else view):
-        phrase = _phrase(row, view)
+        phrase = phrase_of(row, view)
         phrases[phrase] = phrases.get(phrase, 0) + row.change
         doubtful |= {phrase} if row.estimated else set()
     order = sorted(phrases, key=lambda phrase: (-abs(phrases[phrase]), phrase))
@@ -69,7 +69,8 @@ def answer(found: Comparison, view: str) -> str:
     return f"{programs}{whole}: {', '.join(words)}{more}"
 
 
-def _phrase(row: Change, view: str) -> str:
+def phrase_of(row: Change, view: str) -> str:
+    """Whose a change is, as a sentence has it: `by load app.py:31`, `from pandas (import)`, `in [heap]`."""
     if view not in CAUSES:
         return f"in {printable(row.label, NAME_LIMIT)}"
     if row.label.startswith("import ") and row.package:
@@ -91,14 +92,15 @@ def table(found: Comparison, view: str, rows: Sequence[Change], top: int, *, eve
     cells: list[list[Cell]] = []
     for row in [*kept, total]:
         mark = ("~" if row.estimated else " ") * estimated
-        cells.append([f"{mark}{_signed(row.change)}", _signed(row.private), _signed(row.shared),
+        cells.append([f"{mark}{signed(row.change)}", signed(row.private), signed(row.shared),
                       size(row.first.resident), size(row.second.resident), row.label])  # fmt: skip
     columns = [Column("change", spare=False), Column("private"), Column("shared"), Column("first"), Column("second"),
                Column({**TITLES, "module": "module"}[view], "name")]  # fmt: skip
     return TextTable(columns, cells, len(cells))
 
 
-def _signed(n_bytes: int) -> str:
+def signed(n_bytes: int) -> str:
+    """A change in bytes: `+9.4 MiB`, `0 B`."""
     return ("+" if n_bytes > 0 else "-" if n_bytes < 0 else "") + size(abs(n_bytes))
 
 

@@ -232,19 +232,19 @@ def _until(trace: Recorded, at: str | int) -> tuple[int, str]:
     if at in ("exit", "now", "end"):
         return (1 << 64) - 1, at
     if at in ("peak", "start"):
-        taken = _headers(trace)
+        taken = snapshots_taken(trace)
         times = _largest(taken) if at == "peak" else [time for time, _, _ in taken][:1]
         last = trace.info.final_snapshot is not None and bool(times) and times[0] == taken[-1][0]
         return (times[0] if times else 0), "exit" if last else at
     for batch in trace.batches(MARK.name):
         for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True):
             if batch.strings[text] == at:
-                after = [taken for taken, _, _ in _headers(trace) if taken >= time]
+                after = [taken for taken, _, _ in snapshots_taken(trace) if taken >= time]
                 return (after[0] if after else time), at
     raise UsageError(f"there is no mark {at!r}", "write: exit, peak, start, or the text of a mark")
 
 
-def _headers(trace: Recorded) -> list[tuple[int, tuple[int, int], int]]:
+def snapshots_taken(trace: Recorded) -> list[tuple[int, tuple[int, int], int]]:
     """(time, (host, pid), pages) of each snapshot, by time."""
     found: dict[tuple[int, tuple[int, int]], int] = {}
     for batch in trace.batches(RESIDENT_PAGES.name, ("pages", "flags")):
