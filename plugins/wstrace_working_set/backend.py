@@ -122,6 +122,26 @@ class Keeper(Protocol):
         """Releases it; may be called again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """The mappings of a process: their names, kinds (schema.KINDS), and bytes referenced and resident, shape (n,)."""
+
+    names: list[str]
+    kind: NDArray[Any]
+    used: NDArray[Any]
+    resident: NDArray[Any]
+
+
+class ReferencedBits(Protocol):
+    """The bit of each page of a process that the processor sets when the page is used."""
+
+    def clear(self) -> None:
+        """Takes all of them away. Raises TargetExited, Unavailable."""
+
+    def read(self) -> Uses:
+        """What has been used since. Raises TargetExited, also when another program was executed; Unavailable."""
+
+
 class Backend(Protocol):
     """The module that talks to the operating system."""
 
@@ -136,6 +156,9 @@ class Backend(Protocol):
 
     def make_keeper(self) -> Keeper:
         """A keeper. Raises Unavailable where the system has none; the message says what lifts it."""
+
+    def referenced_bits(self, pid: int) -> ReferencedBits:
+        """Those of a process. Raises TargetExited, Unavailable; nothing is cleared yet."""
 
     def descendants(self, pid: int) -> list[int]:
         """Its current children, and theirs."""

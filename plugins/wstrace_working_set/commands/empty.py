@@ -24,7 +24,7 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
     No data is lost: pages come back when they are used, which costs the process time.
     """
     if not yes:
-        _ask(pid)
+        confirm(pid, "empty")
     done = empty_working_set(pid, others=True)
     if as_json:
         print_json({"pid": done.pid, "name": done.name, "before": done.before, "after": done.after,
@@ -38,14 +38,14 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
     Output.standard("stdout").show(told, table)
 
 
-def _ask(pid: int) -> None:
-    """Asks for confirmation on the terminal. Raises UsageError without a terminal."""
+def confirm(pid: int, command: str) -> None:
+    """Asks for confirmation on the terminal before that command. Raises UsageError without a terminal."""
     import sys
 
     from wstrace_working_set.backend import backend
 
     if not sys.stdin.isatty():
-        raise UsageError("empty asks before it acts, and nobody is there to answer", "add --yes")
+        raise UsageError(f"{command} asks before it acts, and nobody is there to answer", "add --yes")
     with backend().Space(pid) as space:
         name, owned = printable(space.name), space.owned()
     whose = "" if owned else " of another user"

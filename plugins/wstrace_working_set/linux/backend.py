@@ -11,9 +11,10 @@ from wstrace.interfaces import Level
 from wstrace_os.linux import procfs
 from wstrace_working_set.linux import smaps
 from wstrace_working_set.linux.held_space import Keeper
+from wstrace_working_set.linux.referenced import ReferencedBits
 from wstrace_working_set.linux.space import Space as Space
 
-descendants = procfs.descendants
+descendants, referenced_bits = procfs.descendants, ReferencedBits
 
 
 def probe() -> Level:

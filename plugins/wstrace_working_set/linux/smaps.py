@@ -1,4 +1,6 @@
-"""What /proc/PID/smaps has and maps lacks: VmFlags, Swap. Read rarely, because the kernel walks all pages for it.
+"""What /proc/PID/smaps has and maps lacks: VmFlags, Swap, Referenced.
+
+It is read rarely, because the kernel walks all pages for it.
 
 Source: Linux Documentation/filesystems/proc.rst, "VmFlags"; fs/proc/task_mmu.c show_smap().
 """
@@ -46,9 +48,14 @@ def parse(text: bytes) -> dict[int, frozenset[str]]:
     return {start: frozenset(words.decode("ascii", "replace").split()) for start, words in _field(text, b"VmFlags:")}
 
 
+def sizes(text: bytes, field: bytes) -> dict[int, int]:
+    """Start of a mapping -> the bytes of it that a field says: `Swap:`, `Referenced:`, `Rss:`."""
+    return {start: int(words.split()[0]) * 1024 for start, words in _field(text, field)}
+
+
 def swapped(text: bytes) -> dict[int, int]:
     """Start of a mapping -> bytes of it that are swapped out."""
-    return {start: int(words.split()[0]) * 1024 for start, words in _field(text, b"Swap:")}
+    return sizes(text, b"Swap:")
 
 
 def _field(text: bytes, name: bytes) -> Iterator[tuple[int, bytes]]:

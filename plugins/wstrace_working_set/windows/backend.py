@@ -84,6 +84,11 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def referenced_bits(pid: int) -> NoReturn:
+    """Raises Unavailable: Windows reports no referenced bits."""
+    raise Unavailable("Windows does not report which pages were used", "use --by-emptying")
+
+
 def listed() -> Iterator[tuple[int, str, str, int]]:
     """Yields (pid, name, user, bytes of the working set) of every process; user is "" when its token is refused."""
     for process in listing.listed(winapi):

@@ -1,0 +1,171 @@
+"""`wstrace wss`: the pages that a program is known to use, second by second, and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import nobody as kit_nobody
+import pytest
+from command_line import wstrace
+
+from wstrace.errors import TargetExited
+from wstrace_working_set.used import Window, after_emptying, windows
+
+PAGE, PAGES = 4096, 6000
+pytestmark = pytest.mark.skipif(os.sysconf("SC_PAGESIZE") != PAGE, reason="the program counts pages of 4 KiB")
+
+
+class Target:
+    """The program that uses what it is told to use."""
+
+    def __init__(self, program: Path, file: Path) -> None:
+        self.file = str(file)
+        self._process = subprocess.Popen([program, file, str(PAGES)], text=True, bufsize=1, stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE)  # fmt: skip
+        self.pid = self._process.pid
+        self._answer("ready")
+
+    def use(self, first: int, n: int) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{first} {n}\n")
+        self._answer("using")
+
+    def _answer(self, word: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == f"{word}\n"
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc (tests/install-peers)")
+    found = tmp_path_factory.mktemp("wss") / "uses"
+    subprocess.run(["gcc", "-O1", "-o", found, Path(__file__).with_name("working_set_use.c")], check=True)
+    return found
+
+
+@pytest.fixture
+def target(program: Path, tmp_path: Path) -> Iterator[Target]:
+    file = tmp_path / "uses.dat"
+    file.write_bytes(b"x" * PAGES * PAGE)
+    found = Target(program, file)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+def pages(window: Window, name: str) -> tuple[int, int]:
+    """(used, resident) pages of a name."""
+    return next((use.used // PAGE, use.resident // PAGE) for use in window.uses if use.name == name)
+
+
+def test_each_window_has_what_was_used_in_it_and_nothing_else(target):
+    target.use(0, 1000)
+    found = []
+    for window in windows(target.pid, 2.0, 0.5):
+        found.append(window)
+        # between two windows: the first one of the next kind may see both
+        target.use(*((3000, 50) if len(found) >= 2 else (0, 1000)))
+    assert len(found) == 4
+    for window, n in zip(found, (1000, 1000, 50, 50), strict=True):
+        assert pages(window, target.file) == (n, PAGES)
+        used, resident = pages(window, "[anon]")
+        assert n <= used <= n + 16, "libc's own private pages are few"
+        assert PAGES <= resident <= PAGES + 16
+
+
+def test_what_is_used_at_times_is_in_the_union_of_one_window(target):
+    target.use(0, 100)
+    timer = threading.Timer(0.3, target.use, (5000, 400))
+    timer.start()
+    (window,) = windows(target.pid, 1.0)
+    timer.join()
+    assert pages(window, target.file) == (500, PAGES)
+    assert 0.9 < window.seconds < 30
+
+
+def test_nothing_used_is_nothing(target):
+    target.use(0, 0)
+    (window,) = windows(target.pid, 0.3)
+    assert pages(window, target.file) == (0, PAGES)
+    assert pages(window, "[anon]")[0] <= 16
+
+
+def test_a_program_that_ends_gives_the_windows_before(target):
+    target.use(0, 10)
+    found = []
+    for window in windows(target.pid, 60.0, 0.2):
+        found.append(window)
+        if len(found) == 1:
+            target.end()
+        if len(found) > 1:
+            break
+    assert [window.ended for window in found] == [False, True]
+    with pytest.raises(TargetExited):
+        list(windows(target.pid, 1.0))
+
+
+def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
+    target.use(0, 700)
+    done = wstrace("wss", target.pid, "--for", "600ms", "--every", "200ms")
+    assert done.returncode == 0, done.stderr
+    first, *lines = done.stdout.splitlines()
+    assert re.match(r"used \d\S* MiB of \S+ MiB resident in .* at most \(\d windows, ", first)
+    assert any(line.split()[:2] == ["2.7", "MiB"] and line.split()[-2:] == ["file", target.file] for line in lines)
+    assert f"referenced bits of process {target.pid} were cleared " in done.stderr
+    told = json.loads(wstrace("wss", target.pid, "--for", "200ms", "--json").stdout)
+    (window,) = told["windows"]
+    uses = {use["name"]: use for use in window["uses"]}
+    assert uses[target.file] == {"name": target.file, "kind": "file", "used": 700 * PAGE, "resident": PAGES * PAGE}
+    assert window["used"] == sum(use["used"] for use in window["uses"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes pages out of another process: needs CAP_SYS_NICE")
+def test_emptying_brings_back_what_is_used_and_says_what_it_cost(target):
+    assert "add --yes" in wstrace("wss", target.pid, "--for", "200ms", "--by-emptying").stderr
+    target.use(0, 0)
+    timer = threading.Timer(0.7, target.use, (100, 300))
+    timer.start()
+    done, window, faults = after_emptying(target.pid, 1.5)
+    timer.join()
+    used = {use.name: use.used // PAGE for use in window.uses}
+    # a fault maps the pages around that are in the page cache, too
+    assert 300 <= used[target.file] <= 300 + 2 * 512
+    assert faults is not None
+    assert faults >= 1
+    assert done.after >= PAGES * PAGE, "private pages stay where there is no swap"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--for", "1s", "--every", "2s"], "--every is longer than --for"),
+        (["--for", "1s", "--every", "1s", "--by-emptying"], "there is one window"),
+    ],
+)
+def test_windows_that_make_no_sense_are_refused(words, why):
+    done = wstrace("wss", os.getppid(), *words)
+    assert (done.returncode, why in done.stderr) == (125, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes nobody: needs root")
+def test_another_users_process_is_refused_in_a_line(target):
+    with kit_nobody.nobody() as user:
+        words = [*user.command, "-m", "wstrace", "wss", str(target.pid), "--for", "1s"]
+        done = subprocess.run(words, env=user.environment, cwd="/", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 122
+    assert "run wstrace as that process's user or as root" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
