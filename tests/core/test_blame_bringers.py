@@ -63,14 +63,20 @@ def history(
 
 
 def pages_of(
-    pid: int, pages: list[int], time: int, *, huge: bool = False, mapping: tuple[int, int, int] | None = None
+    pid: int,
+    pages: list[int],
+    time: int,
+    *,
+    huge: bool = False,
+    mapping: tuple[int, int, int] | None = None,
+    noticed: bool = False,
 ) -> PageRows:
     """Resident pages of a process; mapping: its first page, the one past it, and the page of the file."""
     n = len(pages)
     low, high, offset = (np.full(n, value, np.uint64) for value in mapping or (0, 0, 0))
     key = key_of(np.full(n, pid, np.intp), np.array(pages, np.uint64))
     return PageRows(key, np.full(n, time, np.uint64), np.full(n, mapping is not None), np.full(n, huge), low, high,
-                    offset)  # fmt: skip
+                    offset, np.full(n, noticed))  # fmt: skip
 
 
 def told(of: History, pid: int, pages: list[int], time: int = 1 << 40, **how) -> dict[int, tuple[int, int]]:
@@ -119,8 +125,26 @@ def test_a_page_of_zeros_is_not_resident_and_its_first_write_brings():
 
 def test_a_page_of_a_file_that_is_read_from_disk_again_was_gone():
     both = [Event(0, 1, 3, 4), Event(0, 1, 3, 4)]
-    assert told(history(both, kind=KIND_FILE), 1, [3]) == {3: (0, 0)}
-    assert told(history(both, kind=KIND_FILE, kinds={1: FAULT_MAJOR}), 1, [3]) == {3: (1, 1)}
+    mapping = (0, 16, 0)
+    assert told(history(both, kind=KIND_FILE), 1, [3], mapping=mapping) == {3: (0, 0)}
+    assert told(history(both, kind=KIND_FILE, kinds={1: FAULT_MAJOR}), 1, [3], mapping=mapping) == {3: (1, 1)}
+
+
+def test_what_was_written_to_in_a_private_mapping_of_a_file_came_with_the_write():
+    both = [Event(0, 1, 3, 4), Event(0, 1, 3, 4)]
+    assert told(history(both, kind=KIND_FILE), 1, [3]) == {3: (1, 1)}, "not a page of the file any more"
+    assert told(history(both[:1], kind=KIND_FILE), 1, [3]) == {3: (0, 0)}
+    assert told(history(both, kind=KIND_FILE), 1, [3], mapping=(0, 16, 0)) == {3: (0, 0)}, "still one of the file"
+
+
+def test_a_write_to_a_shared_page_of_a_file_faults_although_it_may_be_there():
+    of = history([Event(0, 1, 33, 34), Event(0, 1, 40, 41), Event(0, 1, 100, 101)], kind=KIND_FILE)
+    whole = list(range(0, 128))
+    found = told(of, 1, whole, mapping=(0, 128, 0), noticed=True)
+    assert {page: found[page] for page in (33, 40, 100, 70)} == {33: (0, 0), 40: (0, 1), 100: (0, 2), 70: (0, 2)}
+    holed = [page for page in whole if page != 90]  # so that no folio of that size was mapped whole
+    found = told(of, 1, holed, mapping=(0, 128, 0), noticed=True)
+    assert {page: found[page] for page in (33, 40, 100)} == {33: (0, 0), 40: (0, 1), 100: (2, 2)}
 
 
 def test_one_fault_maps_what_lies_around_it_in_the_mapping():

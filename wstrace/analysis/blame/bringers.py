@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.blame.faults import FORKS, Faults
 from wstrace.analysis.blame.losses import Losses, key_of, page_of, space_of
 from wstrace.schema import (
+    KIND_FILE,
     LOSS_EXECUTED,
     LOSS_LAZILY_FREED,
     LOSS_MOVED,
@@ -37,7 +38,8 @@ class PageRows(NamedTuple):
     """Resident pages in ascending order of key, each an array of shape (n,).
 
     file: whether other pages of its mapping can come with it (files and shared memory). low, high: the first page of
-    its mapping and the one past it; offset: of the first, in pages of the file. Both are 0 where not known.
+    its mapping and the one past it; offset: of the first, in pages of the file. Both are 0 where not known. noticed:
+    whether its first write faults even where it is there, as in shared mappings of files that are written back.
     """
 
     key: NDArray[np.uint64]
@@ -47,11 +49,12 @@ class PageRows(NamedTuple):
     low: NDArray[np.uint64]
     high: NDArray[np.uint64]
     offset: NDArray[np.uint64]
+    noticed: NDArray[np.bool_]
 
     def take(self, rows: NDArray[np.intp]) -> PageRows:
         """Those of these places."""
         return PageRows(self.key[rows], self.time[rows], self.file[rows], self.huge[rows], self.low[rows],
-                        self.high[rows], self.offset[rows])  # fmt: skip
+                        self.high[rows], self.offset[rows], self.noticed[rows])  # fmt: skip
 
 
 class Found(NamedTuple):
@@ -120,10 +123,12 @@ class _Walk:
             if not len(rows):
                 break
             life = self.losses.latest(self.key[rows], self.limit[rows])
-            self.life[rows] = life
+            self.life[rows], asked = life, rows
             for step in (self._own, self._huge, self._window):
                 left = step(rows, life)
                 rows, life = rows[left], life[left]
+            found = self.first[asked] >= 0
+            self._before_a_write(asked[found & self.pages.noticed[asked]])
             rows = self._back(rows, life)
         self.how[rows] = TOO_LONG
         return Found(self.first, self.second, self.how, self.assumed)
@@ -141,7 +146,11 @@ class _Walk:
         at, fault = at[fault >= 0], fault[fault >= 0]
         second = faults.maybe[group[at]]
         fits = (second > fault) & (faults.time[second] <= self.time[rows[at]])
-        self._bring(rows[at], fault, np.where(fits, second, fault), OWN)
+        of_file = faults.kind[fault] == KIND_FILE
+        fits &= ~(of_file & self.pages.file[rows[at]])  # the second fault was a write to a page that was there
+        second = np.where(fits, second, fault)
+        # in a private mapping of a file the write makes a page of its own, which a snapshot tells from one of the file
+        self._bring(rows[at], np.where(of_file, second, fault), second, OWN)
         return _others(rows, at)
 
     def _huge(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -171,18 +180,11 @@ class _Walk:
             if not len(at):
                 break
             row = rows[at]
-            page, low, high = page_of(self.key[row]), pages.low[row], pages.high[row]
-            # what is mapped around lies together in memory, a folio in the file
-            shift = np.uint64(0) if power == _AROUND else pages.offset[row] - low
-            begin = np.maximum(_aligned(page, shift, power), low)
-            end = np.minimum(_aligned(page, shift, power) + np.uint64(1 << power), high)
+            begin, end, whole = self._block(row, power)
             space = space_of(self.key[row])
             early, late, _ = self._between(key_of(space, begin), key_of(space, end), life[at], row)
             fits = early >= 0
             if power > _AROUND:
-                own = space_of(pages.key[row])
-                there = pages.key.searchsorted(key_of(own, end)) - pages.key.searchsorted(key_of(own, begin))
-                whole = there.astype(np.uint64) == end - begin
                 fits &= whole
                 self.how[row[~whole]] = NONE
                 at = at[whole]
@@ -191,6 +193,30 @@ class _Walk:
             left = np.setdiff1d(left, at[fits], assume_unique=True)
             at = at[~fits]
         return left
+
+    def _block(
+        self, rows: NDArray[np.intp], power: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_]]:
+        """The first page of the block around each page and the one past it, and whether all its pages are resident."""
+        pages, page = self.pages, page_of(self.key[rows])
+        low, high = pages.low[rows], pages.high[rows]
+        # what is mapped around lies together in memory, a folio in the file
+        shift = np.uint64(0) if power == _AROUND else pages.offset[rows] - low
+        begin = np.maximum(_aligned(page, shift, power), low)
+        end = np.minimum(_aligned(page, shift, power) + np.uint64(1 << power), high)
+        own = space_of(pages.key[rows])
+        there = pages.key.searchsorted(key_of(own, end)) - pages.key.searchsorted(key_of(own, begin))
+        return begin, end, there.astype(np.uint64) == end - begin
+
+    def _before_a_write(self, rows: NDArray[np.intp]) -> None:
+        """Pages that have a bringer, which may have written to what an earlier one had brought with its window."""
+        faults, space = self.faults, space_of(self.key[rows])
+        for power in range(_AROUND, _FOLIO + 1) if len(rows) else ():
+            begin, end, whole = self._block(rows, power)
+            early, _, _ = self._between(key_of(space, begin), key_of(space, end), self.life[rows], rows)
+            earlier = (early >= 0) & (whole | (power == _AROUND))
+            earlier[earlier] = faults.rank[early[earlier]] < faults.rank[self.first[rows[earlier]]]
+            self.first[rows[earlier]] = early[earlier]
 
     def _between(
         self, first: NDArray[np.uint64], last: NDArray[np.uint64], life: NDArray[np.intp], rows: NDArray[np.intp]

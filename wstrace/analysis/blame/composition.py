@@ -101,9 +101,14 @@ class Composition:
             np.where(known, of_mapping(inputs.mappings, name, row) >> shift, np.uint64(0))
             for name in ("start", "end", "offset")
         )
+        flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
+        writable = (flags & (MAP_SHARED | MAP_WRITE)) == MAP_SHARED | MAP_WRITE
+        noticed = writable & (flags >> KIND_SHIFT & 15 == KIND_FILE)
         key = key_of(runs["space"], runs["start"] >> shift)[run] + number.astype(np.uint64)
         file, huge = (runs["flags"] & PAGE_FILE) != 0, (runs["flags"] & PAGE_HUGE) != 0
-        return run, PageRows(key, runs["time"][run], file[run], huge[run], low[run], high[run], offset[run])
+        return run, PageRows(
+            key, runs["time"][run], file[run], huge[run], low[run], high[run], offset[run], noticed[run]
+        )
 
     def _found(self, pages: PageRows) -> Found:
         """The bringers; a reason says no more than is known."""

@@ -112,7 +112,7 @@ class History:
         source = key_of(losses.rows.space[row], page)
         order = np.argsort(source, kind="stable")
         none, zero = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.uint64)
-        asked = PageRows(source[order], losses.time[lives[order]], none, none, zero, zero, zero)
+        asked = PageRows(source[order], losses.time[lives[order]], none, none, zero, zero, zero, none)
         found = bringers(asked, self.faults, losses, lives[order] - 2)
         there = np.zeros(len(keys), np.bool_)
         there[order] = found.first >= 0
