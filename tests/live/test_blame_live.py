@@ -32,29 +32,19 @@ def rollup(pid: int) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def truth(tmp_path_factory):
+def truth(tmp_path_factory, full_level, python_stacks):
     path = tmp_path_factory.mktemp("blame") / "truth.wst"
     command = [sys.executable, "-m", "wstrace", "blame", "--json", "--by", "function", "--at", "exit", "-o", str(path)]
     done = subprocess.run([*command, "--", sys.executable, str(TRUTH)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    return path, json.loads(done.stdout)
-
-
-def exact(path, report):
-    """The trace; skips the test where a busy machine lost records, or the program ran before its stacks could be read.
-
-    That stacks are read is what the tests of Python stacks hold; here their absence would only hide what is asked.
-    """
-    if report["lost"]:
-        pytest.skip(f"{report['lost']} records were lost on a busy machine: nothing can be exact")
-    if not any(row["function"] == "load" for row in report["rows"]):
-        pytest.skip("the program ran before its Python stacks could be read")
+    report = json.loads(done.stdout)
+    assert report["lost"] == 0
+    assert any(row["function"] == "load" for row in report["rows"]), "stacks are read from the program's first line on"
     return path
 
 
 def test_each_line_has_what_it_brought_and_no_byte_that_was_there(truth):
-    path = exact(*truth)
-    with wstrace.open_trace(str(path)) as trace:
+    with wstrace.open_trace(str(truth)) as trace:
         (parent,) = trace.info.targets
         rows = trace.blame(at="exit", pids=[parent]).rows("function")
     found = {row.function: row.resident for row in rows if row.file.endswith("blame_truth.py")}
@@ -68,8 +58,7 @@ def test_each_line_has_what_it_brought_and_no_byte_that_was_there(truth):
 
 
 def test_one_parent_and_four_children_copy_sixteen_mib(truth):
-    path = exact(*truth)
-    with wstrace.open_trace(str(path)) as trace:
+    with wstrace.open_trace(str(truth)) as trace:
         rows = {row.function: n for row, n in Unshared(trace.blame(at="exit")).rows("function")}
     assert 4 * REGION <= rows["copy"] <= 4 * REGION + 40 * 4096, "5,120 faults, 4,096 copies"
 

@@ -1,0 +1,116 @@
+"""Blame beside what programs see in their own pagemap: no page is another line's, and what is not known says so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wstrace
+from wstrace.analysis.blame.bringers import HOWS
+from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.blame.losses import page_of
+from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.blame.unshared import Unshared
+from wstrace.batch import Dictionary
+from wstrace_msgpack.interchange.blame_tables import pages_batch
+
+HERE = Path(__file__).parent
+N = 256  # pages of each region of the programs
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="page frames and losses of content need root on Linux"
+)
+
+
+def recorded(folder: Path, *command: str) -> tuple[Path, dict[int, str], int]:
+    """The trace of a program, who brought each of its pages, and how many it and its children made of shared ones."""
+    path, said = folder / "x.wst", folder / "truth"
+    run = [sys.executable, "-m", "wstrace", "run", "-q", "-o", str(path), "--", *command, str(said), str(folder)]
+    subprocess.run(run, check=True, timeout=100)
+    rows = dict(line.split(" ", 1) for line in said.read_text().splitlines())
+    copies = int(rows.pop("copies"))
+    return path, {int(page): who for page, who in rows.items()}, copies
+
+
+def found_by(of: Composition, names: list[str]) -> dict[int, tuple[str, str, int]]:
+    """page -> who may have brought it, twice, and how that was found; "" = not known. names: of each fault, its own."""
+    order = of.history.faults.order.tolist()
+    pages = (pages_batch(Blame(of), Dictionary())["va"] // of.page_size).tolist()
+    both = [[names[order[fault]] if fault >= 0 else "" for fault in one.tolist()]
+            for one in (of.found.first, of.found.second)]  # fmt: skip
+    return dict(zip(pages, zip(*both, of.found.how.tolist(), strict=True), strict=True))
+
+
+def outermost_lines(of: Composition) -> list[str]:
+    """Of each fault, in the order of the inputs, the line of its stack's outermost frame."""
+    tree = of.inputs.tree
+    parent, line = tree.column("parent").astype(np.intp), tree.column("line")
+    at = tree.known(of.inputs.faults["stack"]).astype(np.intp)
+    while (up := parent[at]).any():
+        at = np.where(up > 0, up, at)
+    return [str(number) for number in line[at].tolist()]
+
+
+def judged(truth: dict[int, str], found: dict[int, tuple[str, str, int]]) -> tuple[Counter[str], Counter[str]]:
+    """The pages of each line that blame is sure of, and of each that it marks as estimated; nobody's are "0".
+
+    Asserts that none is given to another line, and none of nobody's to any.
+    """
+    certain, estimated = Counter(), Counter()
+    for page, who in truth.items():
+        first, second, how = found[page]
+        assert (who if who != "0" else "") in (first, second), (hex(page << 12), who, first, second, HOWS[how])
+        (certain if first == second else estimated)[who] += 1
+    return certain, estimated
+
+
+def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python_stacks):
+    program = HERE / "pagemap_truth.py"
+    path, truth, copies = recorded(tmp_path, sys.executable, str(program))
+    with wstrace.open_trace(str(path)) as trace:
+        (parent,) = trace.info.targets
+        of = Composition(trace, "exit", [parent])
+        assert of.lost == 0
+        assert not of.unsure
+        found = found_by(of, outermost_lines(of))
+        told = Unshared(trace.blame(at="exit"))
+        copied = page_of(told.of.history.faults.key[told.copies])
+    certain, estimated = judged(truth, found)
+    lines = program.read_text().splitlines()
+    loads_shared = str(lines.index("write(o, 4 * BIG)") + 1)
+    unshared = sum(truth.get(page) == loads_shared for page in copied.tolist())
+    zeros = str(lines.index("read(f)") + 2)
+    assert estimated.pop(zeros) == N // 2, "which of the two touches wrote is in no record"
+    of_files = {number for number, line in enumerate(lines, 1) if "among=(h" in line or "among=(p" in line}
+    assert {int(line) for line in estimated} <= of_files
+    assert sum(certain.values()) > 0.85 * len(truth)
+    nobodys = Counter(HOWS[found[page][2]] for page, who in truth.items() if who == "0")
+    assert set(nobodys) <= {"not seen", "khugepaged"}
+    assert nobodys["not seen"] >= N, "populated, and read by the device"
+    assert copies == 4096, "5,120 faults"
+    assert unshared == copies
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc (tests/install-peers)")
+def test_each_page_of_a_c_program_is_its_functions(tmp_path, full_level):
+    program = tmp_path / "truth-c"
+    subprocess.run(["gcc", "-O1", "-o", program, HERE / "pagemap_truth.c"], check=True)
+    path, truth, _ = recorded(tmp_path, str(program))
+    with wstrace.open_trace(str(path)) as trace:
+        (parent,) = trace.info.targets
+        of = Composition(trace, "exit", [parent])
+        assert of.lost == 0
+        by_fault, labels = Blame(of).told_faults("function")
+        found = found_by(of, [labels[one].function for one in by_fault.tolist()])
+    certain, estimated = judged(truth, found)
+    assert not estimated
+    assert certain["load"] == 2 * N + N // 2
+    assert certain["touch_huge"] in (1, 512), "without or with huge pages"
+    assert not certain["rewrite"]
