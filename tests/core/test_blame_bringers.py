@@ -59,7 +59,7 @@ def history(
         np.array([e.other for _, e in lost], np.intp),
     )
     copyable = np.full(len(rows), kind == KIND_ANON)
-    return History(faults, copyable, losses, no_ends(), pages_of(0, [], 0), lossless=lossless)
+    return History(faults, copyable, losses, no_ends(), [], lossless=lossless)
 
 
 def pages_of(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.blame.losses import page_of, space_of
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.segments import begins
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import KINDS, PAGE_EXCLUSIVE, Column, Schema
 
@@ -52,7 +53,7 @@ def pages_batch(blame: Blame, strings: Dictionary) -> Batch:
     brought[known] = faults.time[first[known]]
     flags = of.inputs.runs["flags"][of.run]
     run_start = of.inputs.runs["start"][of.run]
-    begin = np.flatnonzero(np.append(True, of.run[1:] != of.run[:-1])) if len(of.run) else np.zeros(0, np.intp)
+    begin = np.flatnonzero(begins(of.run))
     number = np.arange(len(of.run)) - np.repeat(begin, np.diff(np.append(begin, len(of.run))))
     columns: dict[str, NDArray[Any]] = {
         "pid": of.inputs.pids[of.column("space")].astype("<u4"),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame.faults import FORKS, Faults
 from wstrace.analysis.blame.losses import Losses, key_of, page_of, space_of
+from wstrace.analysis.segments import begins
 from wstrace.schema import (
     KIND_FILE,
     LOSS_EXECUTED,
@@ -76,6 +77,7 @@ def bringers(
     losses: Losses,
     limits: NDArray[np.intp] | None = None,
     *,
+    resident: NDArray[np.uint64] | None = None,
     lossless: bool = False,
 ) -> Found:
     """The fault that brought each page.
@@ -84,17 +86,19 @@ def bringers(
         pages: at their times.
         faults, losses: of all processes.
         limits: the ranges of the losses that count for each page; None = those up to its time.
+        resident: the keys of all pages that are there, ascending; None = no others than these.
         lossless: no fault and no move was lost. Then what was perhaps discarded has not come again without a fault
             that is here, and a page without one was not discarded.
     """
-    walk = _Walk(pages, faults, losses, limits, lossless=lossless)
+    resident = pages.key if resident is None else resident
+    walk = _Walk(pages, faults, losses, limits, resident, lossless=lossless)
     found = walk.found()
     doubtful = walk.perhaps_kept(found)
     if len(doubtful):
         order = doubtful[np.argsort(walk.key[doubtful], kind="stable")]
         life = walk.life[order]
         before = pages.take(order)._replace(key=walk.key[order], time=losses.time[life])
-        earlier = bringers(before, faults, losses, life - 1)
+        earlier = bringers(before, faults, losses, life - 1, resident=resident)
         known = earlier.first >= 0
         found.first[order[known]] = earlier.first[known]
     return found
@@ -104,9 +108,17 @@ class _Walk:
     """The pages whose bringer is not known yet, each at the place and time up to which its way back has come."""
 
     def __init__(
-        self, pages: PageRows, faults: Faults, losses: Losses, limits: NDArray[np.intp] | None, *, lossless: bool
+        self,
+        pages: PageRows,
+        faults: Faults,
+        losses: Losses,
+        limits: NDArray[np.intp] | None,
+        resident: NDArray[np.uint64],
+        *,
+        lossless: bool,
     ) -> None:
         self.pages, self.faults, self.losses, self.lossless = pages, faults, losses, lossless
+        self.resident = resident
         n = len(pages.key)
         self.first, self.second = np.full(n, -1), np.full(n, -1)
         self.how, self.assumed = np.zeros(n, np.uint8), np.zeros(n, np.bool_)
@@ -205,7 +217,7 @@ class _Walk:
         begin = np.maximum(_aligned(page, shift, power), low)
         end = np.minimum(_aligned(page, shift, power) + np.uint64(1 << power), high)
         own = space_of(pages.key[rows])
-        there = pages.key.searchsorted(key_of(own, end)) - pages.key.searchsorted(key_of(own, begin))
+        there = self.resident.searchsorted(key_of(own, end)) - self.resident.searchsorted(key_of(own, begin))
         return begin, end, there.astype(np.uint64) == end - begin
 
     def _before_a_write(self, rows: NDArray[np.intp]) -> None:
@@ -215,7 +227,7 @@ class _Walk:
             begin, end, whole = self._block(rows, power)
             early, _, _ = self._between(key_of(space, begin), key_of(space, end), self.life[rows], rows)
             earlier = (early >= 0) & (whole | (power == _AROUND))
-            earlier[earlier] = faults.rank[early[earlier]] < faults.rank[self.first[rows[earlier]]]
+            earlier[earlier] = faults.time[early[earlier]] < faults.time[self.first[rows[earlier]]]
             self.first[rows[earlier]] = early[earlier]
 
     def _between(
@@ -223,8 +235,7 @@ class _Walk:
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
         """Faults.between() in a life, asked once for neighbours that ask the same."""
         since, until = self.losses.time[life], self.time[rows]
-        new = np.ones(len(first), np.bool_)
-        new[1:] = (first[1:] != first[:-1]) | (since[1:] != since[:-1]) | (until[1:] != until[:-1])
+        new = begins(first, since, until)
         asked = np.flatnonzero(new)
         early, late, several = self.faults.between(first[asked], last[asked], since[asked], until[asked])
         which = np.cumsum(new) - 1

@@ -5,7 +5,7 @@ A fault with a Python stack is told by it, else by the function of its instructi
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ CauseBy = Literal["line", "function", "package"]
 _NATIVE = np.uint64(1 << 63)
 _KERNEL = np.uint64(0xFFFFFFFF)
 _OFFSET = np.uint64(31)
+#: Faults whose causes are told apart at once, so that what that needs stays small beside the faults.
+_AT_ONCE = 1 << 17
 _IMPORTS = "<frozen importlib"
 #: what stands behind the function of an instruction where a line was asked for
 NO_LINE = " (no line)"
@@ -51,19 +53,28 @@ class Causes:
     def __init__(self, inputs: Inputs, symbolizer: Symbolizer, strings: Dictionary) -> None:
         self._tree: CallTree = inputs.tree
         self._symbolizer, self._strings = symbolizer, strings
-        faults = inputs.faults
-        stack = self._tree.known(faults["stack"]).astype(np.uint64)
-        known, row = mapping_rows(inputs.mappings, faults["pc_mapping"])
-        code = stack.copy()
-        native = stack == 0
-        if native.any():
-            base, file_offset = (of_mapping(inputs.mappings, name, row[native]) for name in ("start", "offset"))
-            offset = (faults["pc"][native] - base + file_offset) & ((np.uint64(1) << _OFFSET) - np.uint64(1))
-            mapping = np.where(known[native], faults["pc_mapping"][native], 0).astype(np.uint64)
-            kernel = (faults["flags"][native] & FAULT_PC_KERNEL) != 0
-            mapping[kernel], offset[kernel | (mapping == 0)] = _KERNEL, 0
-            code[native] = _NATIVE | mapping << _OFFSET | offset
-        self._codes, self.of = np.unique(code, return_inverse=True)
+        self._mappings = inputs.mappings
+        columns = [inputs.faults[name] for name in ("stack", "pc", "pc_mapping", "flags")]
+        parts = [np.unique(self._coded(*(column[begin : begin + _AT_ONCE] for column in columns)), return_inverse=True)
+                 for begin in range(0, len(columns[0]), _AT_ONCE)]  # fmt: skip
+        none = [np.zeros(0, np.uint64)]
+        self._codes = np.unique(np.concatenate([codes for codes, _ in parts] + none))
+        self.of = np.concatenate([self._codes.searchsorted(codes)[at] for codes, at in parts] + [np.zeros(0, np.intp)])
+
+    def _coded(
+        self, stack: NDArray[Any], pc: NDArray[Any], pc_mapping: NDArray[Any], flags: NDArray[Any]
+    ) -> NDArray[np.uint64]:
+        """Of each fault the leaf of its stack, else the place of its instruction, as one number."""
+        code = self._tree.known(stack).astype(np.uint64)
+        native = np.flatnonzero(code == 0)
+        known, row = mapping_rows(self._mappings, pc_mapping[native])
+        base, file_offset = (of_mapping(self._mappings, name, row) for name in ("start", "offset"))
+        offset = (pc[native] - base + file_offset) & ((np.uint64(1) << _OFFSET) - np.uint64(1))
+        mapping = np.where(known, pc_mapping[native], 0).astype(np.uint64)
+        kernel = (flags[native] & FAULT_PC_KERNEL) != 0
+        mapping[kernel], offset[kernel | (mapping == 0)] = _KERNEL, 0
+        code[native] = _NATIVE | mapping << _OFFSET | offset
+        return code
 
     def labels(self, by: CauseBy) -> list[Cause]:
         """What each cause is told by."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,8 @@ from wstrace.schema import (
 
 #: Without a record of each of these, a fault may have been on what an address held before.
 _NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
+#: Pages whose bringers are looked for at once: what that needs beside the result stays below 20 MiB.
+_AT_ONCE = 1 << 17
 
 
 class Composition:
@@ -51,7 +53,7 @@ class Composition:
     Attributes:
         inputs: what was read. history: the faults. found: the bringers of the pages.
         run: of each resident page its row in `inputs.runs`.
-        loader: of each page that its bringer copied from another process, the fault that had loaded it, else -1.
+        loaded, loader: the pages that their bringer copied from another process, and the fault that had loaded each.
         lost: records that the trace lacks. assumed: the kinds of losses that were not recorded, in words.
     """
 
@@ -63,7 +65,7 @@ class Composition:
         recorded = set(trace.info.content_losses)
         self.assumed = [LOSS_EVENTS[event] for event in _NEEDED if LOSS_EVENTS[event] not in recorded]
         self.sampled = trace.info.sampled
-        self.run, pages = self._pages()
+        self.run, self._key = self._pages()
         known, row = mapping_rows(inputs.mappings, inputs.faults["mapping"])
         flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
         kind = (flags >> KIND_SHIFT & 15).astype(np.uint8)
@@ -75,9 +77,17 @@ class Composition:
         columns = inputs.faults
         rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind)
         lossless = not self.lost and self.sampled <= 1
-        self.history = History(rows, copyable, inputs.losses, inputs.ends, pages, lossless=lossless)
-        self.found = self._found(pages)
-        self.loader = self.history.loaders(pages, self.found)
+        for name in ("page", "time_ns", "mapping"):  # the history has them, in its order
+            del columns[name]
+        self.history = History(rows, copyable, inputs.losses, inputs.ends, self._in_parts(), lossless=lossless)
+        parts = [self.history.bringers(pages, self._key) for pages in self._in_parts()]
+        loaded = [self.history.loaders(*one) for one in zip(self._in_parts(), parts, strict=True)]
+        self.loaded = np.concatenate([rows + number * _AT_ONCE for number, (rows, _) in enumerate(loaded)])
+        self.loader = np.concatenate([faults for _, faults in loaded])
+        found = Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        if (found.first == found.second).all():
+            found = found._replace(second=found.first)
+        self.found = self._without_more(found)
 
     @cached_property
     def symbolizer(self) -> Symbolizer:
@@ -92,10 +102,18 @@ class Composition:
         """The places of the program that faults came from."""
         return Causes(self.inputs, self.symbolizer, self.strings)
 
-    def _pages(self) -> tuple[NDArray[np.uint32], PageRows]:
+    def _pages(self) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+        """Of each resident page its run and its key."""
         inputs = self.inputs
-        runs, shift = inputs.runs, np.uint64(inputs.page_size.bit_length() - 1)
-        run, number = pages_of(runs)
+        run, number = pages_of(inputs.runs)
+        shift = np.uint64(inputs.page_size.bit_length() - 1)
+        first = key_of(inputs.runs["space"], inputs.runs["start"] >> shift)
+        return run, first[run] + number.astype(np.uint64)
+
+    def _in_parts(self) -> Iterator[PageRows]:
+        """The resident pages, some at a time: a large process has millions; at least one part."""
+        inputs, runs = self.inputs, self.inputs.runs
+        shift = np.uint64(inputs.page_size.bit_length() - 1)
         known, row = mapping_rows(inputs.mappings, runs["mapping"])
         low, high, offset = (
             np.where(known, of_mapping(inputs.mappings, name, row) >> shift, np.uint64(0))
@@ -104,15 +122,14 @@ class Composition:
         flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
         writable = (flags & (MAP_SHARED | MAP_WRITE)) == MAP_SHARED | MAP_WRITE
         noticed = writable & (flags >> KIND_SHIFT & 15 == KIND_FILE)
-        key = key_of(runs["space"], runs["start"] >> shift)[run] + number.astype(np.uint64)
         file, huge = (runs["flags"] & PAGE_FILE) != 0, (runs["flags"] & PAGE_HUGE) != 0
-        return run, PageRows(
-            key, runs["time"][run], file[run], huge[run], low[run], high[run], offset[run], noticed[run]
-        )
+        columns = runs["time"], file, huge, low, high, offset, noticed
+        for begin in range(0, max(len(self.run), 1), _AT_ONCE):
+            run = self.run[begin : begin + _AT_ONCE]
+            yield PageRows(self._key[begin : begin + _AT_ONCE], *(column[run] for column in columns))
 
-    def _found(self, pages: PageRows) -> Found:
+    def _without_more(self, found: Found) -> Found:
         """The bringers; a reason says no more than is known."""
-        found = self.history.bringers(pages)
         how, kind = found.how, self.inputs.runs["kind"][self.run]
         began = np.isin(self.inputs.runs["space"], self.inputs.began)[self.run]
         how[(how == BEFORE) & began] = NOT_SEEN

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.losses import Losses, space_of
+from wstrace.analysis.segments import begins
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_MAJOR,
@@ -65,13 +66,8 @@ class Faults:
         self.key, self.time = rows.key[self.order], rows.time[self.order]
         self.flags, self.kind = rows.flags[self.order], rows.kind[self.order]
         self.losses = losses
-        n = len(self.key)
-        self.limit = losses.upto(self.time)
-        self.life = losses.latest(self.key, self.limit)
-        new_page = np.ones(n, np.bool_)
-        new_page[1:] = self.key[1:] != self.key[:-1]
-        new = new_page.copy()
-        new[1:] |= self.life[1:] != self.life[:-1]
+        self.life = losses.latest(self.key, losses.upto(self.time))
+        new_page, new = begins(self.key), begins(self.key, self.life)
         self.first = np.flatnonzero(new)
         self.group = np.cumsum(new) - 1
         self._pages = self.key[new_page]
@@ -114,7 +110,7 @@ class Faults:
         forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
         parents = rows.other[losses.row[forks]].astype(np.uint64) << np.uint64(32) | forks.astype(np.uint64)
         parents.sort()
-        asked = space_of(self.key[faults]) << np.uint64(32) | self.limit[faults].astype(np.uint64)
+        asked = space_of(self.key[faults]) << np.uint64(32) | self.losses.upto(self.time[faults]).astype(np.uint64)
         return parents.searchsorted(asked, "right")
 
     def does_not_bring(self, faults: NDArray[np.intp]) -> None:
@@ -127,11 +123,8 @@ class Faults:
         last = np.maximum.accumulate(np.where(self.brings, number, -1)) if len(self) else number
         last[last < self.first[self.group]] = -1
         self._last = last
-        self.rank = np.empty(len(self), np.int64)
-        self.by_time = _sorted(self.time)
-        self.rank[self.by_time] = number
         self._of_brings = np.flatnonzero(self.brings)
-        self._keys_of_brings = self.key[self._of_brings]
+        self._keys_of_brings = self.key if self.brings.all() else self.key[self._of_brings]
 
     def group_of(self, keys: NDArray[np.uint64], lives: NDArray[np.intp]) -> NDArray[np.intp]:
         """The group of each page in a life; -1 = no fault was on it."""
@@ -175,7 +168,7 @@ class Faults:
         low, high = self._keys_of_brings.searchsorted(first), self._keys_of_brings.searchsorted(last)
         count = high - low
         total = int(count.sum())
-        early, late = np.full(len(first), len(self)), np.full(len(first), -1)
+        early, late = np.full(len(first), -1), np.full(len(first), -1)
         several = np.zeros(len(first), np.bool_)
         if total:
             has = np.flatnonzero(count)
@@ -184,15 +177,16 @@ class Faults:
             fault = self._of_brings[np.arange(total) - begin[which] + low[has][which]]
             time = self.time[fault]
             fits = (time >= since[has][which]) & (time <= until[has][which])
-            early[has] = np.minimum.reduceat(np.where(fits, self.rank[fault], len(self)), begin)
-            late[has] = np.maximum.reduceat(np.where(fits, self.rank[fault], -1), begin)
+            by_time = _sorted(time)
+            rank = np.empty(total, np.intp)
+            rank[by_time] = np.arange(total)
+            earliest = np.minimum.reduceat(np.where(fits, rank, total), begin)
+            latest = np.maximum.reduceat(np.where(fits, rank, -1), begin)
             lowest = np.minimum.reduceat(np.where(fits, fault, len(self)), begin)
             highest = np.maximum.reduceat(np.where(fits, fault, -1), begin)
             some = highest >= 0
             several[has[some]] = self.key[lowest[some]] != self.key[highest[some]]
-        found = late >= 0
-        early[found], late[found] = self.by_time[early[found]], self.by_time[late[found]]
-        early[~found] = -1
+            early[has[some]], late[has[some]] = fault[by_time[earliest[some]]], fault[by_time[latest[some]]]
         return early, late, several
 
 

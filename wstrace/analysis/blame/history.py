@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,7 @@ class History:
         rows: the faults. copyable: of each, whether a write to its page by one process leaves it to the others.
         losses: what took content away.
         ends: when the memory of processes ended.
-        seen: pages that a snapshot showed, in ascending order: those without a fault were there nevertheless.
+        seen: parts of the pages that a snapshot showed: those without a fault were there nevertheless.
         lossless: whether no record of a fault or of a move was lost.
 
     Attributes:
@@ -35,7 +37,7 @@ class History:
         copyable: NDArray[np.bool_],
         losses: LossRows,
         ends: Ends,
-        seen: PageRows,
+        seen: Iterable[PageRows],
         *,
         lossless: bool = False,
     ) -> None:
@@ -43,32 +45,31 @@ class History:
         self.losses = Losses(losses)
         self.faults = Faults(rows, self.losses)
         self.faults.ready()
-        held = [self._seen(seen), self._moved(), self._inherited()]
+        held = [*map(self._seen, seen), self._moved(), self._inherited()]
         together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
         taken = self.copies.taken
         self.faults.does_not_bring(taken[self.faults.forked[taken]])
         self.faults.ready()
 
-    def bringers(self, pages: PageRows) -> Found:
-        """The fault that brought each of these pages."""
-        return bringers(pages, self.faults, self.losses, lossless=self._lossless)
+    def bringers(self, pages: PageRows, resident: NDArray[np.uint64] | None = None) -> Found:
+        """The fault that brought each of these pages; `resident`: the keys of all that are there, ascending."""
+        return bringers(pages, self.faults, self.losses, resident=resident, lossless=self._lossless)
 
-    def loaders(self, pages: PageRows, found: Found) -> NDArray[np.intp]:
-        """Of each of these pages, the fault that had loaded what its bringer copied; -1 = it copied none, or not known.
+    def loaders(self, pages: PageRows, found: Found) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Those of these pages that their bringer copied, and of each the fault that had loaded it, where it is known.
 
         A child's copy belongs to the line that wrote it; whose line loaded the content is told beside it.
         """
         faults, losses = self.faults, self.losses
-        loaded = np.full(len(found.first), -1)
         rows = np.flatnonzero(np.isin(found.first, self.copies.faults[faults.forked[self.copies.faults]]))
         life = faults.life[found.first[rows]]
         row = losses.row[life]
         source = key_of(losses.rows.other[row], page_of(faults.key[found.first[rows]]))
         order = np.argsort(source, kind="stable")
         asked = pages.take(rows[order])._replace(key=source[order], time=losses.time[life[order]])
-        loaded[rows[order]] = bringers(asked, faults, losses, life[order] - 1).first
-        return loaded
+        loader = bringers(asked, faults, losses, life[order] - 1).first
+        return rows[order[loader >= 0]], loader[loader >= 0]
 
     def _seen(self, seen: PageRows) -> Held:
         """Pages of a snapshot that no fault in their life was on."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.blame.bringers import OWN
 from wstrace.analysis.blame.causes import Cause
 from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.segments import begins
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.schema import FAULT_MAJOR, KINDS
 from wstrace.text import base_name
@@ -144,18 +145,22 @@ class Blame:
         rows: list[BlameRow | None] = [None] * len(places)
         for cause, place in zip(causes, label.tolist(), strict=True):
             if rows[place] is None:
-                rows[place] = BlameRow(cause.label, cause.whole, cause.file, cause.line, cause.function, cause.package)
+                rows[place] = BlameRow(*cause)
         by_fault = label[of.causes.of] if len(causes) else np.zeros(0, np.intp)
-        pages = []
-        reasons = np.array(of.found.how, np.intp) + len(rows)
-        for candidates in (self._first, self._second):
-            told = reasons.copy()
+        reasons = len(rows)
+
+        def of_pages(candidates: NDArray[np.intp]) -> NDArray[np.intp]:
+            told = of.found.how.astype(np.intp)
+            told += reasons
             told[self._known] = by_fault[self._order[candidates[self._known]]]
-            pages.append(told)
+            return told
+
+        first = of_pages(self._first)
+        second = of_pages(self._second) if self._second is not self._first else first
         for how in range(int(of.found.how.max(initial=0)) + 1):
             reason = of.reason(how)
             rows.append(BlameRow(f"({reason})", f"({reason})", reason=reason))
-        return pages[0], pages[1], by_fault, [row for row in rows if row is not None]
+        return first, second, by_fault, [row for row in rows if row is not None]
 
     def _sums(
         self, first: NDArray[np.intp], second: NDArray[np.intp], by_fault: NDArray[np.intp], labels: list[BlameRow]
@@ -164,10 +169,8 @@ class Blame:
         half = size / 2
 
         def of_pages(weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
-            found: NDArray[np.float64] = np.zeros(n)
-            for told in (first, second):
-                found += np.bincount(told, weights, n)
-            return found
+            found: NDArray[np.float64] = np.bincount(first, weights, n).astype(np.float64)
+            return found + (found if second is first else np.bincount(second, weights, n))
 
         faults = of.history.faults
         resident = of_pages() * half
@@ -185,8 +188,7 @@ class Blame:
         gone[own] = False
         brought = resident + np.bincount(label[gone], minlength=n) * size
         written = np.bincount(label[self._written()], minlength=n) * size
-        loaded = np.flatnonzero(of.loader >= 0)
-        copier, loader = first[loaded], label[of.loader[loaded]]
+        copier, loader = first[of.loaded], label[of.loader]
         copied = np.bincount(copier, minlength=n) * size
         columns = {"resident": resident, "private": private, "brought": brought, "written": written,
                    "from_disk": from_disk, "faults": counts, "estimated": estimated, "copied": copied}  # fmt: skip
@@ -203,12 +205,7 @@ class Blame:
         """Faults on pages that were there already, each page of a life once."""
         faults = self.of.history.faults
         later = np.flatnonzero(~faults.brings)
-        if not len(later):
-            return later
-        group = faults.group[later]
-        new = np.ones(len(later), np.bool_)
-        new[1:] = group[1:] != group[:-1]
-        return later[new]
+        return later[begins(faults.group[later])]
 
 
 def _most(groups: NDArray[np.intp], values: NDArray[np.intp]) -> list[tuple[int, int]]:

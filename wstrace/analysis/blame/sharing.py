@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame.faults import FORKS, Faults
 from wstrace.analysis.blame.losses import Losses, page_of, space_of
+from wstrace.analysis.segments import begins
 from wstrace.schema import LOSS_PERHAPS, LOSS_SHARES
 
 #: What leaves the content where it is.
@@ -95,7 +96,7 @@ def _undone(found: NDArray[np.intp], faults: Faults, losses: Losses, forks: NDAr
     life = faults.life[found]
     parents = losses.rows.other[losses.row[forks]].astype(np.uint64) << np.uint64(32) | forks.astype(np.uint64)
     parents.sort()
-    asked = space_of(faults.key[found]) << np.uint64(32) | faults.limit[found].astype(np.uint64)
+    asked = space_of(faults.key[found]) << np.uint64(32) | losses.upto(faults.time[found]).astype(np.uint64)
     at = parents.searchsorted(asked, "right") - 1
     last = np.zeros(len(found), np.intp)
     if len(parents):
@@ -192,8 +193,7 @@ class _Family:
         event, thing = first[shared], holds[shared]
         order = np.lexsort((event, thing, page[event]))
         event, thing, shared = event[order], thing[order], shared[order]
-        new = np.ones(len(event), np.bool_)
-        new[1:] = (thing[1:] != thing[:-1]) | (page[event][1:] != page[event][:-1])
+        new = begins(thing, page[event])
         start = np.maximum.accumulate(np.where(new, np.arange(len(event)), 0))
         left = (state[:, page[event]] == thing).sum(axis=0) - (np.arange(len(event)) - start)
         is_fault = fault[event] >= 0
@@ -213,9 +213,7 @@ def _first_and_last(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[
     """The distinct cells, ascending, and where each comes first and last."""
     order = np.argsort(cells, kind="stable")
     ordered = cells[order]
-    new = np.ones(len(cells), np.bool_)
-    new[1:] = ordered[1:] != ordered[:-1]
-    begin = np.flatnonzero(new)
+    begin = np.flatnonzero(begins(ordered))
     end = np.append(begin[1:], len(cells)) - 1
     return ordered[begin], order[begin], order[end]
 
