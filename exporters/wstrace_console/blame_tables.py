@@ -117,7 +117,8 @@ def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int) -> TextTa
     """The rows with the most, and the total of all."""
     estimated = any(row.estimated for row in rows)
     columns = [("resident", "resident"), ("private", "private"), ("shared", "shared"), ("copied", "copied"),
-               ("written", "written"), ("brought", "brought"), ("from disk", "from_disk")]  # fmt: skip
+               ("written", "written"), ("brought", "brought"), ("again", "again"),
+               ("from disk", "from_disk")]  # fmt: skip
     kept = [(head, name) for head, name in columns if name in ("resident", "private", "brought")
             or any(getattr(row, name) for row in rows)]  # fmt: skip
     most = max((row.resident for row in rows), default=0)

@@ -9,11 +9,12 @@ from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
 from wstrace.analysis.blame.causes import without_arguments
-from wstrace.analysis.blame.rows import VIEWS, Blame, as_dict
+from wstrace.analysis.blame.rows import SORTS, VIEWS, Blame, as_dict
 from wstrace.analysis.blame.unshared import Unshared
 from wstrace.errors import UsageError
 from wstrace.schema import (
     FAULT_MAJOR,
+    LOSS_DISCARDED,
     LOSS_EXECUTED,
     LOSS_FORKED,
     LOSS_SHARES,
@@ -95,9 +96,34 @@ def test_json_has_whole_labels_and_the_keys_that_are_documented():
     assert (first["file"], first["line"], first["reason"]) == ("/srv/app/app.py", 31, "")
     assert set(first) == {"label", "file", "line", "function", "package", "kind", "reason", "resident", "private",
                           "shared", "pss", "brought", "written", "from_disk", "faults", "estimated", "copied",
-                          "loaded_by"}  # fmt: skip
+                          "loaded_by", "again", "major", "first_ns"}  # fmt: skip
     assert report["total"]["pss"] is None, "how many processes map a page was not recorded"
     json.dumps(report)
+
+
+def test_what_was_brought_again_is_told_apart():
+    script = Script()
+    for page in range(4):
+        script.fault(10 + page, ANON + page * PAGE, APP)
+    script.lose(20, LOSS_DISCARDED, start=ANON, end=ANON + 2 * PAGE)
+    for page in range(2):
+        script.fault(30 + page, ANON + page * PAGE, SAVE)
+    script.fault(40, ANON + 3 * PAGE, IMPORT, flags=FAULT_MAJOR)  # it had been swapped out
+    script.snapshot(50, (ANON, 4, PAGE_EXCLUSIVE))
+    told = script.blame()
+    assert sizes(told) == {"load_frame app.py:31": 2, "save app.py:40": 2}
+    assert sizes(told, column="brought") == {"load_frame app.py:31": 4, "save app.py:40": 2}
+    assert sizes(told, column="again") == {"save app.py:40": 2, "import pandas app.py:3": 1}
+    assert as_dict(told, ["line"])["total"]["again"] == 3 * PAGE
+
+
+def test_rows_are_sorted_by_what_was_asked():
+    told = loaded().blame()
+    orders = {sort: [row.function for row in told.rows("line", sort=sort) if row.function] for sort in SORTS}
+    assert orders["resident"] == ["save", "load_frame", "<module>"]
+    assert orders["faults"] == ["load_frame", "save", "<module>"], "of equals, who holds more"
+    assert orders["major"][0] == "save"
+    assert orders["time"] == ["load_frame", "<module>", "save"], "by the first fault"
 
 
 def test_pss_where_the_shares_are_known():

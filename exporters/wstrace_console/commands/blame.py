@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wstrace.trace import Trace
 
 VIEWS = ["line", "function", "file", "package", "kind", "process"]
-_SORTS = ["resident", "private", "shared", "brought", "written", "from_disk", "faults"]
+_SORTS = ["resident", "private", "shared", "brought", "written", "from_disk", "faults", "again", "major", "time"]
 
 EXPLAIN = """\
 Each resident page is told by the fault that made it arrive: the first since its address last lost its content.
@@ -25,6 +25,7 @@ Each resident page is told by the fault that made it arrive: the first since its
              had loaded most of it. The parent keeps its own, also where it was the one that had to copy
   written    bytes of pages that were there already when a fault of this row wrote them
   brought    bytes of all pages that arrived, those that are gone again included
+  again      bytes of pages that arrived although they had been there before: churn
   from disk  bytes whose fault read from disk, at least
 Blame is by first touch: memory that malloc gives out again stays with the line that touched it first. It tells who
 made the process big, not which objects are alive: for these use a heap profiler such as memray. A leak is told by

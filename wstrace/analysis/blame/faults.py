@@ -126,6 +126,12 @@ class Faults:
         self._of_brings = np.flatnonzero(self.brings)
         self._keys_of_brings = self.key if self.brings.all() else self.key[self._of_brings]
 
+    def arrive_again(self) -> NDArray[np.intp]:
+        """The faults with which a page arrived that had been there before at that address, or was swapped out."""
+        swapped_in = self.anonymous & ((self.flags & FAULT_MAJOR) != 0)
+        arrivals = np.flatnonzero(self.brings | swapped_in)
+        return arrivals[~begins(self.key[arrivals])]
+
     def group_of(self, keys: NDArray[np.uint64], lives: NDArray[np.intp]) -> NDArray[np.intp]:
         """The group of each page in a life; -1 = no fault was on it."""
         if not len(self):

@@ -20,7 +20,7 @@ from wstrace.text import base_name
 
 BlameBy = Literal["line", "function", "file", "package", "kind", "process"]
 VIEWS: tuple[str, ...] = get_args(BlameBy)
-SORTS = ("resident", "private", "shared", "brought", "written", "from_disk", "faults")
+SORTS = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "again", "major", "time")
 _CAUSES = ("line", "function", "package")
 
 
@@ -34,7 +34,8 @@ class BlameRow:
     from_disk: of resident pages whose fault read from disk; a lower bound, as such a fault may have read more.
     estimated: the part of resident that may as well be another row's. reason: why no bringer is known, "" = it is.
     copied: the part of resident that this row's faults copied as a child wrote to it; loaded_by: the whole label of the
-    row that had loaded most of that, "" = itself, or not known.
+    row that had loaded most of that, "" = itself, or not known. again: of pages that this row's faults brought though
+    they had been there before: churn. major: faults that read from disk; first_ns: time of the first fault, 0 = none.
     """
 
     label: str
@@ -56,6 +57,9 @@ class BlameRow:
     estimated: int = 0
     copied: int = 0
     loaded_by: str = ""
+    again: int = 0
+    major: int = 0
+    first_ns: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of a row in JSON."""
@@ -88,7 +92,7 @@ class Blame:
         for row in found:
             if same[row.label] > 1:
                 row.label = row.whole
-        return sorted(found, key=lambda row: (-getattr(row, sort), -row.resident, row.whole))
+        return sorted(found, key=lambda row: (_place(row, sort), -row.resident, row.whole))
 
     def told_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each fault the number of its label, in the order of the inputs, and the labels as empty rows."""
@@ -191,10 +195,13 @@ class Blame:
         copier, loader = first[of.loaded], label[of.loader]
         copied = np.bincount(copier, minlength=n) * size
         columns = {"resident": resident, "private": private, "brought": brought, "written": written,
-                   "from_disk": from_disk, "faults": counts, "estimated": estimated, "copied": copied}  # fmt: skip
+                   "from_disk": from_disk, "faults": counts, "estimated": estimated, "copied": copied,
+                   "again": np.bincount(label[faults.arrive_again()], minlength=n) * size,
+                   "major": np.bincount(label[(faults.flags & FAULT_MAJOR) != 0], minlength=n),
+                   "first_ns": _earliest(label, faults.time, n)}  # fmt: skip
         for number, row in enumerate(labels):
             for name, column in columns.items():
-                setattr(row, name, round(float(column[number])))
+                setattr(row, name, round(column[number].item()))
             row.shared = row.resident - row.private
             row.pss = None if pss is None else float(pss[number])
         for number, most in _most(copier, loader):
@@ -206,6 +213,22 @@ class Blame:
         faults = self.of.history.faults
         later = np.flatnonzero(~faults.brings)
         return later[begins(faults.group[later])]
+
+
+def _place(row: BlameRow, sort: str) -> float:
+    """Where a row stands in an order: the most first, or the earliest; rows without a time last."""
+    if sort == "time":
+        return row.first_ns or float("inf")
+    value: float = getattr(row, sort)
+    return -value
+
+
+def _earliest(label: NDArray[np.intp], times: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
+    """Of each label its earliest time; 0 = none."""
+    found = np.full(n, np.iinfo(np.uint64).max)
+    np.minimum.at(found, label, times)
+    found[np.bincount(label, minlength=n) == 0] = 0
+    return found
 
 
 def _most(groups: NDArray[np.intp], values: NDArray[np.intp]) -> list[tuple[int, int]]:
@@ -225,7 +248,8 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
     """The composition for JSON: `schema` 1; rows sum to the total in every column."""
     of = blame.of
     rows = blame.rows(*by, sort=sort)
-    names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated", "copied")
+    names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated", "copied",
+             "again", "major")  # fmt: skip
     total: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
     total["pss"] = None if of.pss is None else round(float(of.pss.sum()))
     total["swapped"] = of.inputs.swapped * of.page_size
