@@ -50,6 +50,8 @@ class Console(Exporter):
         path: a file instead.
         by: the only table to show; "" = own lines of Python, files, pairs, processes and threads.
         top: the number of rows per table.
+        sort: the order of the rows: by resident bytes, faults, or faults from disk (major); "" = resident bytes where
+            they are known of all processes, else faults.
         hard: only faults that read from disk.
         soft: only faults that did not.
         file: glob on the page's file.
@@ -82,6 +84,7 @@ class Console(Exporter):
         path: str = "",
         by: ReportBy = "",
         top: int = 10,
+        sort: Literal["", "resident", "faults", "major"] = "",
         hard: bool = False,
         soft: bool = False,
         file: str = "",
@@ -104,6 +107,7 @@ class Console(Exporter):
         self._stream, self._to, self._path = stream, to, path
         self._stacks = StackReport(by, own, not_own, callers, callees, native=native)
         self._format, self._by, self._top, self._json = format, by, max(top, 1), json
+        self._sort = sort
         self._live_wanted, self._quiet, self._verbose = live, quiet, verbose
         self._context = Context()
         self._output: Output | None = None
@@ -224,7 +228,8 @@ class Console(Exporter):
         else:
             if not self._by and self._stacks.known:
                 parts += ["", self._stacks.table(self._top, self._symbolizer, verbose=self._verbose)]
-            found = tables(self.summary, info, by=self._by, top=self._top, places=self._counts, pids=self._filter.pids)
+            found = tables(self.summary, info, by=self._by, top=self._top, places=self._counts, pids=self._filter.pids,
+                           sort=self._sort)  # fmt: skip
             parts += [part for table in found if table.rows for part in ("", table)]
         told = headline.losses(ledger)
         if self._counts is not None and not self._stacks.shows:

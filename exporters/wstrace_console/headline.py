@@ -52,6 +52,8 @@ def answer(
     if counters(summary, info):
         if resident := summary.resident():
             parts.append(f"most resident in {name(resident[0][0])}")
+    elif (resident := summary.resident()) and not line[1] and len(summary.snapshots) >= summary.processes:
+        parts.append(f"most resident in {name(resident[0][0])}{_asker(summary, resident[0][0])}")
     elif (files := summary.top("file", 1)) and not line[1]:
         parts.append(f"most in {name(files[0].label)}{_asker(summary, files[0].label)}")
     parts += [line[0]] * bool(line[0])

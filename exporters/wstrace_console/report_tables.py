@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.summary import By, Row, Summary
@@ -12,6 +13,10 @@ from wstrace.terminal.table import Cell, Column, TextTable, rows_to_show
 from wstrace.text import base_name, number, printable, size
 from wstrace.trace_info import TraceInfo
 from wstrace_console.headline import counters, only_snapshots
+
+Sort = Literal["", "resident", "faults", "major"]
+#: The figures of a row of pages and faults.
+_RESIDENT, _FAULTS, _MAJOR = range(3)
 
 TITLES: dict[str, str] = {
     "file": "file of the page",
@@ -26,7 +31,14 @@ TITLES: dict[str, str] = {
 
 
 def tables(
-    summary: Summary, info: TraceInfo, *, by: str, top: int, places: PlaceCounts | None, pids: Sequence[int] = ()
+    summary: Summary,
+    info: TraceInfo,
+    *,
+    by: str,
+    top: int,
+    places: PlaceCounts | None,
+    pids: Sequence[int] = (),
+    sort: Sort = "",
 ) -> Iterator[TextTable]:
     """The tables to show: the one of `by`, or those of files, pairs, processes and threads that have something to say.
 
@@ -36,29 +48,33 @@ def tables(
         top: the number of rows per table.
         places: the counts by section or function, replacing the summary's.
         pids: the processes that the user selected; () = all.
+        sort: what the rows are in order of; "" = resident bytes where they are known of all processes, else faults.
     """
     held = _Held(summary, info, pids)
     if counters(summary, info) or (places is None and not by and only_snapshots(summary, info, summary.total)):
         yield resident_table(summary, info, top)
     elif places is not None:
-        yield place_table(places, held, top)
+        yield place_table(places, held, top, sort)
     elif by in TITLES:
-        yield file_table(summary, held, top) if by == "file" else fault_table(summary, by, top)  # type: ignore[arg-type]
+        if by == "file":
+            yield file_table(summary, held, top, sort)
+        else:
+            yield fault_table(summary, by, top, sort)  # type: ignore[arg-type]
     else:
-        yield file_table(summary, held, top)
-        yield fault_table(summary, "pair", top)
-        yield from _who(summary, top)
+        yield file_table(summary, held, top, sort)
+        yield fault_table(summary, "pair", top, sort)
+        yield from _who(summary, top, sort)
     if summary.written() and by in ("", "file"):
         yield written_table(summary, info, top)
 
 
-def _who(summary: Summary, top: int) -> Iterator[TextTable]:
+def _who(summary: Summary, top: int, sort: Sort) -> Iterator[TextTable]:
     """Processes and threads: omitted if there is only one, and threads also if each is its process."""
     threads = summary.top("thread", None)
     if summary.count("process") > 1:
-        yield fault_table(summary, "process", top)
+        yield fault_table(summary, "process", top, sort)
     if any(row.key[1] != row.key[2] for row in threads if len(row.key) == 3):
-        yield fault_table(summary, "thread", top)
+        yield fault_table(summary, "thread", top, sort)
 
 
 class _Held:
@@ -79,9 +95,12 @@ class _Held:
         return _pages(pages, self._info) if pages or self.complete else "-"
 
 
-def fault_table(summary: Summary, by: By, top: int) -> TextTable:
+def fault_table(summary: Summary, by: By, top: int, sort: Sort = "") -> TextTable:
     """Faults, faults from disk if there are any, and the share of each row."""
-    rows = summary.top(by, top + 1)
+    if sort == "major":
+        rows = sorted(summary.top(by, None), key=lambda row: (-row.major, -row.total, row.label))[: top + 1]
+    else:
+        rows = summary.top(by, top + 1)
     total = _length(summary, by, rows, top + 1)
     rows = rows[: rows_to_show(total, top)]
     disk = summary.major > 0
@@ -90,36 +109,46 @@ def fault_table(summary: Summary, by: By, top: int) -> TextTable:
     return shares_table(TITLES[by], heads, shown, total=total)
 
 
-def file_table(summary: Summary, held: _Held, top: int) -> TextTable:
+def file_table(summary: Summary, held: _Held, top: int, sort: Sort = "") -> TextTable:
     """Faults by file, with the pages that are still in memory if there is a snapshot."""
     if not summary.resident():
-        return fault_table(summary, "file", top)
+        return fault_table(summary, "file", top, sort)
     pages: dict[str, int] = {}
     for file, _, n in summary.resident():
         pages[file] = pages.get(file, 0) + n
     brought = {row.label: (row.total, row.major) for row in summary.top("file", None)}
-    return _beside(TITLES["file"], brought, pages, held, top)
+    return _beside(TITLES["file"], brought, pages, held, top, sort)
 
 
-def place_table(places: PlaceCounts, held: _Held, top: int) -> TextTable:
+def place_table(places: PlaceCounts, held: _Held, top: int, sort: Sort = "") -> TextTable:
     """Faults by section, with the pages that are still in memory if there is a snapshot; or faults by function."""
     brought = {label: (minor + major, major) for label, (minor, major) in places.faults().items()}
-    return _beside(TITLES[places.by], brought, places.resident(), held, top)
+    return _beside(TITLES[places.by], brought, places.resident(), held, top, sort)
 
 
 def _beside(
-    title: str, brought: Mapping[str, tuple[int, int]], pages: Mapping[str, int], held: _Held, top: int
+    title: str, brought: Mapping[str, tuple[int, int]], pages: Mapping[str, int], held: _Held, top: int, sort: Sort
 ) -> TextTable:
-    disk = any(major for _, major in brought.values())
-    whole = max(sum(total for total, _ in brought.values()), 1)
-    heads = ["faults", *(["from disk"] if disk else []), *([held.head] if pages else [])]
-    order = sorted({*brought, *pages}, key=lambda name: (-brought.get(name, (0, 0))[0], -pages.get(name, 0), name))
-    rows = []
-    for name in order[: rows_to_show(len(order), top)]:
-        total, major = brought.get(name, (0, 0))
-        cells = [*_faults(total, major, disk=disk), *([held.cell(pages.get(name, 0))] if pages else [])]
-        rows.append((cells, total, total / whole, name))
-    return shares_table(title, heads, rows, total=len(order))
+    """Faults and resident pages; what the rows are in order of comes first, and the shares are of it."""
+    names = {*brought, *pages}
+    figures = {name: (pages.get(name, 0), *brought.get(name, (0, 0))) for name in names}
+    whole = [sum(figure[column] for figure in figures.values()) for column in range(3)]
+    if not sort:
+        sort = "resident" if pages and held.complete else "faults"
+    shown = [_RESIDENT, _FAULTS] if sort == "resident" else [_FAULTS]
+    shown += [_MAJOR] if whole[_MAJOR] else []
+    shown += [_RESIDENT] if pages and sort != "resident" else []
+    first = _RESIDENT if sort == "resident" else _MAJOR if sort == "major" else _FAULTS
+    order = sorted(names, key=lambda name: (-figures[name][first], *(-figures[name][n] for n in shown), name))
+
+    def cells(figure: Sequence[int]) -> list[str]:
+        return [held.cell(figure[n]) if n == _RESIDENT else number(figure[n]) for n in shown]
+
+    share_of = first if first in shown else _FAULTS
+    rows = [(cells(figure := figures[name]), figure[share_of], figure[share_of] / max(whole[share_of], 1), name)
+            for name in order[: rows_to_show(len(order), top)]]  # fmt: skip
+    heads = [{_RESIDENT: held.head, _FAULTS: "faults", _MAJOR: "from disk"}[n] for n in shown]
+    return shares_table(title, heads, rows, total=len(order), totals=cells(whole) if pages else ())
 
 
 def resident_table(summary: Summary, info: TraceInfo, top: int) -> TextTable:
@@ -135,11 +164,16 @@ def written_table(summary: Summary, info: TraceInfo, top: int) -> TextTable:
 def _page_table(head: str, rows: Sequence[tuple[str, str, int]], info: TraceInfo, top: int) -> TextTable:
     whole = max(sum(n for _, _, n in rows), 1)
     shown = [([_pages(n, info)], n, n / whole, file) for file, _, n in rows[: rows_to_show(len(rows), top)]]
-    return shares_table(f"file of the {head} pages", [head], shown, total=len(rows))
+    return shares_table(f"file of the {head} pages", [head], shown, total=len(rows), totals=[_pages(whole, info)])
 
 
 def shares_table(
-    title: str, heads: Sequence[str], rows: Sequence[tuple[Sequence[str], float, float, str]], *, total: int
+    title: str,
+    heads: Sequence[str],
+    rows: Sequence[tuple[Sequence[str], float, float, str]],
+    *,
+    total: int,
+    totals: Sequence[str] = (),
 ) -> TextTable:
     """A table of numbers, shares and bars with the names at the end; the rows with the most are highlighted.
 
@@ -148,13 +182,18 @@ def shares_table(
         heads: the headings of the numbers.
         rows: (numbers as text, value of the bar, share 0..1, name) per row.
         total: the number of rows, shown or not.
+        totals: the numbers of all rows together, for a last row where there is more than one; () = none.
     """
     most = max((value for _, value, _, _ in rows), default=0)
     columns = [*(Column(head) for head in [*heads, "share"]), Column("", "bar"), Column(title, "name")]
     cells: list[list[Cell]] = [
         [*numbers, f"{share:6.1%}", Bar(value, most), name] for numbers, value, share, name in rows
     ]
-    strong = [number for number, (_, value, _, _) in enumerate(rows) if value == most]
+    strong = [place for place, (_, value, _, _) in enumerate(rows) if value == most]
+    if totals and total > 1:
+        rest = f" (of {number(total)} rows)" if total > len(rows) else ""
+        cells.append([*totals, "100.0%", Bar(0, most), f"Total{rest}"])
+        total = len(cells)
     return TextTable(columns, cells, total, strong)
 
 

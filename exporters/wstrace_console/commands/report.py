@@ -21,6 +21,8 @@ from wstrace.options import Spec
 @click.option("--callees", metavar="FUNCTION", default="", help="Faults in and below a function, by what it called.")
 @click.option("--native", is_flag=True, help="Tell stacks by the samples of native code: estimates with their margin.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
+@click.option("--sort", type=click.Choice(["resident", "faults", "major"]),
+              help="Order of the rows: resident bytes where a snapshot tells them, else faults.")  # fmt: skip
 @click.option("--hard", is_flag=True, help="Only faults that read from disk.")
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
 @click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of '[heap]', libc.so.6, '*.so*'.")
@@ -47,7 +49,7 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
     from wstrace.session import Session
     from wstrace_console.console import Console
 
-    options |= {name: options[name] or 0.0 for name in ("start", "end")}
+    options |= {"sort": options["sort"] or "", **{name: options[name] or 0.0 for name in ("start", "end")}}
     console = Console(to="stdout", format=format_, by=by or "", file=glob, **options)  # type: ignore[arg-type]
     source = Spec("replay", {"path": list(files)})  # A list is not parsed as text, so a path may contain commas.
     session = Session(sources=[source], exporters=[console], record=False, patience=UNLIMITED)

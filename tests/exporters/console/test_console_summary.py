@@ -176,3 +176,43 @@ def test_json_has_the_documented_keys(kit: Any) -> None:
     documented = (Path(__file__).parents[3] / "docs" / "console.md").read_text(encoding="utf-8")
     for key in [*report, *report["summary"]]:
         assert f"`{key}`" in documented, key
+
+
+@pytest.mark.parametrize(
+    ("sort", "first", "heads"),
+    [
+        ("", "/never/faulted.so", ["still", "resident", "faults", "from", "disk"]),
+        ("resident", "/never/faulted.so", ["still", "resident", "faults", "from", "disk"]),
+        ("faults", "[heap]", ["faults", "from", "disk", "still", "resident"]),
+        ("major", "/opt/torch/lib/libtorch_cpu.so", ["faults", "from", "disk", "still", "resident"]),
+    ],
+)
+def test_files_are_in_order_of_resident_bytes_where_a_snapshot_tells_them(
+    kit: Any, sort: str, first: str, heads: list[str]
+) -> None:
+    trace = kit.Trace(live=False)
+    torch = "/opt/torch/lib/libtorch_cpu.so"
+    batches = [
+        trace.faults([(9, "[heap]", torch)]),
+        trace.faults([(3, torch, torch)], major=True),
+        trace.pages([(300, "[heap]"), (20, torch), (700, "/never/faulted.so")]),
+    ]
+    trace.context.info.page_size = 4096
+    lines = kit.printed(trace, batches, sort=sort).splitlines()
+    assert "; most resident in faulted.so" in lines[0]
+    at = next(number for number, line in enumerate(lines) if "file of the page" in line)
+    assert lines[at].split()[: len(heads)] == heads
+    assert lines[at + 1].endswith(first)
+    (total,) = [line for line in lines if line.endswith("Total")]
+    assert "4.0 MiB" in total
+    assert "100.0%" in total
+    assert "12" in total.split()
+
+
+def test_without_a_snapshot_of_all_processes_the_order_is_by_faults(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    batches = [*kit.ordinary(trace), trace.pages([(3000, "[heap]")])]
+    text = kit.printed(trace, batches)
+    assert text.splitlines()[0].endswith("most in libtorch_cpu.so")
+    (row,) = [line for line in text.splitlines() if line.endswith("/opt/torch/lib/libtorch_cpu.so")]
+    assert row.split()[0] == "6,060"
