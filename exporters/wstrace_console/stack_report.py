@@ -1,4 +1,4 @@
-"""What a report tells of stacks: the own line of its first line, its tables, folded stacks."""
+"""The stacks of a report: the own line of its first line, the tables, folded stacks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class StackReport:
         Args:
             verbose: tell stacks by all of their frames.
         """
-        if not self.counts.asked:
+        if not self.counts.recorded:
             return "no stack was recorded: record with -s page_faults:stacks=python (see wstrace doctor)"
         rows = self.rows(symbolizer)
         if not rows and self._function:
@@ -126,14 +126,14 @@ class StackReport:
             return "", False
         native = not self.counts.python
         rows = self.counts.table("line", self._rule, symbolizer, native=native)
-        had = [row for row in rows if row.had]
-        own = [row for row in had if row.key and row.key[0].own]
+        had = [row for row in rows if row.has_stack]
+        own = [row for row in had if row.frames and row.frames[0].own]
         if native and not own:
             return "", False
         of = sum(row.total for row in had) if native else self.counts.total
         if 2 * of < self.counts.total:
             return "", False
-        best = own[0] if own else next((row for row in had if row.key), had[0])  # an own line before a package
+        best = own[0] if own else next((row for row in had if row.frames), had[0])  # an own line before a package
         (label,) = elide([printable(best.label)], NAME_LIMIT, unicode=False)
         share = best.total / of
         return f"{'about ' * native}{share * 100:.0f} % {label}", best is rows[0] or share >= _ANSWERS
@@ -152,9 +152,9 @@ class StackReport:
 
 def shortened(rows: Sequence[StackRow]) -> list[StackRow]:
     """Rows of stacks with those frames that a person looks for; the marks behind a label stay."""
-    texts = distinct([row.key for row in rows])
+    texts = distinct([row.frames for row in rows])
     return [
-        row._replace(label=text + row.label.removeprefix(whole(row.key))) if row.key else row
+        row._replace(label=text + row.label.removeprefix(whole(row.frames))) if row.frames else row
         for row, text in zip(rows, texts, strict=True)
     ]
 
@@ -175,4 +175,4 @@ def stack_table(title: str, rows: Sequence[StackRow], top: int, *, disk: bool) -
 def _as_dict(row: StackRow) -> dict[str, Any]:
     found: dict[str, Any] = {"name": row.label, "total": row.total, "share": round(row.share, 6)}
     found |= {"samples": row.samples, "margin": row.margin} if row.samples else {"major": row.major}
-    return found | ({"frames": [frame.as_dict() for frame in row.key]} if row.key else {})
+    return found | ({"frames": [frame.as_dict() for frame in row.frames]} if row.frames else {})

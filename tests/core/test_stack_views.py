@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from stacks_scripted import Fault, Stacks
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.own import Origin, OwnRule, Seen, package_of
-from wstrace.analysis.own_native import jit_named, module_origin
+from wstrace.analysis.own import Origin, OwnRule, SourceFile, package_of
+from wstrace.analysis.own_native import jit_function, module_origin
 from wstrace.analysis.stack_views import STACK_VIEWS
 from wstrace.analysis.stacks import StackCounts
 from wstrace.batch import Batch, Dictionary
@@ -102,13 +102,13 @@ def test_a_script_that_starts_a_package_is_not_the_users_own_and_one_with_functi
         ("/usr/lib/python311.zip/os.py", Origin.LIBRARY, ""),
         ("/home/me/lib/python3.11-notes/x.py", Origin.OWN, ""),
         ("/home/me/mylib/python3.11/x.py", Origin.OWN, ""),
-        ("<template>", Origin.MADE, ""),
-        ("<stdin>", Origin.TYPED, ""),
+        ("<template>", Origin.GENERATED, ""),
+        ("<stdin>", Origin.INTERACTIVE, ""),
         ("", Origin.NONE, ""),
     ],
 )
 def test_whose_a_file_is(path, origin, package):
-    assert OwnRule().origins([Seen(path)]) == [(origin, package)]
+    assert OwnRule().origins([SourceFile(path)]) == [(origin, package)]
     assert package_of(path) == package
 
 
@@ -123,7 +123,7 @@ def test_own_and_not_own_are_told_by_path_and_the_deeper_one_decides(monkeypatch
         "app/keep/z.py",
         "/srv/apple.py",
     ]
-    found = [origin for origin, _ in rule.origins(Seen(file) for file in files)]
+    found = [origin for origin, _ in rule.origins(SourceFile(file) for file in files)]
     assert found == [Origin.OWN, Origin.PACKAGE, Origin.OWN, Origin.PACKAGE, Origin.OWN, Origin.OWN]
 
 
@@ -154,7 +154,7 @@ def test_a_package_of_a_cut_stack_says_that_the_own_line_may_be_missing():
     ],
 )
 def test_what_a_runtime_calls_a_function_is_taken_apart(name, told):
-    assert jit_named(name, OwnRule()) == (told[0] or name, *told[1:])
+    assert jit_function(name, OwnRule()) == (told[0] or name, *told[1:])
 
 
 @pytest.mark.parametrize(

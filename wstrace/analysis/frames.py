@@ -1,4 +1,4 @@
-"""Frames of stacks with their names, for tables, JSON and SQL."""
+"""Names the frames of stacks: function, source line, module and whose code it is; for tables, JSON and SQL."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.own import Origin, OwnRule, Seen, shared_folder, short_path
-from wstrace.analysis.own_native import Named, jit_named, module_origin
+from wstrace.analysis.own import Origin, OwnRule, SourceFile, shared_folder, short_path
+from wstrace.analysis.own_native import JitFunction, jit_function, module_origin
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.interfaces import Place
 from wstrace.schema import (
@@ -25,19 +25,21 @@ from wstrace.schema import (
     FRAME_UNCHECKED,
 )
 
+#: the name of the frame that stands for those that a cut stack lacks
 CUT = "[not kept]"
-_KEPT = 1 << 16  # frames whose names are remembered
+#: the number of frames that are cached
+_CACHED = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A frame of a stack.
 
-    kind is one of FRAME_KINDS. function is a Python or JIT function, or the demangled symbol; file and line are those
-    of its source, "" and 0 where they are not known, and shown is the file as tables show it. module and offset tell
-    where native code lies. own is None where nothing tells whether the code is the program's own: of all but Python.
-    flags are those of the call site. inlined are the functions that the compiler put there into native code, innermost
-    first: file and line are the innermost one's.
+    kind is one of FRAME_KINDS. function is a Python or JIT function, or the demangled symbol. file and line are those
+    of its source, "" and 0 where they are not known; shown is the file as tables show it. module and offset are the
+    place of native code. own is whether the code is the program's own, None where that is not known. flags are those of
+    the call site. inlined are the functions that the compiler inlined there, innermost first; file and line are then
+    those of the innermost one.
     """
 
     kind: str
@@ -70,7 +72,7 @@ class Frame:
 
     @property
     def doubt(self) -> str:
-        """What is to be said of a frame that is not certain."""
+        """A mark behind the name of a frame that is not certain, else ""."""
         return " (not checked)" if self.flags & FRAME_UNCHECKED else ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,34 +87,34 @@ class Frame:
 
 
 class Frames:
-    """Names the frames of a tree. Native ones are asked for in bulk, so that each file is opened once.
+    """Names the frames of a tree. Native ones are resolved in bulk, so that each file is opened once.
 
     Args:
         tree: the call sites.
-        rule: tells which frames are the program's own.
-        symbolizer: names native frames; None = they are told by module and offset only where these are known.
+        rule: decides which source files are the program's own.
+        symbolizer: names native frames; None = they have the name `[unknown]`.
     """
 
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None = None) -> None:
         self.tree, self._rule, self._symbolizer = tree, rule, symbolizer
         self._of_file: dict[int, tuple[Origin, str]] = {}
-        self._of_jit: dict[int, Named] = {}
+        self._of_jit: dict[int, JitFunction] = {}
         self._of_mapping: dict[int, tuple[Origin, str]] = {}
-        self._counted = 0  # rows of the tree for which _of_file holds
+        self._classified = 0  # the rows of the tree from which these three were made
         self._frames: dict[int, Frame] = {}
-        self._shared = ""  # the folder that all own files lie in
+        self._shared = ""  # the deepest folder that holds all own files
 
     def origins(self) -> NDArray[np.uint8]:
-        """Whose code each call site is (Origin), by id; NONE of what is not Python."""
+        """Whose code each call site is (Origin), by id; NONE where that is not known."""
         self._classify()
         tree = self.tree
         kinds, found = tree.column("kind"), np.zeros(len(tree.column("kind")), np.uint8)
-        told: tuple[tuple[int, str, dict[int, Origin]], ...] = (
+        tables: tuple[tuple[int, str, dict[int, Origin]], ...] = (
             (FRAME_PYTHON, "file", {code: origin for code, (origin, _) in self._of_file.items()}),
-            (FRAME_JIT, "function", {code: named.origin for code, named in self._of_jit.items()}),
+            (FRAME_JIT, "function", {code: function.origin for code, function in self._of_jit.items()}),
             (FRAME_NATIVE, "mapping", {mapping: origin for mapping, (origin, _) in self._of_mapping.items()}),
         )
-        for kind, column, origin_of in told:
+        for kind, column, origin_of in tables:
             rows = np.flatnonzero(kinds == kind)
             values, which = np.unique(tree.column(column)[rows], return_inverse=True)
             origins = [origin_of.get(value, Origin.NONE) for value in values.tolist()]
@@ -126,40 +128,40 @@ class Frames:
         if kind == FRAME_PYTHON:
             return self._of_file.get(int(column("file")[node]), (Origin.NONE, ""))[1]
         if kind == FRAME_JIT:
-            named = self._of_jit.get(int(column("function")[node]))
-            return named.package if named is not None else ""
+            function = self._of_jit.get(int(column("function")[node]))
+            return function.package if function is not None else ""
         return self._of_mapping.get(int(column("mapping")[node]), (Origin.NONE, ""))[1]
 
     def _classify(self) -> None:
-        """Asks for each source file; anew when call sites have come, as a script is judged by all that ran in it."""
+        """Classifies all files, anew when there are new call sites: OwnRule decides by all code of a file that ran."""
         tree = self.tree
-        if len(tree) == self._counted:
+        if len(tree) == self._classified:
             return
-        self._counted, ids = len(tree), tree.ids()
+        self._classified, ids = len(tree), tree.ids()
         python = ids[tree.column("kind")[ids] == FRAME_PYTHON]
         files, functions = tree.column("file")[python], tree.column("function")[python]
         names, which = np.unique(functions, return_inverse=True)
         modules = np.array([tree.text(code) == "<module>" for code in names.tolist()], np.bool_)
-        more = set(files[~modules[which]].tolist())
-        begun = set(files[modules[which] & (tree.column("parent")[python] == 0)].tolist())
+        not_only_module = set(files[~modules[which]].tolist())
+        outermost = set(files[modules[which] & (tree.column("parent")[python] == 0)].tolist())
         codes = np.unique(files).tolist()
-        told = self._rule.origins(Seen(tree.text(code), code not in more, code in begun) for code in codes)
-        self._of_file = dict(zip(codes, told, strict=True))
+        seen = (SourceFile(tree.text(code), code not in not_only_module, code in outermost) for code in codes)
+        self._of_file = dict(zip(codes, self._rule.origins(seen), strict=True))
         kinds = tree.column("kind")[ids]
         functions = np.unique(tree.column("function")[ids[kinds == FRAME_JIT]])
-        self._of_jit = {code: jit_named(tree.text(code), self._rule) for code in functions.tolist()}
+        self._of_jit = {code: jit_function(tree.text(code), self._rule) for code in functions.tolist()}
         self._of_mapping = self._modules(
             np.unique(tree.column("mapping")[ids[tree.column("kind")[ids] == FRAME_NATIVE]])
         )
         own = [
             tree.text(code) for code, (origin, package) in self._of_file.items() if origin == Origin.OWN and not package
         ]
-        own += [named.file for named in self._of_jit.values() if named.file and named.origin == Origin.OWN]
+        own += [jit.file for jit in self._of_jit.values() if jit.file and jit.origin == Origin.OWN]
         self._shared = shared_folder(own)
         self._frames.clear()
 
     def _modules(self, mappings: NDArray[Any]) -> dict[int, tuple[Origin, str]]:
-        """mapping -> whose its file is, and its package."""
+        """mapping -> whose code its file is, and the package."""
         if self._symbolizer is None or not len(mappings):
             return {}
         known, rows = self._symbolizer.mappings.find(mappings)
@@ -170,12 +172,12 @@ class Frames:
         }
 
     def of(self, ids: Iterable[int]) -> list[Frame]:
-        """The frames of those ids, as CallTree.stack() gives them."""
-        self._classify()  # It forgets all frames when call sites have come.
+        """The frames with these ids, as CallTree.stack() returns them."""
+        self._classify()  # It clears the cache when there are new call sites.
         wanted = list(ids)
         new = np.array([i for i in dict.fromkeys(wanted) if i not in self._frames], np.intp)
         if len(new):
-            if len(self._frames) + len(new) > _KEPT:
+            if len(self._frames) + len(new) > _CACHED:
                 self._frames.clear()
                 new = np.array(list(dict.fromkeys(wanted)), np.intp)
             self._add(new)
@@ -186,10 +188,11 @@ class Frames:
         return self.of(self.tree.stack(leaf))
 
     def interleaved(self, python: int, native: int) -> list[Frame]:
-        """The frames of a fault that has both stacks, innermost first, each Python frame where its interpreter's is.
+        """The frames of a fault with a Python and a native stack, innermost first.
 
-        From Python 3.11 on one frame of the interpreter runs several Python ones: where their numbers differ, the
-        Python frames stand together at the place of the innermost one, and frames between them are left out.
+        Each Python frame takes the place of the interpreter's native frame that runs it. From Python 3.11 on one such
+        frame may run several Python ones. Where their numbers differ, all Python frames stand at the place of the
+        innermost of the interpreter's frames, and the native frames between the interpreter's are left out.
         """
         inner, outer = self.tree.stack(python), self.tree.stack(native)
         flags = self.tree.column("flags")
@@ -229,7 +232,7 @@ class Frames:
                 module=module,
                 offset=offset,
                 build_id=build_id,
-                own=origins[number] >= Origin.TYPED if kind == FRAME_PYTHON or origins[number] else None,
+                own=origins[number] >= Origin.INTERACTIVE if kind == FRAME_PYTHON or origins[number] else None,
                 flags=flags,
                 shown=short_path(source, self._shared),
             )
@@ -237,7 +240,7 @@ class Frames:
     def _places(
         self, kinds: NDArray[Any], mappings: NDArray[Any], offsets: NDArray[Any]
     ) -> dict[int, tuple[Place | str, str]]:
-        """row -> (place, build id) of the rows of native code."""
+        """row -> (place, build-id), for the rows of native code."""
         native = np.flatnonzero(kinds == FRAME_NATIVE)
         if self._symbolizer is None or not len(native):
             return dict.fromkeys(native.tolist(), (UNKNOWN, ""))

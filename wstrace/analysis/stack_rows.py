@@ -1,4 +1,4 @@
-"""Stacks as rows, for SQL: each call site with its frame and with what reports tell the stack that ends there by."""
+"""Stacks as rows, for SQL: each call site with its frame, and with the labels of the stack that ends there."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ STACKS = Schema(
         Column("module", "u32", "str", "of native code"),
         Column("offset", "u64", "count", "in the file of the module"),
         Column("own", "u8", "count", "1 = the frame is the program's own"),
-        Column("own_line", "u32", "str", "what `report --by line` tells the stack by"),
-        Column("package", "u32", "str", "what `report --by package` tells it by"),
+        Column("own_line", "u32", "str", "the label of `report --by line`"),
+        Column("package", "u32", "str", "the label of `report --by package`"),
         Column("folded", "u32", "str", "the whole stack, outermost;...;innermost"),
     ),
 )
@@ -37,12 +37,12 @@ STACKS = Schema(
 def stack_rows(
     tree: CallTree, strings: Dictionary, wanted: Iterable[str], symbolizer: Symbolizer | None = None
 ) -> Batch:
-    """All call sites of a tree, with the wanted ones of the columns of STACKS.
+    """All call sites of a tree, with some of the columns of STACKS.
 
     Args:
         tree: the call sites.
         strings: the dictionary that the texts go into.
-        wanted: names of columns.
+        wanted: the names of these columns.
         symbolizer: names native frames.
     """
     ids, names, code = tree.ids(), set(wanted), strings.code
@@ -53,12 +53,12 @@ def stack_rows(
     if "depth" in names:
         columns["depth"] = _depths(tree)[ids]
     frames = Frames(tree, OwnRule(), symbolizer)
-    if told := names & {"function", "file", "module", "own"}:
+    if of_frame := names & {"function", "file", "module", "own"}:
         found = frames.of(ids.tolist())
         columns |= {
-            name: np.array([code(getattr(frame, name)) for frame in found], "<u4") for name in told if name != "own"
+            name: np.array([code(getattr(frame, name)) for frame in found], "<u4") for name in of_frame if name != "own"
         }
-        if "own" in told:
+        if "own" in of_frame:
             columns["own"] = np.array([frame.own is True for frame in found], "|u1")
     views = StackViews(tree, OwnRule(), symbolizer)
     for name, by in (("own_line", "line"), ("package", "package")):

@@ -1,4 +1,4 @@
-"""A whole stack in one line of a table: the machinery of imports folded, the frames in the middle left out."""
+"""A stack as one line of a table: frames of importlib are folded, and frames in the middle are left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 from wstrace.analysis.frames import Frame
 
 CALLED_BY = " < "
-#: frames at the inner end, and of the program's own further out, that a line shows
+#: the innermost frames that a line shows, and the own frames further out
 INNERMOST, OWN = 8, 4
 _IMPORTS = "<frozen importlib"
 
@@ -19,9 +19,9 @@ def whole(frames: Sequence[Frame]) -> str:
 
 
 def short(frames: Sequence[Frame], innermost: int = INNERMOST) -> str:
-    """The innermost frames, the innermost own ones of the others, and the outermost one; `... 31 frames ...` between.
+    """The innermost frames, the next OWN frames of the program's own, and the outermost; `... 31 frames ...` between.
 
-    The frames of importlib between two others are one: `import NAME`.
+    Adjacent frames of importlib are shown as one: `import NAME`.
     """
     parts = list(_folded(frames))
     kept = set(range(innermost)) | {len(parts) - 1}
@@ -30,7 +30,7 @@ def short(frames: Sequence[Frame], innermost: int = INNERMOST) -> str:
     for is_kept, group in groupby(enumerate(parts), lambda one: one[0] in kept):
         run = [part for _, part in group]
         left_out = sum(n for _, n, _ in run)
-        if is_kept or left_out == 1:  # A frame is not longer than the words that it is left out.
+        if is_kept or left_out == 1:  # "... 1 frames ..." would be as long as the frame.
             texts += [text for text, _, _ in run]
         else:
             texts.append(f"... {left_out} frames ...")
@@ -38,7 +38,7 @@ def short(frames: Sequence[Frame], innermost: int = INNERMOST) -> str:
 
 
 def distinct(stacks: Sequence[Sequence[Frame]]) -> list[str]:
-    """Each stack in short, with as many more of its frames as tell it from the others."""
+    """Each stack as short() gives it, with more innermost frames where two would be equal."""
     texts, innermost = [short(frames) for frames in stacks], INNERMOST
     deepest = max(map(len, stacks), default=0)
     while len(alike := {text for text in texts if texts.count(text) > 1}) and innermost < deepest:
@@ -50,12 +50,12 @@ def distinct(stacks: Sequence[Sequence[Frame]]) -> list[str]:
 
 
 def _folded(frames: Sequence[Frame]) -> Iterator[tuple[str, int, bool]]:
-    """(text, how many frames it stands for, whether it is own), innermost first."""
+    """(text, number of frames that it stands for, whether they are own), innermost first."""
     inner: Frame | None = None
     for imports, group in groupby(frames, lambda frame: frame.file.startswith(_IMPORTS)):
         run = list(group)
         if imports and inner is None:
-            # The name of a module that importlib itself still reads is not in its frames.
+            # importlib is still loading the module, so no frame names it.
             yield str(run[0]), 1, False
             run = run[1:]
         if imports and run:
@@ -67,7 +67,7 @@ def _folded(frames: Sequence[Frame]) -> Iterator[tuple[str, int, bool]]:
 
 
 def _module(frame: Frame) -> str:
-    """The module whose code begins in a frame, `pandas.core.api`; "" = another frame, as that of an import hook."""
+    """The module whose `<module>` a frame is, `pandas.core.api`; "" = another frame, such as an import hook's."""
     if frame.function != "<module>" or not frame.shown.endswith(".py"):
         return ""
     return frame.shown.removesuffix(".py").removesuffix("/__init__").strip("/").replace("/", ".")

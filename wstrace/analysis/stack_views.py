@@ -1,4 +1,4 @@
-"""What a stack is told by in a table: the line that answers for it, its function, all of it, or a package."""
+"""The labels by which tables group stacks: own line, innermost function, whole stack, package."""
 
 from __future__ import annotations
 
@@ -18,27 +18,33 @@ from wstrace.schema import FRAME_CUT
 StackBy = Literal["line", "function", "stack", "package"]
 STACK_VIEWS: tuple[str, ...] = get_args(StackBy)
 LIBRARY = "(standard library)"
-#: a label, and the frames that it tells, innermost first
+#: a label, and the frames that it names, innermost first
 Label = tuple[str, tuple[Frame, ...]]
 
 
 class StackViews:
-    """What each stack is told by in a table."""
+    """Labels the stacks of a tree.
+
+    Args:
+        tree: the call sites.
+        rule: decides which source files are the program's own.
+        symbolizer: names native frames.
+    """
 
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None) -> None:
         self._tree = tree
         self._frames = Frames(tree, rule, symbolizer)
 
     def labels(self, by: StackBy, *, native: bool) -> Callable[[NDArray[np.intp]], list[Label]]:
-        """What gives the (label, frames) of each of the stacks that it gets."""
+        """A function that labels stacks, whose innermost call sites it takes. native: they are native stacks."""
         if by == "stack":
             return self._stacks
         if by == "function":
             return self._innermost
         return self._lines if by == "line" else self._modules if native else self._packages
 
-    def answering(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
-        """For each stack the frame that answers for it, the innermost of the best Origin, and that Origin."""
+    def attributed(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
+        """The frame that each stack is attributed to, its innermost one of the highest Origin, and that Origin."""
         origins = self._frames.origins()
         chosen, whose = leaves.copy(), np.zeros(len(leaves), np.uint8)
         open_ = np.arange(len(leaves))
@@ -49,7 +55,7 @@ class StackViews:
         return chosen, whose
 
     def _lines(self, leaves: NDArray[np.intp]) -> list[Label]:
-        nodes, whose = self.answering(leaves)
+        nodes, whose = self.attributed(leaves)
         # The own line may be among the frames that are missing.
         cut = self._tree.first_above(leaves, self._tree.column("flags") & FRAME_CUT != 0) != 0
         found: list[Label] = []
@@ -57,7 +63,7 @@ class StackViews:
             nodes.tolist(), self._frames.of(nodes.tolist()), whose.tolist(), cut.tolist(), strict=True
         ):
             if origin in (Origin.PACKAGE, Origin.LIBRARY):
-                name = f"(package {self._package(node)})" if origin == Origin.PACKAGE else LIBRARY
+                name = f"(package {self._frames.package(node)})" if origin == Origin.PACKAGE else LIBRARY
                 found.append((f"{name[:-1]}, stack cut)" if is_cut else name, ()))
             else:
                 found.append((str(frame), (frame,)))
@@ -70,14 +76,11 @@ class StackViews:
         found: list[Label] = []
         for node, is_library in zip(nodes.tolist(), library.tolist(), strict=True):
             if node:
-                label = "(own code)" if origins[node] > Origin.PACKAGE else self._package(node)
+                label = "(own code)" if origins[node] > Origin.PACKAGE else self._frames.package(node)
             else:
                 label = LIBRARY if is_library else "(no package)"
             found.append((label, ()))
         return found
-
-    def _package(self, node: int) -> str:
-        return self._frames.package(node)
 
     def _innermost(self, leaves: NDArray[np.intp]) -> list[Label]:
         return [(frame.located + frame.doubt, (frame,)) for frame in self._frames.of(leaves.tolist())]
@@ -94,7 +97,7 @@ class StackViews:
         return found
 
     def around(self, leaves: NDArray[np.intp], function: str, *, callers: bool) -> list[Label]:
-        """The caller of a function, or what it called, at its innermost call in each stack; "" where there is none."""
+        """For each stack the caller of a function, or what it called, at its innermost call; "" = it is not there."""
         found: list[Label] = []
         for leaf in leaves.tolist():
             frames = self._frames.stack(leaf)

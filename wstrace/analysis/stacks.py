@@ -1,6 +1,6 @@
-"""StackCounts: which lines, functions, stacks and packages faulted, counted by batch and named when it is asked.
+"""StackCounts: counts page faults by stack, and labels them by line, function, stack or package for a table.
 
-Faults with a Python stack are counted, each once. Native stacks are samples: what they stand for is an estimate.
+Each fault with a Python stack counts once. Native stacks are samples, from which the number of faults is estimated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wstrace.analysis.tally import group
 from wstrace.batch import Batch
 from wstrace.schema import CALL_SITE, FAULT_MAJOR, HOW_BORROWED, HOW_LEARNED, PAGE_FAULT, STACK_HOW
 
-#: what stands behind a label whose stacks were not read for certain
+#: the marks behind labels whose stacks are not certain, by the stack's `stack_how`
 _MARKS = {HOW_LEARNED: " (learned)", HOW_BORROWED: " (borrowed)"}
 _NO_COUNTS: NDArray[np.int64] = np.empty((0, 5), np.int64)
 #: half-width of an interval that holds the true number in 19 of 20 traces, in standard errors
@@ -30,11 +30,11 @@ _ERRORS = 1.96
 class StackRow(NamedTuple):
     """A line of a table of stacks.
 
-    label is the name as it came from the target (print it through wstrace.text.printable). total are faults, major
-    those of them that read from disk; share is the part of all faults, 0..1. samples is how many stacks the row rests
-    on where total is an estimate, and margin what it may be off by (19 times out of 20), in faults; 0 where total was
-    counted. had tells whether there is a stack behind the row, or else the reason why not is its label.
-    key are the frames that the label tells, innermost first; () of a row without a stack.
+    label is the name as it came from the target (print it through wstrace.text.printable). total is the number of
+    faults, major that of those that read from disk; share is the part of all faults, 0..1. Where total is an estimate,
+    samples is the number of stacks that it rests on, and margin the half-width of its 95 % confidence interval, in
+    faults; both are 0 where total was counted. frames are those that the label names, innermost first. has_stack is
+    False in a row of faults without a stack, whose label is the reason.
     """
 
     label: str
@@ -43,19 +43,19 @@ class StackRow(NamedTuple):
     share: float
     samples: int = 0
     margin: int = 0
-    key: tuple[Frame, ...] = ()
-    had: bool = True
+    frames: tuple[Frame, ...] = ()
+    has_stack: bool = True
 
 
 class Sums:
-    """u64 keys -> sums, i64; as many as there are call sites, whose number is bounded."""
+    """u64 keys -> sums, i64. There are at most as many as call sites, whose number is bounded."""
 
     def __init__(self) -> None:
         self.keys: NDArray[np.uint64] = np.empty(0, np.uint64)
         self.sums: NDArray[np.int64] = _NO_COUNTS
 
     def add(self, keys: NDArray[np.uint64], values: NDArray[np.int64]) -> None:
-        """Adds rows of values, shape (n, 5), under keys, shape (n,), each of which stands once."""
+        """Adds rows of values, shape (n, 5), to those of keys, shape (n,), which are distinct."""
         at = self.keys.searchsorted(keys)
         known = at < len(self.keys)
         known[known] = self.keys[at[known]] == keys[known]
@@ -72,15 +72,15 @@ class StackCounts:
 
     Attributes:
         tree: the call sites so far.
-        total, major: faults.
-        python, native: faults with a stack of that kind; of native ones the samples.
-        asked: whether any batch told of stacks: otherwise none were recorded.
+        total, major: faults, and those of them that read from disk.
+        python: faults with a Python stack. native: samples with a native stack.
+        recorded: whether any batch had a column of stacks, so that stacks were recorded.
     """
 
     def __init__(self) -> None:
         self.tree = CallTree()
         self.total = self.major = self.python = self.native = 0
-        self.asked = False
+        self.recorded = False
         self._python, self._native = Sums(), Sums()
 
     def add(self, batch: Batch) -> None:
@@ -95,7 +95,7 @@ class StackCounts:
         self.total += n
         self.major += int(major.sum())
         columns, zero = batch.columns, np.zeros(n, np.uint8)
-        self.asked = self.asked or "stack_how" in columns or "native_how" in columns
+        self.recorded = self.recorded or "stack_how" in columns or "native_how" in columns
         python = self.tree.known(columns.get("stack", zero))
         self._count(self._python, python, columns.get("stack_how", zero), major, np.zeros(n, np.int64))
         self.python += int(np.count_nonzero(python))
@@ -109,7 +109,7 @@ class StackCounts:
     def _count(
         sums: Sums, stacks: NDArray[np.intp], how: NDArray[Any], major: NDArray[np.int64], weight: NDArray[np.int64]
     ) -> None:
-        """Adds rows: faults, major ones, samples, the faults that these stand for, and the squares of that."""
+        """Sums by stack and how: faults, major faults, samples, the samples' weights, and the weights' squares."""
         (ids, hows), counts = group(stacks, how)
         keys = ids.astype(np.uint64) << np.uint64(8) | hows.astype(np.uint64)
         values = np.zeros((len(keys), 5), np.int64)
@@ -133,14 +133,14 @@ class StackCounts:
         *,
         native: bool = False,
     ) -> list[StackRow]:
-        """All rows, most faults first; their totals are all faults, whatever they are told by.
+        """All rows, most faults first. The sum of their totals is the number of all faults, whatever `by` is.
 
         Args:
             by: line = the innermost own line of the stack; function = its innermost function; stack; package = that of
                 its innermost frame outside of the standard library.
-            rule: tells what is the program's own.
+            rule: decides which source files are the program's own.
             symbolizer: names native frames.
-            native: tell estimates from the sampled native stacks instead of the Python stacks of all faults.
+            native: estimate from the sampled native stacks, instead of counting the Python stacks of all faults.
         """
         views = StackViews(self.tree, rule or OwnRule(), symbolizer)
         return self._rows(native, views.labels(by, native=native))
@@ -154,10 +154,10 @@ class StackCounts:
         callers: bool,
         native: bool = False,
     ) -> list[StackRow]:
-        """Faults in a function and in what it called, by its caller or by what it called at its innermost call.
+        """Faults in a function and its callees, by its caller, or by its callee at its innermost call.
 
         Args:
-            function: its name, as a table by function or line has it.
+            function: its name, as a table by function or line shows it.
         """
         views = StackViews(self.tree, rule or OwnRule(), symbolizer)
         return self._rows(native, lambda leaves: views.around(leaves, function, callers=callers), whole=False)
@@ -165,7 +165,7 @@ class StackCounts:
     def folded(self, symbolizer: Symbolizer | None = None, *, native: bool = False) -> Iterable[tuple[list[str], int]]:
         """(frames as text, outermost first; faults) of each stack, for flame graphs."""
         for row in self.table("stack", symbolizer=symbolizer, native=native):
-            yield [str(frame) for frame in reversed(row.key)] or [row.label], row.total
+            yield [str(frame) for frame in reversed(row.frames)] or [row.label], row.total
 
     def _rows(
         self,
@@ -181,25 +181,25 @@ class StackCounts:
         leaves, which = np.unique(stacks[kept], return_inverse=True)
         labels = label(leaves)
         found: dict[str, list[Any]] = {}
-        for leaf, had, values in zip(which.tolist(), how[kept].tolist(), sums[kept], strict=True):
+        for leaf, its_how, values in zip(which.tolist(), how[kept].tolist(), sums[kept], strict=True):
             text, frames = labels[leaf]
             if text:
-                row = found.setdefault(text + _MARKS.get(had, ""), [np.zeros(5, np.int64), frames])
+                row = found.setdefault(text + _MARKS.get(its_how, ""), [np.zeros(5, np.int64), frames])
                 row[0] = row[0] + values
         rows = self._estimated(found) if native else self._counted(found)
         if whole:
-            rows += self._without(rows, how[~kept], sums[~kept], native=native)
+            rows += self._without_stack(rows, how[~kept], sums[~kept], native=native)
         return sorted(rows, key=lambda row: (-row.total, row.label))
 
     def _counted(self, found: dict[str, list[Any]]) -> list[StackRow]:
         all_ = max(self.total, 1)
         return [
-            StackRow(text, int(sums[0]), int(sums[1]), int(sums[0]) / all_, key=frames)
+            StackRow(text, int(sums[0]), int(sums[1]), int(sums[0]) / all_, frames=frames)
             for text, (sums, frames) in found.items()
         ]
 
     def _estimated(self, found: dict[str, list[Any]]) -> list[StackRow]:
-        """Rows of samples: the faults that they stand for, and how far that may be off.
+        """Estimated rows, with their margins.
 
         Each sample has its own weight w. With p the row's share of all weights, the variance of the row's sum is the
         sum of (w (1 - p))² over its samples and of (w p)² over the others: that of a ratio of two weighted sums.
@@ -214,24 +214,24 @@ class StackCounts:
             rows.append(StackRow(text, int(sums[3]), int(sums[1]), int(sums[3]) / all_, int(sums[2]), margin, frames))
         return rows
 
-    def _without(
+    def _without_stack(
         self, rows: list[StackRow], how: NDArray[np.intp], sums: NDArray[np.int64], *, native: bool
     ) -> list[StackRow]:
-        """Rows of the faults without a stack, by the reason; of samples one row of those for which none stands."""
+        """Rows of the faults without a stack, one per reason; in estimates one row of those without a sample."""
         all_ = max(self.total, 1)
         if native:
             rest = self.total - sum(row.total for row in rows)
-            return [StackRow("(no sample stands for it)", rest, 0, rest / all_, had=False)] if rest > 0 else []
+            return [StackRow("(no sample stands for it)", rest, 0, rest / all_, has_stack=False)] if rest > 0 else []
         found: dict[str, list[int]] = {}
         for number, values in zip(how.tolist(), sums.tolist(), strict=True):
             row = found.setdefault(reason(number), [0, 0])
             row[0] += values[0]
             row[1] += values[1]
-        return [StackRow(text, total, major, total / all_, had=False) for text, (total, major) in found.items()]
+        return [StackRow(text, total, major, total / all_, has_stack=False) for text, (total, major) in found.items()]
 
 
 def reason(how: int) -> str:
-    """Why a fault has no stack, as a table tells it: `(no Python frame)`."""
+    """Why a fault has no stack, as tables show it: `(no Python frame)`."""
     return f"({stack_reason(how)})"
 
 

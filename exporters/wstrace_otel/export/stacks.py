@@ -49,7 +49,7 @@ class EventStacks:
         if not frames:
             how = int(batch["stack_how"][row]) if "stack_how" in batch else 0
             return {names.STACK_REASON: stack_reason(how)}
-        nodes, _ = self._views.answering(np.array([stack]))
+        nodes, _ = self._views.attributed(np.array([stack]))
         (own,) = self.frames.of(nodes.tolist())
         found: dict[str, Any] = {names.CODE_FUNCTION: clean(own.name), names.CODE_FILE: clean(own.file)}
         found |= {names.CODE_LINE: own.line} if own.line else {}

@@ -88,7 +88,7 @@ class Causes:
 
     def _lines(self, leaves: NDArray[np.intp]) -> list[Cause]:
         views = StackViews(self._tree, OwnRule(), self._symbolizer)
-        nodes, _ = views.answering(leaves)
+        nodes, _ = views.attributed(leaves)
         imported = self._imported(leaves, nodes)
         found = []
         for (label, frames), name in zip(views.labels("line", native=False)(leaves), imported, strict=True):
