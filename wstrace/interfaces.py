@@ -147,6 +147,7 @@ class Context:
     children: also trace processes that the targets start.
     require: "full" = a source must not fall back to a lower level.
     wait_children: the trace goes on until no traced process is left, not only until the target itself ends.
+    streams: names of the streams that any exporter wants; None = all.
     """
 
     targets: tuple[Target, ...] = ()
@@ -158,8 +159,13 @@ class Context:
     children: bool = True
     require: str = ""
     wait_children: bool = False
+    streams: frozenset[str] | None = None
     _own_threads: set[int] = field(default_factory=set, repr=False)
     _mappings_at: list[MappingsAt] = field(default_factory=list, repr=False)
+
+    def wants(self, schema: Schema) -> bool:
+        """Whether any exporter takes rows of a stream: what is dear to record need not be recorded for nobody."""
+        return self.streams is None or schema.name in self.streams
 
     def provide_mappings_at(self, mappings_at: MappingsAt) -> None:
         """Registers who answers mappings_at() from now on: the enricher that gives out rows of `mapping`."""

@@ -99,6 +99,7 @@ class Session:
             self._exporters.append(self._recorder)
         if enrichers is None:
             enrichers = [self._build("enricher", Spec(name)) for name in self._plugins.enrichers]
+        wanted = [exporter.streams for exporter in self._exporters]
         self.context = Context(
             targets=tuple(targets),
             ledger=Ledger(self._plugins.stages),
@@ -107,6 +108,7 @@ class Session:
             children=children,
             require=require,
             wait_children=wait_children,
+            streams=None if None in wanted else frozenset().union(*filter(None, wanted)),
         )
         queues = [ExporterQueue(exporter, self.ledger) for exporter in self._exporters]
         self._bus = Bus(enrichers, queues, self.ledger, patience=self._patience)

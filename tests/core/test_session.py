@@ -59,6 +59,15 @@ class Raising(Exporter):
         raise RuntimeError("no")
 
 
+def test_a_source_can_ask_whether_anybody_wants_a_stream():
+    class Faults(RecordingExporter):
+        streams = frozenset({"page_fault"})
+
+    for exporters, wanted in (([Faults()], (True, False)), ([Faults(), RecordingExporter()], (True, True))):
+        session = run(faults(1), exporters=exporters)
+        assert (session.context.wants(PAGE_FAULT), session.context.wants(PROCESS)) == wanted
+
+
 def test_an_exporter_that_raises_costs_only_itself():
     good = RecordingExporter()
     session = run(*[faults(4) for _ in range(6)], exporters=[Raising(), good])

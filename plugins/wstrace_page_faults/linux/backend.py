@@ -170,7 +170,7 @@ class PageFaults(Source):
             self._poll.register(fd, 1)  # POLLIN
         self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
         self._events.watch_births(births)
-        self._rare = RareCalls(cpus, wanted=bool(births))
+        self._rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
