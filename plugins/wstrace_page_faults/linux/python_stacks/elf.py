@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_page_faults.linux.python_stacks.layouts import DEBUG_OFFSETS_BYTES, Layout, NoLayoutError, layout
+if TYPE_CHECKING:
+    from wstrace_page_faults.linux.python_stacks.layouts import Layout
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -31,8 +31,7 @@ _FIXED, _MOVABLE = 2, 3  # e_type
 _MOST_BYTES, _MOST_HEADERS = 32 << 20, 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+class Python(NamedTuple):
     """A CPython in a file: its layout, or why it cannot be read (`refused`); the link-time address of _PyRuntime.
 
     movable: the address is relative to where the file's first segment (`first`, its link-time address) is mapped.
@@ -136,6 +135,9 @@ def python_in(fd: int) -> Python | None:
     runtime = elf.symbol(b"_PyRuntime")
     if runtime is None:
         return None
+    # Not for every command: to make the class of so many fields takes 2 ms.
+    from wstrace_page_faults.linux.python_stacks.layouts import DEBUG_OFFSETS_BYTES, NoLayoutError, layout
+
     at = elf.symbol(b"Py_Version")
     number = int.from_bytes(elf.data(at, 4), "little") if at is not None else 0
     found: Layout | None = None

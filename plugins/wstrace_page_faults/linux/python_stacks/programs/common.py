@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from wstrace_page_faults.linux.python_stacks.assembler import (
     FP,
@@ -21,8 +22,10 @@ from wstrace_page_faults.linux.python_stacks.assembler import (
     Assembler,
     Register,
 )
-from wstrace_page_faults.linux.python_stacks.maps import Maps
 from wstrace_page_faults.linux.python_stacks.protocol import DEPTH, FRAME, HEAD, MAGIC, S
+
+if TYPE_CHECKING:
+    from wstrace_page_faults.linux.python_stacks.maps import Maps
 
 #: helpers, by their numbers in include/uapi/linux/bpf.h
 LOOKUP, UPDATE, PROCESSOR, TAIL_CALL, PID_TGID, PERF_OUTPUT, READ_USER = 1, 2, 8, 12, 14, 25, 112
