@@ -27,16 +27,16 @@ from wstrace.schema import (
     STACK_DUMP,
     Schema,
 )
-from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.account import Account
+from wstrace_page_faults.linux.arming import Arming
 from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.catch_up import CatchUp
 from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import PerfEvents, Settings
-from wstrace_page_faults.linux.levels import level_on, own_level, refused, stack_levels
+from wstrace_page_faults.linux.levels import level_on, own_level, stack_levels
 from wstrace_page_faults.linux.peaks import Peaks
 from wstrace_page_faults.linux.python_stacks.asked import python_stacks
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
@@ -105,8 +105,9 @@ class PageFaults(Source):
         self._rare: RareCalls
         self._side: SideBand
         self._peaks: Peaks
+        self._arming: Arming
         self._samples: list[RingSamples] = []
-        self._doubled = self._started = False
+        self._started = False
         self._since = self._watermark = self._late = self._lost_told = 0
         self._grown, self._prune_due = True, 0.0
 
@@ -179,57 +180,16 @@ class PageFaults(Source):
             shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
         )
         self._catch_up = CatchUp(self._side)
+        self._arming = Arming(context, self._settings, self._events, self._side, self._python)
         self._given = 0
         given = (self._samples, self._events, self._side, self._python)
         self._account = Account(context, self.name, self._settings, *given)
         self._since = self._watermark = now_ns()
         for target in context.targets:
-            (self._arm_launched if target.launched else self._attach)(target.pid)
+            self._arming.target(target.pid, self._since, launched=target.launched)
             if target.wait(0) is not None:  # asked after arming: its pid may be another process's by now
                 raise TargetExited(f"process {target.pid} has ended")
         self._account.begin()
-
-    def _arm_launched(self, pid: int) -> None:
-        self._python.expect(pid)
-        settings = self._events.make_room(1, replace(self._settings, on_exec=True))
-        try:
-            if not self._events.arm(pid, settings):
-                raise TargetExited(f"process {pid} ended before its first instruction")
-        except OSError as error:
-            raise refused(pid, error, children=self._settings.children) from None
-        self._side.launched(pid)
-
-    def _attach(self, pid: int) -> None:
-        """Traces the process's threads, then reads its mappings; the same for its children until none is new."""
-        known: set[int] = set()
-        while fresh := [p for p in self._family(pid) if p not in known]:
-            for process in fresh:
-                known.add(process)
-                self._python.look(process)
-                try:
-                    self._events.arm_process(process, self._settings, self._context.own_threads)
-                    self._side.seen(process, self._since)
-                except OSError as error:
-                    raise refused(process, error, children=self._settings.children) from None
-                except TargetExited:
-                    if process == pid:
-                        raise
-        self._doubled = True
-
-    def _arm_again(self, pid: int) -> None:
-        """Opens events again on a process that gained privilege by exec, because the kernel has removed the old ones.
-
-        That needs privilege. Faults that happened meanwhile are lost, and counted.
-        """
-        since = now_ns()
-        with contextlib.suppress(OSError, Unavailable):  # we lack the right, or the process has ended
-            self._events.threads.difference_update(procfs.threads(pid))
-            self._events.arm_process(pid, self._settings, self._context.own_threads)
-            self._side.seen(pid, since)
-            self._doubled = True
-
-    def _family(self, pid: int) -> list[int]:
-        return [pid, *(procfs.descendants(pid) if self._settings.children else ())]
 
     # -- drain -----------------------------------------------------------------------------------------------------
 
@@ -271,7 +231,7 @@ class PageFaults(Source):
             if ring.kind == STACKS:
                 self._dumps.take(raw, self._since, now_ns())
             else:
-                next(samples).take(raw, self._since, now_ns(), doubled=self._doubled)
+                next(samples).take(raw, self._since, now_ns(), doubled=self._arming.doubled)
         now = now_ns()
         yield from self._python.new_sites()  # after the samples: the stacks that these name have been told
         for ring in sides:  # after the samples, so that the mappings that these need have been read
@@ -283,18 +243,19 @@ class PageFaults(Source):
         if self._rare.too_many(self._side.others):
             self._side.rare_calls_end()
         if self._side.stale:
-            self._catch_up.read_maps_again(pid for target in self._context.targets for pid in self._family(target.pid))
+            self._catch_up.read_maps_again(self._arming.families())
         watermark = min(max(samples.last_seen, now - _LATEST_NS) for samples in self._samples)
         for batch in self._side.give(_FOREVER if final else watermark, self.name):
             self._python.saw(batch)
             yield batch
         for pid in self._side.privileged_now():
-            self._arm_again(pid)
+            self._arming.again(pid)
         for dumps in self._dumps.give(_FOREVER if final else watermark):
             yield Batch(STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
         yield from self._faults(_FOREVER if final else watermark, now if final else watermark)
         self._account.so_far(self._late)
-        self._doubled |= not final and self._account.tend_stacks(self._side.live)
+        if not final:
+            self._arming.doubled |= self._account.tend_stacks(self._side.live)
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
         columns = merge(self._samples, until)
@@ -307,7 +268,7 @@ class PageFaults(Source):
         columns = self._python.with_stacks(columns)
         self._late += int(np.searchsorted(times, np.uint64(window[0])))
         own = self._context.own_threads()
-        observers = np.isin(columns["tid"], list(own)) if own and self._doubled else None
+        observers = np.isin(columns["tid"], list(own)) if own and self._arming.doubled else None
         if observers is not None and observers.any():
             columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(FAULT_OBSERVER)
         lost = max(sum(map(self._account.reported_lost, (MINOR, MAJOR))), self._lost_told)
