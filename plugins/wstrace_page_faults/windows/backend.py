@@ -24,6 +24,7 @@ from wstrace.schema import (
     FAULT_PC_KERNEL,
     PAGE_FAULT,
     PROCESS,
+    PROCESS_EXEC,
     PROCESS_EXIT,
     PROCESS_FORK,
     PROCESS_SEEN,
@@ -219,6 +220,8 @@ class PageFaults(Source):
             space = process.describe(self._context.strings)
             event = PROCESS_FORK if process.parent else PROCESS_SEEN
             yield self._batch(PROCESS, process.row(window[0], event), window)
+            if process.launched:  # it has not run before: nothing of its memory is older than the trace
+                yield self._batch(PROCESS, process.row(window[0], PROCESS_EXEC), window)
             yield self._batch(ADDRESS_SPACE, space.listing(window[0]), window)
 
     def _mark_own(self, columns: dict[str, NDArray[Any]]) -> None:

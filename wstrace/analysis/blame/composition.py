@@ -132,6 +132,12 @@ class Composition:
         """The bringers; a reason says no more than is known."""
         how, kind = found.how, self.inputs.runs["kind"][self.run]
         began = np.isin(self.inputs.runs["space"], self.inputs.began)[self.run]
+        if (until := self.inputs.faults.get("until")) is not None:
+            # a fault whose window holds the snapshot brings a page of a process that began in the trace; any other page
+            # may have been there before, and have come again only after the snapshot
+            brought = np.flatnonzero((found.first >= 0) & ~began)
+            late = until[self.history.faults.order[found.first[brought]]]
+            found.assumed[brought[late > self.inputs.runs["time"][self.run[brought]]]] = True
         how[(how == BEFORE) & began] = NOT_SEEN
         how[(how == EXEC) & (kind != KIND_STACK)] = NOT_SEEN
         how[(how == NOT_SEEN) & (kind == KIND_STACK) & began] = EXEC

@@ -38,7 +38,9 @@ from wstrace.trace_info import TraceInfo
 
 Columns = dict[str, NDArray[Any]]
 
-_FAULT = {"time_ns": "<u8", "pid": "<u4", "pc": "<u8", "va": "<u8", "flags": "|u1", "mapping": "<u4",
+#: Faults without times (Windows) have the beginning of their batch's window as time_ns, and its end as `until`, which
+#: is left out where every fault has its time.
+_FAULT = {"time_ns": "<u8", "until": "<u8", "pid": "<u4", "pc": "<u8", "va": "<u8", "flags": "|u1", "mapping": "<u4",
           "pc_mapping": "<u4", "stack": "<u4", "stack_how": "|u1"}  # fmt: skip
 _LOSS = {"time_ns": "<u8", "pid": "<u4", "event": "|u1", "start": "<u8", "end": "<u8", "to": "<u8", "other": "<u4"}
 _MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "<u8", "file": "<u4", "flags": "<u2"}
@@ -123,6 +125,8 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
     rows = _gather(trace.batches(PROCESS.name), _PROCESS, processes)
     lost = _gather(trace.batches(CONTENT_LOSS.name), _LOSS, processes, "other")
     faults = _gather(trace.batches(PAGE_FAULT.name, (*_FAULT, "host")), _FAULT, processes)
+    if (faults["until"] == faults["time_ns"]).all():
+        del faults["until"]
     parts, swapped, moment = _snapshots(trace, at)
     parts = [part for part in parts if not pids or (part.snapshot and part.snapshot.pid in pids)]
     whose = [processes.number(part.snapshot.host, part.snapshot.pid) if part.snapshot else 0 for part in parts]
@@ -174,7 +178,7 @@ def _gather(batches: Any, wanted: dict[str, str], processes: Processes, *others:
             elif name in batch:
                 column = batch[name]
             else:
-                column = np.full(len(batch), batch.window[1] if name == "time_ns" else 0, kind)
+                column = _without(batch, name, kind)
             parts[name].append(column)
         if "pid" in wanted and "pid" in batch:
             parts["process"].append(processes.numbers(hosts, batch["pid"]))
@@ -182,6 +186,14 @@ def _gather(batches: Any, wanted: dict[str, str], processes: Processes, *others:
     for name in list(parts):
         found[name] = np.concatenate(parts.pop(name))
     return found
+
+
+def _without(batch: Batch, name: str, kind: str) -> NDArray[Any]:
+    """A column that a batch lacks."""
+    if name == "until" and "time_ns" in batch:
+        return batch["time_ns"]
+    begin, end = batch.window
+    return np.full(len(batch), {"time_ns": begin, "until": end}.get(name, 0), kind)
 
 
 def _losses(lost: Columns, numbers: NDArray[Any], shift: np.uint64) -> LossRows:
