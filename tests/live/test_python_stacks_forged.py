@@ -1,0 +1,101 @@
+"""A program that passes for a CPython and lies: no tracer, no kernel and no row of another process comes to harm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pythons import named
+
+from wstrace.schema import FRAME_CUT, STACK_HOW
+from wstrace_page_faults.linux.python_stacks import layouts
+from wstrace_page_faults.linux.python_stacks.protocol import DEPTH
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
+
+#: the members of forged_python.c
+PLACES = {
+    "version": 0x030D00F0, "runtime.interpreters": 2048, "is.next": 0, "is.threads": 16, "ts.next": 8, "ts.frame": 16,
+    "ts.thread_id": 24, "ts.native_thread_id": 32, "frame.executable": 0, "frame.previous": 8, "frame.instr_ptr": 16,
+    "frame.owner": 24, "code.firstlineno": 0, "code.filename": 32, "code.qualname": 40, "code.linetable": 48,
+    "code.adaptive": 64,
+}  # fmt: skip
+FLOOD = 3000
+
+
+def forged(folder: Path, *, free_threaded: int = 0) -> Path:
+    fields = layouts._FIELDS_313[2:]  # version and free_threaded stand in the program
+    offsets = ", ".join(str(PLACES.get(name, 0)) for name in fields)
+    (folder / "offsets.h").write_text(
+        f"#define OFFSETS {offsets}\n#define PLACE_OF_INTERPRETERS {PLACES['runtime.interpreters']}\n"
+        f"#define FREE_THREADED {free_threaded}\n#define FLOOD {FLOOD}\n"
+    )
+    program = folder / "forged"
+    words = ["gcc", "-O1", "-I", folder, "-o", program, HERE / "forged_python.c", "-pthread"]
+    subprocess.run(words, check=True)
+    return program
+
+
+def test_lies_harm_nobody(trace: Any, tmp_path: Path) -> None:
+    program, said, out = forged(tmp_path), tmp_path / "said", tmp_path / "regions.json"
+    both = f"{program} > {said} & {sys.executable} {HERE}/python_truth.py {out} 20 && wait $!"
+    traced = trace(["sh", "-c", both], stacks="python")
+    assert traced.context.targets[0].exit_code == 0
+    traced.assert_balanced()
+    sites, faults = named(traced)
+    hows = np.array(STACK_HOW)[faults.stack_how]
+    rows = zip(*(traced.column("call_site", one).tolist() for one in ("id", "parent", "flags")), strict=True)
+    tree = {i: (parent, flags) for i, parent, flags in rows}
+    seen: dict[str, set[tuple[str, str, int]]] = {}
+    liar = set()
+    for line in said.read_text().splitlines():
+        base, pages, kind = line.split(maxsplit=2)
+        inside = (faults.va >= int(base, 16)) & (faults.va < int(base, 16) + 4096 * int(pages)) & (hows != "")
+        mine = np.flatnonzero(inside)[-int(pages) :]
+        liar |= set(faults.pid[mine].tolist())
+        for row in mine.tolist():
+            depth, leaf, cut = 0, int(faults.stack[row]), 0
+            while leaf:
+                leaf, flags = tree[leaf]
+                depth, cut = depth + 1, cut | flags & FRAME_CUT
+            assert depth <= DEPTH
+            seen.setdefault(kind, set()).add((str(hows[row]), sites.get(int(faults.stack[row]), ("",))[0], bool(cut)))
+    assert len(liar) == 1
+    assert seen["honest"] == {("exact", "honest", False)}
+    assert seen["ring of one"] == seen["ring of two"] == {("exact", "honest", True)}
+    assert {how for how, _, _ in seen["ring of threads"]} == {"thread not found"}
+    assert {how for how, _, _ in seen["long"] | seen["nowhere"] | seen["flood"]} <= {
+        "exact", "no Python frame", "frames not readable", "thread not found", "stack lost",
+    }  # fmt: skip
+    assert all(len(name) <= 512 for name, _, file in sites.values() for name in (name, file))
+    # the honest Python beside it has its own frames, or says that one was lost
+    names = {"honest", "forge.py"}
+    for row in np.flatnonzero(~np.isin(faults.pid, list(liar))).tolist():
+        name, _, file = sites.get(int(faults.stack[row]), ("", 0, ""))
+        assert not {name, file} & names
+        assert not name.startswith("xx")
+    right = wrong = 0
+    for region in json.loads(out.read_text()):
+        inside = (faults.va >= region["base"]) & (faults.va < region["base"] + region["pages"] * 4096)
+        for row in {int(row.va) >> 12: row for row in faults[inside & (faults.pid == region["pid"])]}.values():
+            if row.stack:
+                hit = sites[int(row.stack)] in [
+                    (function, region["line"], region["file"]) for function in region["function"].split("|")
+                ]
+                right, wrong = right + hit, wrong + (not hit)
+    assert wrong == 0
+    assert right > 500
+
+
+def test_a_build_without_a_gil_is_refused_with_a_sentence(trace: Any, tmp_path: Path) -> None:
+    traced = trace([forged(tmp_path, free_threaded=1)], stacks="python")
+    assert {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()} & {
+        "no interpreter that can be read"
+    }
+    assert any("without a GIL (free-threaded)" in what for what in traced.context.info.lacking)
