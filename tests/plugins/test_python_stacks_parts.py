@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +21,8 @@ from wstrace.batch import Dictionary
 from wstrace.call_sites import CallSites
 from wstrace.schema import HOW_EXACT, HOW_NOT_READABLE
 from wstrace.stack_ids import StackIds
-from wstrace_page_faults.linux.python_stacks import layouts
-from wstrace_page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler
+from wstrace_page_faults.linux.python_stacks import bpf, kernel, layouts
+from wstrace_page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler, Code
 from wstrace_page_faults.linux.python_stacks.decoder import Decoder
 from wstrace_page_faults.linux.python_stacks.elf import python_in
 from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
@@ -189,3 +192,20 @@ def test_records_of_a_hostile_target_are_bounded() -> None:
     assert leaf[1] == HOW_EXACT
     assert decoder.leaf(0x880) == (0, HOW_NOT_READABLE)
     assert all(len(name) <= 512 for name in strings.names(0, len(strings)))
+
+
+@pytest.mark.parametrize("log", [b"BPF program is too large. Processed 1000001 insn\nprocessed 1000001 insns\n", b""])
+def test_what_the_verifier_says_of_a_program_is_the_reason(monkeypatch: pytest.MonkeyPatch, log: bytes) -> None:
+    """GIVEN a kernel that refuses to load a program with E2BIG and fills the log that it is handed, or does not."""
+
+    def refused(command: int, attr: bytes) -> int:
+        assert command == bpf._LOAD
+        _, _, _, _, _, size, place, *_ = bpf._LOAD_ATTR.unpack(attr)
+        ctypes.memmove(place, log, min(size, len(log)))
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+
+    monkeypatch.setattr(bpf, "bpf", refused)
+    with pytest.raises(OSError, match="Argument list too long") as caught:
+        bpf.Program(Code(bytes(8), (0,)), b"test")
+    said = log.decode().partition("\n")[0] or "the verifier says nothing"
+    assert said in str(kernel.refusal(caught.value))
