@@ -9,20 +9,20 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from other_tracers import BPFTRACE, after, beside
 from recorded_run import compiled
 from stack_truth import SOURCE, StackNames, assert_right, regions
 
 import wstrace
 
-pytestmark = [
-    pytest.mark.usefixtures("full_level"),
-    pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)"),
-]
+pytestmark = pytest.mark.usefixtures("full_level")
 
 
+@pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)")
 @pytest.mark.parametrize("event", ["page-faults", "minor-faults"])
 @pytest.mark.parametrize("first", ["perf", "wstrace"])
 @pytest.mark.parametrize("options", [["-g"], ["--call-graph", "dwarf"], ["-d"]], ids=["g", "dwarf", "d"])
@@ -33,7 +33,26 @@ def test_stacks_stay_right(tmp_path: Path, event: str, first: str, options: list
     ours = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "-s",
             "page_faults:stacks=native,stack_period=5", "--"]  # fmt: skip
     words = [*perf, *ours] if first == "perf" else [*ours, *perf]
-    done = subprocess.run([*map(str, words), str(program), "2"], capture_output=True, text=True, timeout=110)
+    assert_stacks_right([*words, program, 2], trace)
+
+
+@pytest.mark.skipif(shutil.which("bpftrace") is None, reason="needs bpftrace (tests/install-peers)")
+@pytest.mark.parametrize("first", ["bpftrace", "wstrace"])
+def test_stacks_stay_right_beside_bpftrace(tmp_path: Path, first: str) -> None:
+    program = compiled(tmp_path, SOURCE)
+    trace = tmp_path / "trace.wst"
+    ours = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "-s",
+            "page_faults:stacks=native,stack_period=5", "--"]  # fmt: skip
+    if first == "bpftrace":
+        with beside(*BPFTRACE):
+            assert_stacks_right([*ours, program, 2], trace)
+    else:
+        assert_stacks_right([*ours, *after(*BPFTRACE), program, 2], trace)
+
+
+def assert_stacks_right(words: Sequence[object], trace: Path) -> None:
+    """Runs the command, whose last one prints its regions, and looks at the trace."""
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     assert "detached" not in done.stderr, done.stderr
     with wstrace.open_trace(str(trace)) as opened:

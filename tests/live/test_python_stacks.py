@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -79,6 +82,39 @@ def test_code_that_takes_the_place_of_freed_code_is_told_apart(
     found, pages = wrong(traced, json.loads((ours / "regions.json").read_text()))
     assert not found
     assert pages >= 100
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="frames are read of 3.11 on")
+def test_code_that_attrs_and_jinja_generate_is_told_by_its_own_lines(trace: Any, tmp_path: Path) -> None:
+    pytest.importorskip("attr")
+    pytest.importorskip("jinja2")
+    out = tmp_path / "regions.json"
+    traced = trace([sys.executable, HERE / "python_generated.py", out], stacks="python")
+    assert traced.context.targets[0].exit_code == 0
+    found, pages = wrong(traced, json.loads(out.read_text()))
+    assert not found
+    assert pages == 240
+
+
+def test_two_pythons_on_one_cpu_are_told_apart(trace: Any, place: Any) -> None:
+    """Of two versions where there are two: they take turns on the CPU, whose scratch memory the programs share."""
+    pair = [python for python in PYTHONS if not python.root]
+    cpu, made = min(os.sched_getaffinity(0)), [place(python) for python in (pair[0], pair[-1])]
+    words = [shlex.join(python.command(its / "python_truth.py", its / "regions.json"))
+             for python, (_, its) in zip((pair[0], pair[-1]), made, strict=True)]  # fmt: skip
+    traced = trace(["taskset", "-c", cpu, "sh", "-c", f"{words[0]} & {words[1]} && wait $!"], stacks="python")
+    assert traced.context.targets[0].exit_code == 0
+    traced.assert_balanced()
+    times = []
+    for ours, _ in made:
+        regions = json.loads((ours / "regions.json").read_text())
+        found, pages = wrong(traced, regions)
+        assert not found
+        assert pages >= 35 * 40
+        (pid,) = {region["pid"] for region in regions if region["name"] == "plain"}
+        times.append(traced.faults(pid=pid).time_ns)
+    assert times[0].min() < times[1].max(), "one ran after the other"
+    assert times[1].min() < times[0].max(), "one ran after the other"
 
 
 def test_each_version_is_there() -> None:

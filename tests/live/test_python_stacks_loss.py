@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from other_tracers import BPFTRACE, after, beside
 from pythons import named
 from recorded_run import compiled
 
@@ -24,10 +24,12 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
 
-def truth(trace: Any, folder: Path, pages: int = 100, **options: Any) -> tuple[Any, int, int, int]:
+def truth(
+    trace: Any, folder: Path, pages: int = 100, before: Sequence[str] = (), **options: Any
+) -> tuple[Any, int, int, int]:
     """(the trace of the truth target, its faults with the right stack, with a wrong one, with a reason instead)."""
     out = folder / "regions.json"
-    traced = trace([sys.executable, HERE / "python_truth.py", out, pages], stacks="python", **options)
+    traced = trace([*before, sys.executable, HERE / "python_truth.py", out, pages], stacks="python", **options)
     assert traced.context.targets[0].exit_code == 0
     sites, faults = named(traced)
     right = wrong = unknown = 0
@@ -63,19 +65,6 @@ def test_rings_of_a_page_lose_records_and_give_no_wrong_stack(trace: Any, tmp_pa
     assert (right > 50, wrong) == (True, 0)
 
 
-@contextlib.contextmanager
-def beside(*command: str) -> Iterator[None]:
-    """Another tracer of the whole machine."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
-        try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                other.wait(1.5)
-            assert other.poll() is None, other.stderr.read()
-            yield
-        finally:
-            other.terminate()
-
-
 @pytest.mark.parametrize("option", ["-g", "--call-graph=dwarf", "-d"])
 def test_beside_perf_record(trace: Any, tmp_path: Path, option: str) -> None:
     """The kernel makes our records longer, and shares one time among all events of a fault."""
@@ -85,6 +74,31 @@ def test_beside_perf_record(trace: Any, tmp_path: Path, option: str) -> None:
         traced, right, wrong, unknown = truth(trace, tmp_path, 40)
     traced.assert_balanced()
     lost = traced.ledger("lost_kernel") + traced.ledger("foreign_clock")
+    assert wrong == 0
+    assert (right > 1000) or lost, (right, unknown)
+
+
+#: the whole machine, in the folder of the test
+OTHERS = {
+    "perf -g": "perf record -a -g -e page-faults -c 1 -o {folder}/perf.data",
+    "perf dwarf": "perf record -a --call-graph=dwarf -e page-faults -c 7 -o {folder}/perf.data",
+    "perf -d": "perf record -a -d -e minor-faults -c 1 -o {folder}/perf.data",
+    "bpftrace": shlex.join(BPFTRACE).replace("{", "{{").replace("}", "}}"),
+}
+
+
+@pytest.mark.parametrize(("first", "other"), [("other", "bpftrace"), *(("ours", other) for other in OTHERS)])
+def test_beside_another_tracer_begun_before_or_after_ours(trace: Any, tmp_path: Path, other: str, first: str) -> None:
+    if shutil.which(other.split()[0]) is None:
+        pytest.skip(f"needs {other.split()[0]} (tests/install-peers)")
+    command = OTHERS[other].format(folder=tmp_path)
+    if first == "other":
+        with beside(*shlex.split(command)):
+            traced, right, wrong, unknown = truth(trace, tmp_path, 40)
+    else:
+        traced, right, wrong, unknown = truth(trace, tmp_path, 40, before=after(*shlex.split(command)))
+    traced.assert_balanced()
+    lost = traced.ledger("lost_kernel") + traced.ledger("foreign_clock") + traced.ledger("displaced")
     assert wrong == 0
     assert (right > 1000) or lost, (right, unknown)
 
