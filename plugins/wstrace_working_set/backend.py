@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 from numpy.typing import NDArray
 
@@ -29,6 +29,18 @@ class Totals:
     large: int | None = None
     unlisted: int | None = None
     unknown: tuple[str, ...] = ()
+
+
+class Accounted(NamedTuple):
+    """What the system accounts to a process, in bytes; None where it does not say.
+
+    private: what no other process has. large: large pages, which no resident set includes. pss: private pages, and of
+    each page that others have too its part.
+    """
+
+    private: int | None = None
+    large: int | None = None
+    pss: int | None = None
 
 
 class Space(Protocol):
@@ -166,8 +178,17 @@ class Backend(Protocol):
     def listed(self) -> Iterator[tuple[int, str, str, int]]:
         """(pid, name, user, resident bytes) of every process; user is "" where it is not readable."""
 
-    def private_and_large(self, pid: int) -> tuple[int | None, int | None]:
-        """Bytes that no other process has, and bytes of large pages; None where the system does not report them."""
+    def accounted(self, pid: int) -> Accounted:
+        """What the system accounts to a process; None in each place where it refuses."""
+
+    def parents(self) -> dict[int, int]:
+        """pid -> its parent's pid, of every process."""
+
+    def arguments(self, pid: int) -> tuple[str, ...]:
+        """A process's command line, or the title that it gave itself; () where the system does not say."""
+
+    def distinct(self, pids: Sequence[int]) -> int:
+        """Bytes resident in these processes together, each page once. Raises Unavailable where that is not told."""
 
     def faults(self) -> tuple[int, int | None]:
         """(minor, major) faults of the calling process so far, by its own accounting."""

@@ -21,7 +21,7 @@ from wstrace_os.windows import api as winapi
 from wstrace_os.windows.listing import listed, user_name
 from wstrace_working_set.commands.snapshot import _totals
 from wstrace_working_set.sections import by_section
-from wstrace_working_set.windows.backend import REASONS, Space, private_and_large
+from wstrace_working_set.windows.backend import REASONS, Space, accounted
 from wstrace_working_set.windows.outside import LARGE_PAGE
 from wstrace_working_set.working_set import read
 from wstrace_write_watch.windows.backend import mappings
@@ -369,6 +369,6 @@ def test_a_long_listing_is_asked_for_again():
 def test_private_bytes_of_another_process_and_of_one_that_refuses():
     windows = machine()
     windows.processes[7].working_set |= {KERNEL: 4}
-    assert private_and_large(7, windows) == (PAGE, None)
+    assert accounted(7, windows) == (PAGE, None, None)
     windows.processes[7].denied = True
-    assert private_and_large(7, windows) == (None, None)
+    assert accounted(7, windows) == (None, None, None)

@@ -263,17 +263,31 @@ def processes() -> list[int]:
     return list(_numbers(0, "/proc"))
 
 
+def arguments(pid: int) -> tuple[str, ...]:
+    """Its command line, or the title that it gave itself in its place; () when it has ended or has none."""
+    try:
+        return tuple(os.fsdecode(_read(pid, "cmdline")).rstrip("\0").split("\0"))
+    except Unavailable:
+        return ()
+
+
+def parents() -> dict[int, int]:
+    """pid -> its parent's pid, of every process."""
+    found = {}
+    for pid in processes():
+        with contextlib.suppress(Unavailable):
+            found[pid] = stat(pid).ppid
+    return found
+
+
 def descendants(pid: int) -> list[int]:
     """Its current children, their children and so on; parents before children. Orphans no longer belong to it."""
-    parents: dict[int, list[int]] = {}
-    for other in processes():
-        try:
-            parents.setdefault(stat(other).ppid, []).append(other)
-        except Unavailable:
-            continue
+    children: dict[int, list[int]] = {}
+    for other, parent in parents().items():
+        children.setdefault(parent, []).append(other)
     found = [pid]
     for parent in found:
-        found += [child for child in parents.get(parent, ()) if child not in found]
+        found += [child for child in children.get(parent, ()) if child not in found]
     return found[1:]
 
 

@@ -1,68 +1,100 @@
-"""`wstrace ps`: processes with their working sets."""
+"""`wstrace ps`: processes with their working sets, as a list or as trees with their sums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from typing import Any
 
 import click
 
 from wstrace.cli.common import json_option, print_json
+from wstrace.errors import TargetExited
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
 from wstrace.text import printable, size
+from wstrace_working_set.process_tree import Process, Sums, processes, sums
 
-
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
-    """A process: bytes resident, of them private (no other process has them); None where that may not be read.
-
-    large: bytes of large pages (hugetlb), which are not part of resident.
-    """
-
-    pid: int
-    user: str
-    resident: int
-    private: int | None
-    shared: int | None
-    large: int | None
-    name: str
+_LARGEST_FIRST = ("resident", "private", "shared", "pss")
 
 
 @click.command()
-@click.option("--sort", type=click.Choice(["resident", "private", "shared", "pid", "name"]), default="resident")
+@click.argument("pids", type=int, nargs=-1, metavar="[PID]...")
+@click.option("--tree", is_flag=True, help="Children below their parents, the sums of all, and those by program.")
+@click.option("--sort", type=click.Choice([*_LARGEST_FIRST, "pid", "name"]), default="resident", help="Of the list.")
 @click.option("--top", type=click.IntRange(1), help="So many at most.")
 @json_option
-def ps(sort: str, top: int | None, as_json: bool) -> None:
-    """Show the processes with their working sets: resident, private and shared bytes."""
-    found = sorted(_processes(), key=lambda process: process.pid)
-    found.sort(key=lambda process: getattr(process, sort) or ("" if sort == "name" else 0),
-               reverse=sort in ("resident", "private", "shared"))  # fmt: skip
-    found = found[:top]
-    if as_json:
-        print_json([asdict(process) for process in found])
+def ps(pids: tuple[int, ...], tree: bool, sort: str, top: int | None, as_json: bool) -> None:
+    """Show the processes with their working sets: resident, private, shared and proportional bytes (pss).
+
+    With a PID only that process, with --tree also what descends from it. What a tree has in memory is three numbers:
+    rss_sum counts a page once for each process that has it; pss counts a page that others have too for its part;
+    distinct counts each page once (root).
+    """
+    from wstrace_working_set.backend import backend
+
+    system = backend()
+    found = list(processes(system, pids))
+    if pids and not found:
+        raise TargetExited(f"there is no process {', '.join(map(str, pids))}")
+    if tree:
+        _tree(found, sums(system, found), _groups(found), top, as_json)
         return
+    found = [process for process in found if not pids or process.pid in pids]
+    found.sort(key=lambda process: process.pid)
+    found.sort(key=lambda process: getattr(process, sort) or ("" if sort == "name" else 0),
+               reverse=sort in _LARGEST_FIRST)  # fmt: skip
+    if as_json:
+        print_json([asdict(process) for process in found[:top]])
+        return
+    Output.standard("stdout").show(_table(found[:top], [process.name for process in found[:top]]))
+
+
+def _table(found: list[Process], names: list[str]) -> TextTable:
     large = any(process.large for process in found)
-    columns = [Column("pid", spare=False), Column("working set"), Column("private"), Column("shared"),
+    columns = [Column("pid", spare=False), Column("working set"), Column("private"), Column("shared"), Column("pss"),
                *([Column("large")] if large else []), Column("user", "text"), Column("name", "name")]  # fmt: skip
     rows = [
-        [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), *([_size(p.large)] if large else []),
-         printable(p.user, 16), p.name] for p in found
+        [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), _size(p.pss),
+         *([_size(p.large)] if large else []), printable(p.user, 16), name]
+        for p, name in zip(found, names, strict=True)
     ]  # fmt: skip
-    Output.standard("stdout").show(TextTable(columns, rows))
+    return TextTable(columns, list(rows))
+
+
+def _groups(found: list[Process]) -> list[dict[str, Any]]:
+    """The sums of the processes of each program, the largest first; pss None where none of it is known."""
+    by_name: dict[str, list[Process]] = {}
+    for process in found:
+        by_name.setdefault(process.name, []).append(process)
+    groups = []
+    for name, members in by_name.items():
+        pss = [process.pss for process in members if process.pss is not None]
+        groups.append({"name": name, "processes": len(members), "rss_sum": sum(p.resident for p in members),
+                       "private": sum(p.private or 0 for p in members), "pss": sum(pss) if pss else None})  # fmt: skip
+    return sorted(groups, key=lambda group: (-(group["pss"] or group["rss_sum"]), group["name"]))
+
+
+def _tree(found: list[Process], total: Sums, groups: list[dict[str, Any]], top: int | None, as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": 1, "total": asdict(total), "groups": groups, "processes": [asdict(p) for p in found]})
+        return
+    names = ["  " * process.depth + process.title for process in found]
+    parts: list[str | TextTable] = [_headline(total), "", _table(found[:top], names[:top])]
+    if len(groups) > 1:
+        columns = [Column("processes"), Column("rss_sum"), Column("private"), Column("pss"), Column("program", "name")]
+        rows = [[f"{g['processes']:,}", size(g["rss_sum"]), size(g["private"]), _size(g["pss"]), g["name"]]
+                for g in groups[:top]]  # fmt: skip
+        parts += ["", TextTable(columns, list(rows), total=len(groups))]
+    Output.standard("stdout").show(*parts)
+
+
+def _headline(total: Sums) -> str:
+    of = f"{total.processes:,} process{'es' if total.processes != 1 else ''}"
+    refused = f" (of {total.processes - total.refused} of them)" if total.refused and total.pss is not None else ""
+    pss = "pss not known" if total.pss is None else f"{size(total.pss)} pss{refused}"
+    distinct = f"distinct not known: {total.why}" if total.distinct is None else f"{size(total.distinct)} distinct"
+    return f"{of}: {pss}, {size(total.rss_sum)} rss_sum, {distinct}"
 
 
 def _size(n_bytes: int | None) -> str:
     return "-" if n_bytes is None else size(n_bytes)
-
-
-def _processes() -> Iterator[ProcessRow]:
-    """Every process with an address space, including those that refuse; one that ends meanwhile is left out."""
-    from wstrace_working_set.backend import backend
-
-    system = backend()
-    for pid, name, user, resident in system.listed():
-        private, large = system.private_and_large(pid)
-        private = None if private is None else min(private, resident)  # they are not read at the same moment
-        shared = None if private is None else resident - private
-        yield ProcessRow(pid, user or "-", resident, private, shared, large, name)

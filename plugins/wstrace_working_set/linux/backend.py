@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import numpy as np
 
 from wstrace.batch import Dictionary
-from wstrace.errors import Unavailable
+from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level
 from wstrace_os.linux import procfs
+from wstrace_working_set.backend import Accounted
 from wstrace_working_set.linux import smaps
 from wstrace_working_set.linux.held_space import Keeper
 from wstrace_working_set.linux.referenced import ReferencedBits
 from wstrace_working_set.linux.space import Space as Space
 
-descendants, referenced_bits = procfs.descendants, ReferencedBits
+descendants, referenced_bits, arguments, parents = (
+    procfs.descendants, ReferencedBits, procfs.arguments, procfs.parents,
+)  # fmt: skip
 
 
 def probe() -> Level:
@@ -62,14 +68,23 @@ def listed() -> Iterator[tuple[int, str, str, int]]:
             yield process.pid, name, user, resident
 
 
-def private_and_large(pid: int) -> tuple[int | None, int | None]:
-    """Bytes of a process that no other process has, and of large pages (hugetlb), which no resident set includes."""
+def accounted(pid: int) -> Accounted:
+    """What smaps_rollup accounts to a process; large: hugetlb."""
     try:
         sums = smaps.rollup(pid)
     except Unavailable:
-        return None, None
-    return (sums.get("Private_Clean", 0) + sums.get("Private_Dirty", 0),
-            sums.get("Private_Hugetlb", 0) + sums.get("Shared_Hugetlb", 0))  # fmt: skip
+        return Accounted()
+    return Accounted(sums.get("Private_Clean", 0) + sums.get("Private_Dirty", 0),
+                     sums.get("Private_Hugetlb", 0) + sums.get("Shared_Hugetlb", 0), sums.get("Pss"))  # fmt: skip
+
+
+def distinct(pids: Sequence[int]) -> int:
+    """Bytes resident in these processes together, each page once: by the numbers of the page frames (root only)."""
+    frames = [np.empty(0, "<u8")]
+    for pid in pids:
+        with suppress(TargetExited), Space(pid) as space:
+            frames.append(space.frames())
+    return len(np.unique(np.concatenate(frames))) * Space.page_size
 
 
 def faults() -> tuple[int, int | None]:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
-from wstrace.errors import TargetExited
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.schema import NOT_RESIDENT
 from wstrace_os.linux import pagemap as pm
 from wstrace_os.linux import procfs
 from wstrace_working_set.backend import Totals
@@ -64,6 +65,16 @@ class Space:
             raise self._gone()
         found = pagemap_runs.settle(found, mappings, lambda: smaps.swapped(self._smaps()))
         return pagemap_runs.attributes(found, mappings, zero_huge, locked, hugetlb)
+
+    def frames(self) -> NDArray[Any]:
+        """The numbers of the page frames of its resident pages, u64. Raises Unavailable without CAP_SYS_ADMIN."""
+        runs = self.runs(self.mappings(Dictionary()))
+        resident = (runs["flags"] & NOT_RESIDENT) == 0
+        entries = self._pagemap.entries(runs["start"][resident], runs["pages"][resident])
+        frames: NDArray[Any] = entries[entries >> np.uint64(63) != 0] & np.uint64(pm.PFN_MASK)
+        if len(frames) and not frames.any():
+            raise Unavailable("the kernel hides the numbers of page frames", "run wstrace as root")
+        return frames
 
     def totals(self) -> Totals:
         """VmRSS and VmPTE, and HugetlbPages, which VmRSS leaves out (smaps_rollup would cost as much as a scan)."""

@@ -6,7 +6,7 @@ Source: Microsoft Learn, psapi.h: QueryWorkingSet, QueryWorkingSetEx, EmptyWorki
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -31,7 +31,7 @@ from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_os.windows.memory import Memory, columns
-from wstrace_working_set.backend import Totals
+from wstrace_working_set.backend import Accounted, Totals
 from wstrace_working_set.windows import blocks as windows_blocks
 from wstrace_working_set.windows.outside import Outside, outside
 
@@ -95,14 +95,29 @@ def listed() -> Iterator[tuple[int, str, str, int]]:
         yield process.pid, process.name, listing.user_name(winapi, process.pid), process.resident
 
 
-def private_and_large(pid: int, api: WindowsApi = winapi) -> tuple[int | None, int | None]:
-    """(bytes of pages that no other process can share, None): Windows gives no size of large pages here."""
+def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
+    """Bytes of pages that no other process can share; Windows gives neither the size of large pages nor a Pss here."""
     try:
         with Space(pid, api) as space:
             blocks = space.query()
-            return windows_blocks.private(blocks, space.kernel_base) * space.page_size, None
+            return Accounted(windows_blocks.private(blocks, space.kernel_base) * space.page_size)
     except Unavailable:
-        return None, None
+        return Accounted()
+
+
+def parents() -> dict[int, int]:
+    """pid -> its parent's pid, of every process; a parent's pid may have been reused."""
+    return dict(processes.parents(winapi))
+
+
+def arguments(_: int) -> tuple[str, ...]:
+    """(): other processes' command lines are not read here."""
+    return ()
+
+
+def distinct(_: Sequence[int]) -> NoReturn:
+    """Raises Unavailable: Windows reports no page frames."""
+    raise Unavailable("Windows does not say which pages of two processes are one")
 
 
 def faults() -> tuple[int, int | None]:

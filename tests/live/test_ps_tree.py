@@ -1,0 +1,186 @@
+"""`wstrace ps --tree` of stopped families: the kernel's own sums, with real programs that fork."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from stopped_process import rollup
+
+from wstrace.cli import main
+
+MIB, PAGE = 1 << 20, os.sysconf("SC_PAGESIZE")
+FORKS = """
+import os, signal, sys
+held = bytearray(b"x") * (32 << 20)
+for _ in range(4):
+    if not os.fork():
+        held[: 4 << 20] = b"y" * (4 << 20)
+        break
+else:
+    print("forked", flush=True)
+signal.pause()
+"""
+POOL = """
+import multiprocessing, signal, time
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.map(abs, range(4))
+        print("ready", flush=True)
+        time.sleep(100)
+"""
+
+
+@contextlib.contextmanager
+def family(words: list[object], ready: Callable[[list[psutil.Process]], bool], **options) -> Iterator[list[int]]:
+    """The pids of a command and its descendants once they are ready, all of them stopped."""
+    target = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              start_new_session=True, **options)  # fmt: skip
+    root = psutil.Process(target.pid)
+    try:
+        deadline = time.monotonic() + 40
+        while not ready(root.children(recursive=True)):
+            assert target.poll() is None, "it ended"
+            assert time.monotonic() < deadline, "it is not ready"
+            time.sleep(0.1)
+        time.sleep(0.3)
+        every = [root, *root.children(recursive=True)]
+        for process in every:
+            process.suspend()
+        yield [process.pid for process in every]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(target.pid, signal.SIGKILL)
+        for process in root.children(recursive=True) if root.is_running() else ():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        target.wait()
+
+
+def tree(capsys: pytest.CaptureFixture[str], pid: int) -> dict:
+    assert main(["ps", "--tree", str(pid), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def agrees(told: dict, pids: list[int]) -> None:
+    """The sums are the kernel's: pages of libraries that others map too may come to have one more or less meanwhile."""
+    kernel = {pid: rollup(pid) for pid in pids}
+    assert sorted(process["pid"] for process in told["processes"]) == sorted(pids)
+    for process in told["processes"]:
+        of = kernel[process["pid"]]
+        assert process["resident"] == of["Rss"]
+        assert process["private"] == pytest.approx(of["Private_Clean"] + of["Private_Dirty"], abs=MIB)
+        assert process["pss"] == pytest.approx(of["Pss"], rel=0.05, abs=256 << 10)
+    total = told["total"]
+    assert total["rss_sum"] == sum(of["Rss"] for of in kernel.values())
+    assert total["pss"] == sum(process["pss"] for process in told["processes"])
+    assert total["pss"] == pytest.approx(sum(of["Pss"] for of in kernel.values()), rel=0.03)
+    assert sum(group["pss"] for group in told["groups"]) == total["pss"]
+    if os.geteuid() == 0:
+        assert total["distinct"] == pytest.approx(frames(pids) * PAGE, abs=4 * PAGE)
+
+
+def frames(pids: list[int]) -> int:
+    """The distinct page frames of these processes, read anew from /proc/PID/pagemap; the page of zeros is in no Rss."""
+    found = []
+    for pid in pids:
+        with Path(f"/proc/{pid}/pagemap").open("rb") as pagemap:
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                start, end = (int(word, 16) for word in line.split()[0].split("-"))
+                if start < 1 << 63 and "[vvar" not in line:
+                    pagemap.seek(start // PAGE * 8)
+                    entries = np.frombuffer(pagemap.read((end - start) // PAGE * 8), "<u8")
+                    found.append(entries[entries >> 63 == 1] & ((1 << 55) - 1))
+    return len(np.setdiff1d(np.concatenate(found), zero_page()))
+
+
+def zero_page() -> np.ndarray:
+    """The frame number of the page of zeros: that of a page of our own which was only read."""
+    memory = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    assert memory[0] == 0
+    with Path("/proc/self/pagemap").open("rb") as pagemap:
+        pagemap.seek(np.frombuffer(memory, "u1").ctypes.data // PAGE * 8)
+        return np.frombuffer(pagemap.read(8), "<u8") & ((1 << 55) - 1)
+
+
+def test_a_parent_and_its_forks_have_three_sums(capsys):
+    with family([sys.executable, "-c", FORKS], lambda children: len(children) == 4) as pids:
+        told = tree(capsys, pids[0])
+        agrees(told, pids)
+        total = told["total"]
+        assert total["processes"] == 5
+        assert total["rss_sum"] > 5 * 32 * MIB
+        # 32 MiB of the parent's, and 4 MiB that each child copied
+        assert 48 * MIB <= total["pss"] <= 80 * MIB
+        if os.geteuid() == 0:
+            assert 48 * MIB <= total["distinct"] <= 90 * MIB
+        assert [process["depth"] for process in told["processes"]] == [0, 1, 1, 1, 1]
+        assert main(["ps", "--tree", str(pids[0])]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("5 processes: ")
+        assert " pss, " in lines[0]
+        assert " rss_sum, " in lines[0]
+
+
+def test_multiprocessing_has_roles(tmp_path, capsys):
+    (tmp_path / "pool.py").write_text(POOL)
+    with family([sys.executable, tmp_path / "pool.py"], lambda children: len(children) >= 3) as pids:
+        told = tree(capsys, pids[0])
+        agrees(told, pids)
+        titles = [process["title"] for process in told["processes"]]
+        assert titles[0].endswith("pool.py")
+        assert sum("(multiprocessing worker)" in title for title in titles) == 2
+        assert sum("(multiprocessing resource tracker)" in title for title in titles) == 1
+        assert all(process["ppid"] == pids[0] for process in told["processes"][1:])
+
+
+def test_gunicorn_with_preload(tmp_path, capsys):
+    pytest.importorskip("gunicorn")
+    (tmp_path / "app.py").write_text(
+        "held = bytearray(b'x') * (24 << 20)\ndef app(e, s):\n    s('200 OK', [])\n    return []\n"
+    )
+    words = [sys.executable, "-m", "gunicorn", "--preload", "-w", "3", "-b", f"unix:{tmp_path}/s", "app:app"]
+    with family(words, lambda children: len(children) >= 3, cwd=tmp_path) as pids:
+        told = tree(capsys, pids[0])
+        agrees(told, pids)
+        assert told["total"]["rss_sum"] > 4 * 24 * MIB
+        assert told["total"]["pss"] < 4 * 24 * MIB
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="postgres runs as another user: needs root")
+def test_postgres_has_its_own_titles(tmp_path, capsys):
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if not programs or shutil.which("setpriv") is None:
+        pytest.skip("needs postgresql (tests/install-peers)")
+    data = tmp_path / "data"
+    data.mkdir()
+    for folder in (data, *[one for one in data.parents if one != Path("/")]):
+        folder.chmod(folder.stat().st_mode | 0o755)
+    os.chown(data, 65534, 65534)
+    become = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    subprocess.run([*become, programs[-1].with_name("initdb"), "-D", data, "-A", "trust", "--no-sync"], check=True,
+                   capture_output=True, cwd="/", timeout=60)  # fmt: skip
+    words = [*become, programs[-1], "-D", data, "-k", data, "-c", "listen_addresses="]
+    with family(words, lambda children: len(children) >= 5, cwd="/") as pids:
+        told = tree(capsys, pids[0])
+        agrees(told, pids)
+        titles = {process["title"] for process in told["processes"]}
+        assert {"postgres: checkpointer", "postgres: walwriter"} <= titles
+        assert [(group["name"], group["processes"]) for group in told["groups"]] == [("postgres", len(pids))]
+
+
+def test_a_process_that_is_not_there_is_an_error(capsys):
+    assert main(["ps", "--tree", "4000000"]) == 122
+    assert "there is no process 4000000" in capsys.readouterr().err

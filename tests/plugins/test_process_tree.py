@@ -1,0 +1,71 @@
+"""Titles of processes, and trees of made-up ones: who stands below whom, and sums that leave nothing out silently."""
+
+from __future__ import annotations
+
+import pytest
+
+from wstrace.errors import Unavailable
+from wstrace_working_set.backend import Accounted
+from wstrace_working_set.process_tree import processes, sums, title
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["postgres: checkpointer "], "postgres: checkpointer"),
+        (["gunicorn: worker [app:app]"], "gunicorn: worker [app:app]"),
+        (["/usr/lib/postgresql/15/bin/postgres", "-D", "/data"], "postgres -D /data"),
+        (["/opt/my program/bin/run"], "run"),
+        (["/usr/bin/python3", "app.py"], "python3 app.py"),
+        (["/usr/bin/python3.11", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7)",
+          "--multiprocessing-fork"], "python3.11 (multiprocessing worker)"),
+        (["python3", "-s", "-c", "from multiprocessing.resource_tracker import main;main(4)"],
+         "python3 (multiprocessing resource tracker)"),
+        (["python3", "-c", "print(1)"], "python3 -c print(1)"),
+        ([], "kworker"),
+        ([""], "kworker"),
+        (["-bash"], "-bash"),
+    ],
+)  # fmt: skip
+def test_the_title_of_a_process(arguments, told):
+    assert title("kworker", arguments) == told
+
+
+class System:
+    """Processes 10 > 11 > 12, 10 > 13, which refuses; 20 whose parent has ended; 30 and 31 that name each other."""
+
+    def parents(self):
+        return {10: 1, 11: 10, 12: 11, 13: 10, 20: 99, 30: 31, 31: 30, 40: 0}
+
+    def listed(self):
+        return iter((pid, f"p{pid}", "", 4 * MIB) for pid in (10, 11, 12, 13, 20, 30, 31))
+
+    def accounted(self, pid):
+        return Accounted() if pid == 13 else Accounted(5 * MIB if pid == 11 else MIB, 0, 2 * MIB)
+
+    def arguments(self, pid):
+        return ()
+
+    def distinct(self, pids):
+        raise Unavailable("hidden", "run as root")
+
+
+def test_children_stand_below_their_parents():
+    found = list(processes(System()))
+    assert [(p.pid, p.depth) for p in found] == [(10, 0), (11, 1), (12, 2), (13, 1), (20, 0)]
+    assert [(p.pid, p.depth) for p in processes(System(), [11, 20])] == [(11, 0), (12, 1), (20, 0)]
+    assert [(p.pid, p.depth) for p in processes(System(), [30])] == [(30, 0), (31, 1)], "a ring of reused pids ends"
+
+
+def test_a_pid_that_is_not_there_is_not_all_of_them():
+    assert list(processes(System(), [4711])) == []
+
+
+def test_the_sums_say_what_they_leave_out():
+    found = list(processes(System(), [10]))
+    total = sums(System(), found)
+    assert (total.processes, total.rss_sum, total.pss, total.refused) == (4, 16 * MIB, 6 * MIB, 1)
+    assert (total.distinct, total.why) == (None, "hidden; run as root")
+    assert {p.pid: (p.private, p.shared) for p in found}[11] == (4 * MIB, 0), "private is not read at the same moment"
