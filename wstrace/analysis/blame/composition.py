@@ -77,8 +77,7 @@ class Composition:
         columns = inputs.faults
         rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind)
         lossless = not self.lost and self.sampled <= 1
-        for name in ("page", "time_ns", "mapping"):  # the history has them, in its order
-            del columns[name]
+        del columns["page"], columns["mapping"]  # the history has the keys
         self.history = History(rows, copyable, inputs.losses, inputs.ends, self._in_parts(), lossless=lossless)
         parts = [self.history.bringers(pages, self._key) for pages in self._in_parts()]
         loaded = [self.history.loaders(*one) for one in zip(self._in_parts(), parts, strict=True)]

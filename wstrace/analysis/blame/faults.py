@@ -55,7 +55,7 @@ class Faults:
         order: the row of each fault in `rows`.
         key, time, flags, kind: columns, in this order.
         life: the range of the losses since which the page held what it held at the fault, 0 = none before it.
-        first: of each group, its first fault. group: of each fault, its group.
+        first: of each group, its first fault.
         brings: whether each fault made its page arrive.
         maybe: of each group, the fault that did so if the one before it only read; -1 = none.
     """
@@ -69,7 +69,6 @@ class Faults:
         self.life = losses.latest(self.key, losses.upto(self.time))
         new_page, new = begins(self.key), begins(self.key, self.life)
         self.first = np.flatnonzero(new)
-        self.group = np.cumsum(new) - 1
         self._pages = self.key[new_page]
         page_of_group = (np.cumsum(new_page) - 1)[self.first]
         self._groups = page_of_group.astype(np.uint64) << np.uint64(32) | self.life[self.first].astype(np.uint64)
@@ -121,7 +120,7 @@ class Faults:
         """Makes what group_of(), bringer() and between() need, once `brings` is final."""
         number = np.arange(len(self))
         last = np.maximum.accumulate(np.where(self.brings, number, -1)) if len(self) else number
-        last[last < self.first[self.group]] = -1
+        last[last < np.repeat(self.first, np.diff(self.first, append=len(self)))] = -1
         self._last = last
         self._of_brings = np.flatnonzero(self.brings)
         self._keys_of_brings = self.key if self.brings.all() else self.key[self._of_brings]

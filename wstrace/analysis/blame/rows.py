@@ -170,21 +170,21 @@ class Blame:
         self, first: NDArray[np.intp], second: NDArray[np.intp], by_fault: NDArray[np.intp], labels: list[BlameRow]
     ) -> list[BlameRow]:
         of, n, size = self.of, len(labels), self.of.page_size
-        half = size / 2
 
-        def of_pages(weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
-            found: NDArray[np.float64] = np.bincount(first, weights, n).astype(np.float64)
-            return found + (found if second is first else np.bincount(second, weights, n))
+        def counted(mask: NDArray[np.bool_] | slice = slice(None)) -> NDArray[np.float64]:
+            """Pages of each label; each of a page's two candidates has a half of it."""
+            found = np.bincount(first[mask], minlength=n)
+            return (found + (found if second is first else np.bincount(second[mask], minlength=n))) / 2
 
         faults = of.history.faults
-        resident = of_pages() * half
-        private = of_pages(of.private) * half
-        pss = None if of.pss is None else of_pages(of.pss) / 2
+        resident = counted() * size
+        private = counted(of.private) * size
+        pss = None if of.pss is None else (np.bincount(first, of.pss, n) + np.bincount(second, of.pss, n)) / 2
         major = np.zeros(len(first), np.bool_)
         major[self._known] = (faults.flags[self._first[self._known]] & FAULT_MAJOR) != 0
-        from_disk = of_pages(major) * half
+        from_disk = counted(major) * size
         unsure = ((first != second) & (self._first != self._second)) | (of.found.assumed & self._known)
-        estimated = of_pages(unsure) * half
+        estimated = counted(unsure) * size
         label = by_fault[faults.order]
         counts = np.bincount(label, minlength=n)
         gone = faults.brings.copy()
@@ -198,7 +198,7 @@ class Blame:
                    "from_disk": from_disk, "faults": counts, "estimated": estimated, "copied": copied,
                    "again": np.bincount(label[faults.arrive_again()], minlength=n) * size,
                    "major": np.bincount(label[(faults.flags & FAULT_MAJOR) != 0], minlength=n),
-                   "first_ns": _earliest(label, faults.time, n)}  # fmt: skip
+                   "first_ns": _earliest(by_fault, of.inputs.faults["time_ns"], n)}  # fmt: skip
         for number, row in enumerate(labels):
             for name, column in columns.items():
                 setattr(row, name, round(column[number].item()))
@@ -212,7 +212,7 @@ class Blame:
         """Faults on pages that were there already, each page of a life once."""
         faults = self.of.history.faults
         later = np.flatnonzero(~faults.brings)
-        return later[begins(faults.group[later])]
+        return later[begins(faults.first.searchsorted(later, "right"))]
 
 
 def _place(row: BlameRow, sort: str) -> float:
@@ -225,9 +225,11 @@ def _place(row: BlameRow, sort: str) -> float:
 
 def _earliest(label: NDArray[np.intp], times: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
     """Of each label its earliest time; 0 = none."""
-    found = np.full(n, np.iinfo(np.uint64).max)
-    np.minimum.at(found, label, times)
-    found[np.bincount(label, minlength=n) == 0] = 0
+    found = np.zeros(n, np.uint64)
+    if len(times) and not (times[1:] >= times[:-1]).all():
+        order = np.argsort(times)
+        label, times = label[order], times[order]
+    found[label[::-1]] = times[::-1]  # of an index that is repeated, the last value stays
     return found
 
 
