@@ -107,7 +107,7 @@ def test_each_page_of_a_c_program_is_its_functions(tmp_path, full_level):
         (parent,) = trace.info.targets
         of = Composition(trace, "exit", [parent])
         assert of.lost == 0
-        by_fault, labels = Blame(of).told_faults("function")
+        by_fault, labels = Blame(of).labels_of_faults("function")
         found = found_by(of, [labels[one].function for one in by_fault.tolist()])
     certain, estimated = judged(truth, found)
     assert not estimated

@@ -65,7 +65,7 @@ def pages_batch(blame: Blame, strings: Dictionary) -> Batch:
         "estimated": ((first != of.found.second) | (of.found.assumed & known)).astype("|u1"),
     }
     for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
-        told, labels = blame.told_pages(view)
+        told, labels = blame.labels_of_pages(view)
         columns[name] = np.array([strings.code(row.label) for row in labels] or [0], "<u4")[told]
     return Batch(PAGES, columns, strings=strings, rows=len(first))
 
@@ -84,7 +84,7 @@ def unshared_batch(blame: Blame, strings: Dictionary) -> Batch:
         "va": page_of(faults.key[at]) * np.uint64(of.page_size),
     }
     for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
-        by_fault, labels = blame.told_faults(view)
+        by_fault, labels = blame.labels_of_faults(view)
         codes = np.array([strings.code(label.label) for label in labels] or [0], "<u4")
         columns[name] = codes[by_fault[faults.order[at]]]
     return Batch(UNSHARED, columns, strings=strings, rows=len(at))

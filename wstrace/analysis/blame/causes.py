@@ -1,6 +1,6 @@
 """Causes: the places of the program that faults came from, and their names by line, function and package.
 
-A fault with a Python stack is told by it, else by the function of its instruction.
+A fault is named by its Python stack where it has one, else by the function of its instruction.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ CauseBy = Literal["line", "function", "package"]
 _NATIVE = np.uint64(1 << 63)
 _KERNEL = np.uint64(0xFFFFFFFF)
 _OFFSET = np.uint64(31)
-#: Faults whose causes are told apart at once, so that what that needs stays small beside the faults.
+#: Faults whose causes are distinguished at once, so that what that needs stays small beside the faults.
 _AT_ONCE = 1 << 17
 _IMPORTS = "<frozen importlib"
-#: what stands behind the function of an instruction where a line was asked for
+#: follows the function of an instruction in tables by line
 NO_LINE = " (no line)"
 
 
 class Cause(NamedTuple):
-    """What a row is told by: its label as tables show it, its whole label, and what is known of it; "" and 0 = not."""
+    """What names a row: its label as tables show it, its whole label, and what is known of it; "" and 0 = not."""
 
     label: str
     whole: str
@@ -77,7 +77,7 @@ class Causes:
         return code
 
     def labels(self, by: CauseBy) -> list[Cause]:
-        """What each cause is told by."""
+        """The name of each cause."""
         native = (self._codes & _NATIVE) != 0
         leaves = self._codes[~native].astype(np.intp)
         stacked = {"line": self._lines, "function": self._functions, "package": self._packages}[by](leaves)
@@ -193,7 +193,7 @@ def _package_in(label: str) -> str:
 
 
 def _module_name(file: str) -> str:
-    """What a module is imported as, as far as its file tells: its package's name, or its own."""
+    """What a module is imported as, as far as its file shows: its package's name, or its own."""
     if not file or file.startswith("<"):
         return ""
     if package := package_of(file):

@@ -40,7 +40,7 @@ from wstrace.schema import (
 
 #: Without a record of each of these, a fault may have been on what an address held before.
 _NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
-#: Pages whose bringers are looked for at once: what that needs beside the result stays below 20 MiB.
+#: Pages whose bringers are searched at once: what that needs beside the result stays below 20 MiB.
 _AT_ONCE = 1 << 17
 
 
@@ -153,7 +153,7 @@ class Composition:
         return int((self.found.assumed & (self.found.first >= 0)).sum()) * self.page_size
 
     def reason(self, how: int) -> str:
-        """Why no bringer of a page is known, as a row tells it."""
+        """Why no bringer of a page is known, in the words of a row."""
         if how == NOT_SEEN:
             return "lost, or came without a fault" if self.lost else "came without a fault"
         return "put together by khugepaged" if how == KHUGEPAGED else HOWS[how]

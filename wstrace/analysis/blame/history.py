@@ -1,4 +1,4 @@
-"""History: the faults and losses of all processes together, from which the bringers of pages are told."""
+"""History: the faults and losses of all processes together, from which the bringers of pages are found."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class History:
     def loaders(self, pages: PageRows, found: Found) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Those of these pages that their bringer copied, and of each the fault that had loaded it, where it is known.
 
-        A child's copy belongs to the line that wrote it; whose line loaded the content is told beside it.
+        A child's copy belongs to the line that wrote it; the line that loaded the content is given beside it.
         """
         faults, losses = self.faults, self.losses
         rows = np.flatnonzero(np.isin(found.first, self.copies.faults[faults.forked[self.copies.faults]]))

@@ -138,7 +138,7 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
     shift = np.uint64(page_size.bit_length() - 1)
     losses = _losses(lost, numbers, shift)
     faults["page"] = faults.pop("va") >> shift
-    del faults["pid"]  # the space stands for it
+    del faults["pid"]  # the space replaces it
     _sharers(faults, losses)
     own = rows["tid"] == rows["pid"]
     ended = own & (rows["event"] == PROCESS_EXIT)

@@ -1,4 +1,4 @@
-"""Rows of a composition: who holds how many bytes, told by line, function, file, package, kind or process."""
+"""Rows of a composition: who holds how many bytes, by line, function, file, package, kind or process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Blame:
         return len(self.of.run) * self.of.page_size
 
     def rows(self, *views: str, sort: str = "resident") -> list[BlameRow]:
-        """All rows told by these views together, largest first. Each column sums to the same total in every view."""
+        """All rows by these views together, largest first. Each column sums to the same total in every view."""
         pages_a, pages_b, by_fault, labels = self._together(views)
         rows = self._sums(pages_a, pages_b, by_fault, labels)
         found = [row for row in rows if row.resident or row.faults or row.brought]
@@ -94,23 +94,23 @@ class Blame:
                 row.label = row.whole
         return sorted(found, key=lambda row: (_place(row, sort), -row.resident, row.whole))
 
-    def told_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
+    def labels_of_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each fault the number of its label, in the order of the inputs, and the labels as empty rows."""
         _, _, by_fault, labels = self._together(views)
         return by_fault, labels
 
-    def told_pages(self, view: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
+    def labels_of_pages(self, view: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each resident page the number of its label, by its first candidate, and the labels as empty rows."""
-        pages, _, _, labels = self._told(view)
+        pages, _, _, labels = self._labels(view)
         return pages, labels
 
     def _together(
         self, views: Sequence[str]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
-        """As _told(), by several views."""
-        pages_a, pages_b, by_fault, labels = self._told(views[0])
+        """As _labels(), by several views."""
+        pages_a, pages_b, by_fault, labels = self._labels(views[0])
         for view in views[1:]:
-            more = self._told(view)
+            more = self._labels(view)
             width = len(more[3])
             codes = np.unique(np.concatenate([mine * width + others for mine, others in
                                               zip((pages_a, pages_b, by_fault), more[:3], strict=True)]))  # fmt: skip
@@ -121,7 +121,7 @@ class Blame:
             labels = [_joined(labels[code // width], more[3][code % width]) for code in codes.tolist()]
         return pages_a, pages_b, by_fault, labels
 
-    def _told(self, view: str) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
+    def _labels(self, view: str) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
         """Of each page the labels of its two candidates, of each fault its label, and the labels as empty rows."""
         if view in _CAUSES:
             return self._by_cause(view)
@@ -154,10 +154,10 @@ class Blame:
         reasons = len(rows)
 
         def of_pages(candidates: NDArray[np.intp]) -> NDArray[np.intp]:
-            told = of.found.how.astype(np.intp)
-            told += reasons
-            told[self._known] = by_fault[self._order[candidates[self._known]]]
-            return told
+            found = of.found.how.astype(np.intp)
+            found += reasons
+            found[self._known] = by_fault[self._order[candidates[self._known]]]
+            return found
 
         first = of_pages(self._first)
         second = of_pages(self._second) if self._second is not self._first else first

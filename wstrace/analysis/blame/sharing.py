@@ -169,7 +169,7 @@ class _Family:
         """The faults that copied a page; sets `taken`."""
         if not len(self.pages):
             return self.taken
-        #: who holds what: of each member and page the object there, told by the fault that made it; 0 = nothing
+        #: who holds what: of each member and page the object there, named by the fault that made it; 0 = nothing
         state = np.zeros((len(self.spaces), len(self.pages)), np.int64)
         begin = 0
         for fork, child, parent in zip(self.forks.tolist(), self.children.tolist(), self.parents.tolist(), strict=True):

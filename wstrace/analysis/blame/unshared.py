@@ -43,8 +43,8 @@ class Unshared:
         return len(self.copies) * self.of.page_size
 
     def rows(self, *views: str) -> list[tuple[BlameRow, int]]:
-        """(row, bytes copied) told by these views together, largest first."""
-        by_fault, labels = self.blame.told_faults(*views)
+        """(row, bytes copied) by these views together, largest first."""
+        by_fault, labels = self.blame.labels_of_faults(*views)
         counts = np.bincount(by_fault[self.of.history.faults.order[self.copies]], minlength=len(labels))
         found = [(row, int(n) * self.of.page_size) for row, n in zip(labels, counts.tolist(), strict=True) if n]
         return sorted(found, key=lambda one: (-one[1], one[0].whole))
@@ -64,7 +64,7 @@ class Unshared:
 
     @property
     def forked(self) -> int:
-        """The number of forks whose memory was copied, told apart from vfork and threads."""
+        """The number of forks whose memory was copied; vfork and threads share theirs and are none."""
         events: NDArray[np.intp] = np.unique(self._fork)
         return len(events)
 
