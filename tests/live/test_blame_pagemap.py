@@ -79,6 +79,7 @@ def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python
         of = Composition(trace, "exit", [parent])
         assert of.lost == 0
         assert not of.unsure
+        assert trace.info.final_snapshot == parent
         found = found_by(of, outermost_lines(of))
         told = Unshared(trace.blame(at="exit"))
         copied = page_of(told.of.history.faults.key[told.copies])
@@ -108,6 +109,7 @@ def test_each_page_of_a_c_program_is_its_functions(tmp_path, full_level):
         of = Composition(trace, "exit", [parent])
         assert of.lost == 0
         by_fault, labels = Blame(of).labels_of_faults("function")
+        assert trace.info.final_snapshot == parent
         found = found_by(of, [labels[one].function for one in by_fault.tolist()])
     certain, estimated = judged(truth, found)
     assert not estimated
