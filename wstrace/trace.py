@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from wstrace.ledger import Ledger
-from wstrace.schema import CALL_SITE, PAGE_FAULT, STACK_COLUMNS
+from wstrace.schema import CALL_SITE, PAGE_FAULT, PROCESS, STACK_COLUMNS
 from wstrace.table import Records, Selection
 from wstrace.trace_info import TraceInfo
 
@@ -55,9 +55,9 @@ class Trace(Records):
         from wstrace.analysis.stacks import StackCounts
 
         counted = StackCounts()
-        for batch in self.batches(CALL_SITE.name):
+        for batch in (*self.batches(CALL_SITE.name), *self.batches(PROCESS.name)):
             counted.add(batch)
-        for batch in self.batches(PAGE_FAULT.name, ("flags", *STACK_COLUMNS)):
+        for batch in self.batches(PAGE_FAULT.name, ("time_ns", "pid", "host", "flags", *STACK_COLUMNS)):
             counted.add(batch)
         return counted
 

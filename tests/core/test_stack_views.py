@@ -23,9 +23,13 @@ from wstrace.schema import (
     HOW_BORROWED,
     HOW_EXACT,
     HOW_LEARNED,
+    HOW_NOT_PYTHON,
     HOW_NOT_YET,
     HOW_OWN,
     PAGE_FAULT,
+    PROCESS,
+    PROCESS_EXEC,
+    PROCESS_FORK,
     STACK_HOW,
 )
 from wstrace.testing import batch_of
@@ -210,6 +214,25 @@ def test_a_fault_without_a_stack_is_a_row_with_its_reason(how):
     reason = "interpreter not known yet" if how == HOW_NOT_YET else "no stack, for an unknown reason"
     for by in STACK_VIEWS:
         assert labels(counts, by)[f"({reason})"] == 2
+
+
+def test_what_is_no_python_is_told_by_program_where_there_are_several():
+    """A process is what it executed last before the fault; a forked child is what its parent was."""
+    counts, strings = StackCounts(), Dictionary()
+    names = [strings.code(name) for name in ("bash", "true", "sleep")]
+    faults = batch_of(PAGE_FAULT, strings, time_ns=[5, 15, 25, 35, 36], pid=[1, 1, 2, 2, 3], tid=1, pc=1, va=1,
+                      flags=[0, 1, 0, 0, 0], stack=0, stack_how=HOW_NOT_PYTHON)  # fmt: skip
+    counts.add(faults)
+    assert labels(counts, "line") == {"(not a Python program)": 5}
+    counts = StackCounts()
+    bash, true, sleep = names
+    counts.add(batch_of(PROCESS, strings, time_ns=[10, 20, 30, 31], pid=[1, 2, 2, 2], ppid=[0, 1, 1, 1],
+                        tid=[1, 2, 2, 9], event=[PROCESS_EXEC, PROCESS_FORK, PROCESS_EXEC, PROCESS_FORK],
+                        name=[bash, bash, true, sleep], code=-1))  # fmt: skip
+    counts.add(faults)
+    for by in STACK_VIEWS:
+        assert labels(counts, by) == {"(not Python: bash)": 3, "(not Python: true)": 1, "(not a Python program)": 1}
+    assert {row.label: row.major for row in counts.table("line")}["(not Python: bash)"] == 1
 
 
 def test_a_stack_whose_rows_are_lost_is_told():

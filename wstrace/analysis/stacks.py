@@ -13,12 +13,22 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.frames import Frame
+from wstrace.analysis.other_programs import OtherPrograms
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.stack_views import StackBy, StackViews
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.analysis.tally import group
 from wstrace.batch import Batch
-from wstrace.schema import CALL_SITE, FAULT_MAJOR, HOW_BORROWED, HOW_LEARNED, PAGE_FAULT, STACK_HOW
+from wstrace.schema import (
+    CALL_SITE,
+    FAULT_MAJOR,
+    HOW_BORROWED,
+    HOW_LEARNED,
+    HOW_NOT_PYTHON,
+    PAGE_FAULT,
+    PROCESS,
+    STACK_HOW,
+)
 
 #: the marks behind labels whose stacks are not certain, by the stack's `stack_how`
 _MARKS = {HOW_LEARNED: " (learned)", HOW_BORROWED: " (borrowed)"}
@@ -82,11 +92,14 @@ class StackCounts:
         self.total = self.major = self.python = self.native = 0
         self.recorded = False
         self._python, self._native = Sums(), Sums()
+        self._others = OtherPrograms()
 
     def add(self, batch: Batch) -> None:
-        """Counts a batch of page faults, or takes one of call sites; other streams are ignored."""
+        """Counts a batch of page faults, or takes one of call sites or processes; other streams are ignored."""
         if batch.schema.name == CALL_SITE.name:
             self.tree.learn(batch)
+        elif batch.schema.name == PROCESS.name:
+            self._others.learn(batch)
         elif batch.schema.name == PAGE_FAULT.name and len(batch):
             self._faults(batch)
 
@@ -99,6 +112,9 @@ class StackCounts:
         python = self.tree.known(columns.get("stack", zero))
         self._count(self._python, python, columns.get("stack_how", zero), major, np.zeros(n, np.int64))
         self.python += int(np.count_nonzero(python))
+        others = np.flatnonzero(columns.get("stack_how", zero) == HOW_NOT_PYTHON)
+        if len(others):
+            self._others.count(batch, others, major)
         if "native_how" in columns or "native_stack" in columns:
             native = self.tree.known(columns.get("native_stack", zero))
             weight = np.where(native != 0, columns.get("weight", zero), 0).astype(np.int64)
@@ -223,7 +239,12 @@ class StackCounts:
             rest = self.total - sum(row.total for row in rows)
             return [StackRow("(no sample stands for it)", rest, 0, rest / all_, has_stack=False)] if rest > 0 else []
         found: dict[str, list[int]] = {}
+        others = self._others.rows()
+        if len(others) > 1:
+            found = {f"(not Python: {name})" if name else reason(HOW_NOT_PYTHON): [*n] for name, n in others.items()}
         for number, values in zip(how.tolist(), sums.tolist(), strict=True):
+            if number == HOW_NOT_PYTHON and len(others) > 1:
+                continue
             row = found.setdefault(reason(number), [0, 0])
             row[0] += values[0]
             row[1] += values[1]

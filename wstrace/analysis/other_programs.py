@@ -1,0 +1,57 @@
+"""The faults of processes that run no Python, by the program that each had executed."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.processes import Processes
+from wstrace.batch import Batch
+from wstrace.schema import PROCESS_EXEC, PROCESS_FORK, PROCESS_SEEN
+
+_BEGINNINGS = (PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC)
+_MOST_PROCESSES, _MOST_PROGRAMS = 1 << 16, 256
+
+
+class OtherPrograms:
+    """Counts faults by program; what is not known by name, and what exceeds the limits, is under ""."""
+
+    def __init__(self) -> None:
+        self._processes = Processes(_MOST_PROCESSES)
+        #: Number of a process -> the times since when it has executed programs, and their names.
+        self._programs: dict[int, tuple[list[int], list[str]]] = {}
+        self._counts: dict[str, NDArray[np.int64]] = {}
+
+    def learn(self, batch: Batch) -> None:
+        """Takes rows of PROCESS, which come before the faults that they concern."""
+        if "name" not in batch:
+            return
+        rows = np.flatnonzero((batch["pid"] == batch["tid"]) & np.isin(batch["event"], _BEGINNINGS))
+        hosts = batch.columns.get("host")
+        processes = self._processes.numbers(None if hosts is None else hosts[rows], batch["pid"][rows])
+        columns = (processes, batch["time_ns"][rows], batch["name"][rows])
+        for process, time_ns, name in zip(*(column.tolist() for column in columns), strict=True):
+            if len(self._programs) >= _MOST_PROCESSES:
+                self._programs.clear()
+            times, names = self._programs.setdefault(process, ([], []))
+            times.append(time_ns)
+            names.append(batch.strings[name])
+
+    def count(self, batch: Batch, rows: NDArray[np.intp], major: NDArray[np.int64]) -> None:
+        """Counts these rows of PAGE_FAULT; `major`: 1 for each fault of the batch that read from disk."""
+        hosts = batch.columns.get("host")
+        processes = self._processes.numbers(None if hosts is None else hosts[rows], batch["pid"][rows])
+        for process in np.unique(processes).tolist():
+            mine = rows[processes == process]
+            times, names = self._programs.get(process, ([], [""]))
+            # A fault before the first row is of the first program: a launched process counts from its exec on.
+            which = np.maximum(np.array(times, "<u8").searchsorted(batch["time_ns"][mine], side="right"), 1) - 1
+            for i in np.unique(which).tolist():
+                of_program = mine[which == i]
+                name = names[i] if names[i] in self._counts or len(self._counts) < _MOST_PROGRAMS else ""
+                counts = self._counts.setdefault(name, np.zeros(2, np.int64))
+                counts += (len(of_program), int(major[of_program].sum()))
+
+    def rows(self) -> dict[str, tuple[int, int]]:
+        """Name of a program -> (faults, those that read from disk)."""
+        return {name: (int(counts[0]), int(counts[1])) for name, counts in self._counts.items()}
