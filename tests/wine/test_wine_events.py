@@ -112,7 +112,8 @@ def test_a_run_ends_although_its_target_goes_on(tracer, tmp_path, events):
             with pytest.raises(subprocess.TimeoutExpired):
                 tracing.wait(0.7)
         deliver(tracing.pid, event)
-    assert tracing.wait(6) == 0  # the target sleeps longer
+    code = tracing.wait(6)  # the target sleeps longer
+    assert code == 0, tracing.stderr.read()
     assert whole(tmp_path / "x.wst") == 300
 
 

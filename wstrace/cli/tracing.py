@@ -50,6 +50,8 @@ class Tracing:
     config: str | None
 
 
+#: For exporters when the console closes: Windows ends this process after 5 s, of which sources may take twice as long.
+_CLOSING_SECONDS = 1.0
 _OPTIONS = [
     click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source."),
     click.option("-e", "--exporter", "exporters", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add an exporter."),
@@ -188,7 +190,7 @@ class Recording:
                 if session.wait(min(0.5, until - time.monotonic())):
                     break
             try:
-                session.stop(seconds=1.0 if ending.closed or (ending.asked and launched) else STOP_SECONDS)
+                session.stop(seconds=_CLOSING_SECONDS if ending.closed else STOP_SECONDS)
             except WstraceError as error:  # reported in _exit_code(), after the command has ended
                 self._error = error
             if launched and not ending.asked:
