@@ -10,7 +10,7 @@ import pytest
 from fake_windows import KERNEL_PC, FakeWindows
 from windows_machine import EXE, HEAP, faults, machine, traced
 
-from wstrace.errors import Unavailable
+from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace.schema import FAULT_OBSERVER
 from wstrace.testing import ScriptedTarget
@@ -288,3 +288,25 @@ def test_a_trace_of_translated_code_says_where_its_instructions_lie():
     source, context = traced(windows)
     assert "pid 7 runs x64 code by translation: instructions lie in the translator's memory" in context.info.notes
     list(source.stop())
+
+
+@pytest.mark.parametrize("asked", ["python", "native", "python+native"])
+def test_stacks_that_are_asked_for_are_refused_with_the_reason(asked):
+    windows = machine()
+    with pytest.raises(Unavailable) as refused:
+        traced(windows, stacks=asked)
+    assert refused.value.why == (
+        f"page_faults: stacks={asked}: the working-set watch gives the address of the instruction and no stack"
+    )
+    assert not windows.handles
+
+
+@pytest.mark.parametrize("asked", ["auto", "none", "AUTO"])
+def test_a_command_line_for_every_system_works_here_too(asked):
+    source, _ = traced(machine(), stacks=asked)
+    list(source.stop())
+
+
+def test_a_word_for_no_stacks_is_refused_as_on_linux():
+    with pytest.raises(UsageError, match="'pyton' is none"):
+        PageFaults(stacks="pyton")

@@ -34,6 +34,7 @@ from wstrace_os.few_notes import FewNotes
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
+from wstrace_page_faults.stacks_option import parse_stacks
 from wstrace_page_faults.windows.births import Births
 from wstrace_page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
 from wstrace_page_faults.windows.family import Family
@@ -43,6 +44,9 @@ from wstrace_page_faults.windows.records import Changes
 from wstrace_page_faults.windows.timing import Timing
 from wstrace_page_faults.windows.watch import KERNEL_RECORDS
 
+#: Why no fault has a stack.
+NO_STACK = "the working-set watch gives the address of the instruction and no stack"
+
 
 class PageFaults(Source):
     """Page faults with address, instruction and thread, minor or major, by GetWsChangesEx.
@@ -51,6 +55,7 @@ class PageFaults(Source):
         poll_ms: the longest time between two drains in ms; it falls to 1 ms as the kernel's buffer fills.
         kernel: whether to record faults whose instruction is in the kernel.
         children: whether to trace the processes that the target starts.
+        stacks: auto or none, which are the same here; others are refused at the start, as the watch gives no stack.
     """
 
     name: ClassVar[str] = "page_faults"
@@ -65,7 +70,11 @@ class PageFaults(Source):
     #: Whether the drainer runs on its own thread; False for tests, where only drain() reads the buffers.
     own_thread = True
 
-    def __init__(self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True) -> None:
+    def __init__(
+        self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True, stacks: str = "auto"
+    ) -> None:
+        asked = parse_stacks(stacks)
+        self._refused_stacks = stacks if asked.required and (asked.python or asked.native) else ""
         self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
         self._kernel, self._children = kernel, children
         self._drains = self._hidden = 0
@@ -83,15 +92,17 @@ class PageFaults(Source):
     @classmethod
     def abilities(cls) -> Mapping[str, Level]:
         """Stacks: none."""
-        return {"stacks": Level("none", "the working-set watch gives the address of the instruction and no stack")}
+        return {"stacks": Level("none", NO_STACK)}
 
     def start(self, context: Context) -> None:
         """Begins to watch every target; a launched one has not run yet.
 
         Raises:
             Unavailable: access is refused, the target is 64-bit and this Python 32-bit, the watch is a stub (Wine), the
-                target is traced already, or `require` is "full" and the system gives less.
+                target is traced already, stacks are asked for, or `require` is "full" and the system gives less.
         """
+        if self._refused_stacks:
+            raise Unavailable(f"{self.name}: stacks={self._refused_stacks}: {NO_STACK}", "write stacks=auto")
         self._context = context
         self._few = FewNotes(context.info)
         self._follows = self._children and context.children
