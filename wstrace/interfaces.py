@@ -147,6 +147,7 @@ class Context:
     children: also trace processes that the targets start.
     require: "full" = a source must not fall back to a lower level.
     wait_children: the trace goes on until no traced process is left, not only until the target itself ends.
+    last_mark: the time of the user's last mark in ns, for sources that take snapshots; [] = there was none.
     streams: names of the streams that any exporter wants; None = all.
     """
 
@@ -160,6 +161,7 @@ class Context:
     require: str = ""
     wait_children: bool = False
     streams: frozenset[str] | None = None
+    last_mark: list[int] = field(default_factory=list)
     _own_threads: set[int] = field(default_factory=set, repr=False)
     _mappings_at: list[MappingsAt] = field(default_factory=list, repr=False)
 

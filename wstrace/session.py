@@ -357,10 +357,12 @@ class Session:
             target.close()
 
     def mark(self, text: str) -> None:
-        """Adds a user mark with this text to the trace, at the current time and thread."""
+        """Adds a user mark with this text, at the current time and thread; sources of snapshots take one for it."""
         from wstrace.session_trace import user_mark
 
-        self._bus.publish(user_mark(text, self.context.strings))
+        marked = user_mark(text, self.context.strings)
+        self._bus.publish(marked)
+        self.context.last_mark[:] = marked["time_ns"].tolist()
 
     def __enter__(self) -> Self:
         return self.start()

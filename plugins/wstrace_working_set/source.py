@@ -26,6 +26,9 @@ class WorkingSetSource(Source):
     is the last one that the interval took; the fact `snapshot_age_ms` says how long before the end that was. The
     launched target itself is read at its exit by `final_snapshot`, where possible.
 
+    A mark (`session.mark()`) also asks for a snapshot, which `blame --at MARK` tells of; marks that follow each other
+    sooner than max_cpu permits share one.
+
     Args:
         interval: seconds between two snapshots, 0 = one snapshot; by default an attached process is read at the start
             and at the end, a launched one after 50 ms, 100 ms, 200 ms ... and then every second.
@@ -50,13 +53,13 @@ class WorkingSetSource(Source):
         if not 0 < max_cpu <= 1:
             raise UsageError(f"working_set: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
         self._interval, self._keep, self._shares, self._max_cpu = interval, keep, shares, max_cpu
-        self._due = 0.0
+        self._due = self._earliest = 0.0
         self._pause = interval or 0.0
         self._finished = False
         self._held: dict[int, list[Batch]] = {}
         self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
         self._refused: dict[int, str] = {}
-        self._last_ns = 0
+        self._last_ns = self._begun_ns = 0
 
     @classmethod
     def probe(cls) -> Level:
@@ -83,7 +86,8 @@ class WorkingSetSource(Source):
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The snapshots that are due; waits at most timeout seconds for them."""
-        wait = self._due - time.monotonic()
+        marked = any(time_ns > self._begun_ns for time_ns in self._context.last_mark)
+        wait = (min(self._due, self._earliest) if marked else self._due) - time.monotonic()
         if self._finished or wait > timeout:
             time.sleep(timeout)
             return
@@ -116,7 +120,7 @@ class WorkingSetSource(Source):
 
     def _sample(self) -> Iterator[Batch]:
         """Takes a snapshot of every process, then sets the time of the next one from what this one cost."""
-        cost = 0.0
+        cost, self._begun_ns = 0.0, now_ns()
         for pid in self._pids():
             try:
                 taken = working_set(pid, shares=self._shares, strings=self._context.strings)
@@ -128,7 +132,8 @@ class WorkingSetSource(Source):
             cost += taken.cost_seconds
             yield from self._given(taken)
         self._counts["cpu_seconds"] += cost
-        self._due = time.monotonic() + max(self._pause, cost / self._max_cpu)
+        self._earliest = time.monotonic() + cost / self._max_cpu
+        self._due = max(time.monotonic() + self._pause, self._earliest)
         if self._interval is None:
             self._pause = self._pause if math.isinf(self._pause) else min(self._pause * 2, _MOST_SECONDS)
 

@@ -127,3 +127,23 @@ def test_a_launched_process_is_read_soon_and_then_less_often():
     assert 2 <= len(times) <= 6
     gaps = np.diff(times)
     assert gaps[-1] > gaps[0]
+
+
+def test_a_mark_has_a_snapshot_soon_after_it():
+    """GIVEN snapshots that are far apart WHEN a mark is set THEN there is one for it before the next is due."""
+    with holding(4 << 20) as target, wstrace.Session(target.pid, sources=["working_set:interval=1000"]) as session:
+        for text in ("warm", "hot"):
+            session.mark(f"before {text}")
+            session.mark(text)
+            until = time.monotonic() + 30
+            while not (after := _taken(session, text)) and time.monotonic() < until:
+                time.sleep(0.02)
+            assert session.trace.blame(at=text).of.inputs.time_ns == after[0]
+    assert len(_taken(session)) <= 6, "at the start and the end, one or two for marks that follow each other at once"
+
+
+def _taken(session: wstrace.Session, mark: str = "") -> list[int]:
+    """The times of all snapshots, or of those after a mark."""
+    found = sorted({batch.snapshot.time_ns for batch in session.trace.batches("resident")})
+    marks = {b.strings[b["text"][0]]: int(b["time_ns"][0]) for b in session.trace.batches("mark")}
+    return [at for at in found if at >= marks.get(mark, 1 << 63)] if mark else found
