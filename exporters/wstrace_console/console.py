@@ -17,6 +17,7 @@ from wstrace.terminal.output import Output
 from wstrace.terminal.table import Styled, TextTable
 from wstrace.text import json_safe
 from wstrace_console import headline
+from wstrace_console.growth import Growth
 from wstrace_console.live import LiveFigures
 from wstrace_console.stack_report import StackReport
 
@@ -112,6 +113,7 @@ class Console(Exporter):
         self._context = Context()
         self._output: Output | None = None
         self._live: LiveFigures | None = None
+        self._growth: Growth | None = None
         self._symbolizer: Symbolizer | None = None
         self._counts: PlaceCounts | None = None
         self._seen = 0
@@ -134,15 +136,21 @@ class Console(Exporter):
         if place is not None:
             self._counts = PlaceCounts(self._symbolizer, place)
             self._counts.page_size = context.info.page_size or 4096
+        if self._apart and self._format == "summary":
+            self._growth = Growth([target.pid for target in context.targets])
         if self._wants_live(self._output):
             self._live = LiveFigures(self._output, self.summary, context.ledger, [t.pid for t in context.targets])
 
     def _wants_live(self, output: Output) -> bool:
         if self._live_wanted is False or self._quiet or self._format != "summary" or not output.terminal:
             return False
+        return self._apart or bool(self._live_wanted)
+
+    @property
+    def _apart(self) -> bool:
+        """Whether it tells of running processes that do not share its terminal."""
         targets = self._context.targets
-        apart = bool(targets) and not any(t.launched or t.pid == os.getpid() for t in targets)
-        return apart or bool(self._live_wanted)
+        return bool(targets) and not any(t.launched or t.pid == os.getpid() for t in targets)
 
     def export(self, batch: Batch) -> None:
         """Counts a batch, or prints its faults."""
@@ -187,6 +195,8 @@ class Console(Exporter):
         output = self._output
         if output is None:
             return
+        if self._growth is not None:
+            self._growth.measure()
         try:
             if self._json and self._format == "summary":
                 output.write(json_text.dumps(self.as_dict(), indent=2) + "\n")
@@ -213,11 +223,10 @@ class Console(Exporter):
         from wstrace_console.report_tables import tables
 
         info, ledger = self._context.info, self._context.ledger
+        grown = self._growth.answer(self._grower()) if self._growth is not None else ""
         parts: list[str | Styled | TextTable] = [
-            Styled(
-                self._answer(),
-                "bold",
-            ),
+            *([Styled(grown, "bold")] * bool(grown)),
+            Styled(self._answer(), "bold"),
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
         parts += [Styled(line, "yellow") for line in headline.obstacles(info)]
@@ -243,6 +252,14 @@ class Console(Exporter):
     def _answer(self) -> str:
         line = self._stacks.answer(self._symbolizer)
         return headline.answer(self.summary, self._context.info, self._filter, self._seen, line)
+
+    def _grower(self) -> str:
+        """The own line that brought what the processes grew by; "" = not known."""
+        counts = self._stacks.counts
+        if self._growth is None or not counts.python or self._filter:
+            return ""
+        rows = self._stacks.own_lines(self._symbolizer)
+        return self._growth.owner(rows, counts.total, self._context.info.page_size or 4096)
 
     def _tell_losses(self, output: Output) -> None:
         """Prints what was lost, if anything; to stderr when a program reads the output."""
@@ -271,6 +288,7 @@ class Console(Exporter):
                 self.summary, info, self._filter, self._seen, self._stacks.answer(self._symbolizer)
             ),
             "completeness": headline.completeness(self.summary, info, ledger, self._seen),
+            **self._growth_as_dict(),
             "filter": str(self._filter),
             "seen": self._seen,
             "facts": info.to_dict(),
@@ -279,6 +297,11 @@ class Console(Exporter):
         }
         found: dict[str, Any] = json_safe(report)
         return found
+
+    def _growth_as_dict(self) -> dict[str, Any]:
+        if self._growth is None or self._growth.bytes is None:
+            return {}
+        return {"growth": {"bytes": self._growth.bytes, "seconds": self._growth.seconds, "line": self._grower()}}
 
     def after_fork_in_child(self) -> None:
         """In a forked child: drops the output and the live line without writing."""

@@ -57,12 +57,14 @@ class LiveFigures:
 
 def resident_bytes(pids: list[int]) -> int:
     """The bytes of these processes in memory now; 0 where the system does not say."""
+    return sum(resident_of(pid) or 0 for pid in pids)
+
+
+def resident_of(pid: int) -> int | None:
+    """The bytes of a process in memory now; None where the system does not say."""
     import psutil
 
-    total = 0
-    for pid in pids:
-        try:
-            total += psutil.Process(pid).memory_info().rss
-        except (psutil.Error, OSError):
-            continue
-    return total
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except (psutil.Error, OSError):
+        return None

@@ -78,6 +78,10 @@ class StackReport:
         by = cast("StackBy", self._by if self._by in STACK_VIEWS else "line")
         return self.counts.table(by, self._rule, symbolizer, native=self.native)
 
+    def own_lines(self, symbolizer: Symbolizer | None) -> list[StackRow]:
+        """The faults by own line of Python, the most first."""
+        return self.counts.table("line", self._rule, symbolizer, native=False)
+
     @property
     def asked_for(self) -> str:
         """The name of its table: line, function, stack, package, callers or callees."""

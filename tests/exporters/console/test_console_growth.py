@@ -1,0 +1,70 @@
+"""The first line of a trace of running processes: by how much they grew, how fast, and by which line."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+import pytest
+from stacks_scripted import Fault, Stacks
+
+from wstrace_console import growth
+from wstrace_console.console import Console
+
+PARSE, CHURN = ("parse_record", "/srv/app/leak.py", 12), ("churn", "/srv/app/leak.py", 20)
+PAGE = 4096
+
+
+def first_lines(kit: Any, monkeypatch: Any, faults: list[Fault], sizes: list[int | None], *, launched: bool = False,
+                **options: Any) -> list[str]:  # fmt: skip
+    """What is printed of faults of a process whose resident pages are these, one after the other."""
+    trace, answers, clock = kit.Trace(), iter(sizes), iter([100.0, 110.0])
+    trace.context = dataclasses.replace(trace.context, targets=(kit.target(launched=launched),))
+    trace.context.info.page_size = PAGE
+    monkeypatch.setattr(growth, "resident_of", lambda pid: None if (n := next(answers)) is None else n * PAGE)
+    monkeypatch.setattr(growth.time, "monotonic", lambda: next(clock))
+    stream = io.StringIO()
+    console = Console(stream, live=False, **options)
+    console.start(trace.context)
+    monkeypatch.setattr(stream, "close", lambda: None)
+    for batch in Stacks(trace.context.strings).batches(faults):
+        console.export(batch)
+    console.close()
+    return stream.getvalue().splitlines()
+
+
+def test_growth_rate_and_line(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [Fault([PARSE])] * 900 + [Fault([CHURN])] * 100
+    lines = first_lines(kit, monkeypatch, faults, [500, 1480])
+    assert lines[0] == "+3.8 MiB in 10.0 s (392.0 KiB/s): parse_record leak.py:12"
+    assert "1,000 faults" in lines[1]
+
+
+@pytest.mark.parametrize("sizes", [[500, 600], [500, 20_000]], ids=["churn", "huge pages"])
+def test_no_line_is_named_where_the_faults_do_not_account_for_the_growth(
+    kit: Any, monkeypatch: pytest.MonkeyPatch, sizes: list[int | None]
+) -> None:
+    lines = first_lines(kit, monkeypatch, [Fault([PARSE])] * 1000, sizes)
+    assert lines[0].startswith("+")
+    assert "leak.py" not in lines[0]
+    assert "wstrace blame PID" in lines[0]
+
+
+def test_what_shrank_or_ended_or_was_launched(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [Fault([PARSE])] * 10
+    assert first_lines(kit, monkeypatch, faults, [600, 600])[0] == "no growth in 10.0 s"
+    assert first_lines(kit, monkeypatch, faults, [600, 500])[0] == "-400.0 KiB in 10.0 s (40.0 KiB/s)"
+    for sizes, launched in (([600, None], False), ([None, 600], False), ([], True)):
+        assert first_lines(kit, monkeypatch, faults, sizes, launched=launched)[0].startswith("10 faults")
+
+
+def test_json_has_the_growth(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = first_lines(kit, monkeypatch, [Fault([PARSE])] * 100, [500, 600], json=True)
+    assert json.loads("\n".join(text))["growth"] == {
+        "bytes": 100 * PAGE, "seconds": 10.0, "line": "parse_record leak.py:12"}  # fmt: skip
+    assert (
+        json.loads("\n".join(first_lines(kit, monkeypatch, [Fault([PARSE])], [1, None], json=True))).get("growth")
+        is None
+    )
