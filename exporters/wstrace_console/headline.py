@@ -138,7 +138,7 @@ def _faults(summary: Summary, info: TraceInfo, filter: Filter, seen: int) -> str
 
 
 def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *, full: bool = True) -> str:
-    """Line 2: `complete: 96,113 faults recorded = counted, 0 lost`, or the sum that shows what is missing; the time.
+    """Line 2: `complete: 96,113 faults, 0 lost`, or the sum that shows what is missing, and times.
 
     Args:
         summary, info, ledger: those of the trace.
@@ -162,9 +162,10 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
         parts += [f"rusage {number(usage)}"] if usage else []
         parts += _not_visible(info, hidden)
     elif not full and not missing and recorded == counted:
-        parts = [f"complete: {plural(recorded, 'fault')} recorded = counted, 0 lost"]
+        parts = [f"complete: {plural(recorded, 'fault')}, 0 lost"]
         parts += [*_nameless(ledger, recorded), *_stackless(ledger)]
         parts += [f"{number(hidden)} not visible (-v: why)"] if hidden else []
+        return "; ".join([*parts, *_resident_unknown(summary)])
     else:
         parts = [_sum(terms, counted, info), *_nameless(ledger, recorded), *_stackless(ledger)]
         if counters(summary, info):
@@ -195,6 +196,12 @@ def _when_resident(summary: Summary, info: TraceInfo) -> list[str]:
     if info.snapshot_age_ms is not None and summary.resident():
         of = "resident pages" if info.final_snapshot is None else "those of others"
         parts.append(f"{of} as of {duration(info.snapshot_age_ms / 1e3)} before the end")
+    return [*parts, *_resident_unknown(summary)]
+
+
+def _resident_unknown(summary: Summary) -> list[str]:
+    """The processes whose resident pages are not known, although there was a snapshot of them."""
+    parts = []
     if cut := summary.cut_snapshots:
         whose = f"process {cut[0]}" if len(cut) == 1 else f"{number(len(cut))} processes"
         parts.append(f"resident pages of {whose} not known: the snapshot is cut")

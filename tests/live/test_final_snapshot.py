@@ -71,7 +71,7 @@ def touches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(*command: str | Path, tmp_path: Path, options: tuple[str, ...] = ()) -> tuple[Any, dict[str, Any], str]:
     """(what it ran, report --json of the file, stderr) of `wstrace run`."""
     file = str(tmp_path / "t.wst")
-    words = [sys.executable, "-m", "wstrace", "run", "-f", "-o", file, *options, "--", *map(str, command)]
+    words = [sys.executable, "-m", "wstrace", "run", "-v", "-f", "-o", file, *options, "--", *map(str, command)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     words = [sys.executable, "-m", "wstrace", "report", "--json", file]
     return done, json.loads(subprocess.run(words, capture_output=True, check=True).stdout), done.stderr

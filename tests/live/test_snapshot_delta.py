@@ -117,3 +117,32 @@ def test_delta_command_on_a_process_that_ends():
         facts = json.loads(cli("delta", target.pid, "--duration", "20s", "--json").stdout)
     assert facts["ended"]
     assert facts["seconds"] < 15
+
+
+def test_delta_command_counts_by_function_and_tells_addresses_when_asked():
+    """GIVEN a process that touches pages in a loop THEN there is one row for it, and a line for each page if asked."""
+    code = """
+import mmap, time
+m = mmap.mmap(-1, 400 * 4096, flags=34)
+print(flush=True)
+while True:
+    for i in range(0, len(m), 4096):
+        m[i] = 1
+    m.madvise(mmap.MADV_DONTNEED)
+    time.sleep(0.02)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as target:
+        target.stdout.readline()
+        grouped = cli("delta", target.pid, "--duration", "1s").stdout
+        lines = cli("delta", target.pid, "--duration", "1s", "--addresses", "--top", "30").stdout
+        target.kill()
+    if "its page faults are not shown" in grouped or "fault" not in grouped.splitlines()[-1]:
+        pytest.skip("no page faults here")
+    head = next(n for n, line in enumerate(grouped.splitlines()) if line.split()[:1] == ["faults"])
+    table = grouped.splitlines()[head:]
+    assert table[0].split() == ["faults", "file", "of", "the", "page", "by", "function"]
+    count, row = table[1].split(maxsplit=1)
+    assert int(count.replace(",", "")) >= 400
+    assert row.startswith("[anon]  by  ")
+    assert table.index("") <= 22
+    assert len([line for line in lines.splitlines() if " via " in line]) >= 30

@@ -40,7 +40,7 @@ def test_run_writes_every_record_into_a_file_that_linux_can_read(command, out):
         assert rows(trace.batches("page_fault")) == known(ntdll, heap, 3, 500)
         assert trace.ledger.get("recorded", "page_fault") == 1500
     assert "1,500 faults, 375 from disk" in said
-    assert "1,500 faults recorded = counted, 0 lost" in said
+    assert "complete: 1,500 faults, 0 lost" in said
     assert "saved" in said
 
 

@@ -12,6 +12,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.symbols import label_of
 from wstrace.cli.common import Duration, json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.errors import TargetExited, Unavailable, UsageError
@@ -24,19 +25,22 @@ from wstrace_working_set.delta import Delta
 from wstrace_working_set.places import places
 
 Line = tuple[int, int, int, str, str]
+_ROWS = 20
 
 
 @click.command()
 @click.argument("pid", type=int)
 @click.option("--duration", type=Duration(), metavar="TIME", help="End after this time, as 10s or 2m; else with Enter.")
-@click.option("--top", type=click.IntRange(0), help="So many lines of addresses at most.")
+@click.option("--addresses", is_flag=True, help="A line for each page and instruction, not a table by function.")
+@click.option("--top", type=click.IntRange(0), help="Rows of a table (20); lines of --addresses and of JSON (all).")
 @json_option
 @debug_privilege
-def delta(pid: int, duration: float | None, top: int | None, as_json: bool) -> None:
+def delta(pid: int, duration: float | None, addresses: bool, top: int | None, as_json: bool) -> None:
     """Show what a process brings into memory from now until Enter or --duration.
 
-    VA is the address that was touched, PC the instruction that did it, each as module!section(n). A page that was
-    brought in more than once by one instruction is one line with its count.
+    The page faults are counted by the function of the instruction. With --addresses, VA is the address that was
+    touched, PC the instruction that did it, each as module!section(n); a page that was brought in more than once by one
+    instruction is one line with its count.
     """
     if pid == os.getpid():
         raise UsageError("this is the process of wstrace itself")
@@ -50,7 +54,7 @@ def delta(pid: int, duration: float | None, top: int | None, as_json: bool) -> N
         if session is not None:
             session.stop()
     faults = np.empty(0) if session is None else _between(session.faults, d)
-    lines = _lines(faults, d)
+    lines = _lines(faults, d) if addresses or as_json else []
     facts = _facts(d, session, faults, ended)
     if refused:
         facts["not_traced"] = refused
@@ -59,7 +63,8 @@ def delta(pid: int, duration: float | None, top: int | None, as_json: bool) -> N
         rows = [dict(zip(("va", "pc", "count", "at", "via"), line, strict=True)) for line in lines]
         print_json({**facts, "faults": rows, "new": _changes(d)})
         return
-    _print(d, facts, lines, top)
+    shown = _ROWS if top is None else top
+    _print(d, facts, _address_table(lines, top) if addresses else _function_table(faults, d, shown), shown)
 
 
 def _trace(pid: int) -> tuple[Session | None, str]:
@@ -139,18 +144,39 @@ def _changes(d: Delta) -> list[dict[str, Any]]:
     return [{"name": change.name, "kind": change.kind, "new": change.new, "gone": change.gone} for change in d.by()]
 
 
-def _print(d: Delta, facts: dict[str, Any], lines: list[Line], top: int | None) -> None:
+def _function_table(faults: NDArray[Any], d: Delta, top: int) -> TextTable:
+    """The faults by the file of their page and the function of their instruction, the most first."""
+    columns = [Column("faults"), Column("file of the page  by  function", "name")]
+    if not len(faults):
+        return TextTable(columns)
+    addresses, inverse = np.unique(np.concatenate([faults["va"], faults["pc"]]), return_inverse=True)
+    found = places(addresses, [d.after, d.before])
+    names: dict[str, int] = {}
+    kernel = names.setdefault("[kernel]", 0)
+    files = np.array([names.setdefault(p if isinstance(p, str) else p.module, len(names)) for p in found])
+    functions = np.array([names.setdefault(label_of(p, "function"), len(names)) for p in found])
+    by = np.where((faults["flags"] & FAULT_PC_KERNEL) != 0, kernel, functions[inverse[len(faults) :]])
+    pairs, counts = np.unique(np.stack([files[inverse[: len(faults)]], by]), axis=1, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[: rows_to_show(len(counts), top)]
+    words = list(names)
+    shown = [[f"{counts[row]:,}", f"{words[pairs[0, row]]}  by  {words[pairs[1, row]]}"] for row in order.tolist()]
+    return TextTable(columns, shown, total=len(counts))
+
+
+def _address_table(lines: list[Line], top: int | None) -> TextTable:
+    columns = [Column("VA"), Column("PC"), Column("", "text"), Column("page via instruction", "name")]
+    shown = [[f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{at} via {via}"] for va, pc, n, at, via in lines]
+    return TextTable(columns, list(shown[: rows_to_show(len(lines), top)]), total=len(lines))
+
+
+def _print(d: Delta, facts: dict[str, Any], faults: TextTable, top: int) -> None:
     parts: list[str | TextTable] = []
     changes = [[size(c["new"]), size(c["gone"]), c["kind"], c["name"]] for c in _changes(d)]
     if changes:
         columns = [Column("new"), Column("gone"), Column("kind", "text"), Column("module", "name")]
-        parts += [TextTable(columns, changes), ""]
-    if lines:
-        columns = [Column("VA"), Column("PC"), Column("", "text"), Column("page via instruction", "name")]
-        shown = [
-            [f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{at} via {via}"] for va, pc, n, at, via in lines
-        ]
-        parts += [TextTable(columns, list(shown[: rows_to_show(len(lines), top)]), total=len(lines)), ""]
+        parts += [TextTable(columns, changes[: rows_to_show(len(changes), top)], total=len(changes)), ""]
+    if faults.rows:
+        parts += [faults, ""]
     words = [f"process {facts['pid']} {facts['name']}: {d.seconds:.1f} s"]
     if "minor" in facts:
         words.append(f"{plural(facts['minor'] + facts['major'], 'fault')}, {facts['major']:,} from disk")
