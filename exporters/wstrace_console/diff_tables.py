@@ -92,9 +92,9 @@ def table(found: Comparison, view: str, rows: Sequence[Change], top: int, *, eve
     cells: list[list[Cell]] = []
     for row in [*kept, total]:
         mark = ("~" if row.estimated else " ") * estimated
-        cells.append([f"{mark}{signed(row.change)}", signed(row.private), signed(row.shared),
-                      size(row.first.resident), size(row.second.resident), row.label])  # fmt: skip
-    columns = [Column("change", spare=False), Column("private"), Column("shared"), Column("first"), Column("second"),
+        cells.append([f"{mark}{signed(row.change)}", size(row.first.resident), size(row.second.resident),
+                      signed(row.private), signed(row.shared), row.label])  # fmt: skip
+    columns = [Column("change", spare=False), Column("first"), Column("second"), Column("private"), Column("shared"),
                Column({**TITLES, "module": "module"}[view], "name")]  # fmt: skip
     return TextTable(columns, cells, len(cells))
 

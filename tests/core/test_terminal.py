@@ -39,6 +39,7 @@ def test_different_names_stay_different_and_fit(names: list[str], room: int, uni
         ("node!v8::internal::Heap::Allocate(v8::internal::JSObjectSlot, v8::internal::HeapObject)", 40,
          "node!v8::internal::Heap::Allocate"),
         ("x!std::function<void (int)>::operator()(int) const", 46, "x!std::function<void (int)>::operator()"),
+        ("libc.so.6!__strlen_evex (no line)", 26, "libc.so.6!__strlen_evex"),
         ("parse leak.py:5 < load leak.py:8 < run leak.py:20 < <module> leak.py:41", 60,
          "parse leak.py:5 < load leak.py:8 < … < <module> leak.py:41"),
         ("parse leak.py:5 < load leak.py:8 < run leak.py:20 < <module> leak.py:41", 37,
@@ -92,3 +93,15 @@ def test_bars_are_exact_to_an_eighth_and_never_nothing_for_something(value: int,
     assert Bar(value, 1000).text(10, unicode=True) == drawn
     assert Bar(value, 1000).text(10, unicode=False) == plain
     assert Bar(1, 0).text(10, unicode=True) == ""
+
+
+def test_a_number_that_may_be_left_out_makes_room_for_names_of_80_columns() -> None:
+    """GIVEN more numbers than fit beside names THEN the last ones go, not the names."""
+    names = [f"ld-linux-x86-64.so.2!_dl_relocate_object_{n}" for n in range(3)]
+    columns = [Column(f"number {n}", spare=n > 0) for n in range(7)]
+    table = TextTable([*columns, Column("own line", "name")], [[*["1,000.0 KiB"] * 7, name] for name in names])
+    head, *shown = ("".join(piece.text for piece in line) for line in table.lines(width=80, unicode=True))
+    assert head.split()[:3] == ["number", "0", "number"]
+    assert all(len(line) <= 80 for line in shown)
+    assert len({line.split("KiB  ")[-1] for line in shown}) == 3
+    assert all("relocate_object_" in line for line in shown)

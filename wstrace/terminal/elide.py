@@ -74,7 +74,7 @@ def _without_parameters(name: str) -> str:
         at -= 1
     if at <= 0 or function[at + 1 : end.start()].isdigit() or function[:at].endswith("operator"):
         return name
-    return f"{module}!{function[:at]}"
+    return f"{module}!{function[:at].rstrip()}"
 
 
 def _cut(text: str, room: int, mark: str) -> str:

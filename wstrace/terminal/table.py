@@ -12,9 +12,8 @@ from wstrace.text import printable
 
 BAR = 14  # the width of a bar in cells
 GAP = "  "
-_ROOM = 28  # bars are left out when names would have fewer cells than this
+_ROOM = 28  # bars, then columns with `spare`, are left out when names would have fewer cells than this
 _NARROW = 8  # any column is left out when names would have fewer cells than this
-_LEAST = 16  # columns with `spare` are left out when names would have fewer cells than this
 #: The most characters of a name, with or without a terminal.
 _NAME_LIMIT = 1024
 
@@ -126,7 +125,7 @@ def _fitting(columns: list[_Filled], width: int) -> list[_Filled]:
         return width - sum(column.width + len(GAP) for column in columns[:-1])
 
     last = columns[-1]
-    for kinds, spare, least in ((("bar",), True, _ROOM), (("number", "text", "bar"), True, _LEAST),
+    for kinds, spare, least in ((("bar",), True, _ROOM), (("number", "text", "bar"), True, _ROOM),
                                 (("number", "text", "bar"), False, _NARROW)):  # fmt: skip
         for column in columns[-2:0:-1]:
             if room() >= min(last.width, least):
