@@ -181,7 +181,8 @@ def commands(path: Path, other: Path, folder: Path) -> list[list[str]]:
         ["recover", path, "-f", "-o", folder / "c.wst"], ["merge", path, other, "-f", "-o", folder / "m.wst"],
         ["query", path, "select * from page_fault limit 5"],
         ["query", path, "select file, count(*) from page_fault group by 1"],
-        ["diff", path, other], ["diff", SEEDS[0], path],
+        ["diff", path, other], ["diff", SEEDS[0], path], ["diff", SEEDS[0], path, "--by", "line", "--json", "--all"],
+        ["blame", path], ["blame", path, "--over-time", "1s", "--json"], ["blame", path, "--over-time", "0.1s"],
     ]  # fmt: skip
     return [[str(word) for word in one] for one in words]
 
