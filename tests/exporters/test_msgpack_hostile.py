@@ -69,6 +69,7 @@ def commands(path: str, folder: Path) -> list[list[str]]:
         ["report", path],
         ["report", path, "--json"],
         ["report", path, "--start", "0.1", "--end", "5"],
+        ["blame", path, "--over-time", "1s"],
         ["recover", path, "-f", "-o", str(folder / "recovered.wst")],
         ["merge", path, path, "-f", "-o", str(folder / "merged.wst")],
         ["replay", path, "-e", f"msgpack:path={folder / 'replayed.wst'},force=true"],

@@ -171,6 +171,8 @@ def _gather(batches: Any, wanted: dict[str, str], processes: Processes, *others:
     parts: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, kind)] for name, kind in wanted.items()}
     parts["process"] = [np.zeros(0, np.uint64)]
     for batch in batches:
+        if "pid" in wanted and "pid" not in batch:
+            continue  # of which process these rows are is not known
         hosts = batch.columns.get("host")
         for name, kind in wanted.items():
             if name in others:
@@ -180,7 +182,7 @@ def _gather(batches: Any, wanted: dict[str, str], processes: Processes, *others:
             else:
                 column = _without(batch, name, kind)
             parts[name].append(column)
-        if "pid" in wanted and "pid" in batch:
+        if "pid" in wanted:
             parts["process"].append(processes.numbers(hosts, batch["pid"]))
     found = {}
     for name in list(parts):

@@ -111,8 +111,8 @@ def _ends(trace: Recorded) -> dict[int, int]:
     """pid -> the time of its last end."""
     found: dict[int, int] = {}
     for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event")):
-        if "time_ns" not in batch:
-            continue
+        if any(name not in batch for name in ("time_ns", "tid", "event")):
+            continue  # it does not tell of ends
         ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
         found.update(zip(batch["pid"][ended].tolist(), batch["time_ns"][ended].tolist(), strict=True))
     return found
