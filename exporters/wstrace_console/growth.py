@@ -59,5 +59,6 @@ class Growth:
         told = f"{sign}{size(abs(self.bytes))} in {duration(self.seconds)} ({size(abs(self.bytes) / self.seconds)}/s)"
         if self.bytes < 0:
             return told
-        whose = printable(owner, _NAME_LIMIT) or "whose is not known: wstrace blame PID --over-time 1s"
+        pid = next(iter(self._before)) if len(self._before) == 1 else "PID"
+        whose = printable(owner, _NAME_LIMIT) or f"whose is not known: wstrace blame {pid} --over-time 1s"
         return f"{told}: {whose}"

@@ -49,7 +49,7 @@ def test_no_line_is_named_where_the_faults_do_not_account_for_the_growth(
     lines = first_lines(kit, monkeypatch, [Fault([PARSE])] * 1000, sizes)
     assert lines[0].startswith("+")
     assert "leak.py" not in lines[0]
-    assert "wstrace blame PID" in lines[0]
+    assert "wstrace blame 700 " in lines[0]
 
 
 def test_what_shrank_or_ended_or_was_launched(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
