@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from wstrace.analysis.blame.causes import without_arguments
 from wstrace.analysis.blame.rows import SORTS, VIEWS, Blame, as_dict
 from wstrace.analysis.blame.unshared import Unshared
-from wstrace.errors import UsageError
+from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import (
     FAULT_MAJOR,
     LOSS_DISCARDED,
@@ -316,3 +316,11 @@ def test_no_two_rows_have_the_same_label():
     script.snapshot(50, (ANON, 4, PAGE_EXCLUSIVE))
     labels = [row.label for row in script.blame().rows("line")]
     assert len(labels) == len(set(labels)) == 2
+
+
+def test_a_run_that_claims_more_pages_than_there_can_be_is_refused_before_it_takes_memory():
+    script = Script()
+    script.fault(10, ANON, APP)
+    script.snapshot(20, (ANON, 4_294_967_295, PAGE_EXCLUSIVE))
+    with pytest.raises(TraceFileError, match="4,294,967,295 resident pages"):
+        script.blame()

@@ -15,7 +15,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.processes import Processes
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.batch import Batch, Dictionary
-from wstrace.errors import UsageError
+from wstrace.errors import TraceFileError, UsageError
 from wstrace.ledger import Ledger
 from wstrace.schema import (
     CALL_SITE,
@@ -49,6 +49,9 @@ _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "m
              "kind": "|u1"}  # fmt: skip
 #: Losses of all that a process has: they tell whose memory its faults are in.
 _WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
+#: The most resident pages that are attributed, 256 GiB in pages of 4 KiB: each takes 40 bytes, and a single run of a
+#: damaged file can claim 4,294,967,295.
+MOST_PAGES = 1 << 26
 _SHARERS = 8  # processes in a row that run in each other's memory
 _LIMIT = 1 << 16
 
@@ -114,6 +117,7 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
 
     Raises:
         UsageError: there is no such mark, or no snapshot up to that time.
+        TraceFileError: the snapshots claim more pages than are held in memory here.
     """
     processes = Processes(_LIMIT)
     tree = CallTree()
@@ -146,6 +150,11 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
     named = own & (rows["name"] != 0) & (rows["event"] != PROCESS_EXIT)
     names = dict(zip(rows["space"][named].tolist(), rows["name"][named].tolist(), strict=True))
     runs = _runs(parts, numbers.searchsorted(np.array(whose, np.uint64)))
+    if (pages := int(runs["pages"].sum(dtype=np.uint64))) > MOST_PAGES:
+        raise TraceFileError(
+            f"the trace claims {pages:,} resident pages, more than the {MOST_PAGES:,} that blame can attribute",
+            "choose processes with --pid",
+        )
     peak = trace.info.usage.peak_resident_bytes if moment in ("peak", "exit") and at == "peak" else None
     return Inputs(
         page_size,
