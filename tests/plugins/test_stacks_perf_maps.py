@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wstrace_stacks.linux import perf_maps
 from wstrace_stacks.linux.perf_maps import PerfMap
@@ -60,6 +62,28 @@ def test_a_map_grows(target):
     assert found.name(0x2000) == "second"
     assert not found.grow()
     found.close()
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=12), min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_of_all_lines_that_cover_an_address_the_last_one_names_it(pieces):
+    """Against the plain statement, however the map grew."""
+    path, lines = path_of(os.getpid()), []
+    path.write_bytes(b"")
+    found = PerfMap(os.getpid(), 0)
+    try:
+        for piece in pieces:
+            with path.open("ab") as file:
+                for start, size in piece:
+                    lines.append((start, size, f"f{len(lines)}"))
+                    file.write(b"%x %x f%d\n" % (start, size, len(lines) - 1))
+            assert found.grow() == bool(piece)
+        for address in range(55):
+            names = [name for start, size, name in lines if start <= address < start + size]
+            assert found.name(address) == (names[-1] if names else None)
+    finally:
+        found.close()
+        path.unlink()
 
 
 def test_lines_that_lie_are_left_out(target, monkeypatch):

@@ -13,7 +13,10 @@ import contextlib
 import os
 import stat
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
+from heapq import heappop, heappush
+from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from wstrace.errors import WstraceError
@@ -35,6 +38,9 @@ class Entry(NamedTuple):
     name: str
 
 
+_START = attrgetter("start")
+
+
 class PerfMap:
     """The perf map of one process, read further as it grows.
 
@@ -48,8 +54,9 @@ class PerfMap:
         self._fd = -1
         self._read = 0
         self._rest = b""
-        self._starts: list[int] = []
-        self._entries: list[Entry] = []
+        self._lines = 0
+        #: code that does not overlap, by address; what is in a later run replaces what is in an earlier one
+        self._runs: list[list[Entry]] = []
 
     def grow(self) -> bool:
         """Reads what was added since the last call; returns whether there was anything."""
@@ -62,14 +69,23 @@ class PerfMap:
         self._read += len(new)
         lines = (self._rest + new).split(b"\n")
         self._rest = lines.pop()[: 2 * _MOST_NAME]
-        for line in lines:
-            self._add(line)
+        found = [entry for entry in map(_entry, lines) if entry is not None][: MOST_LINES - self._lines]
+        self._lines += len(found)
+        if found:
+            self._runs.append(_disjoint(found))
+        # runs of one size become one: few are searched, and few times is a line handled
+        while len(self._runs) > 1 and 2 * len(self._runs[-1]) >= len(self._runs[-2]):
+            later = self._runs.pop()
+            self._runs.append(_disjoint(self._runs.pop() + later))
         return bool(new)
 
     def name(self, address: int) -> str | None:
         """The name of the code at an address, None where the map has none."""
-        at = bisect_right(self._starts, address) - 1
-        return self._entries[at].name if at >= 0 and address < self._entries[at].end else None
+        for run in reversed(self._runs):
+            at = bisect_right(run, address, key=_START) - 1
+            if at >= 0 and address < run[at].end:
+                return run[at].name
+        return None
 
     def close(self) -> None:
         """Closes the file."""
@@ -77,29 +93,34 @@ class PerfMap:
             os.close(self._fd)
             self._fd = -1
 
-    def _add(self, line: bytes) -> None:
-        start, _, rest = line.partition(b" ")
-        size, _, name = rest.partition(b" ")
-        try:
-            first, length = int(start, 16), int(size, 16)
-        except ValueError:
-            return
-        if not 0 < length < 1 << 40 or not 0 <= first < 1 << 63 or len(self._entries) >= MOST_LINES:
-            return
-        entry = Entry(first, first + length, name[:_MOST_NAME].decode("utf-8", "backslashreplace").strip())
-        low = bisect_left(self._starts, first)
-        if low and self._entries[low - 1].end > first:
-            low -= 1
-        high = bisect_left(self._starts, entry.end, low)
-        # what the new code covers is gone; the ends of older code that stand out stay
-        kept = [entry]
-        for old in self._entries[low:high]:
-            if old.start < first:
-                kept.insert(0, old._replace(end=first))
-            if old.end > entry.end:
-                kept.append(old._replace(start=entry.end))
-        self._entries[low:high] = kept
-        self._starts[low:high] = [one.start for one in kept]
+
+def _entry(line: bytes) -> Entry | None:
+    """What a line says; None where it is none."""
+    start, _, rest = line.partition(b" ")
+    size, _, name = rest.partition(b" ")
+    try:
+        first, length = int(start, 16), int(size, 16)
+    except ValueError:
+        return None
+    if not 0 < length < 1 << 40 or not 0 <= first < 1 << 63:
+        return None
+    return Entry(first, first + length, name[:_MOST_NAME].decode("utf-8", "backslashreplace").strip())
+
+
+def _disjoint(entries: list[Entry]) -> list[Entry]:
+    """What later entries leave of earlier ones, sorted by address."""
+    order = sorted(range(len(entries)), key=lambda at: entries[at].start, reverse=True)
+    edges = sorted({edge for one in entries for edge in (one.start, one.end)})
+    covering: list[int] = []  # a heap: the latest entry first
+    found: list[Entry] = []
+    for start, end in pairwise(edges):
+        while order and entries[order[-1]].start <= start:
+            heappush(covering, -order.pop())
+        while covering and entries[-covering[0]].end <= start:
+            heappop(covering)
+        if covering:
+            found.append(Entry(start, end, entries[-covering[0]].name))
+    return found
 
 
 def _open(pid: int, since_ns: int) -> int:
