@@ -45,7 +45,7 @@ class Code(Protocol):
     #: for each frame number the column of its rule; -1 = the address is not in executable memory
     rule_of: NDArray[np.int32]
 
-    def look(self, rows: NDArray[np.intp], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
+    def numbers_of(self, rows: NDArray[np.intp], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
         """The frame numbers of code addresses, each in the process and at the time of its sample (rows)."""
 
 
@@ -99,14 +99,14 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
     depth, reason = np.zeros(n, np.int32), np.full(n, TOO_DEEP, np.int8)
     steps: list[tuple[NDArray[np.intp], NDArray[np.int32], NDArray[np.bool_]]] = []
     alive = np.arange(n)
-    look = np.ascontiguousarray(samples.registers[:, PROGRAM_COUNTER])
+    code_address = np.ascontiguousarray(samples.registers[:, PROGRAM_COUNTER])
     sp = samples.registers[:, REGISTER_ORDER[rules.RSP]].copy()
     bp = samples.registers[:, REGISTER_ORDER[rules.RBP]].copy()
     base, limit = sp, np.minimum(samples.size >> _WORD_SHIFT, np.uint64(words))
     known, guessed = np.ones(n, bool), np.zeros(n, bool)
     others: _Registers = {number: (samples.registers[:, column], known) for number, column in enumerate(REGISTER_ORDER)}
     for step in range(most):
-        numbers = code.look(alive, look)
+        numbers = code.numbers_of(alive, code_address)
         row = code.rule_of.take(numbers)
         outside = row < 0
         # a caller that is no code is no caller: the stack ends before it
@@ -159,7 +159,7 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
                 break
         bp = np.where(stored_bp, caller_bp, bp)[go]
         known = (loaded_bp | (known & (kind_bp == rules.SAME)))[go]
-        look = (back - ~signal)[go]
+        code_address = (back - ~signal)[go]
         others = {register: (value[go], there[go]) for register, (value, there) in callers.items()}
         sp, base, limit, alive, guessed = cfa[go], base[go], limit[go], alive[go], guess[go]
     return _stacked(n, steps, depth, reason)

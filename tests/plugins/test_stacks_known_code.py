@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from wstrace.batch import Dictionary
-from wstrace.schema import KIND_ANON, KIND_SHIFT, MAP_EXECUTE, MAPPING
+from wstrace.schema import FRAME_INTERPRETER, KIND_ANON, KIND_FILE, KIND_SHIFT, MAP_EXECUTE, MAPPING
 from wstrace.testing import batch_of
 
 if sys.platform != "linux":
     pytest.skip("native stacks are Linux's", allow_module_level=True)
 
+from wstrace_stacks import rules
 from wstrace_stacks.linux import known_code
+from wstrace_stacks.linux.images import CodeMapping
 from wstrace_stacks.linux.known_code import KnownCode
 
 
@@ -42,7 +46,7 @@ def test_a_perf_map_is_as_old_as_the_process_not_as_the_last_mapping_that_was_to
         )
     )  # fmt: skip
     code.begin([2**30], lambda rows, addresses: np.full(len(rows), 4, "<u4"))
-    code.look(np.zeros(1, np.intp), np.array([0x3010], "<u8"))
+    code.numbers_of(np.zeros(1, np.intp), np.array([0x3010], "<u8"))
     assert asked == [(2**30, now - 7)]
 
 
@@ -70,7 +74,7 @@ def test_an_address_has_its_own_frame_however_many_others_came_between() -> None
     for _ in range(3):
         order = dice.permutation(len(ids))
         code.begin([2**30], lambda rows, _, order=order: ids[order][rows])
-        numbers = code.look(np.arange(len(ids)), addresses[order])
+        numbers = code.numbers_of(np.arange(len(ids)), addresses[order])
         mapping, offset = code.frames[numbers].T[1:3]
         known = np.isin(ids[order], list(starts))
         assert (mapping == np.where(known, ids[order], 0)).all()
@@ -85,5 +89,28 @@ def test_an_address_in_another_mapping_is_another_frame(monkeypatch: pytest.Monk
     for address in np.arange(0x10000, 0x10020, dtype="<u8"):
         for own in (2, 9, 3):
             code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
-            [number] = code.look(np.zeros(1, np.intp), np.array([address]))
+            [number] = code.numbers_of(np.zeros(1, np.intp), np.array([address]))
             assert code.frames[number][1] == (own if own != 9 else 0)
+
+
+def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two containers `/usr/bin/python3` is not the same file."""
+    strings = Dictionary()
+    code = KnownCode(strings)
+    code.learn(
+        batch_of(
+            MAPPING, strings, id=[2, 3], time_ns=1, pid=[2**30, 2**30 + 1], start=0x10000, end=0x20000, offset=0,
+            file="/usr/bin/python3", dev=8, ino=[11, 12], build_id="", flags=MAP_EXECUTE | KIND_FILE << KIND_SHIFT,
+        )
+    )  # fmt: skip
+    loops = {11: (0x100, 0x200), 12: (0x300, 0x400)}
+
+    def image(mapping: CodeMapping) -> Any:
+        unwind = SimpleNamespace(address_of=lambda offset: offset, rule=lambda address: rules.FRAME_POINTER)
+        return SimpleNamespace(unwind=unwind, symbols=SimpleNamespace(range_of=lambda name: loops[mapping.ino]))
+
+    monkeypatch.setattr(code.images, "of", image)
+    for own, inside, outside in ((2, 0x150, 0x350), (3, 0x350, 0x150)):
+        code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
+        numbers = code.numbers_of(np.zeros(2, np.intp), np.array([0x10000 + inside, 0x10000 + outside], "<u8"))
+        assert code.frames[numbers].T[5].tolist() == [FRAME_INTERPRETER, 0]

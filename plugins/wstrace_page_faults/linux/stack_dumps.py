@@ -27,7 +27,7 @@ DUMP_BYTES = 16384
 #: AX BX CX DX SI DI BP SP IP FLAGS CS SS R8-R15: what `perf record --call-graph dwarf` takes, too. With the same
 #: registers its events and ours, where they share their data, expect records of the same size.
 REGISTERS = 0xFF0FFF
-#: of these what a batch has: FLAGS, CS and SS do not tell of callers
+#: of these what a batch has: FLAGS, CS and SS do not lead to callers
 _KEPT = (*range(9), *range(12, 20))
 MOST_HELD = 64 << 20
 
@@ -85,7 +85,7 @@ class StackDumps:
         self._held.append(block)
 
     def _rows(self, words: NDArray[Any]) -> NDArray[Any]:
-        """The samples, one row each: what stands before the dump, the dump's words, and its real size at the end."""
+        """The samples, one row each: what comes before the dump, the dump's words, and its real size at the end."""
         if len(words) >= _DUMP:
             step = int(words[0] >> _LENGTH_SHIFT)
             if step > _DUMP and len(words) % step == 0:
@@ -134,7 +134,7 @@ class StackDumps:
                 found.append(record[: last + 1])
 
     def announce(self) -> dict[str, NDArray[Any]]:
-        """Columns of STACK_DUMP without a row, which tell who unwinds samples, before all else, that some follow."""
+        """Columns of STACK_DUMP without a row: given before all else, they announce samples to what unwinds them."""
         columns = {column.name: np.zeros(0, DTYPES[column.type]) for column in STACK_DUMP.columns}
         return {**columns, "registers": np.zeros((0, len(_KEPT)), "<u8"), "dump": np.zeros((0, 0), "<u8")}
 

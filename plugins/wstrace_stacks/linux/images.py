@@ -37,6 +37,11 @@ class CodeMapping(NamedTuple):
     flags: int
 
     @property
+    def which_file(self) -> tuple[int, int, int, int]:
+        """What distinguishes the mapped file from others, also from one with its name in another root."""
+        return self.dev, self.ino, self.build_id, self.file
+
+    @property
     def is_vdso(self) -> bool:
         """Whether it is the kernel's own image."""
         return self.flags >> KIND_SHIFT & 15 == KIND_VDSO
@@ -64,7 +69,7 @@ class Images:
         name = self._strings[mapping.file]
         if not name.startswith("/"):
             return None
-        key = (mapping.dev, mapping.ino, mapping.build_id, mapping.file)
+        key = mapping.which_file
         if key not in self._files:
             self._files[key] = self._opened(mapping, name)
             if len(self._files) > MOST_OPEN:

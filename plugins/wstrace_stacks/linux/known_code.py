@@ -69,10 +69,10 @@ class KnownCode:
         self._starts: NDArray[np.uint64] = np.zeros(0, "<u8")
         self._fresh = False
         self._perf_maps: dict[int, PerfMap] = {}
-        #: pid -> the time of its first executable mapping: a later one may be told again when its map is whole already
+        #: pid -> the time of its first executable mapping: a listing may repeat it later, when its map is whole already
         self._began: dict[int, int] = {}
         self._files: dict[tuple[int, int, int, int], int] = {}
-        self._loops: dict[int, tuple[int, int]] = {}
+        self._loops: dict[tuple[int, int, int, int], tuple[int, int]] = {}
         self._rule_rows: dict[Rule, int] = {}
         self.mappings_at: MappingsAt = lambda rows, addresses: np.zeros(len(rows), "<u4")
         self._forget()
@@ -143,7 +143,7 @@ class KnownCode:
             self._keys, self._numbers = self._keys[kept], self._numbers[kept]
             self._empty_slots()
 
-    def look(self, rows: NDArray[np.intp], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
+    def numbers_of(self, rows: NDArray[np.intp], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
         """The frame numbers of code addresses, each in the process and at the time of its sample."""
         ids = self.mappings_at(rows, addresses)
         slots = ((addresses ^ ids * _SPREAD) * _SPREAD >> _SLOT_SHIFT).view(np.intp)
@@ -205,7 +205,7 @@ class KnownCode:
             address = image.unwind.address_of(offset)
             rule = image.unwind.rule(address) if address is not None else None
             if address is not None and rule is not None:
-                return rule, self._told(native, mapping, image, address)
+                return rule, self._with_function(native, mapping, image, address)
         name = self._jit_name(mapping, mapping.start + inside)
         if name is None:
             return rules.FRAME_POINTER, native
@@ -215,23 +215,23 @@ class KnownCode:
             return rules.PYTHON_TRAMPOLINE, Frame(FRAME_PYTHON, 0, 0, code(function), code(file))
         return rules.FRAME_POINTER, Frame(FRAME_JIT, 0, 0, self._strings.code(name), 0)
 
-    def _told(self, native: Frame, mapping: CodeMapping, image: Image, address: int) -> Frame:
-        """The frame with what no report can find out later: the vdso's functions, and the interpreter's own loop."""
+    def _with_function(self, native: Frame, mapping: CodeMapping, image: Image, address: int) -> Frame:
+        """The frame with the vdso's function, which a report may not find out, or as the interpreter's loop."""
         if mapping.is_vdso:
             (function,) = self._of_kernel(_VDSO, np.array([native.offset], "<u8"))
             return native._replace(function=function)
         name = self._strings[mapping.file]
         if _INTERPRETER not in name.rpartition("/")[2]:
             return native
-        if mapping.file not in self._loops:
-            self._loops[mapping.file] = image.symbols.range_of(_LOOP)
-        start, end = self._loops[mapping.file]
+        key = mapping.which_file
+        if key not in self._loops:
+            self._loops[key] = image.symbols.range_of(_LOOP)
+        start, end = self._loops[key]
         return native._replace(flags=FRAME_INTERPRETER) if start <= address < end else native
 
     def _first_of_file(self, mapping: CodeMapping) -> int:
         """The first mapping of the same file: ten thousand processes that execute it share their call sites."""
-        file = (mapping.dev, mapping.ino, mapping.build_id, mapping.file)
-        return self._files.setdefault(file, mapping.id)
+        return self._files.setdefault(mapping.which_file, mapping.id)
 
     def _jit_name(self, mapping: CodeMapping, address: int) -> str | None:
         known = self._perf_maps.get(mapping.pid)
