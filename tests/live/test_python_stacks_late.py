@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from pythons import installed
 from wstrace.schema import PROCESS_EXEC, STACK_HOW
 from wstrace_page_faults.linux import account
 from wstrace_page_faults.linux.python_stacks.gate import Gate
+from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
+from wstrace_page_faults.linux.python_stacks.kernel import this_kernel
 
 OURS = [python for python in installed() if not python.root]
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
@@ -51,3 +54,23 @@ def test_what_a_short_process_ran_is_known_from_its_mappings(trace: Any) -> None
     pids, hows = traced.column("page_fault", "pid"), traced.column("page_fault", "stack_how")
     of_others = np.isin(pids, list(others))
     assert {STACK_HOW[how] for how in hows[of_others].tolist()} == {"not a Python program"}
+
+
+def test_a_file_that_was_told_of_is_known_in_every_process_that_executes_it(trace: Any, tmp_path: Path) -> None:
+    """No process needs to be looked at: from the first fault of each it is known which frames it has, or that none."""
+    if this_kernel().program is None:
+        pytest.skip("this kernel's structures do not lead from a task to its program")
+    python = next((one.program for one in OURS if Interpreters().of_command(one.program, {}).program), None)
+    if python is None:
+        pytest.skip("needs a CPython whose program is not in a library")
+    again = f"import os; left = int(os.environ['LEFT']); os.environ['LEFT'] = str(left - 1); x = b'x' * (left << 20); \
+left and os.waitpid(os.posix_spawn({python!r}, [{python!r}, '-S', '-c', os.environ['AGAIN']], os.environ), 0)"
+    (tmp_path / "start").write_text(f"#!{python} -S\nimport os; os.environ |= dict(AGAIN={again!r}, LEFT='5'); {again}")
+    (tmp_path / "start").chmod(0o755)
+    traced = trace([tmp_path / "start"])
+    hows = Counter(STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist())
+    assert len(set(traced.column("page_fault", "pid").tolist())) == 6
+    assert hows.keys() <= {"exact", "no Python frame", "before Python's first frame", "frames not readable"}, hows
+    assert hows["exact"] > 1000
+    # what was before the first frame and could not be read yet is proven only where it is read together with the rest
+    assert hows["before Python's first frame"] + hows["frames not readable"] > 6 * 20

@@ -170,7 +170,7 @@ def test_what_a_command_will_run_is_read_before_it_runs(tmp_path: Path) -> None:
         found = finder.of_command(str(script), environment)
         assert (found.python is not None) == is_python, first
     assert finder.of_command(real, environment).python is not None
-    assert finder.of_command("/bin/sh", environment) == (None, True)
+    assert finder.of_command("/bin/sh", environment) == (None, True, None)
     assert finder.of_command(str(tmp_path), environment).python is None
 
 

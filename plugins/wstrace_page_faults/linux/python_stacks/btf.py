@@ -19,7 +19,7 @@ _HEADER = struct.Struct("<HBBIIIII")  # magic, version, flags, header's size, ty
 _MAGIC, _STRUCT = 0xEB9F, 4
 #: 32-bit words of a type (name, kind and number of members, size) and of a member of a structure
 _HEAD_WORDS, _MEMBER_WORDS = 3, 3
-_MOST_MEMBERS = 4096
+_MOST_MEMBERS, _MOST_NESTED = 4096, 256
 _BEGIN = 1 << 20
 _NOWHERE = 0xFFFFFFFF
 
@@ -65,6 +65,30 @@ class KernelTypes:
                 bits = int(hit[0, 2])
                 return (bits & 0xFFFFFF if info >> 31 else bits) // 8
         return None
+
+    def nested(self, structure: str, members: tuple[str, ...]) -> tuple[int, ...] | None:
+        """The offsets of members of the structure without a name that a structure begins with (struct mm_struct).
+
+        It is found by its members: None where not exactly one structure without a name has all of these.
+        """
+        begins = [at + _HEAD_WORDS for at in np.flatnonzero(self._types == self._name(structure)).tolist()]
+        if not any(self._types[at : at + _MEMBER_WORDS : 2].tolist() == [0, 0] for at in begins):
+            return None
+        names, found = [self._name(member) for member in members], []
+        for at in np.flatnonzero(self._types == names[0]).tolist():
+            for head in range(
+                at - _HEAD_WORDS, max(at - _HEAD_WORDS - _MOST_NESTED * _MEMBER_WORDS, 0), -_MEMBER_WORDS
+            ):
+                info = int(self._types[head + 1])
+                end = head + _HEAD_WORDS + (info & 0xFFFF) * _MEMBER_WORDS
+                if self._types[head] or info >> 24 & 31 != _STRUCT or not at < end <= len(self._types):
+                    continue
+                table = self._types[head + _HEAD_WORDS : end].reshape(-1, _MEMBER_WORDS)
+                bits = {name: offset for name, _, offset in table.tolist() if name in names}
+                if len(bits) == len(names):
+                    found.append(tuple((bits[name] & 0xFFFFFF if info >> 31 else bits[name]) // 8 for name in names))
+                break
+        return found[0] if len(found) == 1 else None
 
     def _name(self, text: str) -> int:
         at = self._names.find(b"\0" + text.encode() + b"\0")

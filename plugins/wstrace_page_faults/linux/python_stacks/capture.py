@@ -42,6 +42,7 @@ from wstrace.schema import (
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.decoder import Decoder
+from wstrace_page_faults.linux.python_stacks.elf import Python
 from wstrace_page_faults.linux.python_stacks.gate import Gate
 from wstrace_page_faults.linux.python_stacks.history import History
 from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, is_library, is_unborn
@@ -65,6 +66,9 @@ from wstrace_page_faults.linux.python_stacks.protocol import (
 from wstrace_page_faults.linux.python_stacks.rows import StackRows
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, Ring
 
+#: how the kernel itself writes a device (MKDEV in include/linux/kdev_t.h)
+_MINOR_BITS = 20
+_KEY, _RUNTIME, _ALL_BITS = struct.Struct("<QQ"), struct.Struct("<QQ"), (1 << 64) - 1
 _U32, _U64, _TOLD = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<QQQ")
 #: while a process is about to map its CPython, its mappings are read so often, for so long
 _LOOK_SECONDS, _LOOK_FOR_SECONDS = 0.0005, 5.0
@@ -121,7 +125,7 @@ class PythonStacks(NoStacks):
         self.by_ring: dict[Ring, StackRows] = {}
         #: pid -> when it was looked at, and the walker for its CPython; None = it runs none
         self._processes: dict[int, tuple[int, int | None]] = {}
-        #: pid -> until when its CPython had no interpreter yet, which was seen after the programs were told of it
+        #: pid -> until when its CPython had no interpreter yet: so it was at that time, or at all times before it
         self._unborn: dict[int, int] = {}
         #: pid -> until when it is looked at: its program needs a CPython's library that it has not mapped yet
         self._expected: dict[int, float] = {}
@@ -147,11 +151,20 @@ class PythonStacks(NoStacks):
 
     def expect(self, pid: int) -> None:
         """A launched process, before its execve(): if its command is a CPython, the walker is loaded before that."""
-        python = self._interpreters.of_command(*command_of(pid)).python
+        python, _, program = self._interpreters.of_command(*command_of(pid))
         if python is not None and python.layout is not None:
+            if program is not None:
+                self._tell_program(program, python, self._walker(python.layout))
             self._expected[pid] = time.monotonic() + _LOOK_FOR_SECONDS
             self._launched.add(pid)
             self._walker(python.layout)
+
+    def _tell_program(self, program: tuple[int, int], python: Python, walker: int) -> None:
+        """Tells the programs of a file that is a CPython by itself, so that they know each process that executes it."""
+        device, inode = program
+        key = _KEY.pack(inode, os.major(device) << _MINOR_BITS | os.minor(device))
+        self._maps.programs.set(key, _RUNTIME.pack(python.runtime - python.code & _ALL_BITS, walker))
+        self._maps.enabled.set(_U32.pack(0), _U64.pack(1))
 
     def _walker(self, layout: Layout) -> int:
         """The index of the program for that layout, loaded if it is new. Raises OSError."""
@@ -207,6 +220,8 @@ class PythonStacks(NoStacks):
             return True
         try:
             index = self._walker(found.python.layout)
+            if found.program is not None:
+                self._tell_program(found.program, found.python, index)
             self._maps.told.set(
                 _U64.pack(pid), _TOLD.pack(int.from_bytes(os.urandom(8), "little") | 1, found.at, index)
             )
@@ -281,10 +296,17 @@ class PythonStacks(NoStacks):
                 hows[i] = _HOW.get(key, HOW_UNKNOWN) if key < 1 << STATUS_BITS else HOW_LOST
         lengths = np.diff(np.append(changes, len(hashes)))
         stack, how = np.repeat(leaves[where], lengths), np.repeat(hows[where], lengths)
-        early = np.flatnonzero(how == HOW_NOT_YET)
+        times, unborn = columns["time_ns"], np.flatnonzero(how == HOW_BEFORE_PYTHON)
+        if len(self._unborn) >= _MOST_PROCESSES:
+            self._unborn.clear()
+        for pid in distinct(pids[unborn]).tolist():
+            self._unborn[pid] = max(self._unborn.get(pid, 0), int(times[unborn[pids[unborn] == pid]].max()))
+        early = np.flatnonzero((how == HOW_NOT_YET) | (how == HOW_NOT_READABLE))
         for pid in distinct(pids[early]).tolist():
             mine = early[pids[early] == pid]
-            how[mine] = self._early(pid, columns["time_ns"][mine])
+            why = self._early(pid, times[mine])
+            # _PyRuntime cannot be read before it was touched
+            how[mine] = np.where((how[mine] == HOW_NOT_YET) | (why == HOW_BEFORE_PYTHON), why, how[mine])
         if self._off:
             how[hashes == NO_ROW] = HOW_DISPLACED
         self._hows += np.bincount(how, minlength=len(self._hows))
@@ -292,15 +314,14 @@ class PythonStacks(NoStacks):
         return {**rest, "stack": stack, "stack_how": how}
 
     def _early(self, pid: int, times: NDArray[Any]) -> NDArray[Any]:
-        """Why faults of a process, at those times, came before the programs were told of its CPython."""
+        """Why faults of a process have no stack that came before the programs knew its CPython, or could read of it."""
         how = self._history.how(pid, times)
-        since_told = HOW_NOT_YET
-        if pid in self._processes:
-            walker = self._processes[pid][1]
-            since_told = {None: HOW_NOT_PYTHON, _REFUSED: HOW_NO_INTERPRETER}.get(walker, HOW_NOT_YET)
-            if since_told == HOW_NOT_YET:
-                how[(how == HOW_UNKNOWN) & (times <= np.uint64(self._unborn.get(pid, 0)))] = HOW_BEFORE_PYTHON
-        how[how == HOW_UNKNOWN] = since_told
+        if unborn := self._unborn.get(pid, 0):
+            began = self._history.began(pid, unborn)
+            proven = (times <= np.uint64(unborn)) & (times >= np.uint64(began))
+            how[(how == HOW_UNKNOWN) & proven] = HOW_BEFORE_PYTHON
+        walker = self._processes.get(pid, (0, 0))[1]
+        how[how == HOW_UNKNOWN] = {None: HOW_NOT_PYTHON, _REFUSED: HOW_NO_INTERPRETER}.get(walker, HOW_NOT_YET)
         return how
 
     # -- account ---------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ _SYMBOL = np.dtype([
 _DYNAMIC_TAG = np.dtype([("tag", "<u8"), ("value", "<u8")])
 _IDENTITY = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _LOAD, _DYNAMIC, _SYMBOLS, _DYNAMIC_SYMBOLS, _DYNAMIC_SECTION = 1, 2, 2, 11, 6
+_EXECUTABLE = 1  # p_flags
 _NEEDED, _RPATH, _RUNPATH = 1, 15, 29
 _FIXED, _MOVABLE = 2, 3  # e_type
 _MOST_BYTES, _MOST_HEADERS = 32 << 20, 4096
@@ -35,6 +36,7 @@ class Python(NamedTuple):
     """A CPython in a file: its layout, or why it cannot be read (`refused`); the link-time address of _PyRuntime.
 
     movable: the address is relative to where the file's first segment (`first`, its link-time address) is mapped.
+    code: the link-time address where its code begins, mm_struct.start_code of a process whose program it is.
     """
 
     layout: Layout | None
@@ -42,6 +44,7 @@ class Python(NamedTuple):
     runtime: int
     movable: bool
     first: int
+    code: int
 
 
 class ElfFile:
@@ -123,6 +126,11 @@ class ElfFile:
         """The link-time address of the file's begin, at a whole page."""
         return next((s[3] - s[2] & ~0xFFF for s in self._segments if s[0] == _LOAD), 0)
 
+    @property
+    def code(self) -> int:
+        """The lowest link-time address of a segment with code."""
+        return min((s[3] for s in self._segments if s[0] == _LOAD and s[1] & _EXECUTABLE), default=0)
+
 
 def python_in(fd: int) -> Python | None:
     """The CPython that an open file defines; None if it defines none.
@@ -149,4 +157,4 @@ def python_in(fd: int) -> Python | None:
             refused = str(why)
     else:
         refused = "a CPython before 3.11 (it has no Py_Version): stacks are read of 3.11 to 3.14"
-    return Python(found, refused, runtime, elf.kind == _MOVABLE, elf.first)
+    return Python(found, refused, runtime, elf.kind == _MOVABLE, elf.first, elf.code)

@@ -120,6 +120,10 @@ class History:
             self._files[key] = self._interpreters.of_mapped(pid, self._strings[file], (dev, ino))
         return self._files[key]
 
+    def began(self, pid: int, time_ns: int) -> int:
+        """When the process had executed what it was running at that time; 0 where that is not known."""
+        return next((since for since, _ in reversed(self._programs.get(pid, ())) if since <= time_ns), 0)
+
     def how(self, pid: int, times: NDArray[Any]) -> NDArray[Any]:
         """Why faults of a process at those times have no Python frame, where that is proven; else HOW_UNKNOWN."""
         programs = self._programs.get(pid, [])

@@ -36,17 +36,25 @@ _HEADS = struct.Struct("<QQq")  # struct pyinterpreters: head, main, next_id, wh
 
 
 class Found(NamedTuple):
-    """A CPython in a process: which one, and where its _PyRuntime stands. at is 0 where that is not known yet."""
+    """A CPython in a process: which one, and where its _PyRuntime stands.
+
+    program: device and inode of its file as stat(2) has them, if that is the process's program itself.
+    """
 
     python: Python
     at: int
+    program: tuple[int, int] | None
 
 
 class Command(NamedTuple):
-    """What a command will do: the CPython that it runs, None = none; whether it may start other programs."""
+    """What a command will do: the CPython that it runs, None = none; whether it may start other programs.
+
+    program: device and inode of the program's file, if the CPython is in that itself.
+    """
 
     python: Python | None
     starts: bool
+    program: tuple[int, int] | None = None
 
 
 class Interpreters:
@@ -76,24 +84,30 @@ class Interpreters:
                 continue
             seen.add(name)
             begin, end = int(columns["start"][row]), int(columns["end"][row])
-            python, needs = self._look(pid, begin, end, name)
+            python, needs, file = self._look(pid, begin, end, name)
             coming = coming or needs
             if python is not None:
-                return Found(python, python.runtime + (begin - python.first) * python.movable), False
+                at = python.runtime + (begin - python.first) * python.movable
+                return Found(python, at, file if name == program else None), False
         return None, coming
 
-    def _look(self, pid: int, begin: int, end: int, name: str) -> tuple[Python | None, bool]:
-        """Looks into a file that is mapped there: the mapped file itself, or the one that has its name by now."""
+    def _look(self, pid: int, begin: int, end: int, name: str) -> tuple[Python | None, bool, tuple[int, int]]:
+        """Looks into a file that is mapped there: the mapped file itself, or the one that has its name by now.
+
+        Returns:
+            As of_file(), and the file's device and inode.
+        """
         for path, root in ((f"/proc/{pid}/map_files/{begin:x}-{end:x}", ""), (name, f"/proc/{pid}/root")):
             try:
                 fd = open_in_root(root, path, os.O_RDONLY) if root else os.open(path, os.O_RDONLY | _os.O_CLOEXEC)
             except (OSError, ValueError):
                 continue
             try:
-                return self.of_file(fd)
+                status = os.fstat(fd)
+                return *self.of_file(fd), (status.st_dev, status.st_ino)
             finally:
                 os.close(fd)
-        return None, False
+        return None, False, (0, 0)
 
     def of_mapped(self, pid: int, name: str, identity: tuple[int, int]) -> bool | None:
         """Whether a file that a process has mapped is a CPython or needs one; the process may have ended.
@@ -151,9 +165,11 @@ class Interpreters:
                 begin = os.read(fd, _SHEBANG_BYTES)
                 if not begin.startswith(b"#!"):
                     python, needs = self.of_file(fd)
+                    status = os.fstat(fd)
+                    program = (status.st_dev, status.st_ino) if python is not None else None
                     if needs:
                         python = self._library(fd, path, environment)
-                    return Command(python, starts_others(fd))
+                    return Command(python, starts_others(fd), program)
             except OSError:
                 return Command(None, True)
             finally:

@@ -18,7 +18,7 @@ from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.btf import KernelTypes
 from wstrace_page_faults.linux.python_stacks.layouts import Layout, layout
-from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps
+from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps, ProgramPath
 from wstrace_page_faults.linux.python_stacks.programs.entry import entry
 from wstrace_page_faults.linux.python_stacks.programs.walker import walker
 
@@ -47,7 +47,24 @@ def this_kernel() -> Kernel:
         raise Unavailable(f"this kernel's {missing} is not where it can be read")
     status = Path("/proc/self/ns/pid").stat()
     namespace = None if status.st_ino == _FIRST_PID_NAMESPACE else (status.st_dev, status.st_ino)
-    return Kernel(exec_id, parent, tgid, thread + base, namespace)
+    return Kernel(exec_id, parent, tgid, thread + base, namespace, _program_path(types))
+
+
+def _program_path(types: KernelTypes) -> ProgramPath | None:
+    """The way to a task's program; None where this kernel's structures are not as expected: then we are asked."""
+    wanted = (
+        ("task_struct", "mm"),
+        ("file", "f_inode"),
+        ("inode", "i_ino"),
+        ("inode", "i_sb"),
+        ("super_block", "s_dev"),
+    )
+    mm, inode, number, super_block, device = (types.offset(*one) for one in wanted)
+    begin = types.nested("mm_struct", ("exe_file", "start_code"))
+    if begin is None or mm is None or inode is None or number is None or super_block is None or device is None:
+        return None
+    exe_file, start_code = begin
+    return ProgramPath(mm, exe_file, start_code, inode, number, super_block, device)
 
 
 def refusal(error: OSError) -> Unavailable:

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.protocol import CODE_HEAD, FILE_ROOM, LINES_ROOM, NAME_ROOM, S
 
-_PROCESSES, _THREADS, _KNOWN = 8192, 16384, 1 << 15
+_PROCESSES, _THREADS, _KNOWN, _PROGRAMS = 8192, 16384, 1 << 15, 1024
 #: bytes of the ring buffer for new stacks and code objects
 RING_BYTES = 4 << 20
 WALKERS = 8
 _PAGE = 4096
 
 
+class ProgramPath(NamedTuple):
+    """Offsets of the members on the way from a task to its program's inode and device, and of mm_struct.start_code."""
+
+    mm: int
+    exe_file: int
+    start_code: int
+    inode: int
+    number: int
+    super_block: int
+    device: int
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Offsets in struct task_struct, in bytes; namespace: device and inode of our pid namespace, None = the first."""
+    """Offsets in struct task_struct, in bytes; namespace: device and inode of our pid namespace, None = the first.
+
+    program: the way from there to what identifies the program, and to where its code begins; None = not known.
+    """
 
     self_exec_id: int
     real_parent: int
     tgid: int
     thread_pointer: int
     namespace: tuple[int, int] | None = None
+    program: ProgramPath | None = None
 
 
 @dataclass(slots=True)
@@ -31,7 +48,8 @@ class Maps:
     """The maps of a trace.
 
     scratch: a CPU's memory (protocol.S). enabled: whether anything was told. told: pid -> what the tracer knows of its
-    CPython: u64 salt, u64 address of _PyRuntime, u64 walker. processes: tgid -> the same and the exec it is of.
+    CPython: u64 salt, u64 address of _PyRuntime, u64 walker. programs: inode and device of a program that is a CPython
+    by itself -> u64 _PyRuntime from where its code begins, u64 walker. processes: tgid -> as told, and of which exec.
     threads: tid and tgid -> the thread's state, and what tells whether that still holds. seen: hashes of stacks that
     the tracer has. codes: ids of code objects that it has. code: room for one. outputs: where rows go, by CPU and kind.
     records: the ring buffer. asked: pids that the tracer is to look at, in another one. walkers: a program for each
@@ -47,6 +65,7 @@ class Maps:
     scratch: bpf.Map = field(init=False)
     enabled: bpf.Map = field(init=False)
     told: bpf.Map = field(init=False)
+    programs: bpf.Map = field(init=False)
     processes: bpf.Map = field(init=False)
     threads: bpf.Map = field(init=False)
     seen: bpf.Map = field(init=False)
@@ -63,6 +82,7 @@ class Maps:
             self.scratch = self._map(bpf.PER_CPU_ARRAY, 4, S.BYTES, 1, b"scratch")
             self.enabled = self._map(bpf.ARRAY, 4, 8, 1, b"enabled")
             self.told = self._map(bpf.HASH, 8, 24, _PROCESSES, b"told")
+            self.programs = self._map(bpf.LRU_HASH, 16, 16, _PROGRAMS, b"files")
             self.processes = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"procs")
             self.threads = self._map(bpf.LRU_HASH, 8, 32, _THREADS, b"threads")
             self.seen = self._map(bpf.LRU_HASH, 8, 8, _KNOWN, b"seen")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wstrace_page_faults.linux.python_stacks.maps import Maps
 
 #: helpers, by their numbers in include/uapi/linux/bpf.h
-LOOKUP, UPDATE, PROCESSOR, TAIL_CALL, PID_TGID, PERF_OUTPUT, READ_USER = 1, 2, 8, 12, 14, 25, 112
+LOOKUP, UPDATE, CLOCK, PROCESSOR, TAIL_CALL, PID_TGID, PERF_OUTPUT, READ_USER = 1, 2, 5, 8, 12, 14, 25, 112
 NS_PID_TGID, RING_OUTPUT, CURRENT_TASK, LOOP = 120, 130, 158, 181
 #: of RING_OUTPUT: whoever waits is woken, or is not
 NO_WAKEUP, FORCE_WAKEUP = 1, 2

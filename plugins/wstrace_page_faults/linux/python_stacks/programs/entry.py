@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from wstrace_page_faults.linux.python_stacks.assembler import FP, R0, R1, R2, R3, R4, R6, R7, R8, R9, WORD, Code
-from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps
+from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps, ProgramPath
 from wstrace_page_faults.linux.python_stacks.programs.common import (
+    CLOCK,
     CURRENT_TASK,
     FORCE_WAKEUP,
     KEY,
+    LOOKUP,
     NS_PID_TGID,
     PID_TGID,
     RING_OUTPUT,
@@ -16,7 +18,7 @@ from wstrace_page_faults.linux.python_stacks.programs.common import (
     VALUE,
     Walk,
 )
-from wstrace_page_faults.linux.python_stacks.protocol import NOBODY, NOT_KNOWN, S
+from wstrace_page_faults.linux.python_stacks.protocol import NOBODY, NOT_KNOWN, UNBORN, S
 
 
 def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
@@ -77,6 +79,7 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     for word in range(0, 24, 8):
         a.load(R1, R0, word)
         a.store(FP, VALUE + word, R1)
+    a.label("remember")
     _remember(a)
     a.mov(R0, FP, VALUE)
     a.load(R1, R0, 16)
@@ -91,6 +94,8 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.call(TAIL_CALL)
     a.jump("unknown")
     a.label("ask")
+    if kernel.program is not None:
+        _program(a, kernel.program)
     a.load(R1, R8, S.PROCESS)
     a.store(FP, VALUE, R1)
     a.store(FP, VALUE + 8, 0)
@@ -110,9 +115,47 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.load(R1, R1, 0)
     a.jump_if(R1, "==", 0, "leave")
     a.store(R8, S.HASH, NOT_KNOWN)
+    a.label("row")
     a.tell()
     a.leave()
     return a.assemble()
+
+
+def _program(a: Walk, path: ProgramPath) -> None:
+    """Goes on at `remember` if the program is a CPython that the tracer has told of: nobody needs to be asked."""
+    a.load(R1, R7, path.mm)
+    a.jump_if(R1, "==", 0, "other program")
+    a.load(R2, R1, path.start_code)
+    a.store(R8, S.AT, R2)
+    a.load(R1, R1, path.exe_file)
+    a.jump_if(R1, "==", 0, "other program")
+    a.load(R1, R1, path.inode)
+    a.jump_if(R1, "==", 0, "other program")
+    a.load(R2, R1, path.number)
+    a.store(FP, VALUE, R2)
+    a.load(R1, R1, path.super_block)
+    a.jump_if(R1, "==", 0, "other program")
+    a.load(R2, R1, path.device, WORD)
+    a.store(FP, VALUE + 8, R2)
+    a.map(R1, a.maps.programs.fd)
+    a.mov(R2, FP, VALUE)
+    a.call(LOOKUP)
+    a.jump_if(R0, "==", 0, "other program")
+    a.load(R1, R0, 0)
+    a.load(R2, R8, S.AT)
+    a.jump_if(R2, "==", 0, "not begun")  # execve() has not come so far: nothing of the program has run
+    a.op("add", R1, R2)
+    a.load(R2, R0, 8)
+    a.store(FP, VALUE + 8, R1)
+    a.store(FP, VALUE + 16, R2)
+    a.call(CLOCK)  # differs from what any process before it had
+    a.op("or", R0, 1)
+    a.store(FP, VALUE, R0)
+    a.jump("remember")
+    a.label("not begun")
+    a.store(R8, S.HASH, UNBORN)
+    a.jump("row")
+    a.label("other program")
 
 
 def _own_pid(a: Walk, kernel: Kernel) -> None:
