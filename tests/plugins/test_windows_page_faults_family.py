@@ -268,3 +268,15 @@ def test_notes_about_children_are_few_and_the_others_a_number():
     list(source.stop())
     told = [note.partition(":")[0] for note in context.info.notes if "not traced" in note]
     assert told == [*(f"child {pid} is not traced" for pid in (100, 101, 102)), "47 more children are not traced"]
+
+
+def test_the_peak_is_that_of_the_largest_process_also_of_a_child_that_ended():
+    windows, source, context = in_job()
+    windows.processes[7].working_set = dict.fromkeys(range(0, 3 * 4096, 4096), 4)
+    windows.born(8, 7, created=200, working_set=dict.fromkeys(range(0, 5 * 4096, 4096), 4))
+    windows.born(9, 7, created=200, working_set={0: 4})
+    list(source.drain(0.0))
+    windows.processes[8].exited = True
+    list(source.drain(0.0))
+    list(source.stop())
+    assert (context.info.usage.peak_resident_bytes, context.info.usage.peak_pid) == (5 * 4096, 8)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Context, Level, Source, Target
+from wstrace.interfaces import Context, Level, Source, Target, Usage
 from wstrace.schema import (
     ADDRESS_SPACE,
     FAULT_MAJOR,
@@ -286,6 +286,9 @@ class PageFaults(Source):
                 self._few.add("processes have unaccounted faults", text)
         if not watch.lost_is_exact:
             self._note("this Windows says only that records were lost, not how many")
+        counters = processes.counters(self.api, watch.handle)
+        if counters is not None and counters.peak_working_set:  # Wine forgets that of an ended process
+            self._context.info.usage += Usage(peak_resident_bytes=counters.peak_working_set, peak_pid=process.pid)
         watch.close()
 
     def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], window: tuple[int, int], lost: int = 0) -> Batch:
