@@ -6,6 +6,7 @@ from windows_machine import EXE, HEAP, faults, machine, traced
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
+from wstrace_mapped_files.enricher import MappedFiles
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import process as processes
 from wstrace_os.windows.job import Job
@@ -280,3 +281,20 @@ def test_the_peak_is_that_of_the_largest_process_also_of_a_child_that_ended():
     list(source.drain(0.0))
     list(source.stop())
     assert (context.info.usage.peak_resident_bytes, context.info.usage.peak_pid) == (5 * 4096, 8)
+
+
+def test_a_child_that_ends_before_its_memory_is_listed_has_none_of_its_parents():
+    """CreateProcess copies nothing: what lies at the same address in the parent is another thing."""
+    windows = machine()
+    source, context = traced(windows, context=Context(targets=(JobTarget(windows),)))
+    enricher = MappedFiles(reread=False)
+    enricher.start(context)
+    recorded = list(source.drain(0.0))  # with the listing of the parent's memory
+    child = windows.born(8, 7, created=200)
+    source._drainer.look()  # watched from here on
+    child.fault(EXE, HEAP)
+    child.exited = True
+    recorded += [*source.drain(0.0), *source.stop()]
+    batches = [out for batch in recorded for out in enricher.enrich(batch)]
+    own = [b for b in batches if b.schema.name == "page_fault" and (b["pid"] == 8).all()]
+    assert [b["mapping"].tolist() + b["pc_mapping"].tolist() for b in own] == [[0, 0]]

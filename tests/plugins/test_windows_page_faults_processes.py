@@ -6,7 +6,7 @@ from fake_windows import FakeWindows
 from windows_machine import EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace.schema import FAULT_PC_KERNEL, PROCESS_EXEC, PROCESS_EXIT, PROCESS_SEEN
+from wstrace.schema import FAULT_PC_KERNEL
 from wstrace_os.windows import process as processes
 
 
@@ -53,8 +53,7 @@ def test_after_the_exit_the_rest_is_drained_and_the_code_told():
     batches = list(source.drain(0.0))
     assert faults(batches)["va"].tolist() == [HEAP]
     rows = [b for b in batches if b.schema.name == "process"]
-    assert [(b["event"][0], b["code"][0]) for b in rows] == [
-        (PROCESS_SEEN, -1), (PROCESS_EXEC, -1), (PROCESS_EXIT, 0xC0000005 - (1 << 32))]  # fmt: skip
+    assert [(b["event"][0], b["code"][0]) for b in rows] == [(1, -1), (4, 0xC0000005 - (1 << 32))]
     assert source.finished
     assert list(source.stop()) == []
     assert not windows.handles

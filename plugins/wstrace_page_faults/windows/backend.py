@@ -229,10 +229,10 @@ class PageFaults(Source):
         targets, self._targets = self._targets, []
         for process in targets + new:
             space = process.describe(self._context.strings)
-            event = PROCESS_FORK if process.parent else PROCESS_SEEN
-            yield self._batch(PROCESS, process.row(window[0], event), window)
-            if process.launched:  # it has not run before: nothing of its memory is older than the trace
-                yield self._batch(PROCESS, process.row(window[0], PROCESS_EXEC), window)
+            events = [PROCESS_FORK if process.parent else PROCESS_SEEN]
+            if process.parent or process.launched:  # its memory is no copy of its parent's, nor older than the trace
+                events.append(PROCESS_EXEC)
+            yield self._batch(PROCESS, process.rows(window[0], *events), window)
             yield self._batch(ADDRESS_SPACE, space.listing(window[0]), window)
 
     def _mark_own(self, columns: dict[str, NDArray[Any]]) -> None:
@@ -255,7 +255,7 @@ class PageFaults(Source):
         self._account(process)
         with self._drainer.lock:
             self._family.refuse(process.pid, process.created)
-        yield self._batch(PROCESS, process.row(drained.window[1], PROCESS_EXIT), (drained.window[1],) * 2)
+        yield self._batch(PROCESS, process.rows(drained.window[1], PROCESS_EXIT), (drained.window[1],) * 2)
         if not self._matters(process):
             text = f"process {process.pid} is no longer traced: {error.why}"
             self._few.add("processes are no longer traced", text)
@@ -268,7 +268,7 @@ class PageFaults(Source):
         with self._drainer.lock:
             self._family.end(process.pid, processes.times(self.api, process.watch.handle)[1])
         self._account(process)
-        return self._batch(PROCESS, process.row(now, PROCESS_EXIT, code=code), (now, now))
+        return self._batch(PROCESS, process.rows(now, PROCESS_EXIT, code=code), (now, now))
 
     def _account(self, process: WatchedProcess) -> None:
         watch, ledger = process.watch, self._context.ledger

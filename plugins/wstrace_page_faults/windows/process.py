@@ -46,8 +46,9 @@ class WatchedProcess:
             self.space = AddressSpace(Memory(self._api, self.watch.handle), self.pid, strings)
         return self.space
 
-    def row(self, now: int, event: int, *, code: int = -1) -> dict[str, NDArray[Any]]:
-        """One row of the stream `process` at the time `now` in ns."""
+    def rows(self, now: int, *events: int, code: int = -1) -> dict[str, NDArray[Any]]:
+        """A row of the stream `process` for each event, at the time `now` in ns."""
         whose = {"pid": self.pid, "ppid": self.parent, "tid": self.pid, "name": self.name}
-        values = {"time_ns": now, "event": event, "code": code, **whose}
-        return {column.name: np.array([values[column.name]], DTYPES[column.type]) for column in PROCESS.columns}
+        values = {"time_ns": now, "code": code, **whose}
+        columns = {name: [value] * len(events) for name, value in values.items()} | {"event": list(events)}
+        return {column.name: np.array(columns[column.name], DTYPES[column.type]) for column in PROCESS.columns}
