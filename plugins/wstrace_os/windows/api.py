@@ -142,7 +142,6 @@ SetProcessWorkingSetSize = declare("kernel32.dll", "SetProcessWorkingSetSize", c
 GetWriteWatch = declare(
     "kernel32.dll", "GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p
 )
-ResetWriteWatch = declare("kernel32.dll", "ResetWriteWatch", c_uint32, c_void_p, c_size_t)
 QueryDosDeviceW = declare("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
 FindFirstVolumeW = declare("kernel32.dll", "FindFirstVolumeW", c_void_p, c_void_p, c_uint32)
 FindNextVolumeW = declare("kernel32.dll", "FindNextVolumeW", c_int32, c_void_p, c_void_p, c_uint32)
