@@ -165,3 +165,23 @@ def test_where_only_the_extended_query_is_refused_the_basic_one_is_asked(code):
     assert rows["va"].tolist() == [HEAP]
     assert "tid" not in rows
     list(source.stop())
+
+
+def test_what_an_attached_process_does_after_the_last_drain_is_not_unaccounted(monkeypatch):
+    """It goes on while the last records are named and published."""
+    windows = machine()
+    source, context = traced(windows, launched=False)
+    list(source.drain(0.0))
+    process, query = windows.processes[7], windows.VirtualQueryEx
+
+    def meanwhile(*arguments):
+        process.fault(EXE, HEAP + 4096)
+        return query(*arguments)
+
+    process.fault(EXE, HEAP)
+    process.fault(EXE, 0x700000000)  # a place that is not known yet, so it is looked up
+    monkeypatch.setattr(windows, "VirtualQueryEx", meanwhile)
+    batches = list(source.stop())
+    assert len(faults(batches)["va"]) == 2
+    assert process.page_faults > 2
+    assert (context.ledger.get("counted"), context.ledger.get("unaccounted")) == (2, 0)

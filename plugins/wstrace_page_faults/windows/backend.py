@@ -179,6 +179,9 @@ class PageFaults(Source):
     def _drain(self) -> Iterator[Batch]:
         self._drains += 1
         self._drainer.look(exits=self._stopped)
+        if self._stopped:
+            for process in self._processes.values():
+                process.watch.settle()
         found = self._drainer.take()
         window = (found[0].window[0] if found else self._drainer.window, self._drainer.window)
         yield from self._introduce_new(window)

@@ -56,6 +56,7 @@ class Watch:
         self._extended = True
         self._allocate(KERNEL_RECORDS + 1)
         self.recorded = self.lost = 0
+        self._settled: int | None = None
         self.lost_is_exact = True
         #: Whether the watch was on before, by another tracer or an earlier session.
         self.shared = False
@@ -174,8 +175,12 @@ class Watch:
 
     def counted(self) -> int | None:
         """Faults since the watch began by the kernel's own counter (32 bits); None when it does not count."""
-        now = self._count()
+        now = self._count() if self._settled is None else self._settled
         return (now - self.before) & 0xFFFF_FFFF if now else None
+
+    def settle(self) -> None:
+        """Called after the last drain: faults from now on do not count, as a process that goes on makes more."""
+        self._settled = self._count()
 
     def grown(self) -> int:
         """Faults since the last call by the kernel's own counter, recorded or not."""
