@@ -159,19 +159,19 @@ def test_queries_over_the_file(trace, sql, expected):
 
 
 def test_a_query_decodes_only_the_columns_that_it_names(trace):
-    from wstrace_msgpack.interchange.tables import named_columns
+    from wstrace_msgpack.interchange.tables import chosen
     from wstrace_msgpack.read.trace import open_trace
 
     with open_trace(str(trace[0])) as opened:
-        assert named_columns(opened, "page_fault", TOP) == ["file"]
-        assert named_columns(opened, "page_fault", "select count(*) from page_fault") == ["flags"]
-        assert named_columns(opened, "page_fault", "select va, f.tid from page_fault f where pid = 3") == [
+        known = [column.name for column in opened.columns_of("page_fault")]
+        assert chosen(known, TOP) == ["file"]
+        assert chosen(known, "select count(*) from page_fault") == ["flags"]
+        assert chosen(known, "select va, f.tid from page_fault f where pid = 3") == [
             "pid", "tid", "va",
         ]  # fmt: skip
-        everything = [column.name for column in opened.columns_of("page_fault")]
         all_of = ("select * from page_fault", "from page_fault", "summarize page_fault", "select f.* from page_fault f")
         for sql in all_of:
-            assert named_columns(opened, "page_fault", sql) == everything
+            assert chosen(known, sql) == known
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "arrow", "parquet"])

@@ -22,12 +22,10 @@ HEAD_BYTES = 39
 assert HEAD.size == HEAD_BYTES
 #: The first 11 bytes of the head, the same in every frame of every file; the file id follows.
 SYNC = b"\x96\xd8\x57" + MAGIC
-SYNC_BYTES = len(SYNC) + 8
 #: The bytes of the head that the CRC covers, before the body.
 CRC_FROM, CRC_TO = 19, 34
 
 HEADER, STRINGS, MAPPINGS, EVENTS, SNAPSHOT, MARK, INDEX, END, STACKS = range(9)
-KIND_NAMES = ("header", "strings", "mappings", "events", "snapshot", "mark", "index", "end", "stacks")
 
 FRAME_ROWS = 65_536
 FRAME_SECONDS = 1.0

@@ -151,11 +151,6 @@ def _stacks(trace: TraceFile, columns: list[str]) -> list[Batch]:
     return [stack_rows(tree, trace.strings, columns, symbolizer)]
 
 
-def named_columns(trace: TraceFile, stream: str, sql: str) -> list[str]:
-    """The columns of a stream whose names occur in a query, at least one; all when the query may mean all."""
-    return chosen([column.name for column in trace.columns_of(stream)], sql)
-
-
 def chosen(known: list[str], sql: str) -> list[str]:
     """Those of the known columns whose names occur in a query, at least one; all when the query may mean all."""
     text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", sql, flags=re.IGNORECASE).lower()

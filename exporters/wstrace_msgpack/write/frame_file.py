@@ -75,7 +75,7 @@ class Sink:
         self.why_dropped = ""  # why rows were dropped first
         self.unsafe = ""  # why written data may not be on the disk
         self.dead = ""  # why nothing can be written any more
-        self.stalls = self.sync_errors = self.synced_bytes = 0
+        self.stalls = self.sync_errors = 0
         self._unmarked: Counter[str] = Counter()  # dropped rows that no mark counts yet
         self._sync = sync
         self._waiting: deque[Waiting] = deque()
@@ -193,7 +193,6 @@ class Sink:
             self._synced_at = now
             try:
                 self.out.sync()
-                self.synced_bytes = self.offset
             except OSError as error:
                 self.sync_errors += 1
                 # The next fsync() does not report the pages that this one could not write: see fsync(2).

@@ -47,7 +47,7 @@ MAX_MAPPINGS = 65_536
 
 
 def need() -> Any:
-    """The protobuf modules of profiles and of their service. Raises OutputError when they are not installed."""
+    """The protobuf module of the service that takes profiles. Raises OutputError when they are not installed."""
     try:
         from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
         from opentelemetry.proto.profiles.v1development import profiles_pb2
@@ -56,7 +56,7 @@ def need() -> Any:
     except (ImportError, AttributeError):
         raise OutputError("OTLP profiles need a package that is not installed or too old",
                           'pip install -U "wstrace[otel]"') from None  # fmt: skip
-    return profiles_pb2, profiles_service_pb2
+    return profiles_service_pb2
 
 
 class ProfileExport:
@@ -177,9 +177,9 @@ class Profiles:
         taken, self._samples = self._samples, {}
         if not taken:
             return b"", 0
-        messages, service = need()
+        service = need()
         request = service.ExportProfilesServiceRequest()
-        tables = _Tables(messages, request.dictionary, strings, self._mappings, self._frames)
+        tables = _Tables(request.dictionary, strings, self._mappings, self._frames)
         total = 0
         for pid, samples in taken.items():
             at = request.resource_profiles.add()
@@ -202,9 +202,7 @@ class Profiles:
 class _Tables:
     """The tables that samples refer to, with distinct rows."""
 
-    def __init__(
-        self, messages: Any, dictionary: Any, strings: Any, mappings: MappingTable, frames: Frames | None
-    ) -> None:
+    def __init__(self, dictionary: Any, strings: Any, mappings: MappingTable, frames: Frames | None) -> None:
         self._dictionary, self._strings, self._known, self._frames = dictionary, strings, mappings, frames
         self._index: dict[Any, int] = {("string", ""): 0}
         dictionary.string_table.append("")

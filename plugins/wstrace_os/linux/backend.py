@@ -9,7 +9,6 @@ import os
 import platform as machine
 import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -233,10 +232,6 @@ class LinuxPlatform(Platform):
         if stat.kernel_thread:
             raise Unavailable(f"process {pid} ({stat.name}) is a kernel thread: it has no memory of its own")
         return LinuxTarget(pid, stat.name)
-
-    def thread_id(self) -> int:
-        """The system's id of the calling thread, gettid(2)."""
-        return threading.get_native_id()
 
     def environment(self) -> Mapping[str, str]:
         """The kernel, the machine, our privilege, and the settings that decide what may be traced."""

@@ -291,13 +291,6 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
-def pids_named(pattern: str) -> list[int]:
-    """The pids of the processes whose name matches the glob pattern."""
-    from fnmatch import fnmatchcase
-
-    return [pid for pid in processes() if fnmatchcase(name(pid), pattern)]
-
-
 def setting(path: str) -> int | None:
     """A number below /proc/sys; None if it is missing or not a number."""
     try:

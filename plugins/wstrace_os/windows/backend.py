@@ -8,7 +8,6 @@ import os
 import platform as machine
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -166,10 +165,6 @@ class WindowsPlatform(Platform):
             winapi.CloseHandle(handle)
             raise TargetExited(f"process {pid} has ended")
         return WindowsTarget(pid, processes.name(winapi, handle, pid), handle)
-
-    def thread_id(self) -> int:
-        """The id of the calling thread: GetCurrentThreadId."""
-        return threading.get_native_id()
 
     def environment(self) -> Mapping[str, str]:
         """The version of Windows, the machine, Python with its width, the privilege, and Wine if it is that."""

@@ -218,11 +218,6 @@ def _first_and_last(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[
     return ordered[begin], order[begin], order[end]
 
 
-def no_held() -> Held:
-    """No page is known to have been there without a fault."""
-    return Held(np.zeros(0, np.uint64), np.zeros(0, np.intp))
-
-
 def no_ends() -> Ends:
     """No process has ended."""
     return Ends(np.zeros(0, np.intp), np.zeros(0, np.uint64))

@@ -15,7 +15,7 @@ _ALU = {"add": 0x00, "sub": 0x10, "mul": 0x20, "or": 0x40, "and": 0x50, "lsh": 0
         "mov": 0xB0}  # fmt: skip
 _CONDITIONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "&": 0x40, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
 _REGISTER = 8  # the source operand is a register
-_ATOMIC_ADD, _CALL, _EXIT, _JUMP_ALWAYS, _LOAD_64 = 0xDB, 0x85, 0x95, 0x05, 0x18
+_CALL, _EXIT, _JUMP_ALWAYS, _LOAD_64 = 0x85, 0x95, 0x05, 0x18
 _MAP_FD, _MAP_VALUE, _FUNCTION = 1, 2, 4
 _ONE = struct.Struct("<BBhi")
 
@@ -93,10 +93,6 @@ class Assembler:
             self._add(_STX | size, base, value, offset)
         else:
             self._add(_ST | size, base, 0, offset, value)
-
-    def atomic_add(self, base: Register, offset: int, source: Register) -> None:
-        """Adds a register to the u64 at base + offset."""
-        self._add(_ATOMIC_ADD, base, source, offset)
 
     def label(self, name: str) -> None:
         """Jumps to that name lead here."""
