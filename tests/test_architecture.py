@@ -35,6 +35,7 @@ LAYERS = [
     "guard",
     "clock",
     "trace_info",
+    "places",
     "interfaces",
     "options",
     "hookspecs",

@@ -73,7 +73,7 @@ def open_output(path: str, *, force: bool = False, resume: bool = False) -> Open
         if not regular and hasattr(os, "set_blocking"):
             os.set_blocking(fd, True)
     except BaseException:
-        with contextlib.suppress(OSError):  # nothing was written: the refusal is what is to be told
+        with contextlib.suppress(OSError):  # nothing was written, so only the refusal is reported
             os.close(fd)
         raise
     return Opened(fd, created, regular)

@@ -121,7 +121,7 @@ LOSS_EVENTS = (
     "forked",  # the process begins with a copy of the memory of `other`
     "executed",  # another program took the place of all
     "brk shrank",
-    "perhaps lost",  # anything of it may be lost: records of it were, or the system does not tell the range
+    "perhaps lost",  # anything of it may be lost: records of it were, or the system does not report the range
     "perhaps forked",  # a copy of the memory of `other`, or that memory itself (vfork)
     "shares memory",  # the process begins in the memory of `other` itself (vfork, CLONE_VM), until it executes
 )
@@ -222,7 +222,7 @@ PAGE_FAULT = Schema(
     about="page faults as the kernel recorded them",
 )
 
-#: The columns of a fault that tell of its stacks.
+#: The columns of a fault that describe its stacks.
 STACK_COLUMNS = ("stack", "stack_how", "native_stack", "native_how", "weight")
 
 PROCESS = Schema(

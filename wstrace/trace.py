@@ -67,7 +67,7 @@ class Trace(Records):
         Args:
             at: `exit` = the last snapshot of each process, `peak` = the largest, `start` = the first, the text of a
                 mark, or a time in ns on the records' clock.
-            pids: the processes whose pages are told; () = all.
+            pids: the processes whose pages are counted; () = all.
 
         Raises:
             UsageError: there is no such mark or no snapshot.
@@ -82,7 +82,7 @@ class Trace(Records):
 
         Args:
             other: the trace of the second run.
-            at: the moment, as of blame(); None = the peak if both traces have looked for it (`-s peak_snapshot`), else
+            at: the moment, as of blame(); None = the peak if both traces recorded it (`-s peak_snapshot`), else
                 the last snapshot of each process.
 
         Raises:

@@ -214,8 +214,8 @@ class TraceInfo:
             "snapshot_age_ms": self.snapshot_age_ms,
             "content_losses": list(self.content_losses),
         }
-        told = {key: value for key, value in known.items() if value is not None and value not in ("", [])}
-        return {**told, **{key: value for key, value in self.extra.items() if key not in known}}
+        given = {key: value for key, value in known.items() if value is not None and value not in ("", [])}
+        return {**given, **{key: value for key, value in self.extra.items() if key not in known}}
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, object]) -> TraceInfo:

@@ -10,9 +10,9 @@ from wstrace.analysis.stacks import stack_reason
 from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON, STACK_HOW
 from wstrace.text import json_safe
 
-#: columns of a fault that its stack is made of; they have no key of their own
+#: the columns of a fault from which its stack is made; they have no key of their own
 COLUMNS = ("stack", "stack_how", "native_stack", "native_how")
-_KEPT = 1 << 14  # stacks whose text is remembered
+_CACHED = 1 << 14  # stacks whose text is cached
 
 
 class Stacks:
@@ -32,7 +32,7 @@ class Stacks:
         if not any(name in row for name in COLUMNS):
             return ""
         key = tuple(row.get(name, -1) for name in COLUMNS)
-        if len(self._frames.tree) != self._sites or len(self._texts) > _KEPT:
+        if len(self._frames.tree) != self._sites or len(self._texts) > _CACHED:
             self._sites = len(self._frames.tree)
             self._texts.clear()
         found = self._texts.get(key)
@@ -44,14 +44,14 @@ class Stacks:
         tree = self._frames.tree
         inner, outer = tree.stack(max(python, 0)), tree.stack(max(native, 0))
         frames = self._frames.interleaved(python, native) if inner and outer else self._frames.of(inner or outer)
-        had = {"python": how, "native": native_how, "kernel": native_how, "jit": native_how}
-        told = []
+        how_by_kind = {"python": how, "native": native_how, "kernel": native_how, "jit": native_how}
+        shown = []
         for frame in frames:
             one = frame.as_dict()
-            if 0 < (number := had.get(frame.kind, 0)) < len(STACK_HOW):
+            if 0 < (number := how_by_kind.get(frame.kind, 0)) < len(STACK_HOW):
                 one["how"] = "not checked" if frame.doubt else STACK_HOW[number]
-            told.append(one)
-        keys: dict[str, Any] = {"stack": told or ([] if how == HOW_NO_PYTHON else None)}
+            shown.append(one)
+        keys: dict[str, Any] = {"stack": shown or ([] if how == HOW_NO_PYTHON else None)}
         if not inner and (how >= 0 or not outer):
             keys["stack_reason"] = stack_reason(how if how >= 0 else native_how)
         if any(frame.flags & FRAME_CUT for frame in frames):

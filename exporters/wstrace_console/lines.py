@@ -8,7 +8,7 @@ from typing import Any
 
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
-from wstrace.interfaces import Place
+from wstrace.places import Place
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_EXECUTE,

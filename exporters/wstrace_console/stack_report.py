@@ -22,7 +22,7 @@ from wstrace_console.report_tables import shares_table
 
 TITLES = {"line": "own line", "function": "function", "stack": "stack, innermost frame first", "package": "package"}
 _NATIVE_TITLES = {"line": "own function", "package": "module"}
-#: from this share of all faults on, the first line tells the own line with the most instead of the file with the most
+#: from this share of all faults on, the first line names the own line with most faults instead of the file
 _ANSWERS = 0.1
 #: what separates the frames of a folded stack, and what stands for it in a name
 _FOLD, _UNFOLD = ";", ","
@@ -35,7 +35,7 @@ class StackReport:
         by: the only table to show; it is one of stacks, or another one.
         own, not_own: files and folders that are, or are not, the program's own.
         callers, callees: the function whose callers, or whose calls, are to be shown; "" = none.
-        native: tell estimates from the sampled native stacks instead of the Python stacks.
+        native: estimate from the sampled native stacks, instead of counting the Python stacks.
 
     Raises:
         UsageError: callers and callees together, or with another table.
@@ -97,7 +97,7 @@ class StackReport:
         """The table that was asked for, or a sentence with the reason that there is none.
 
         Args:
-            verbose: tell stacks by all of their frames.
+            verbose: show all frames of stacks.
         """
         if not self.counts.recorded:
             return "no stack was recorded: record with -s page_faults:stacks=python (see wstrace doctor)"
@@ -130,14 +130,16 @@ class StackReport:
             return "", False
         native = not self.counts.python
         rows = self.counts.table("line", self._rule, symbolizer, native=native)
-        had = [row for row in rows if row.has_stack]
-        own = [row for row in had if row.frames and row.frames[0].own]
+        with_stack = [row for row in rows if row.has_stack]
+        own = [row for row in with_stack if row.frames and row.frames[0].own]
         if native and not own:
             return "", False
-        of = sum(row.total for row in had) if native else self.counts.total
+        of = sum(row.total for row in with_stack) if native else self.counts.total
         if 2 * of < self.counts.total:
             return "", False
-        best = own[0] if own else next((row for row in had if row.frames), had[0])  # an own line before a package
+        best = (
+            own[0] if own else next((row for row in with_stack if row.frames), with_stack[0])
+        )  # an own line before a package
         (label,) = elide([printable(best.label)], NAME_LIMIT, unicode=False)
         share = best.total / of
         return f"{'about ' * native}{share * 100:.0f} % {label}", best is rows[0] or share >= _ANSWERS

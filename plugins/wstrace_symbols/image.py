@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
-from wstrace.interfaces import Place
+from wstrace.places import Place
 
 #: which offset is at which address: file_size bytes come from the file, the rest of memory_size bytes is zero
 SEGMENT = np.dtype([("offset", "<u8"), ("file_size", "<u8"), ("address", "<u8"), ("memory_size", "<u8")])

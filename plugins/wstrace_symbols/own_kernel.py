@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import WstraceError
-from wstrace.interfaces import OWN_KERNEL
+from wstrace.places import OWN_KERNEL
 from wstrace_symbols.image import SECTION, SEGMENT, SYMBOL, UNKNOWN, Image, ImageBytes, ImageError
 
 #: offsets in `[kernel]` count from here: the upper half of the addresses is the kernel's

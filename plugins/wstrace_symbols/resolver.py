@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
-from wstrace.interfaces import OWN_KERNEL, MappedFile, Place, Resolver, SourceLine
+from wstrace.interfaces import Resolver
+from wstrace.places import OWN_KERNEL, MappedFile, Place, SourceLine
 from wstrace_os.windows.paths import is_remote, openable
 from wstrace_symbols.cache import ImageCache
 from wstrace_symbols.image import Image, ImageError, ImageFile

@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from wstrace.interfaces import SourceLine
+from wstrace.places import SourceLine
 from wstrace.text import printable
 from wstrace_symbols.image import ImageFile
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
-from wstrace.interfaces import Context, Place
+from wstrace.interfaces import Context
+from wstrace.places import Place
 from wstrace.plugins import default_plugins
 from wstrace.schema import PAGE_FAULT
 from wstrace_working_set.working_set import WorkingSet

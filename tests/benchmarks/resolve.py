@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from wstrace.batch import Batch
-from wstrace.interfaces import Context, MappedFile
+from wstrace.interfaces import Context
+from wstrace.places import MappedFile
 from wstrace.schema import (
     ADDRESS_SPACE,
     KIND_FILE,

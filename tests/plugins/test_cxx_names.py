@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hostile_images import ELF, write
 
-from wstrace.interfaces import MappedFile
+from wstrace.places import MappedFile
 from wstrace_symbols import cxx_names
 from wstrace_symbols import demangle as module
 from wstrace_symbols.cxx_names import CxxNames

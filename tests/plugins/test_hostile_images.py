@@ -15,7 +15,7 @@ pytestmark = [
 MIB = 1 << 20
 RESOLVE = """
 import sys, numpy as np
-from wstrace.interfaces import MappedFile
+from wstrace.places import MappedFile
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver
 read, original = [], ImageFile.read
@@ -49,7 +49,7 @@ def test_a_file_that_lies_costs_a_bound(name, tmp_path):
 def test_a_file_within_the_bounds_still_has_its_names(tmp_path):
     import numpy as np
 
-    from wstrace.interfaces import MappedFile
+    from wstrace.places import MappedFile
     from wstrace_symbols.resolver import ImageResolver
 
     for name, function in (("as many symbols as are read", "_ZN4fooEv"), ("as many COFF symbols as are read", "")):

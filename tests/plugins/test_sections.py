@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from binutils import FLAVOURS, run
 
-from wstrace.interfaces import MappedFile
+from wstrace.places import MappedFile
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver, module_name, read_image
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wstrace.interfaces import MappedFile
+from wstrace.places import MappedFile
 from wstrace_symbols import elf
 from wstrace_symbols.demangle import demangle
 from wstrace_symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace.interfaces import MappedFile
+from wstrace.places import MappedFile
 from wstrace_symbols import elf
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver, read_image

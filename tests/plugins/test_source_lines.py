@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace.interfaces import MappedFile, SourceLine
+from wstrace.places import MappedFile, SourceLine
 from wstrace_symbols import resolver, source_lines
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver

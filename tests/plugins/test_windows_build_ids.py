@@ -8,7 +8,7 @@ import pytest
 from fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
-from wstrace.interfaces import MappedFile
+from wstrace.places import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
 from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_mapped_files.windows import backend

@@ -3,7 +3,7 @@
 import pytest
 from fake_windows import FakeAllocation, FakeWindows
 
-from wstrace.interfaces import Place
+from wstrace.places import Place
 from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import paths

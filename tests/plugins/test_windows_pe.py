@@ -12,7 +12,7 @@ from fake_windows import FakeAllocation, FakeWindows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wstrace.interfaces import MappedFile
+from wstrace.places import MappedFile
 from wstrace.schema import OFFSET_UNKNOWN
 from wstrace_os.windows import api as winapi
 from wstrace_symbols import pe_names

@@ -16,7 +16,7 @@ import pytest
 import wstrace
 from wstrace.batch import Dictionary
 from wstrace.errors import CommandNotFound, TargetExited, Unavailable
-from wstrace.interfaces import MappedFile
+from wstrace.places import MappedFile
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_WRITE
 from wstrace_mapped_files.windows.backend import mapped_file
 from wstrace_os.windows import api as winapi

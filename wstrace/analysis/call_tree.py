@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT
 
-#: Frames of a stack that are looked at; a file may hold deeper ones.
+#: The most frames of a stack that are read; a file may hold deeper stacks.
 DEPTH = 4096
 
 
 class CallTree:
     """The call sites so far, each at the place of its id in columns of their own.
 
-    What a row names must have come before it, so that a walk to the root ends whatever a file says. A row that names
-    another is kept as one whose callers were cut.
+    A row's parent must have come before it, so that a walk to the root ends whatever a file contains. A row with any
+    other parent is kept as one whose callers were cut.
 
     Attributes:
         strings: the dictionary that `function` and `file` are codes of: that of the first batch.
-        refused: rows with an id past the limit, which are not kept: their stacks read as unknown.
+        refused: rows with an id past the limit. They are not kept, and their stacks are unknown.
     """
 
     LIMIT = 1 << 22
@@ -97,11 +97,11 @@ class CallTree:
         return self.strings[code] if code < len(self.strings) else ""
 
     def first_above(self, leaves: NDArray[np.intp], wanted: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """For each stack its innermost frame that is wanted; 0 where none is.
+        """For each stack its innermost frame of a set; 0 where it has none.
 
         Args:
-            leaves: ids as known() gives them, shape (n,).
-            wanted: by id.
+            leaves: ids as known() returns them, shape (n,).
+            wanted: by id, whether the frame is in the set.
         """
         at, parent = leaves.copy(), self._columns["parent"]
         going = np.flatnonzero((at != 0) & ~wanted[at])

@@ -13,7 +13,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, SourceFile, shared_folder, short_path
 from wstrace.analysis.own_native import JitFunction, jit_function, module_origin
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
-from wstrace.interfaces import Place
+from wstrace.places import Place
 from wstrace.schema import (
     FRAME_CUT,
     FRAME_INTERPRETER,

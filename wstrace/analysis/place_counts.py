@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import PlaceBy, Symbolizer, label_of
 from wstrace.batch import Batch
-from wstrace.interfaces import Place
+from wstrace.places import Place
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES
 
 #: The number of pages of one batch that are resolved singly; in a larger batch, each run counts where it starts.

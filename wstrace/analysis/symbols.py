@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
-from wstrace.interfaces import OWN_KERNEL, Context, MappedFile, Place
+from wstrace.interfaces import Context
+from wstrace.places import OWN_KERNEL, MappedFile, Place
 from wstrace.schema import MAPPING, PROCESS, PROCESS_EXIT
 from wstrace.text import base_name
 

@@ -153,13 +153,13 @@ class Recording:
             config=config,
         )
 
-    def _specs(self, role: str, asked: Sequence[str]) -> list[Spec]:
+    def _specs(self, role: str, requested: Sequence[str]) -> list[Spec]:
         """Specs by default, by configuration and by command line; a later one replaces one of the same name."""
         classes = getattr(self.plugins, role + "s")
         quiet = self.options.quiet or _truth(self.config.get("quiet", False))
-        told = {"quiet": quiet or None, "verbose": self.options.verbose or None, "live": self.options.live}
+        shared = {"quiet": quiet or None, "verbose": self.options.verbose or None, "live": self.options.live}
         specs = {name: Spec(name) for name in self.plugins.defaults(role)}
-        for text in (*self.config.get(role + "s", ()), *asked):
+        for text in (*self.config.get(role + "s", ()), *requested):
             spec = parse_spec(text)
             self.plugins.class_of(role, spec.name)
             specs[spec.name] = spec
@@ -170,7 +170,7 @@ class Recording:
                     specs[name] = Spec(name, {**given, "path": output, "force": self.options.force})
         for name, spec in specs.items():
             known = options_of(classes[name])
-            extra = {key: value for key, value in told.items() if value is not None and key in known}
+            extra = {key: value for key, value in shared.items() if value is not None and key in known}
             specs[name] = Spec(name, {**extra, **spec.options})
         return list(specs.values())
 
@@ -186,14 +186,14 @@ class Recording:
             session.start()
             ending.starting = False
             until = float("inf") if duration is None else time.monotonic() + duration
-            while not ending.asked and time.monotonic() < until:
+            while not ending.requested and time.monotonic() < until:
                 if session.wait(min(0.5, until - time.monotonic())):
                     break
             try:
                 session.stop(seconds=_CLOSING_SECONDS if ending.closed else STOP_SECONDS)
             except WstraceError as error:  # reported in _exit_code(), after the command has ended
                 self._error = error
-            if launched and not ending.asked:
+            if launched and not ending.requested:
                 _outlive(session, ending)
 
     def _exit_code(self, session: Session) -> int:
@@ -250,7 +250,7 @@ class _Ending:
     starting: bool = True
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether the trace is to end now."""
         return self.closed or self.interrupts >= self.needed
 
@@ -266,7 +266,7 @@ def _outlive(session: Session, ending: _Ending) -> None:
     alive = [target for target in session.context.targets if target.exit_code is None]
     names = ", ".join(f"{printable(base_name(target.name))} ({target.pid})" for target in alive)
     warn(f"trace ended; {names} goes on, waiting for it; Ctrl-C stops it")
-    while not ending.asked and not session.wait(0.5):
+    while not ending.requested and not session.wait(0.5):
         pass
 
 

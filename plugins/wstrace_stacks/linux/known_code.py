@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.interfaces import OWN_KERNEL, MappedFile, Resolver
+from wstrace.interfaces import Resolver
+from wstrace.places import OWN_KERNEL, MappedFile
 from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
 from wstrace_stacks import rules
 from wstrace_stacks.linux.images import CodeMapping, Image, Images

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from wstrace.batch import Batch, SnapshotPart
-from wstrace.interfaces import Context, MappedFile, Place
+from wstrace.interfaces import Context
+from wstrace.places import MappedFile, Place
 from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES
 from wstrace.testing import ScriptedTarget
 from wstrace.trace_info import Level, Usage

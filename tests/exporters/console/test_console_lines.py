@@ -13,7 +13,7 @@ import pytest
 from wstrace.analysis.symbols import MappingTable
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.clock import ClockAnchor
-from wstrace.interfaces import MappedFile
+from wstrace.places import MappedFile
 from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES, Column
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"

@@ -17,7 +17,7 @@ from wstrace.analysis.own import OwnRule, package_of
 from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Dictionary
-from wstrace.interfaces import Place
+from wstrace.places import Place
 from wstrace.schema import FAULT_PC_KERNEL
 from wstrace.text import base_name
 
