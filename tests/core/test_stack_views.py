@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stacks_scripted import Fault, Stacks
 
 from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.other_programs import OtherPrograms
 from wstrace.analysis.own import Origin, OwnRule, SourceFile, package_of
 from wstrace.analysis.own_native import jit_function, module_origin
 from wstrace.analysis.stack_views import STACK_VIEWS
@@ -377,3 +378,14 @@ def test_native_frames_stand_where_the_interpreters_are():
     told = [frame.offset or frame.function for frame in frames.interleaved(three, int(leaf))]
     assert told == [5, "parse", "parse", "<module>", 1]
     assert [frame.offset for frame in frames.interleaved(0, int(leaf))] == [5, 4, 3, 2, 1]
+
+
+def test_faults_without_times_count_for_the_first_program_of_their_process() -> None:
+    strings = Dictionary()
+    began = batch_of(PROCESS, strings=strings, time_ns=[5], pid=7, ppid=1, tid=7, event=PROCESS_EXEC, name="bash")
+    others = OtherPrograms()
+    others.learn(began)
+    others.count(
+        batch_of(PAGE_FAULT, pid=7, tid=7, pc=1, va=[4096, 8192], flags=0), np.arange(2), np.zeros(2, np.int64)
+    )
+    assert others.rows() == {"bash": (2, 0)}

@@ -24,7 +24,7 @@ class OtherPrograms:
 
     def learn(self, batch: Batch) -> None:
         """Takes rows of PROCESS, which come before the faults that they concern."""
-        if "name" not in batch:
+        if "name" not in batch or "time_ns" not in batch:
             return
         rows = np.flatnonzero((batch["pid"] == batch["tid"]) & np.isin(batch["event"], _BEGINNINGS))
         hosts = batch.columns.get("host")
@@ -41,11 +41,12 @@ class OtherPrograms:
         """Counts these rows of PAGE_FAULT; `major`: 1 for each fault of the batch that read from disk."""
         hosts = batch.columns.get("host")
         processes = self._processes.numbers(None if hosts is None else hosts[rows], batch["pid"][rows])
+        since = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], "<u8")
         for process in np.unique(processes).tolist():
             mine = rows[processes == process]
             times, names = self._programs.get(process, ([], [""]))
             # A fault before the first row is of the first program: a launched process counts from its exec on.
-            which = np.maximum(np.array(times, "<u8").searchsorted(batch["time_ns"][mine], side="right"), 1) - 1
+            which = np.maximum(np.array(times, "<u8").searchsorted(since[mine], side="right"), 1) - 1
             for i in np.unique(which).tolist():
                 of_program = mine[which == i]
                 name = names[i] if names[i] in self._counts or len(self._counts) < _MOST_PROGRAMS else ""
