@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
 from wstrace.ledger import Ledger
-from wstrace.places import MappedFile, Place, SourceLine
+from wstrace.places import MappedFile, Part, Place, SourceLine
 from wstrace.schema import Schema
 from wstrace.stack_ids import StackIds
 from wstrace.trace_info import Level as Level
@@ -228,6 +228,10 @@ class Resolver(abc.ABC):
         The arguments are those of resolve(). It is asked about the frames of stacks only, as it may take seconds.
         """
         return [()] * len(offsets)
+
+    def parts(self, file: MappedFile) -> Sequence[Part]:
+        """The named parts of a file by their start, which may overlap; () of an unknown format."""
+        return ()
 
     def statistics(self) -> Mapping[str, int | float]:
         """Counts of what it did so far."""

@@ -1,4 +1,4 @@
-"""What a Resolver is asked and what it answers: MappedFile, Place, SourceLine."""
+"""What a Resolver is asked and what it answers: MappedFile, Part, Place, SourceLine."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ class MappedFile:
     ino: int = 0
     as_of_ns: int = 0
     boot_id: str = ""
+
+
+class Part(NamedTuple):
+    """A named part of a file (a section, a tensor, an array): from byte `start` up to, not including, `end`."""
+
+    name: str
+    start: int
+    end: int
 
 
 class SourceLine(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.places import Part
 from wstrace_symbols.demangle import demangle
 from wstrace_symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageBytes, ImageError, ImageFile
 
@@ -80,6 +81,19 @@ def described_lines(file: ImageFile) -> str:
     except Exception:  # as in read_image()
         return ""
     return ""
+
+
+def section_parts(file: ImageFile) -> list[Part]:
+    """The sections of an ELF file that take bytes of it. Raises what the parser raises on a file that lies."""
+    headers = _headers(file)
+    sections = headers.sections
+    table = sections[headers.elf.get_shstrndx()]
+    names = file.read(table["sh_offset"], min(table["sh_size"], MAX_SECTION_NAMES))
+    return [
+        Part(_name(names, s["sh_name"]), s["sh_offset"], s["sh_offset"] + s["sh_size"])
+        for s in sections
+        if s["sh_size"] and s["sh_type"] not in ("SHT_NULL", "SHT_NOBITS")
+    ]
 
 
 def _headers(file: Content) -> ElfHeaders:

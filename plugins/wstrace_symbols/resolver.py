@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Resolver
-from wstrace.places import OWN_KERNEL, MappedFile, Place, SourceLine
+from wstrace.places import OWN_KERNEL, MappedFile, Part, Place, SourceLine
 from wstrace_os.windows.paths import is_remote, openable
 from wstrace_symbols.cache import ImageCache
 from wstrace_symbols.image import Image, ImageError, ImageFile
@@ -95,6 +95,16 @@ class ImageResolver(Resolver):
             except (OSError, ValueError, ImageError):
                 continue
         return nothing
+
+    def parts(self, file: MappedFile) -> Sequence[Part]:
+        """Sections of ELF files, tensors of safetensors and GGUF files, the array of a .npy file."""
+        from wstrace_symbols.parts import file_parts
+
+        try:
+            with ImageFile(path_of(file.path), root_of(file)) as opened:
+                return file_parts(opened)
+        except (OSError, ValueError, ImageError):
+            return ()
 
     def statistics(self) -> Mapping[str, int | float]:
         """Offsets queried, with section, with function; images held and their bytes; files that failed, by reason."""

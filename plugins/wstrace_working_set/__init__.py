@@ -32,6 +32,7 @@ def wstrace_commands() -> Sequence[Command]:
         "ps": "Show the processes with their working sets.",
         "snapshot": "Show what is in a process's memory, and whose it is.",
         "empty": "Take a process's pages out of memory and tell what stayed.",
+        "file": "Show what of a file is in memory, and which of its parts.",
         "wss": "Show what a process uses of its memory in a time.",
         "delta": "Show what a process brings in between two moments.",
     }

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.interfaces import Level
+
+if TYPE_CHECKING:
+    from wstrace_working_set.file_heat import FileHeat
 
 Columns = dict[str, NDArray[Any]]
 
@@ -174,6 +177,14 @@ class Backend(Protocol):
 
     def descendants(self, pid: int) -> list[int]:
         """Its current children, and theirs."""
+
+    def file_heat(self, path: str, pids: Sequence[int] = ()) -> FileHeat:
+        """What of a file is in memory of these processes, or of all that map it, and in the page cache.
+
+        Raises:
+            UsageError: it is no file that can be read.
+            TargetExited, Unavailable: one of these processes cannot be read, or the system does not tell.
+        """
 
     def listed(self) -> Iterator[tuple[int, str, str, int]]:
         """(pid, name, user, resident bytes) of every process; user is "" where it is not readable."""

@@ -13,13 +13,13 @@ from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level
 from wstrace_os.linux import procfs
 from wstrace_working_set.backend import Accounted
-from wstrace_working_set.linux import smaps
+from wstrace_working_set.linux import file_pages, smaps
 from wstrace_working_set.linux.held_space import Keeper
 from wstrace_working_set.linux.referenced import ReferencedBits
 from wstrace_working_set.linux.space import Space as Space
 
-descendants, referenced_bits, arguments, parents = (
-    procfs.descendants, ReferencedBits, procfs.arguments, procfs.parents,
+descendants, referenced_bits, arguments, parents, file_heat = (
+    procfs.descendants, ReferencedBits, procfs.arguments, procfs.parents, file_pages.file_heat,
 )  # fmt: skip
 
 
