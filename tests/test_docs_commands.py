@@ -76,6 +76,7 @@ def test_what_may_differ_is_all_that_may_differ():
     assert not matches(["a"], ["a", "b"])
 
 
+@pytest.mark.timeout(600)  # one test runs all commands of a document
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     commands = list(shown(document.read_text("utf-8")))

@@ -64,7 +64,7 @@ def stack_rows(
     for name, by in (("own_line", "line"), ("package", "package")):
         if name in names:
             labels = views.labels(by, native=False)(ids)  # type: ignore[arg-type]
-            columns[name] = np.array([code(text) for text, _ in labels], "<u4")
+            columns[name] = np.array([code(label.text) for label in labels], "<u4")
     if "folded" in names:
         folded = (";".join(str(frame).replace(";", ",") for frame in reversed(frames.stack(i))) for i in ids.tolist())
         columns["folded"] = np.fromiter(map(code, folded), "<u4", len(ids))

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from wstrace.analysis.frames import Frame
+from wstrace.analysis.imports import IMPORT_SYSTEM
 
 CALLED_BY = " < "
 #: the innermost frames that a line shows, and the own frames further out
 INNERMOST, OWN = 8, 4
-_IMPORTS = "<frozen importlib"
 
 
 def whole(frames: Sequence[Frame]) -> str:
@@ -52,7 +52,7 @@ def distinct(stacks: Sequence[Sequence[Frame]]) -> list[str]:
 def _folded(frames: Sequence[Frame]) -> Iterator[tuple[str, int, bool]]:
     """(text, number of frames that it stands for, whether they are own), innermost first."""
     inner: Frame | None = None
-    for imports, group in groupby(frames, lambda frame: frame.file.startswith(_IMPORTS)):
+    for imports, group in groupby(frames, lambda frame: frame.file.startswith(IMPORT_SYSTEM)):
         run = list(group)
         if imports and inner is None:
             # importlib is still loading the module, so no frame names it.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.frames import Frame, Frames
+from wstrace.analysis.imports import imported
 from wstrace.analysis.own import Origin, OwnRule
 from wstrace.analysis.stack_text import whole
 from wstrace.analysis.symbols import Symbolizer
@@ -18,8 +19,19 @@ from wstrace.schema import FRAME_CUT
 StackBy = Literal["line", "function", "stack", "package"]
 STACK_VIEWS: tuple[str, ...] = get_args(StackBy)
 LIBRARY = "(standard library)"
-#: a label, and the frames that it names, innermost first
-Label = tuple[str, tuple[Frame, ...]]
+
+
+class Label(NamedTuple):
+    """What a table shows for a stack.
+
+    Attributes:
+        frames: those that the text names, innermost first.
+        imported: the package or module that the frame was importing; "" = none.
+    """
+
+    text: str
+    frames: tuple[Frame, ...] = ()
+    imported: str = ""
 
 
 class StackViews:
@@ -59,14 +71,17 @@ class StackViews:
         # The own line may be among the frames that are missing.
         cut = self._tree.first_above(leaves, self._tree.column("flags") & FRAME_CUT != 0) != 0
         found: list[Label] = []
-        for node, frame, origin, is_cut in zip(
-            nodes.tolist(), self._frames.of(nodes.tolist()), whose.tolist(), cut.tolist(), strict=True
+        imports = imported(self._tree, leaves, nodes)
+        for node, frame, origin, is_cut, name in zip(
+            nodes.tolist(), self._frames.of(nodes.tolist()), whose.tolist(), cut.tolist(), imports, strict=True
         ):
             if origin in (Origin.PACKAGE, Origin.LIBRARY):
-                name = f"(package {self._frames.package(node)})" if origin == Origin.PACKAGE else LIBRARY
-                found.append((f"{name[:-1]}, stack cut)" if is_cut else name, ()))
+                whose_ = f"(package {self._frames.package(node)})" if origin == Origin.PACKAGE else LIBRARY
+                found.append(Label(f"{whose_[:-1]}, stack cut)" if is_cut else whose_))
+            elif name and frame.file:
+                found.append(Label(f"import {name} {frame.shown or frame.file}:{frame.line}", (frame,), name))
             else:
-                found.append((str(frame), (frame,)))
+                found.append(Label(str(frame), (frame,)))
         return found
 
     def _packages(self, leaves: NDArray[np.intp]) -> list[Label]:
@@ -79,21 +94,21 @@ class StackViews:
                 label = "(own code)" if origins[node] > Origin.PACKAGE else self._frames.package(node)
             else:
                 label = LIBRARY if is_library else "(no package)"
-            found.append((label, ()))
+            found.append(Label(label))
         return found
 
     def _innermost(self, leaves: NDArray[np.intp]) -> list[Label]:
-        return [(frame.located + frame.doubt, (frame,)) for frame in self._frames.of(leaves.tolist())]
+        return [Label(frame.located + frame.doubt, (frame,)) for frame in self._frames.of(leaves.tolist())]
 
     def _modules(self, leaves: NDArray[np.intp]) -> list[Label]:
         frames = self._frames.of(leaves.tolist())
-        return [(frame.module or frame.file or f"({frame.kind or 'not kept'})", ()) for frame in frames]
+        return [Label(frame.module or frame.file or f"({frame.kind or 'not kept'})") for frame in frames]
 
     def _stacks(self, leaves: NDArray[np.intp]) -> list[Label]:
         found = []
         for leaf in leaves.tolist():
             frames = tuple(self._frames.stack(leaf))
-            found.append((whole(frames), frames))
+            found.append(Label(whole(frames), frames))
         return found
 
     def around(self, leaves: NDArray[np.intp], function: str, *, callers: bool) -> list[Label]:
@@ -105,11 +120,11 @@ class StackViews:
                 (at for at, frame in enumerate(frames) if function in (frame.name, frame.function, str(frame))), -1
             )
             if at < 0:
-                found.append(("", ()))
+                found.append(Label(""))
             elif callers:
                 above = frames[at + 1 : at + 2]
-                found.append((str(above[0]) if above else "(nobody: it is the outermost frame)", tuple(above)))
+                found.append(Label(str(above[0]) if above else "(nobody: it is the outermost frame)", tuple(above)))
             else:
                 below = frames[at - 1 : at] if at else []
-                found.append((str(below[0]) if below else "(itself)", tuple(below)))
+                found.append(Label(str(below[0]) if below else "(itself)", tuple(below)))
         return found

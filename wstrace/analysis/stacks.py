@@ -15,7 +15,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.frames import Frame
 from wstrace.analysis.other_programs import OtherPrograms
 from wstrace.analysis.own import OwnRule
-from wstrace.analysis.stack_views import StackBy, StackViews
+from wstrace.analysis.stack_views import Label, StackBy, StackViews
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.analysis.tally import group
 from wstrace.batch import Batch
@@ -186,7 +186,7 @@ class StackCounts:
     def _rows(
         self,
         native: bool,
-        label: Callable[[NDArray[np.intp]], list[tuple[str, tuple[Frame, ...]]]],
+        label: Callable[[NDArray[np.intp]], list[Label]],
         *,
         whole: bool = True,
     ) -> list[StackRow]:
@@ -198,7 +198,7 @@ class StackCounts:
         labels = label(leaves)
         found: dict[str, list[Any]] = {}
         for leaf, its_how, values in zip(which.tolist(), how[kept].tolist(), sums[kept], strict=True):
-            text, frames = labels[leaf]
+            text, frames, _ = labels[leaf]
             if text:
                 row = found.setdefault(text + _MARKS.get(its_how, ""), [np.zeros(5, np.int64), frames])
                 row[0] = row[0] + values

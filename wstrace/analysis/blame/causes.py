@@ -19,7 +19,6 @@ from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Dictionary
 from wstrace.places import Place
 from wstrace.schema import FAULT_PC_KERNEL
-from wstrace.text import base_name
 
 CauseBy = Literal["line", "function", "package"]
 _NATIVE = np.uint64(1 << 63)
@@ -27,7 +26,6 @@ _KERNEL = np.uint64(0xFFFFFFFF)
 _OFFSET = np.uint64(31)
 #: Faults whose causes are distinguished at once, so that what that needs stays small beside the faults.
 _AT_ONCE = 1 << 17
-_IMPORTS = "<frozen importlib"
 #: follows the function of an instruction in tables by line
 NO_LINE = " (no line)"
 
@@ -88,55 +86,29 @@ class Causes:
 
     def _lines(self, leaves: NDArray[np.intp]) -> list[Cause]:
         views = StackViews(self._tree, OwnRule(), self._symbolizer)
-        nodes, _ = views.attributed(leaves)
-        imported = self._imported(leaves, nodes)
         found = []
-        for (label, frames), name in zip(views.labels("line", native=False)(leaves), imported, strict=True):
-            if not frames:
-                found.append(Cause(label, label, package=_package_in(label)))
+        for label in views.labels("line", native=False)(leaves):
+            if not label.frames:
+                found.append(Cause(label.text, label.text, package=_package_in(label.text)))
                 continue
-            (frame,) = frames
-            where = f"{frame.shown or frame.file}:{frame.line}" if frame.file else ""
-            if name:
+            (frame,) = label.frames
+            if name := label.imported:
                 whole = f"{frame.file}:{frame.line} import {name}"
-                found.append(Cause(f"import {name} {where}", whole, frame.file, frame.line, frame.function, name))
+                found.append(Cause(label.text, whole, frame.file, frame.line, frame.function, name))
             else:
-                found.append(_of_frame(frame, label))
+                found.append(_of_frame(frame, label.text))
         return found
-
-    def _imported(self, leaves: NDArray[np.intp], nodes: NDArray[np.intp]) -> list[str]:
-        """What the line of each node was importing when the stack was read; "" = nothing."""
-        tree = self._tree
-        parent, text = tree.column("parent").astype(np.intp), tree.text
-        module = np.zeros(len(parent), np.bool_)
-        machinery = np.zeros(len(parent), np.bool_)
-        ids = tree.ids()
-        for name, column, mask in (("<module>", "function", module), (_IMPORTS, "file", machinery)):
-            codes = tree.column(column)[ids]
-            wanted = [code for code in np.unique(codes).tolist() if text(code).startswith(name)]
-            mask[ids[np.isin(codes, wanted)]] = True
-        at, below, first = leaves.copy(), np.zeros(len(leaves), np.intp), np.zeros(len(leaves), np.intp)
-        going = np.flatnonzero(at != nodes)
-        while len(going):
-            here = at[going]
-            first[going] = np.where(module[here], here, first[going])
-            below[going] = here
-            at[going] = parent[here]
-            going = going[(at[going] != nodes[going]) & (at[going] != 0)]
-        codes = np.where(machinery[below] & (at == nodes) & (nodes != 0), tree.column("file")[first], 0)
-        names = {code: _module_name(text(code)) for code in np.unique(codes).tolist()}
-        return [names[code] for code in codes.tolist()]
 
     def _functions(self, leaves: NDArray[np.intp]) -> list[Cause]:
         views = StackViews(self._tree, OwnRule(), self._symbolizer)
         return [
             _of_frame(frames[0], label)._replace(line=0, whole=label) if frames else Cause(label, label)
-            for label, frames in views.labels("function", native=False)(leaves)
+            for label, frames, _ in views.labels("function", native=False)(leaves)
         ]
 
     def _packages(self, leaves: NDArray[np.intp]) -> list[Cause]:
         views = StackViews(self._tree, OwnRule(), self._symbolizer)
-        return [Cause(label, label, package=label) for label, _ in views.labels("package", native=False)(leaves)]
+        return [Cause(label, label, package=label) for label, _, _ in views.labels("package", native=False)(leaves)]
 
     # -- instructions ------------------------------------------------------------------------------------------------
 
@@ -190,13 +162,3 @@ def _of_frame(frame: Frame, label: str) -> Cause:
 
 def _package_in(label: str) -> str:
     return label.removeprefix("(package ").partition(",")[0].rstrip(")") if label.startswith("(package ") else ""
-
-
-def _module_name(file: str) -> str:
-    """What a module is imported as, as far as its file shows: its package's name, or its own."""
-    if not file or file.startswith("<"):
-        return ""
-    if package := package_of(file):
-        return package
-    folder, _, name = file.replace("\\", "/").rpartition("/")
-    return base_name(folder) if name.startswith("__init__.") else name.partition(".")[0]
