@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -195,13 +195,13 @@ class Session:
 
     # -- start and stop ----------------------------------------------------------------------------------------
 
-    def start(self) -> Self:
-        """Opens sources, then outputs; starts the session's threads; arms the sources; resumes a launched target."""
+    def start(self, ready: Callable[[], None] = lambda: None) -> Self:
+        """Opens sources, then outputs; starts threads; arms sources; calls `ready` (may raise); lets targets run."""
         with self._lock:
             if self._state != "new":
                 return self
             try:
-                self._start()
+                self._start(ready)
             except BaseException:
                 self._state = "failed"
                 self._cancel()
@@ -210,10 +210,9 @@ class Session:
             _live.add(self)
         return self
 
-    def _start(self) -> None:
+    def _start(self, ready: Callable[[], None]) -> None:
         if self._attach:
-            platform = self._plugins.platform
-            self.context = replace(self.context, targets=tuple(platform.attach(pid) for pid in self._attach))
+            self.context = replace(self.context, targets=tuple(map(self._plugins.platform.attach, self._attach)))
         context = self.context
         self._describe(context)
         for source in self._sources:
@@ -233,6 +232,7 @@ class Session:
             with named(f"source {source.name}"):
                 source.start(context)
             self._started.append(source)
+        ready()
         for target in context.targets:
             if target.launched:
                 target.resume()

@@ -1,4 +1,4 @@
-"""Ctrl-C while wstrace is being imported: the process ends by the signal, without a word."""
+"""A signal while wstrace is being imported, or while a trace starts: nothing has begun, or the trace is whole."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from wstrace import open_trace
+from wstrace.cli import main
+from wstrace_os.linux.launcher import Launcher
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 START = {
@@ -44,3 +48,41 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
         process.wait(0.5)
     process.kill()
     process.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="launches /bin/sh")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_command_runs_leaves_nothing(number, tmp_path, monkeypatch):
+    """The signal arrives when the file has just been created, and no line has noted it yet."""
+    create, path = os.open, tmp_path / "x.wst"
+
+    def interrupted_open(name: object, flags: int, *given: object, **options: object) -> int:
+        descriptor = create(name, flags, *given, **options)
+        if str(name) == str(path) and flags & os.O_EXCL:
+            signal.raise_signal(number)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", interrupted_open)
+    assert main(["run", "-q", "-o", str(path), "--", "touch", str(tmp_path / "ran")]) == 128 + number
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="launches sleep")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_when_the_command_has_begun_ends_it_and_its_trace(number, tmp_path, monkeypatch):
+    """The signal arrives when the command was let go, and the start has not returned yet."""
+    go, path, launched = Launcher.go, tmp_path / "x.wst", []
+
+    def interrupted_go(launcher: Launcher) -> object:
+        usage = go(launcher)
+        launched.append(launcher)
+        signal.raise_signal(number)
+        return usage
+
+    monkeypatch.setattr(Launcher, "go", interrupted_go)
+    # Without a terminal of its own, wstrace passes Ctrl-C on to the command.
+    monkeypatch.setattr("wstrace.cli.tracing._from_terminal", lambda: False)
+    assert main(["run", "-q", "-o", str(path), "--", "sleep", "30"]) == 128 + number
+    assert len(launched) == 1
+    with open_trace(path) as trace:
+        assert trace.info.exit_signal == signal.Signals(number).name

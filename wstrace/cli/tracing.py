@@ -183,8 +183,12 @@ class Recording:
         launched = any(target.launched for target in session.context.targets)
         ending = _Ending(2 if launched else 1)
         with _signals(session, launched, ending), self.plugins.platform.on_console_close(ending.close):
-            session.start()
-            ending.starting = False
+            try:
+                session.start(ready=ending.check)
+            except WstraceError:
+                ending.check()  # Ctrl-C in a terminal ends the held command too, whose end is then no error.
+                raise
+            ending.started()
             until = float("inf") if duration is None else time.monotonic() + duration
             while not ending.requested and time.monotonic() < until:
                 if session.wait(min(0.5, until - time.monotonic())):
@@ -229,7 +233,7 @@ class Recording:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that arrived while the session was starting: the start is abandoned, even when a plugin hangs in it.
+    """A signal that arrived while the session was starting: the start is undone.
 
     Args:
         number: the number of the signal.
@@ -248,15 +252,45 @@ class _Ending:
     interrupts: int = 0
     closed: bool = False
     starting: bool = True
+    early: int = 0  # the number of the signal that arrived while the session was starting
 
     @property
     def requested(self) -> bool:
         """Whether the trace is to end now."""
         return self.closed or self.interrupts >= self.needed
 
+    def arrive_early(self, number: int) -> None:
+        """Notes a signal during the start, and breaks off a start that still hangs in a plugin STOP_SECONDS later.
+
+        An error raised at once could be raised anywhere: between the creation of a file and the line that notes it, or
+        when the command runs already. Windows has no such timer.
+        """
+        if not self.early and not _alarm_in(STOP_SECONDS):
+            raise Interrupted(number)
+        self.early = self.early or number
+
+    def check(self) -> None:
+        """Raises Interrupted when a signal has arrived during the start."""
+        if self.early:
+            raise Interrupted(self.early)
+
+    def started(self) -> None:
+        """Ends the start; a signal that came too late to be seen by check() is delivered now."""
+        self.starting = False
+        if self.early:
+            signal.raise_signal(self.early)
+
     def close(self) -> None:
         """Notes that the console closes, after which the system ends this process within seconds."""
         self.closed = True
+
+
+def _alarm_in(seconds: float) -> bool:
+    """Makes the system send SIGALRM in so many seconds (0: never); returns False on Windows, which cannot."""
+    set_timer = getattr(signal, "setitimer", None)
+    if set_timer is not None:
+        set_timer(getattr(signal, "ITIMER_REAL"), seconds)  # noqa: B009  Windows lacks it
+    return set_timer is not None
 
 
 def _outlive(session: Session, ending: _Ending) -> None:
@@ -281,30 +315,36 @@ def _signals(session: Session, launched: bool, ending: _Ending) -> Iterator[None
 
     def interrupt(number: int, frame: object) -> None:
         if ending.starting:
-            raise Interrupted(number)
+            ending.arrive_early(number)
+            return
         ending.interrupts += 1
         if ending.interrupts == 1 and not _from_terminal():
             pass_on(number, frame)
 
     def end(number: int, frame: object) -> None:
         if ending.starting:
-            raise Interrupted(number)
+            ending.arrive_early(number)
+            return
         pass_on(number, frame)
         if not launched:
             ending.interrupts += 2
 
-    handlers = {
-        name: (interrupt if name in ("SIGINT", "SIGBREAK") else end)
-        for name in ("SIGINT", "SIGBREAK", "SIGTERM", "SIGHUP")
-        if hasattr(signal, name)
-    }
+    def hangs(number: int, frame: object) -> None:
+        if ending.starting:
+            ending.check()
+
+    handlers = {"SIGINT": interrupt, "SIGBREAK": interrupt, "SIGTERM": end, "SIGHUP": end, "SIGALRM": hangs}
     previous: dict[str, Any] = {}
     for name, handler in handlers.items():
+        if not hasattr(signal, name):
+            continue
         if signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
             previous[name] = signal.signal(getattr(signal, name), handler)
     try:
         yield
     finally:
+        if ending.early:
+            _alarm_in(0)
         for name, handler in previous.items():
             signal.signal(getattr(signal, name), handler)
 
