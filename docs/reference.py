@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import wstrace
 import wstrace.errors
 from wstrace.cli import wstrace as command_line
 from wstrace.ledger import STAGES
-from wstrace.options import Option, options_of
+from wstrace.options import meanings, options_of
 from wstrace.plugins import Plugins
 from wstrace.schema import SEMANTICS, STREAMS
 from wstrace_msgpack.interchange.tables import known_tables, meaning, unit
@@ -100,22 +99,10 @@ def options() -> str:
 
 
 def _options(cls: type) -> Iterator[tuple[str, ...]]:
-    meaning = arguments(inspect.getdoc(cls) or "")
+    meaning = meanings(cls)
     for name, option in options_of(cls).items():
         default = "required" if option.default is inspect.Parameter.empty else f"`{option.default!r}`"
-        yield f"`{name}`", f"`{_type(option)}`", default, meaning.get(name, "")
-
-
-def _type(option: Option) -> str:
-    kind = option.annotation
-    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-
-
-def arguments(docstring: str) -> dict[str, str]:
-    """name -> meaning, of the section `Args:` of a docstring."""
-    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)+)", docstring, re.MULTILINE)
-    found = re.findall(r"^    ([\w, ]+): ((?:.*\n?)(?:^     +.*\n?)*)", section[1] if section else "", re.MULTILINE)
-    return {name.strip(): " ".join(text.split()) for names, text in found for name in names.split(",")}
+        yield f"`{name}`", f"`{option.type_name}`", default, meaning.get(name, "")
 
 
 # -- streams -------------------------------------------------------------------------------------------------------

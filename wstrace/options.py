@@ -72,6 +72,12 @@ class Option:
     annotation: Any
     default: Any
 
+    @property
+    def type_name(self) -> str:
+        """The annotation in short, such as `int` or `str | None`."""
+        kind = self.annotation
+        return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
     def convert(self, value: Any) -> Any:
         """The value of a text (or of a TOML value), converted by the annotation. Raises ValueError."""
         return _convert(value, self.annotation, self.name)
@@ -81,6 +87,13 @@ def options_of(cls: type) -> dict[str, Option]:
     """The options of a source, enricher or exporter class, taken from the signature of its `__init__`."""
     init = cls.__dict__.get("__init__") or cls.__init__  # type: ignore[misc]
     return {} if init is object.__init__ else keyword_options(init)
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """Option -> its meaning, from the section `Args:` of the class's docstring."""
+    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)+)", inspect.getdoc(cls) or "", re.MULTILINE)
+    found = re.findall(r"^    ([\w, ]+): ((?:.*\n?)(?:^     +.*\n?)*)", section[1] if section else "", re.MULTILINE)
+    return {name.strip(): " ".join(text.split()) for names, text in found for name in names.split(",")}
 
 
 def keyword_options(function: Callable[..., object]) -> dict[str, Option]:

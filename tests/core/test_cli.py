@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from command_line import wstrace
 
 from wstrace.cli import main
+from wstrace.cli.doctor import _parts
 from wstrace.cli.run import command_of
 from wstrace.errors import Unavailable, UsageError
 from wstrace.plugins import default_plugins
@@ -244,3 +246,29 @@ def test_the_signal_that_ended_the_target_is_in_the_report_and_in_the_file(tmp_p
     assert report["facts"]["exit_signal"] == name
     ran = wstrace("run", "-c", f"raise SystemExit({ran.returncode})", cwd=tmp_path)
     assert "killed" not in ran.stderr, "a program may end with this code by itself"
+
+
+def test_doctor_begins_with_its_verdict_and_lists_options_when_asked():
+    at_default = {"value": 1, "origin": "default"}
+    findings = {"system": {"user": "root"}, "sources": {"a": {"level": "full", "why": "of itself", "remedy": "agent"}},
+                "remedies": {"sudo": "sudo it"}, "options": {"a.x": at_default}, "failed": {}}  # fmt: skip
+    assert next(iter(_parts(findings))) == "Every source is at its full level here."
+    assert "What lifts the level, ready to paste" not in _parts(findings)
+    findings["sources"] |= {name: {"level": name, "why": "no right", "remedy": "sudo"} for name in ("user", "none")}
+    findings["options"]["a.y"] = {"value": 2, "origin": "environment"}
+    said = list(_parts(findings))
+    assert said[0] == "Not in full: user (user), none (none); the lines with -> say what lifts that."
+    assert "What lifts the level, ready to paste" in said
+    assert [row for part in said[-1:] for row in part.rows] == [["  a.y", "2  (environment)"]]
+    listed = list(_parts(findings, every_option=True))[-1]
+    assert [row[0] for row in listed.rows] == ["  a.y", "  a.x"]
+
+
+def test_a_plugin_s_classes_are_shown_with_their_options():
+    shown = wstrace("plugins", "working_set")
+    assert shown.returncode == 0, shown.stderr
+    assert "source working_set: " in shown.stdout
+    assert re.search(r"^  interval +\S+ +\S.*$", shown.stdout, re.MULTILINE)
+    refused = wstrace("plugins", "working_sat")
+    assert refused.returncode == 125
+    assert "did you mean 'working_set'?" in refused.stderr

@@ -22,13 +22,14 @@ from wstrace.terminal.table import Column, TextTable
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 @click.option("--config", metavar="FILE", help="A TOML file whose values are shown too.")
-def doctor(as_json: bool, config: str | None) -> None:
+@click.option("--options", "every_option", is_flag=True, help="Show options at their default, too.")
+def doctor(as_json: bool, config: str | None, every_option: bool) -> None:
     """Show what can be traced here, each source's level and what lifts it, and where each option's value comes from."""
     findings = examine(Plugins.from_environment(), Config.load(config, project=not is_administrator()))
     if as_json:
         print_json(findings)
         return
-    Output.standard("stdout").show(*_parts(findings))
+    Output.standard("stdout").show(*_parts(findings, every_option=every_option))
 
 
 def examine(plugins: Plugins, config: Config) -> dict[str, Any]:
@@ -88,15 +89,20 @@ def _words(level: Level) -> dict[str, str]:
     return {"level": level.name, "why": level.why, "remedy": level.remedy}
 
 
-def _parts(findings: dict[str, Any]) -> Iterator[str | TextTable]:
-    yield _table(findings["system"].items())
-    sources = []
+def _parts(findings: dict[str, Any], *, every_option: bool = False) -> Iterator[str | TextTable]:
+    sources, lesser = [], []
     for name, level in findings["sources"].items():
         sources.append([f"  {name}", level["level"], level["why"]])
         if level["remedy"]:
             sources.append(["", "", f"-> {level['remedy']}"])
-    yield from ("", "Sources", _table(sources))
-    if findings["remedies"]:
+        if level["level"] != "full" and level["why"]:
+            lesser.append(f"{name} ({level['level']})")
+    if lesser:
+        yield f"Not in full: {', '.join(lesser)}; the lines with -> say what lifts that."
+    else:
+        yield "Every source is at its full level here."
+    yield from ("", _table(findings["system"].items()), "", "Sources", _table(sources))
+    if lesser and findings["remedies"]:
         yield from ("", "What lifts the level, ready to paste")
         yield _table(
             [f"  {where}" * (number == 0), line]
@@ -104,10 +110,11 @@ def _parts(findings: dict[str, Any]) -> Iterator[str | TextTable]:
             for number, line in enumerate(text.splitlines())
         )
     changed = {name: o for name, o in findings["options"].items() if o["origin"] != "default"}
-    yield from ("", "Options (value, origin)")
+    shown = {**changed, **findings["options"]} if every_option else changed
+    yield from ("", "Options (value, origin)" if shown else "Options: all at their default (--options lists them)")
     yield _table(
         [f"  {name}", f"{'-' if option['value'] in (None, '') else option['value']}  ({option['origin']})"]
-        for name, option in {**changed, **findings["options"]}.items()
+        for name, option in shown.items()
     )
     for name, error in findings["failed"].items():
         yield from ("", f"Plugin {name} failed: {error}")

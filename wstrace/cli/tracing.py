@@ -52,9 +52,14 @@ class Tracing:
 
 #: For exporters when the console closes: Windows ends this process after 5 s, of which sources may take twice as long.
 _CLOSING_SECONDS = 1.0
+_SPEC = "NAME[:OPT=VAL,...]"
 _OPTIONS = [
-    click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source."),
-    click.option("-e", "--exporter", "exporters", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add an exporter."),
+    click.option(
+        "-s", "--source", "sources", multiple=True, metavar=_SPEC, help="Add a source; options: plugins NAME."
+    ),
+    click.option(
+        "-e", "--exporter", "exporters", multiple=True, metavar=_SPEC, help="Add an exporter; options: likewise."
+    ),
     click.option("-P", "--plugin", multiple=True, metavar="no:NAME", help="Leave a plugin, source or exporter out."),
     click.option("--no-plugins", is_flag=True, help="Load wstrace's own plugins only."),
     click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE (- for stdout)."),
