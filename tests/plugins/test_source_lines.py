@@ -102,3 +102,22 @@ def test_a_file_cut_off_anywhere_gives_lines_or_none(program: Path, way: str) ->
         cut.write_bytes(data[:size])
         with ImageFile(str(cut)) as file:
             assert len(source_lines.source_lines(file, [offset])) == 1
+
+
+@pytest.mark.skipif(NO_SYMBOLIC, reason="needs symbolic")
+def test_the_table_of_a_file_is_made_once(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import symbolic.debuginfo
+
+    made, make = [], symbolic.debuginfo.Object.make_symcache
+    monkeypatch.setattr(symbolic.debuginfo.Object, "make_symcache", lambda self: made.append(self) or make(self))
+    address = offset_of_store(program)
+    with ImageFile(str(program)) as file:
+        told = [source_lines.source_lines(file, [address]) for _ in range(3)]
+    assert told[0][0][0].line == 3
+    assert told == told[:1] * 3
+    assert len(made) == 1
+    for number in range(2 * source_lines._MOST_TABLES):
+        shutil.copy(program, tmp_path / f"copy{number}")
+        with ImageFile(str(tmp_path / f"copy{number}")) as file:
+            assert source_lines.source_lines(file, [address]) == told[0]
+    assert len(source_lines._tables) == source_lines._MOST_TABLES
