@@ -37,7 +37,7 @@ def traced(tmp_path, *arguments: str) -> Usage:
     ],
 )
 def test_a_descendant_that_nobody_has_waited_for_counts(tmp_path, options, script):
-    usage = traced(tmp_path, *options, "--", "timeout", "20", "bash", "-c", script)
+    usage = traced(tmp_path, *options, "--", "timeout", "10", "bash", "-c", script)
     assert usage.peak_resident_bytes is not None
     assert 80 * MIB < usage.peak_resident_bytes < 110 * MIB
     assert usage.peak_pid is not None
