@@ -19,6 +19,7 @@ from wstrace.schema import (
     FAULT_WRITE,
     KIND_ANON,
     KIND_FILE,
+    KIND_SHARED,
     LOSS_DISCARDED,
     LOSS_EXECUTED,
     LOSS_FORKED,
@@ -135,6 +136,13 @@ def test_what_was_written_to_in_a_private_mapping_of_a_file_came_with_the_write(
     assert told(history(both, kind=KIND_FILE), 1, [3]) == {3: (1, 1)}, "not a page of the file any more"
     assert told(history(both[:1], kind=KIND_FILE), 1, [3]) == {3: (0, 0)}
     assert told(history(both, kind=KIND_FILE), 1, [3], mapping=(0, 16, 0)) == {3: (0, 0)}, "still one of the file"
+
+
+@pytest.mark.parametrize("flags", [0, FAULT_ACCESS_KNOWN | FAULT_WRITE], ids=["access not known", "writes"])
+def test_shared_memory_that_faults_again_may_have_gone_unseen(flags):
+    both = history([Event(0, 1, 3, 4), Event(0, 1, 3, 4)], flags, KIND_SHARED)
+    assert told(both, 1, [3], mapping=(0, 16, 0)) == {3: (0, 1)}, "truncated, punched or detached in between"
+    assert told(both, 1, [3]) == {3: (1, 1)}, "a write to a private mapping of it made the page"
 
 
 def test_a_write_to_a_shared_page_of_a_file_faults_although_it_may_be_there():

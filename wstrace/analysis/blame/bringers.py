@@ -16,6 +16,7 @@ from wstrace.analysis.blame.losses import Losses, key_of, page_of, space_of
 from wstrace.analysis.segments import begins
 from wstrace.schema import (
     KIND_FILE,
+    KIND_SHARED,
     LOSS_EXECUTED,
     LOSS_LAZILY_FREED,
     LOSS_MOVED,
@@ -158,11 +159,12 @@ class _Walk:
         at, fault = at[fault >= 0], fault[fault >= 0]
         second = faults.maybe[group[at]]
         fits = (second > fault) & (faults.time[second] <= self.time[rows[at]])
-        of_file = faults.kind[fault] == KIND_FILE
-        fits &= ~(of_file & self.pages.file[rows[at]])  # the second fault was a write to a page that was there
+        kind, in_file = faults.kind[fault], self.pages.file[rows[at]]
+        fits &= ~((kind == KIND_FILE) & in_file)  # the second fault was a write to a page that was there
         second = np.where(fits, second, fault)
         # in a private mapping of a file the write makes a page of its own, which a snapshot tells from one of the file
-        self._bring(rows[at], np.where(of_file, second, fault), second, OWN)
+        made = np.isin(kind, (KIND_FILE, KIND_SHARED)) & ~in_file
+        self._bring(rows[at], np.where(made, second, fault), second, OWN)
         return _others(rows, at)
 
     def _huge(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:

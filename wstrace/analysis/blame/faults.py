@@ -4,7 +4,9 @@ A fault brings its page if it is the first since the address last lost its conte
 there already only these bring: one that read a page of a file from disk again (it had been evicted), and, where the
 system tells reads from writes, the first write to a page that was only read: that of zeros is in no resident set.
 Where it does not tell, the second fault may be such a write; it is kept as a second candidate. So is the second fault
-on a page of a file: if the page is the process's own in the end, that write made it.
+on a page of a file: if the page is the process's own in the end, that write made it. Shared memory that is there does
+not fault at its first write: a second fault tells that the page had gone unseen (truncated, punched, detached), unless
+its protection was changed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from wstrace.schema import (
     KIND_ANON,
     KIND_FILE,
     KIND_HEAP,
+    KIND_SHARED,
     KIND_STACK,
     LOSS_FORKED,
     LOSS_PERHAPS_FORKED,
@@ -57,7 +60,7 @@ class Faults:
         life: the range of the losses since which the page held what it held at the fault, 0 = none before it.
         first: of each group, its first fault.
         brings: whether each fault made its page arrive.
-        maybe: of each group, the fault that did so if the one before it only read; -1 = none.
+        maybe: of each group, the fault that did so if the one before it only read, or its page had gone; -1 = none.
     """
 
     def __init__(self, rows: FaultRows, losses: Losses) -> None:
@@ -92,13 +95,14 @@ class Faults:
             self.brings[writes[writes < len(self)]] = True
 
     def _second_candidates(self) -> NDArray[np.intp]:
-        """The second fault of each group, if nothing else explains it than zeros, or a page of a file, read before."""
+        """The second fault of each group, if nothing else explains it than what `maybe` says."""
         found = np.full(len(self.first), -1)
         second = self.first + 1
         there = np.flatnonzero(second < np.append(self.first[1:], len(self)))
         second = second[there]
         may = self.anonymous[second] | (self.kind[second] == KIND_FILE)
         may &= (self.flags[second] & (FAULT_ACCESS_KNOWN | FAULT_MAJOR)) == 0
+        may |= self.kind[second] == KIND_SHARED
         may &= ~self.forked[second] & (self._forks(second) == self._forks(second - 1))
         found[there[may]] = second[may]
         return found
