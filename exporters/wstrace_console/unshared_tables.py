@@ -31,13 +31,22 @@ def parts(told: Unshared, views: Sequence[str], top: int) -> list[str | Styled |
 
 def answer(told: Unshared) -> str:
     """`45.9 MiB un-shared after 2 forks: 34.4 by search app.py:12, 11.5 by search app.py:11`."""
+    if told.unseen and not told.total:
+        whose = name_of(told.of.name_of(told.unseen[0]))
+        return (
+            f"what was un-shared is not known: no snapshot tells what {whose} had in memory before the trace; "
+            "wstrace unshared PID takes one"
+        )
+    if told.earlier:
+        return "what was un-shared is not known: no process forked in the trace, only perhaps before it"
     if not told.total:
         return "nothing was un-shared: no process wrote to a page that it shared since a fork"
     unit, divisor = unit_of(told.total)
     rows = told.rows("line")[:_TOLD]
     named = ", ".join(f"{n / divisor:,.1f} by {name_of(row.label)}" for row, n in rows)
     more = ", ..." if sum(n for _, n in rows) < told.total else ""
-    return f"{told.total / divisor:,.1f} {unit} un-shared after {plural(told.forked, 'fork')}: {named}{more}"
+    bound = "at least " if told.at_least else ""
+    return f"{bound}{told.total / divisor:,.1f} {unit} un-shared after {plural(told.forked, 'fork')}: {named}{more}"
 
 
 def _table(title: str, rows: Sequence[tuple[str, int]], total: int, top: int) -> TextTable:

@@ -60,7 +60,7 @@ def history(
         np.array([e.other for _, e in lost], np.intp),
     )
     copyable = np.full(len(rows), kind == KIND_ANON)
-    return History(faults, copyable, losses, no_ends(), [], lossless=lossless)
+    return History(faults, copyable, losses, no_ends(), [], (np.zeros(0, np.uint64),) * 2, lossless=lossless)
 
 
 def pages_of(

@@ -264,6 +264,39 @@ def test_pages_that_came_with_a_huge_page_are_shared_too():
     assert Unshared(script.blame()).total == PAGE
 
 
+@pytest.mark.parametrize("writer", [7, 8])
+def test_what_was_unshared_is_not_known_where_nothing_tells_what_the_parent_had(tmp_path, writer):
+    script = Script()
+    script.batches.pop()  # the process was there before the trace: nothing tells that it began
+    script.lose(20, LOSS_FORKED, pid=8, other=7)
+    script.fault(30, ANON + 5 * PAGE, SAVE, pid=writer)
+    saved(script.trace(), path := str(tmp_path / "x.wst"))
+    told = Unshared(script.blame())
+    assert (told.total, told.at_least, told.as_dict(["line"])["at_least"]) == (0, True, True)
+    runner = CliRunner()
+    first = runner.invoke(unshared, [path], catch_exceptions=False).output.splitlines()[0]
+    assert first.startswith("what was un-shared is not known: no snapshot tells what [unknown] (7) had in memory")
+    script.fault(15, ANON, APP)
+    script.fault(40, ANON, SAVE, pid=8)
+    script.fault(50, ANON + 9 * PAGE, SAVE)
+    saved(script.trace(), path := str(tmp_path / "y.wst"))
+    first = runner.invoke(unshared, [path], catch_exceptions=False).output.splitlines()[0]
+    assert first.startswith("at least 4.0 KiB un-shared after 1 fork: ")
+    script.snapshot(12, (ANON + 5 * PAGE, 1, PAGE_EXCLUSIVE))
+    script.snapshot(90, (ANON, 10, PAGE_EXCLUSIVE))
+    told = Unshared(script.blame())
+    assert (told.total, told.at_least) == (2 * PAGE, False), "the page 9 of the parent was not there before"
+
+
+def test_forks_before_the_trace_are_not_told_as_none(tmp_path):
+    script = Script()
+    script.batches.pop()
+    script.fault(30, ANON, SAVE)
+    saved(script.trace(), path := str(tmp_path / "x.wst"))
+    first = CliRunner().invoke(unshared, [path], catch_exceptions=False).output.splitlines()[0]
+    assert first == "what was un-shared is not known: no process forked in the trace, only perhaps before it"
+
+
 def test_the_command_unshared_tells_lines_and_forks(tmp_path):
     path = str(tmp_path / "x.wst")
     saved(forked(4).trace(), path)

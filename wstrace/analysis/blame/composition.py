@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame.bringers import BEFORE, EXEC, HOWS, KHUGEPAGED, NOT_SEEN, Found, PageRows
 from wstrace.analysis.blame.causes import Causes
-from wstrace.analysis.blame.faults import FaultRows
+from wstrace.analysis.blame.faults import FORKS, FaultRows
 from wstrace.analysis.blame.history import History
 from wstrace.analysis.blame.inputs import Recorded, mapping_rows, of_mapping, pages_of, read
 from wstrace.analysis.blame.losses import key_of
@@ -52,6 +52,7 @@ class Composition:
 
     Attributes:
         inputs: what was read. history: the faults. found: the bringers of the pages.
+        copyable: whether each recorded fault is on a page that a write after a fork copies.
         run: of each resident page its row in `inputs.runs`.
         loaded, loader: the pages that their bringer copied from another process, and the fault that had loaded each.
         lost: records that the trace lacks. assumed: the kinds of losses that were not recorded, in words.
@@ -74,11 +75,14 @@ class Composition:
         private = (flags & MAP_SHARED) == 0
         copyable = np.isin(kind, (KIND_ANON, KIND_HEAP, KIND_STACK)) & private
         copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
+        self.copyable = copyable
         columns = inputs.faults
         rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind)
         lossless = not self.lost and self.sampled <= 1
         del columns["page"], columns["mapping"]  # the history has the keys
-        self.history = History(rows, copyable, inputs.losses, inputs.ends, self._in_parts(), lossless=lossless)
+        self.history = History(
+            rows, copyable, inputs.losses, inputs.ends, self._in_parts(), self._before(), lossless=lossless
+        )
         parts = [self.history.bringers(pages, self._key) for pages in self._in_parts()]
         loaded = [self.history.loaders(*one) for one in zip(self._in_parts(), parts, strict=True)]
         self.loaded = np.concatenate([rows + number * _AT_ONCE for number, (rows, _) in enumerate(loaded)])
@@ -108,6 +112,17 @@ class Composition:
         shift = np.uint64(inputs.page_size.bit_length() - 1)
         first = key_of(inputs.runs["space"], inputs.runs["start"] >> shift)
         return run, first[run] + number.astype(np.uint64)
+
+    def _before(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The keys and times of pages, not of files, that processes had before the trace in which they forked."""
+        losses, runs = self.inputs.losses, self.inputs.before
+        parents = losses.other[np.isin(losses.event, FORKS)]
+        asked = np.isin(runs["space"], parents) & ((runs["flags"] & PAGE_FILE) == 0)
+        runs = {name: column[asked] for name, column in runs.items()}
+        run, number = pages_of(runs)
+        shift = np.uint64(self.inputs.page_size.bit_length() - 1)
+        first = key_of(runs["space"], runs["start"] >> shift)
+        return first[run] + number.astype(np.uint64), runs["time"][run]
 
     def _in_parts(self) -> Iterator[PageRows]:
         """The resident pages, some at a time: a large process has millions; at least one part."""

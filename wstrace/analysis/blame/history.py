@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame.bringers import Found, PageRows, bringers
 from wstrace.analysis.blame.faults import FORKS, FaultRows, Faults
-from wstrace.analysis.blame.losses import Losses, LossRows, key_of, page_of
+from wstrace.analysis.blame.losses import Losses, LossRows, key_of, page_of, space_of
 from wstrace.analysis.blame.sharing import Copies, Ends, Held, sharing
 
 #: Forks between a process and the one whose memory it has in the end, that are followed.
@@ -23,6 +23,7 @@ class History:
         rows: the faults. copyable: of each, whether a write to its page by one process leaves it to the others.
         losses: what took content away.
         ends: when the memory of processes ended.
+        before: keys of pages that were there before the trace, ascending, and the times of the snapshots that tell it.
         seen: parts of the pages that a snapshot showed: those without a fault were there nevertheless.
         lossless: whether no record of a fault or of a move was lost.
 
@@ -38,6 +39,7 @@ class History:
         losses: LossRows,
         ends: Ends,
         seen: Iterable[PageRows],
+        before: tuple[NDArray[np.uint64], NDArray[np.uint64]],
         *,
         lossless: bool = False,
     ) -> None:
@@ -45,7 +47,7 @@ class History:
         self.losses = Losses(losses)
         self.faults = Faults(rows, self.losses)
         self.faults.ready()
-        held = [*map(self._seen, seen), self._moved(), self._inherited()]
+        held = [*map(self._seen, seen), self._before(*before), self._moved(), self._inherited()]
         together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
         taken = self.copies.taken
@@ -76,6 +78,25 @@ class History:
         life = self.losses.latest(seen.key, self.losses.upto(seen.time))
         without = ~seen.file & (self.faults.group_of(seen.key, life) < 0)
         return Held(seen.key[without], life[without])
+
+    def _before(self, keys: NDArray[np.uint64], times: NDArray[np.uint64]) -> Held:
+        """Pages that were there before the trace; _seen() has those of the last snapshot that no fault was on."""
+        faults, losses = self.faults, self.losses
+        life = losses.latest(keys, losses.upto(times))
+        gone = losses.latest(keys, np.full(len(keys), len(losses))) != 0
+        group = np.where(life == 0, faults.group_of(keys, life), -1)
+        # the first fault on such a page after a fork writes to what is there
+        forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
+        forked = np.full(int(losses.rows.other.max(initial=0)) + 1, np.iinfo(np.uint64).max, np.uint64)
+        np.minimum.at(forked, losses.rows.other[losses.row[forks]], losses.time[forks])
+        since = forked[space_of(keys).astype(np.intp)]
+        asked = np.flatnonzero(group >= 0)
+        first = faults.first[group[asked]]
+        late = faults.time[first] >= np.maximum(since, times)[asked]
+        faults.does_not_bring(first[late])
+        group[asked[~late]] = -1  # it may have arrived by that fault
+        there = (life == 0) & ((group >= 0) | gone)
+        return Held(keys[there], life[there])
 
     def _moved(self) -> Held:
         """Pages that had been moved when a fault came: that fault brought nothing."""

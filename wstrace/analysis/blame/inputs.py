@@ -85,6 +85,7 @@ class Inputs:
         losses: of all processes. ends: of processes.
         began: spaces that began or executed their program in the trace.
         runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
+        before: such runs of the first snapshot of each process that was there before the trace.
         swapped: pages. time_ns: the latest of the snapshots. moment: what was asked for, in words.
         of_peak: the largest resident set that the system accounted, in bytes, where the moment is the peak.
     """
@@ -98,6 +99,7 @@ class Inputs:
     ends: Ends
     began: NDArray[np.intp]
     runs: Columns
+    before: Columns
     swapped: int = 0
     time_ns: int = 0
     moment: str = "exit"
@@ -131,11 +133,14 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
     faults = _gather(trace.batches(PAGE_FAULT.name, (*_FAULT, "host")), _FAULT, processes)
     if (faults["until"] == faults["time_ns"]).all():
         del faults["until"]
-    parts, swapped, moment = _snapshots(trace, at)
+    parts, first, swapped, moment = _snapshots(trace, at)
     parts = [part for part in parts if not pids or (part.snapshot and part.snapshot.pid in pids)]
-    whose = [processes.number(part.snapshot.host, part.snapshot.pid) if part.snapshot else 0 for part in parts]
+    whose, before = (
+        [processes.number(part.snapshot.host, part.snapshot.pid) if part.snapshot else 0 for part in some]
+        for some in (parts, first)
+    )
     numbers = np.unique(np.concatenate([faults["process"], lost["process"], lost["other"], rows["process"],
-                                        np.array(whose, np.uint64)]))  # fmt: skip
+                                        np.array([*whose, *before], np.uint64)]))  # fmt: skip
     for columns in (faults, lost, rows):
         columns["space"] = numbers.searchsorted(columns.pop("process")).astype(np.intp)
     page_size = trace.info.page_size or 4096
@@ -155,6 +160,8 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
             f"the trace claims {pages:,} resident pages, more than the {MOST_PAGES:,} that blame can attribute",
             "choose processes with --pid",
         )
+    spaces = numbers.searchsorted(np.array(before, np.uint64))
+    there = [part for part, space in zip(first, spaces.tolist(), strict=True) if space not in began]
     peak = trace.info.usage.peak_resident_bytes if moment in ("peak", "exit") and at == "peak" else None
     return Inputs(
         page_size,
@@ -166,6 +173,7 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
         Ends(rows["space"][ended], rows["time_ns"][ended]),
         began,
         runs,
+        _runs(there, spaces[~np.isin(spaces, began)]),
         sum(n for key, n in swapped.items() if not pids or key[1] in pids),
         int(runs["time"].max(initial=0)),
         moment,
@@ -231,11 +239,13 @@ def _sharers(faults: Columns, losses: LossRows) -> None:
         faults["space"][shared] = spaces.rows.other[spaces.row[last[shared]]]
 
 
-def _snapshots(trace: Recorded, at: str | int) -> tuple[list[Batch], dict[tuple[int, int], int], str]:
-    """The parts of the snapshots at a moment, the swapped pages of each process, and the moment in words."""
+def _snapshots(trace: Recorded, at: str | int) -> tuple[list[Batch], list[Batch], dict[tuple[int, int], int], str]:
+    """The parts of the snapshots at a moment, those of the first ones, swapped pages, and the moment in words."""
     until, moment = _until(trace, at)
     swapped: dict[tuple[int, int], int] = {}
     taken: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
+    first: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
+    began: dict[tuple[int, int], int] = {}
     for batch in trace.batches(RESIDENT_PAGES.name, (*_RESIDENT,)):
         part = batch.snapshot
         if part is None or part.time_ns > until:
@@ -245,7 +255,10 @@ def _snapshots(trace: Recorded, at: str | int) -> tuple[list[Batch], dict[tuple[
             key = part.host, part.pid
             swapped[key] = n + (swapped.get(key, 0) if part.part else 0)
         taken.add(batch)
-    return [part for _, _, parts in taken.by_host() for part in parts], swapped, moment
+        if part.time_ns <= began.setdefault((part.host, part.pid), part.time_ns):
+            first.add(batch)
+    found, before = ([part for _, _, parts in some.by_host() for part in parts] for some in (taken, first))
+    return found, before, swapped, moment
 
 
 def _until(trace: Recorded, at: str | int) -> tuple[int, str]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.blame.faults import FORKS
+from wstrace.analysis.blame.losses import space_of
 from wstrace.analysis.blame.rows import Blame, BlameRow
+
+_NEVER = np.iinfo(np.uint64).max
 
 
 class ForkRow:
@@ -68,6 +73,41 @@ class Unshared:
         events: NDArray[np.intp] = np.unique(self._fork)
         return len(events)
 
+    @property
+    def earlier(self) -> bool:
+        """Whether no process forked in the trace, and some were there before it: an earlier fork may have been."""
+        of = self.of
+        forks = np.isin(of.inputs.losses.event, FORKS).any()
+        return not forks and bool(np.setdiff1d(of.inputs.faults["space"], of.inputs.began).size)
+
+    @cached_property
+    def unseen(self) -> list[int]:
+        """The processes that were there before the trace and forked, and of which no snapshot tells what they had.
+
+        Only those are meant of which a fault after the fork, by them or by a child, may have copied a page.
+        """
+        faults, losses, inputs = self.of.history.faults, self.of.history.losses, self.of.inputs
+        forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
+        rows = losses.row[forks]
+        of_child, of_parent = losses.rows.space[rows], losses.rows.other[rows]
+        parents = np.setdiff1d(of_parent, np.concatenate((inputs.began, of_child)))
+        asked = self.of.copyable[faults.order]
+        asked[self.copies] = False
+        space = space_of(faults.key).astype(np.intp)
+        found = []
+        for parent in parents.tolist():
+            since = losses.time[forks[of_parent == parent]].min()
+            seen = inputs.before["time"][inputs.before["space"] == parent].min(initial=_NEVER)
+            own = (space == parent) & (faults.life == 0) & (faults.time >= since) & (faults.time < seen)
+            of_children = np.isin(space, of_child[of_parent == parent]) & faults.forked & (seen == _NEVER)
+            found += [parent] * bool((asked & faults.brings & (own | of_children)).any())
+        return found
+
+    @property
+    def at_least(self) -> bool:
+        """Whether more may have been copied: what was in memory before the trace is not known."""
+        return bool(self.unseen) or self.earlier
+
     def as_dict(self, by: Sequence[str]) -> dict[str, Any]:
         """For JSON: `schema` 1; rows sum to the total."""
         of, size = self.of, self.of.page_size
@@ -78,6 +118,7 @@ class Unshared:
             "complete": of.complete,
             "lost": of.lost,
             "assumed": of.assumed,
+            "at_least": self.at_least,
             "total": {"bytes": self.total, "pages": len(self.copies)},
             "forks": [
                 {"pid": fork.pid, "child": fork.child, "parent": fork.parent, "time_ns": fork.time_ns,
