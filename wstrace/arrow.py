@@ -66,10 +66,11 @@ class Converter:
         return getattr(kinds, _NUMBERS[column.type])()
 
     def _array(self, batch: Batch, column: Column) -> Any:
-        core = self._core
-        if column.name not in batch:
-            return core.Array([None] * len(batch), self._type(column))
-        values, names = core.Array.from_numpy(batch[column.name]), self._named(column)
+        core, names = self._core, self._named(column)
+        if column.name in batch:
+            values = core.Array.from_numpy(batch[column.name])
+        else:  # arro3 makes no dictionaries of nulls, but takes rows of one by them
+            values = core.Array([None] * len(batch), getattr(core.DataType, _NUMBERS[column.type])())
         return values if names is None else names.take(values.cast(core.DataType.uint32()))
 
     def record_batches(self) -> Iterator[Any]:

@@ -357,3 +357,10 @@ def test_a_run_that_claims_more_pages_than_there_can_be_is_refused_before_it_tak
     script.snapshot(20, (ANON, 4_294_967_295, PAGE_EXCLUSIVE))
     with pytest.raises(TraceFileError, match="4,294,967,295 resident pages"):
         script.blame()
+
+
+def test_a_loss_that_ends_before_it_begins_is_empty():
+    script = forked(2)
+    whole = sizes(script.blame())
+    script.lose(90, LOSS_DISCARDED, start=ANON + 8 * PAGE, end=ANON)
+    assert sizes(script.blame()) == whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -177,3 +178,14 @@ def test_the_schema_without_a_file_has_every_table_and_unit():
 def test_a_query_without_a_question_says_what_to_do(path):
     done = CliRunner().invoke(query, [path])
     assert "--schema" in str(done.exception)
+
+
+GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("wstf-*.wst"))
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
+def test_a_view_has_nulls_where_the_trace_lacks_a_column_of_words(golden):
+    """As a trace of Windows does, or one without stacks."""
+    assert rows(str(golden), "select count(*), count(stack_how), count(file) from faults") == [(3000, 0, 3000)]
+    for view in ("pages", "processes", "unshared", "still_resident"):
+        rows(str(golden), f"select * from {view}")

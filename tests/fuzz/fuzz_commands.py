@@ -35,6 +35,7 @@ EDGES = [0, 1, -1, 2, 127, 255, 256, 65_535, 65_536, (1 << 31) - 1, 1 << 31, (1 
          (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 31), -(1 << 63), 4096]  # fmt: skip
 TEXTS = ["", "\x1b]0;pwn\x07\x1b[31m", "a\nb", "x" * 300, "é", "page_fault", "process", "resident", "mapping", "mark",
          'x"; drop table t; --', "%s", "[red]x[/]", "file", "time_ns", "va", "map", "str", "u8", "f64"]  # fmt: skip
+VIEWS = ("faults", "pages", "processes", "unshared", "still_resident")  # `stacks` is only where a trace has some
 
 Frames = list[tuple[int, bytes]]
 
@@ -183,6 +184,9 @@ def commands(path: Path, other: Path, folder: Path) -> list[list[str]]:
         ["query", path, "select file, count(*) from page_fault group by 1"],
         ["diff", path, other], ["diff", SEEDS[0], path], ["diff", SEEDS[0], path, "--by", "line", "--json", "--all"],
         ["blame", path], ["blame", path, "--over-time", "1s", "--json"], ["blame", path, "--over-time", "0.1s"],
+        ["blame", path, "--by", "line,process"], ["blame", path, "--at", "start", "--sort", "time"],
+        ["unshared", path], ["unshared", path, "--json"], ["report", path, "--by", "stack"],
+        ["query", "--schema", path], *(["query", path, f"select * from {view}"] for view in VIEWS),
     ]  # fmt: skip
     return [[str(word) for word in one] for one in words]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -16,6 +17,7 @@ from stopped_process import stopped
 from wstrace.cli import main
 from wstrace_working_set.backend import backend
 from wstrace_working_set.file_heat import Ranges
+from wstrace_working_set.linux import file_pages
 
 PAGE = mmap.PAGESIZE
 N = 600
@@ -150,6 +152,34 @@ def test_what_is_no_file_is_refused_in_a_line(tmp_path, capsys):
         assert said.count("\n") == 1
     (tmp_path / "empty").touch()
     assert main(["file", str(tmp_path / "empty")]) == 0
+
+
+def test_holes_of_a_sparse_file_are_passed_over(tmp_path, monkeypatch):
+    path, at = tmp_path / "sparse", 5 << 40
+    with path.open("wb") as file:
+        file.seek(at)
+        file.write(b"x")
+        file.truncate(8 << 40)
+    asked = []
+    mincore = file_pages._mincore
+    monkeypatch.setattr(file_pages, "_mincore", lambda *words: asked.append(words) or mincore(*words))
+    heat = backend().file_heat(str(path), [os.getpid()])
+    assert heat.cached is not None
+    assert pages(heat.cached) == [at // PAGE]
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("why", [OSError(errno.ENODEV, "No such device"), ValueError("length is greater than file")])
+def test_a_file_that_cannot_be_mapped_is_told_with_the_reason(path, monkeypatch, capsys, why):
+    def refuse(*_, **__):
+        raise why
+
+    monkeypatch.setattr(file_pages.mmap, "mmap", refuse)
+    assert main(["file", path, "--pid", str(os.getpid())]) == 0
+    out, err = capsys.readouterr()
+    assert " in the page cache" in out.splitlines()[0], "cachestat tells the sum"
+    assert "cannot be mapped" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes nobody: needs root")

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -256,6 +257,20 @@ def test_a_tracer_that_is_stopped_stops_and_holds_on(held: Any) -> None:
         assert one.kernels()
         assert procfs.stat(keeper).cpu_seconds - before < 0.1  # it waits, it does not turn in a circle
         assert os.getsid(keeper) == keeper
+
+
+def test_a_keeper_ends_silently_when_the_tracer_is_killed_before_it_reads_an_answer() -> None:
+    from wstrace_os.linux import userfaultfd
+    from wstrace_working_set.linux import keeper
+
+    ours, its = socket.socketpair()
+    words = [sys.executable, "-I", "-S", keeper.__file__, str(userfaultfd.system_call())]
+    with subprocess.Popen(words, stdin=its, stderr=subprocess.PIPE, text=True) as process:
+        its.close()
+        assert ours.recv(1, socket.MSG_PEEK) == b"+"
+        ours.close()  # what was not read resets the connection
+        assert process.communicate(timeout=20)[1] == ""
+        assert process.returncode == 0
 
 
 def test_a_keeper_that_is_gone_is_told(held: Any) -> None:

@@ -13,7 +13,7 @@ import ctypes
 import mmap
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -78,10 +78,15 @@ def _cached(fd: int, status: os.stat_result) -> tuple[Ranges | None, str]:
         return Ranges.of([]), ""
     if not (os.geteuid() in (0, status.st_uid) or os.access(f"/proc/self/fd/{fd}", os.W_OK)):
         return None, "the kernel says which pages are in the page cache only of a file that one owns or may write"
-    starts, ends = [], []
-    for begin in range(0, status.st_size, _CHUNK):
+    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for begin in _chunks(fd, 0, -(-status.st_size // _CHUNK)):
         length = min(_CHUNK, status.st_size - begin)
-        with mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=begin) as mapped:
+        try:
+            mapping = mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=begin)
+        except (OSError, ValueError) as error:  # a file of sysfs; one that was cut meanwhile (ValueError)
+            why = "it became shorter meanwhile" if isinstance(error, ValueError) else error.strerror
+            return None, f"what of the file is in the page cache is not known: it cannot be mapped: {why}"
+        with mapping as mapped:
             here = np.frombuffer(mapped, "u1")
             found = np.zeros(-(-length // mmap.PAGESIZE), "u1")
             refused = _mincore(here.ctypes.data, length, found.ctypes.data)
@@ -94,9 +99,24 @@ def _cached(fd: int, status: os.stat_result) -> tuple[Ranges | None, str]:
     return Ranges.union(np.concatenate(starts), np.concatenate(ends)), ""
 
 
-def _cachestat(fd: int) -> int | None:
-    """Pages of an open file in the page cache; None where the kernel does not say."""
-    asked, answer = np.zeros(2, "<u8"), np.zeros(5, "<u8")
+def _chunks(fd: int, first: int, end: int) -> Iterator[int]:
+    """Where the chunks begin of which pages may be in the page cache, of those from `first` up to `end`.
+
+    cachestat() passes over what is not there; mincore() asks for each page, a minute for the holes of 8 TiB.
+    """
+    if _cachestat(fd, first * _CHUNK, (end - first) * _CHUNK) == 0:
+        return
+    if end - first == 1:
+        yield first * _CHUNK
+        return
+    middle = (first + end) // 2
+    yield from _chunks(fd, first, middle)
+    yield from _chunks(fd, middle, end)
+
+
+def _cachestat(fd: int, begin: int = 0, length: int = 0) -> int | None:
+    """Pages of a range of an open file, 0 = to its end, in the page cache; None where the kernel does not say."""
+    asked, answer = np.array([begin, length], "<u8"), np.zeros(5, "<u8")
     if libc.syscall(_CACHESTAT, fd, asked.ctypes.data, answer.ctypes.data, 0):
         return None
     return int(answer[0])

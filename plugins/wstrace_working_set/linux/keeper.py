@@ -80,7 +80,10 @@ def main() -> None:
     with socket.socket(fileno=0) as asked:
         asked.sendall(b"+")
         while True:
-            word, fds, _, _ = socket.recv_fds(asked, 1, 1)
+            try:
+                word, fds, _, _ = socket.recv_fds(asked, 1, 1)
+            except ConnectionError:  # the sender was killed before it read the last answer
+                word = b""
             if not word:
                 os._exit(0)  # a waiting thread ends with the process
             before, kept = kept, Kept(uffd, fds[0])

@@ -219,8 +219,10 @@ def _losses(lost: Columns, numbers: NDArray[Any], shift: np.uint64) -> LossRows:
     order = np.argsort(lost["time_ns"], kind="stable")
     columns = {name: column[order] for name, column in lost.items()}
     one = np.uint64(1)
+    first = columns["start"] >> shift
     last = (columns["end"] >> shift) + ((columns["end"] & ((one << shift) - one)) != 0)
-    return LossRows(columns["time_ns"], columns["space"], columns["event"], columns["start"] >> shift, last,
+    last = np.maximum(first, last)  # a file may say anything: a range that ends before it begins is empty
+    return LossRows(columns["time_ns"], columns["space"], columns["event"], first, last,
                     columns["to"] >> shift, numbers.searchsorted(columns["other"]).astype(np.intp))  # fmt: skip
 
 
