@@ -52,7 +52,7 @@ def answer(
     if counters(summary, info):
         if resident := summary.resident():
             parts.append(f"most resident in {name(resident[0][0])}")
-    elif (resident := summary.resident()) and not line[1] and len(summary.snapshots) >= summary.processes:
+    elif (resident := summary.resident()) and not line[1] and _tells_the_peak(summary, info):
         parts.append(f"most resident in {name(resident[0][0])}{_asker(summary, resident[0][0])}")
     elif (files := summary.top("file", 1)) and not line[1]:
         parts.append(f"most in {name(files[0].label)}{_asker(summary, files[0].label)}")
@@ -61,6 +61,13 @@ def answer(
         parts.append(f"killed by {printable(info.exit_signal, NAME_LIMIT)}")
     level = info.level_name
     return "; ".join(parts) + (f" [level {printable(level, NAME_LIMIT)}]" if level != "full" else "")
+
+
+def _tells_the_peak(summary: Summary, info: TraceInfo) -> bool:
+    """Whether the snapshots, of all processes, hold most of the peak: a process may free its memory before it ends."""
+    held = sum(one.pages for one in summary.snapshots) * (info.page_size or 0)
+    whole = not info.page_size or 2 * held >= (info.usage.peak_resident_bytes or 0)
+    return whole and len(summary.snapshots) >= summary.processes
 
 
 def _peak(summary: Summary, info: TraceInfo) -> str:

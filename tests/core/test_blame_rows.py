@@ -25,6 +25,8 @@ from wstrace.schema import (
     PAGE_HUGE,
     PAGE_SHARED,
     PAGE_SWAPPED,
+    PROCESS,
+    PROCESS_FORK,
 )
 from wstrace.testing import batch_of, trace_of
 from wstrace_console.blame_tables import table
@@ -286,6 +288,17 @@ def test_what_was_unshared_is_not_known_where_nothing_tells_what_the_parent_had(
     script.snapshot(90, (ANON, 10, PAGE_EXCLUSIVE))
     told = Unshared(script.blame())
     assert (told.total, told.at_least) == (2 * PAGE, False), "the page 9 of the parent was not there before"
+
+
+def test_what_a_child_inherited_from_before_the_trace_is_told_so():
+    script = Script()
+    script.batches.pop()
+    script.lose(20, LOSS_FORKED, pid=8, other=7)
+    script.batches.append(batch_of(PROCESS, script.strings, time_ns=20, pid=8, ppid=7, tid=8, event=PROCESS_FORK,
+                                   name="app", code=-1))  # fmt: skip
+    script.fault(30, ANON + 5 * PAGE, SAVE, pid=8)
+    script.snapshot(40, (ANON, 4, PAGE_SHARED), (ANON + 5 * PAGE, 1, PAGE_EXCLUSIVE), pid=8)
+    assert sizes(script.blame()) == {"(before the trace)": 4, "save app.py:40": 1}
 
 
 def test_forks_before_the_trace_are_not_told_as_none(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from wstrace.schema import WRITTEN_PAGES
+from wstrace.trace_info import Usage
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
@@ -207,6 +208,17 @@ def test_files_are_in_order_of_resident_bytes_where_a_snapshot_tells_them(
     assert "4.0 MiB" in total
     assert "100.0%" in total
     assert "12" in total.split()
+
+
+def test_what_is_left_at_the_exit_is_not_told_as_most_of_a_peak_that_was_larger(kit: Any) -> None:
+    trace = kit.Trace(live=False)
+    node = "/usr/bin/node"
+    batches = [trace.faults([(9, "[anon]", node), (3, node, node)]), trace.pages([(20, "[anon]"), (300, node)])]
+    trace.context.info.page_size = 4096
+    trace.context.info.usage = Usage(peak_resident_bytes=320 * 4096)
+    assert "; most resident in node" in kit.printed(trace, batches).splitlines()[0]
+    trace.context.info.usage = Usage(peak_resident_bytes=1200 * 4096)
+    assert kit.printed(trace, batches).splitlines()[0].endswith("; most in [anon] (by node)")
 
 
 def test_without_a_snapshot_of_all_processes_the_order_is_by_faults(kit: Any) -> None:

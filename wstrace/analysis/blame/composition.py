@@ -152,7 +152,8 @@ class Composition:
             brought = np.flatnonzero((found.first >= 0) & ~began)
             late = until[self.history.faults.order[found.first[brought]]]
             found.assumed[brought[late > self.inputs.runs["time"][self.run[brought]]]] = True
-        how[(how == BEFORE) & began] = NOT_SEEN
+        inherits = np.isin(self.inputs.runs["space"], self.inputs.descend_from_before())[self.run]
+        how[(how == BEFORE) & began & ~inherits] = NOT_SEEN
         how[(how == EXEC) & (kind != KIND_STACK)] = NOT_SEEN
         how[(how == NOT_SEEN) & (kind == KIND_STACK) & began] = EXEC
         return found

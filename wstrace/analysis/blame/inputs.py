@@ -107,6 +107,15 @@ class Inputs:
     tree: CallTree = field(default_factory=CallTree)
     shares_known: bool = False
 
+    def descend_from_before(self) -> NDArray[np.intp]:
+        """The spaces that began with the memory of a process that was there before the trace."""
+        forks = np.flatnonzero(np.isin(self.losses.event, (LOSS_FORKED, LOSS_PERHAPS_FORKED)))
+        found: set[int] = set()
+        for child, parent in zip(self.losses.space[forks].tolist(), self.losses.other[forks].tolist(), strict=True):
+            if parent in found or parent not in self.began:  # forks are in order of time
+                found.add(child)
+        return np.array(sorted(found), np.intp)
+
 
 def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> Inputs:
     """Reads what a composition needs.
