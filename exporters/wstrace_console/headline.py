@@ -125,7 +125,7 @@ def _asker(summary: Summary, file: str) -> str:
     if not file.startswith("[") or file == UNKNOWN:
         return ""
     pair = next((row.key for row in summary.top("pair", 100) if row.key[0] == file), ())
-    return f" (by {name(str(pair[1]))})" if len(pair) == 2 else ""
+    return f" (by {name(str(pair[1]))})" if len(pair) == 2 and pair[1] != file else ""
 
 
 def counters(summary: Summary, info: TraceInfo) -> bool:

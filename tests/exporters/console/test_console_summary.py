@@ -219,6 +219,9 @@ def test_what_is_left_at_the_exit_is_not_told_as_most_of_a_peak_that_was_larger(
     assert "; most resident in node" in kit.printed(trace, batches).splitlines()[0]
     trace.context.info.usage = Usage(peak_resident_bytes=1200 * 4096)
     assert kit.printed(trace, batches).splitlines()[0].endswith("; most in [anon] (by node)")
+    trace = kit.Trace(live=False)
+    generated = [trace.faults([(9, "[anon]", "[anon]")])]
+    assert kit.printed(trace, generated).splitlines()[0].endswith("; most in [anon]"), "by [anon] says nothing"
 
 
 def test_without_a_snapshot_of_all_processes_the_order_is_by_faults(kit: Any) -> None:
