@@ -48,9 +48,11 @@ def answer(told: Blame) -> str:
     named = [row for row in big if not row.reason] or big
     parts = [f"{'~' * bool(row.estimated)}{row.resident / divisor:,.1f} {_by(row)}" for row in named]
     more = ", ..." if sum(row.resident for row in named) < told.total else ""
-    moment = moment_words(told.of.inputs.moment)
-    whole = f"{told.total / divisor:,.1f} {unit} resident {printable(moment, NAME_LIMIT)}"
     spaces = len(np.unique(told.of.inputs.runs["space"]))
+    moment = moment_words(told.of.inputs.moment)
+    if spaces > 1 and told.of.inputs.moment == "exit":
+        moment = "at the last look at each"  # only the command itself is read at its exit, and they do not end at once
+    whole = f"{told.total / divisor:,.1f} {unit} resident {printable(moment, NAME_LIMIT)}"
     whole += f" in {number(spaces)} processes" if spaces > 1 else ""
     peak = told.of.inputs.of_peak
     if peak and told.total < _WHOLE * peak:

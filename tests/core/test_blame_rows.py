@@ -26,6 +26,7 @@ from wstrace.schema import (
     PAGE_SHARED,
     PAGE_SWAPPED,
     PROCESS,
+    PROCESS_EXIT,
     PROCESS_FORK,
 )
 from wstrace.testing import batch_of, trace_of
@@ -194,6 +195,19 @@ def test_the_moment():
         "start": 1, "peak": 4, "exit": 2, "warm": 4, 50: 4}  # fmt: skip
     with pytest.raises(UsageError, match="cold"):
         trace.blame(at="cold")
+
+
+def test_a_peak_holds_no_process_that_had_ended():
+    """Three processes, one after the other, have 3, 4 and 2 pages: never more than 4 at once."""
+    script = Script()
+    for number, (pid, pages) in enumerate([(7, 3), (8, 4), (9, 2)]):
+        script.fault(100 * number + 10, ANON, APP, pid=pid)
+        script.snapshot(100 * number + 20, (ANON, pages, PAGE_EXCLUSIVE), pid=pid, number=number)
+        script.batches.append(batch_of(PROCESS, script.strings, time_ns=100 * number + 50, pid=pid, ppid=1, tid=pid,
+                                       event=PROCESS_EXIT, name="app", code=0))  # fmt: skip
+    trace = script.trace()
+    assert {at: trace.blame(at=at).total // PAGE for at in ("peak", "exit", 130, 160, 230)} == {
+        "peak": 4, "exit": 9, 130: 4, 160: 0, 230: 2}  # fmt: skip
 
 
 def test_a_trace_without_snapshots_or_faults_says_so():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,6 +52,8 @@ _WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
 #: The most resident pages that are attributed, 256 GiB in pages of 4 KiB: each takes 40 bytes, and a single run of a
 #: damaged file can claim 4,294,967,295.
 MOST_PAGES = 1 << 26
+#: Moments that are the last snapshot of each process, at its own end.
+_LAST = ("exit", "now", "end")
 _SHARERS = 8  # processes in a row that run in each other's memory
 _LIMIT = 1 << 16
 
@@ -122,8 +124,8 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
 
     Args:
         trace: the trace.
-        at: `exit` = the last snapshot of each process; `peak` = the largest; `start` = the first; the text of a mark;
-            or a time in ns of the records' clock.
+        at: `exit` = the last snapshot of each process, ended ones too; `peak` = the largest; `start` = the first; the
+            text of a mark; or a time in ns of the records' clock. Of these, processes that have ended by then are none.
         pids: the processes whose pages are wanted; () = all.
 
     Raises:
@@ -252,7 +254,8 @@ def _sharers(faults: Columns, losses: LossRows) -> None:
 
 def _snapshots(trace: Recorded, at: str | int) -> tuple[list[Batch], list[Batch], dict[tuple[int, int], int], str]:
     """The parts of the snapshots at a moment, those of the first ones, swapped pages, and the moment in words."""
-    until, moment = _until(trace, at)
+    ends = ends_of(trace)
+    until, moment = _until(trace, at, ends)
     swapped: dict[tuple[int, int], int] = {}
     taken: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
     first: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
@@ -268,19 +271,25 @@ def _snapshots(trace: Recorded, at: str | int) -> tuple[list[Batch], list[Batch]
         taken.add(batch)
         if part.time_ns <= began.setdefault((part.host, part.pid), part.time_ns):
             first.add(batch)
-    found, before = ([part for _, _, parts in some.by_host() for part in parts] for some in (taken, first))
-    return found, before, swapped, moment
+    held = {(host, pid): parts for host, pid, parts in taken.by_host()}
+    if at not in _LAST:
+        for whose, parts in list(held.items()):
+            if gone(whose, min((part.snapshot.time_ns for part in parts if part.snapshot), default=until), until, ends):
+                del held[whose]
+                swapped.pop(whose, None)
+    before = [part for _, _, parts in first.by_host() for part in parts]
+    return [part for parts in held.values() for part in parts], before, swapped, moment
 
 
-def _until(trace: Recorded, at: str | int) -> tuple[int, str]:
+def _until(trace: Recorded, at: str | int, ends: Mapping[tuple[int, int], int]) -> tuple[int, str]:
     """The last time of a snapshot that counts, and the moment in words."""
     if isinstance(at, int):
         return at, "time"
-    if at in ("exit", "now", "end"):
+    if at in _LAST:
         return (1 << 64) - 1, at
     if at in ("peak", "start"):
         taken = snapshots_taken(trace)
-        times = _largest(taken) if at == "peak" else [time for time, _, _ in taken][:1]
+        times = _largest(taken, ends) if at == "peak" else [time for time, _, _ in taken][:1]
         last = trace.info.final_snapshot is not None and bool(times) and times[0] == taken[-1][0]
         return (times[0] if times else 0), "exit" if last else at
     for batch in trace.batches(MARK.name):
@@ -301,13 +310,32 @@ def snapshots_taken(trace: Recorded) -> list[tuple[int, tuple[int, int], int]]:
     return sorted((time, whose, n) for (time, whose), n in found.items())
 
 
-def _largest(headers: Sequence[tuple[int, tuple[int, int], int]]) -> list[int]:
-    """The time at which the last snapshots of all processes together were the largest; [] without any."""
-    held: dict[tuple[int, int], int] = {}
+def ends_of(trace: Recorded) -> dict[tuple[int, int], int]:
+    """(host, pid) -> the time of its last end."""
+    found: dict[tuple[int, int], int] = {}
+    for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event", "host")):
+        if any(name not in batch for name in ("time_ns", "tid", "event")):
+            continue  # it does not tell of ends
+        ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
+        hosts = batch.columns.get("host", np.zeros(len(batch), np.uint32))[ended]
+        pids, times = batch["pid"][ended], batch["time_ns"][ended]
+        found.update(zip(zip(hosts.tolist(), pids.tolist(), strict=True), times.tolist(), strict=True))
+    return found
+
+
+def gone(whose: tuple[int, int], seen: int, time: int, ends: Mapping[tuple[int, int], int]) -> bool:
+    """Whether a process has ended since a snapshot of it and up to a time. One taken after its end is of its exit."""
+    return seen <= ends.get(whose, -1) <= time
+
+
+def _largest(headers: Sequence[tuple[int, tuple[int, int], int]], ends: Mapping[tuple[int, int], int]) -> list[int]:
+    """The time at which the last snapshots of the processes that lived then were the largest; [] without any."""
+    held: dict[tuple[int, int], tuple[int, int]] = {}
     best: list[tuple[int, int]] = []
     for time, whose, pages in headers:
-        held[whose] = pages
-        best.append((sum(held.values()), time))
+        held[whose] = time, pages
+        held = {one: last for one, last in held.items() if not gone(one, last[0], time, ends)}
+        best.append((sum(n for _, n in held.values()), time))
     return [max(best)[1]] if best else []
 
 

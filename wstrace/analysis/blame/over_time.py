@@ -10,10 +10,9 @@ import numpy as np
 
 from wstrace.analysis.blame.changes import Change, changes_between
 from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.inputs import Recorded, snapshots_taken
+from wstrace.analysis.blame.inputs import Recorded, ends_of, gone, snapshots_taken
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.errors import UsageError
-from wstrace.schema import PROCESS, PROCESS_EXIT
 
 #: The moments that are told; the step between them is widened for more.
 MOST = 30
@@ -52,7 +51,7 @@ class OverTime:
             raise UsageError(f"a step of {step} s", "give seconds above 0")
         taken = [(time, whose) for time, whose, _ in snapshots_taken(trace) if not pids or whose[1] in pids]
         taken = _before_the_exit(trace, taken)
-        ends = _ends(trace)
+        ends = ends_of(trace)
         times = np.array([time for time, _ in taken], np.float64)
         span = (times[-1] - times[0]) / 1e9 if len(times) else 0.0
         self.step, self.by = max(step, span / (MOST - 1)), by
@@ -63,7 +62,7 @@ class OverTime:
         for at in last:
             time = taken[at][0]
             held = {whose: seen for seen, whose in taken[: at + 1]}
-            alive = [whose[1] for whose, seen in held.items() if not seen <= ends.get(whose[1], -1) <= time]
+            alive = [whose[1] for whose, seen in held.items() if not gone(whose, seen, time, ends)]
             self.moments.append(_moment(trace, time, by, alive))
 
     def growth(self, first: int = 0, last: int = -1) -> list[Change]:
@@ -105,14 +104,3 @@ def _moment(trace: Recorded, time: int, by: str, pids: Sequence[int]) -> Moment:
     blame = Blame(Composition(trace, time, pids))
     rows = blame.rows(by)
     return Moment(time, blame.total, sum(row.private for row in rows), rows, blame.of.complete)
-
-
-def _ends(trace: Recorded) -> dict[int, int]:
-    """pid -> the time of its last end."""
-    found: dict[int, int] = {}
-    for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event")):
-        if any(name not in batch for name in ("time_ns", "tid", "event")):
-            continue  # it does not tell of ends
-        ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
-        found.update(zip(batch["pid"][ended].tolist(), batch["time_ns"][ended].tolist(), strict=True))
-    return found
