@@ -153,6 +153,7 @@ def test_emptying_brings_back_what_is_used_and_says_what_it_cost(target):
     [
         (["--for", "1s", "--every", "2s"], "--every is longer than --for"),
         (["--for", "1s", "--every", "1s", "--by-emptying"], "there is one window"),
+        (["--for", "0s"], "nothing is used in no time"),
     ],
 )
 def test_windows_that_make_no_sense_are_refused(words, why):

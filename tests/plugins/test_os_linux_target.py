@@ -210,3 +210,10 @@ except ValueError as error:
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_target_is_waited_for_longer_than_poll_can() -> None:
+    with subprocess.Popen(["sleep", "0.3"]) as process:
+        target = platform().attach(process.pid)
+        assert target.wait(1e12) is not None
+        target.close()

@@ -32,6 +32,7 @@ _waitid = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int,
                   ctypes.c_int, ctypes.c_void_p)  # fmt: skip
 
 _LAUNCHER_SLACK = 1 << 20  # The launcher itself may grow by this much between its last measurement and execve().
+_LONGEST_POLL = 86_400.0  # poll(2) takes milliseconds as an int: 24 days at most.
 _POLL_SECONDS = 0.01  # The interval of polling where pidfd_open is missing (before Linux 5.3) or refused (containers).
 
 
@@ -314,6 +315,10 @@ def _pidfd(pid: int) -> int | None:
 def _readable(fd: int, timeout: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
+    while timeout > _LONGEST_POLL:
+        if poll.poll(_LONGEST_POLL * 1000):
+            return True
+        timeout -= _LONGEST_POLL
     return bool(poll.poll(max(timeout, 0) * 1000))
 
 

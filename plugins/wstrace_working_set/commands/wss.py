@@ -55,6 +55,8 @@ def wss(
     """
     if pid == os.getpid():
         raise UsageError("this is the process of wstrace itself")
+    if not seconds:
+        raise UsageError("--for 0: nothing is used in no time", "write for how long, as 10s")
     if every is not None and (by_emptying or every > seconds):
         why = "with --by-emptying there is one window" if by_emptying else "--every is longer than --for"
         raise UsageError(why, "leave --every out")
