@@ -48,7 +48,7 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace_os.linux.backend import platform
 from wstrace_page_faults.linux.backend import PageFaults
-resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
 target = platform().attach({one.pid})
 try: PageFaults().start(Context(targets=(target,)))
 except Unavailable as error: print(error)
@@ -56,7 +56,21 @@ except Unavailable as error: print(error)
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     cpus = len(perf_event.online_cpus())
     assert said.startswith(f"31 threads x {cpus} CPUs x 3 events need {31 * cpus * 3} file descriptors")
-    assert "RLIMIT_NOFILE allows 60; ulimit -Hn" in said
+    assert "RLIMIT_NOFILE allows 80; ulimit -Hn" in said
+
+
+def test_no_descriptor_is_left_for_the_list_of_threads() -> None:
+    code = f"""
+import os, resource, sys
+sys.path[:0] = {sys.path!r}
+from wstrace.errors import Unavailable
+from wstrace_os.linux import procfs
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+try: procfs.threads(os.getpid())
+except Unavailable as error: print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "Too many open files; allow more open files: ulimit -n" in said
 
 
 def test_refusals(child: Any, attach: Any) -> None:

@@ -25,6 +25,11 @@ from wstrace_os.linux import pagemap
 from wstrace_os.linux.backend import platform
 from wstrace_page_faults.linux import counters, perf_event
 from wstrace_page_faults.linux.backend import PageFaults
+# what follows may close the folders of the modules that are imported only when they are needed
+import importlib, pkgutil, wstrace_os.linux, wstrace_page_faults.linux
+for room in (wstrace_os.linux, wstrace_page_faults.linux):
+    for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
+        importlib.import_module(module.name)
 {before}
 import ctypes
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: setuid() took away what execve() gives

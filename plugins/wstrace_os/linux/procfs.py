@@ -6,6 +6,7 @@ Source: proc(5), Linux Documentation/filesystems/proc.rst; fs/proc/task_mmu.c sh
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -317,4 +318,6 @@ def _read(pid: int, file: str) -> bytes:
 def _refused(pid: int, path: str, error: OSError) -> Unavailable:
     if isinstance(error, FileNotFoundError | ProcessLookupError):
         return TargetExited(f"there is no process {pid}")
-    return Unavailable(f"cannot read {path}: {error.strerror}", "run wstrace as that process's user or as root")
+    full = error.errno in (errno.EMFILE, errno.ENFILE)
+    remedy = "allow more open files: ulimit -n" if full else "run wstrace as that process's user or as root"
+    return Unavailable(f"cannot read {path}: {error.strerror}", remedy)
