@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wstrace_working_set.backend import HeldSpace, Keeper
 
 # between two checks whether the target executes another program; doubled each time
-_FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.5
+_FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.05
 
 
 class FinalSnapshotSource(Source):
@@ -68,7 +68,7 @@ class FinalSnapshotSource(Source):
         now = time.monotonic()
         if now > self._until:
             for target in list(self._keepers):
-                self._give_up(target)
+                self._give_up(target, f"the command ran longer than {self._longest:g} s (option longest)")
         if now >= self._next:
             for target in list(self._keepers):
                 self._hold(target)
@@ -109,13 +109,14 @@ class FinalSnapshotSource(Source):
         except TargetExited:  # ended, or calling execve() right now: the next check shows which
             self._spaces.pop(target, None)
             self._pause = _FIRST_SECONDS
-        except Unavailable:
-            self._give_up(target)
+        except Unavailable as error:
+            self._give_up(target, error.why)
         if space is not None:
             space.close()
 
-    def _give_up(self, target: Target) -> None:
+    def _give_up(self, target: Target, why: str) -> None:
         self._counts["missed"] += 1
+        self._context.info.lack(f"the resident pages at the exit: {why}")
         self._let_go(target)
 
     def _let_go(self, target: Target) -> None:
@@ -129,10 +130,10 @@ class FinalSnapshotSource(Source):
         space = self._spaces.get(target)
         try:
             taken = read(space, self._context.strings) if space is not None and space.look() else None
-        except Unavailable:  # the trace is complete without it
+        except Unavailable:
             taken = None
         if taken is None:
-            self._give_up(target)
+            self._give_up(target, "the last program ended before its memory could be kept")
             return
         self._let_go(target)
         self._counts["snapshots"] += 1

@@ -284,13 +284,16 @@ def test_a_target_is_held_so_long_and_no_longer() -> None:
     target = LinuxPlatform().launch(["sleep", "30"])
     source = FinalSnapshotSource(longest=0.2)
     began = time.monotonic()
-    source.start(Context(targets=(target,)))
+    context = Context(targets=(target,))
+    source.start(context)
     try:
         target.resume()
         while not source.finished and time.monotonic() < began + 10:
             assert list(source.drain(0.05)) == []
         assert time.monotonic() - began >= 0.2
         assert source.statistics()["missed"] == 1
+        why = "the command ran longer than 0.2 s (option longest)"
+        assert context.info.lacking == [f"the resident pages at the exit: {why}"]
     finally:
         target.signal(signal.SIGKILL)
         target.wait(5)
