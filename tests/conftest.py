@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -31,6 +32,21 @@ def no_variables() -> Iterator[None]:
         for name in [n for n in os.environ if n.startswith(("OTEL_", "WSTRACE_CONFIG"))] + ["TRACEPARENT"]:
             patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def signals_of_a_terminal() -> Iterator[None]:
+    """SIGINT and SIGHUP end a process: nohup, and a shell for its background, leave them ignored, and children too."""
+    ignored = {}
+    for name in ("SIGINT", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            ignored[number] = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+    for number, handler in ignored.items():
+        signal.signal(number, handler)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.hookimpl(wrapper=True)
