@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wstrace_working_set.backend import HeldSpace, Keeper
 
 # between two checks whether the target executes another program; doubled each time
-_FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.05
+_FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.5
 
 
 class FinalSnapshotSource(Source):
