@@ -40,9 +40,10 @@ import sys
 from wstrace.cli import main
 from wstrace.session import Session
 start = Session.start
-def told(session):
-    start(session)
+def told(session, **options):
+    start(session, **options)
     print("started", flush=True)
+    return session
 Session.start = told
 sys.exit(main(sys.argv[1:]))
 """
