@@ -95,7 +95,7 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
     unknown = int((of.found.first < 0).sum()) * of.page_size
     words = []
     if of.lost:
-        words.append(f"{number(of.lost)} records lost")
+        words.append(f"{plural(of.lost, 'record')} lost")
     if of.sampled > 1:
         words.append(f"only one of {of.sampled} faults was recorded")
     if of.assumed:

@@ -17,7 +17,7 @@ CFA_KIND, CFA_REGISTER, CFA_OFFSET, RETURN_KIND, RETURN_OFFSET, RBP_KIND, RBP_OF
 #: for each of SAVED, its kind and its offset
 FIRST_SAVED = 8
 
-RBX, RBP, RSP, RETURN_ADDRESS = 3, 6, 7, 16
+RBX, RBP, RSP = 3, 6, 7
 #: the callee-saved registers besides rbp
 SAVED = (RBX, 12, 13, 14, 15)
 

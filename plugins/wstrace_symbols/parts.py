@@ -20,6 +20,8 @@ from wstrace_symbols.image import ImageFile
 MAX_HEADER = 32 << 20  # bytes; the vocabulary in the header of a large language model's GGUF takes 2 to 8 MiB
 MAX_PARTS = 1 << 17
 _DEPTH = 8  # of arrays in GGUF
+#: strings and arrays in a GGUF header: more than a vocabulary of 256,000 tokens with as many merges has, twice
+_MOST_VALUES = 1 << 20
 #: GGUF's value types -> bytes: u8 i8 u16 i16 u32 i32 f32 bool, 10 u64 11 i64 12 f64
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _STRING, _ARRAY = 8, 9
@@ -85,6 +87,7 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data, self.at = data, 0
+        self._values = 0
 
     def take(self, n: int) -> bytes:
         if not 0 <= n <= len(self._data) - self.at:
@@ -102,7 +105,10 @@ class _Reader:
         return self.take(self.u64()).decode("utf-8", "backslashreplace")
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Passes over a value of a type."""
+        """Passes over a value of a type. Of empty ones 32 MiB hold millions: so many are not believed."""
+        self._values += 1
+        if self._values > _MOST_VALUES:
+            raise ValueError
         if kind == _STRING:
             self.take(self.u64())
         elif kind == _ARRAY and depth < _DEPTH:

@@ -122,6 +122,16 @@ def test_a_file_that_lies_has_no_parts(content, tmp_path):
     assert parts(tmp_path / "x", content) == []
 
 
+def test_a_header_of_millions_of_empty_values_is_not_believed(tmp_path):
+    def holding(n: int) -> bytes:
+        tokens = text("tokens") + struct.pack("<IIQ", 9, 8, n) + bytes(8 * n)
+        head = b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + tokens + text("embed") + struct.pack("<IQQIQ", 2, 64, 1, 0, 0)
+        return head + bytes(-len(head) % 32 + 64)
+
+    assert sizes(parts(tmp_path / "x", holding(1000))) == {"embed": 64}
+    assert parts(tmp_path / "x", holding(1 << 20)) == []
+
+
 def test_a_pipe_and_a_missing_file_have_no_parts(tmp_path):
     import os
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wstrace.analysis.blame.orders import SORTS
 from wstrace.cli.common import Duration, print_json
 from wstrace.errors import UsageError
 from wstrace_console.recorded import TraceWords, trace_of
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from wstrace.trace import Trace
 
 VIEWS = ["line", "function", "file", "package", "kind", "process"]
-_SORTS = ["resident", "private", "shared", "brought", "written", "from_disk", "faults", "again", "major", "time"]
 
 EXPLAIN = """\
 Each resident page is told by the fault that made it arrive: the first since its address last lost its content.
@@ -38,7 +38,7 @@ set), or what happened to them in between was not recorded."""
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--by", default="", metavar="VIEW[,VIEW]", help=f"One table: {', '.join(VIEWS)}, or two of them.")
-@click.option("--sort", type=click.Choice(_SORTS), default="resident", show_default=True, help="Order of the rows.")
+@click.option("--sort", type=click.Choice(SORTS), default="resident", show_default=True, help="Order of the rows.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
 @click.option("--at", default="peak", metavar="peak|exit|start|MARK", show_default=True, help="The moment.")
 @click.option("--pid", "pids", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")

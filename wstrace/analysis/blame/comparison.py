@@ -16,7 +16,7 @@ from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import KINDS, PAGE_EXCLUSIVE, PAGE_FAULT
-from wstrace.text import base_name, number, printable, size
+from wstrace.text import base_name, number, plural, printable, size
 
 ChangeBy = Literal["package", "function", "line", "file", "module", "kind"]
 VIEWS: tuple[str, ...] = get_args(ChangeBy)
@@ -134,7 +134,7 @@ class Run:
             return found
         of = self.blame.of
         if of.lost:
-            found.append(f"{self.name} lacks {number(of.lost)} records")
+            found.append(f"{self.name} lacks {plural(of.lost, 'record')}")
         if of.sampled > 1:
             found.append(f"{self.name} has one of {number(of.sampled)} faults")
         if of.assumed:

@@ -20,7 +20,6 @@ from wstrace.text import base_name
 
 BlameBy = Literal["line", "function", "file", "package", "kind", "process"]
 VIEWS: tuple[str, ...] = get_args(BlameBy)
-SORTS = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "again", "major", "time")
 _CAUSES = ("line", "function", "package")
 
 

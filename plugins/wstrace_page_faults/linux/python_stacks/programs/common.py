@@ -32,8 +32,8 @@ LOOKUP, UPDATE, CLOCK, PROCESSOR, TAIL_CALL, PID_TGID, PERF_OUTPUT, READ_USER = 
 NS_PID_TGID, RING_OUTPUT, CURRENT_TASK, LOOP = 120, 130, 158, 181
 #: of RING_OUTPUT: whoever waits is woken, or is not
 NO_WAKEUP, FORCE_WAKEUP = 1, 2
-#: places on the stack: the key of a lookup; a value to be put into a map, up to 32 bytes; a row; a saved context
-KEY, VALUE, ROW, CONTEXT = -8, -40, -56, -64
+#: places on the stack: the key of a lookup; a value to be put into a map, up to 32 bytes; a row
+KEY, VALUE, ROW = -8, -40, -56
 _MOST_TURNS = 256
 
 
