@@ -13,7 +13,7 @@ import pytest
 from pythons import named
 
 from wstrace.schema import FRAME_CUT, STACK_HOW
-from wstrace_page_faults.linux.python_stacks import layouts
+from wstrace_os.linux.cpython import layouts
 from wstrace_page_faults.linux.python_stacks.protocol import DEPTH
 
 HERE = Path(__file__).parent

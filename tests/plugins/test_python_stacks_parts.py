@@ -21,12 +21,13 @@ from wstrace.batch import Dictionary
 from wstrace.call_sites import CallSites
 from wstrace.schema import HOW_EXACT, HOW_NOT_READABLE
 from wstrace.stack_ids import StackIds
-from wstrace_page_faults.linux.python_stacks import bpf, kernel, layouts
+from wstrace_os.linux.cpython import layouts
+from wstrace_os.linux.cpython.elf import python_in
+from wstrace_os.linux.cpython.line_table import LineTable
+from wstrace_page_faults.linux.python_stacks import bpf, kernel
 from wstrace_page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler, Code
 from wstrace_page_faults.linux.python_stacks.decoder import Decoder
-from wstrace_page_faults.linux.python_stacks.elf import python_in
 from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
-from wstrace_page_faults.linux.python_stacks.line_table import LineTable
 from wstrace_page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW
 from wstrace_page_faults.linux.python_stacks.rows import StackRows
 

@@ -39,15 +39,15 @@ from wstrace.schema import (
     PROCESS_FORK,
     STACK_HOW,
 )
+from wstrace_os.linux.cpython.elf import Python
+from wstrace_os.linux.cpython.layouts import Layout
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.decoder import Decoder
-from wstrace_page_faults.linux.python_stacks.elf import Python
 from wstrace_page_faults.linux.python_stacks.gate import Gate
 from wstrace_page_faults.linux.python_stacks.history import History
 from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, is_library, is_unborn
 from wstrace_page_faults.linux.python_stacks.kernel import load_walker, output_attributes, this_kernel
-from wstrace_page_faults.linux.python_stacks.layouts import Layout
 from wstrace_page_faults.linux.python_stacks.maps import WALKERS, Maps
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.python_stacks.programs.entry import entry

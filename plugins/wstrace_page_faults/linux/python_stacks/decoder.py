@@ -19,16 +19,14 @@ from wstrace.schema import (
     HOW_NO_ROOM,
     HOW_NOT_READABLE,
 )
-from wstrace_page_faults.linux.python_stacks.line_table import LineTable
+from wstrace_os.linux.cpython.line_table import LineTable
+from wstrace_os.linux.cpython.strings import characters
 from wstrace_page_faults.linux.python_stacks.protocol import (
-    ASCII_BIT,
     CODE_HEAD,
     DEPTH,
     FILE_ROOM,
     FRAME,
     HEAD,
-    KIND_MASK,
-    KIND_SHIFT,
     LINES_ROOM,
     NAME_ROOM,
     OK,
@@ -43,7 +41,6 @@ _STACK = struct.Struct("<IIQQ")
 assert (_CODE.size, _STACK.size) == (CODE_HEAD, HEAD)
 _FRAME = np.dtype([("code", "<u8"), ("offset", "<u4"), ("flags", "<u4"), ("address", "<u8")])
 assert _FRAME.itemsize == FRAME
-_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _UNCHECKED_BIT = UNCHECKED >> 32
 #: code objects, bytes of their line tables, and stacks that are kept at most; what comes after them stays unknown
 MOST_CODES, MOST_BYTES, MOST_STACKS = 1 << 18, 128 << 20, 1 << 20
@@ -118,8 +115,8 @@ class Decoder:
             return
         self._bytes += len(lines)
         self._codes[key] = _Code(
-            self._strings.code(_text(record[CODE_HEAD : CODE_HEAD + NAME_ROOM], state, length)),
-            self._strings.code(_text(record[CODE_HEAD + NAME_ROOM :][:FILE_ROOM], file_state, file_length)),
+            self._strings.code(characters(record[CODE_HEAD : CODE_HEAD + NAME_ROOM], state, length)),
+            self._strings.code(characters(record[CODE_HEAD + NAME_ROOM :][:FILE_ROOM], file_state, file_length)),
             first,
             LineTable(lines, first),
             kind >> 8,
@@ -172,16 +169,3 @@ class Decoder:
     def statistics(self) -> dict[str, int]:
         """Stacks and code objects that are known."""
         return {"stacks": len(self._stacks), "code_objects": len(self._codes)}
-
-
-def _text(raw: bytes, state: int, length: int) -> str:
-    """The characters of a CPython string: what fitted into the room, with `...` where it was longer."""
-    width = 1 if state >> ASCII_BIT & 1 else state >> KIND_SHIFT & KIND_MASK
-    size = length * width
-    whole = raw[: min(size, len(raw) // max(width, 1) * max(width, 1))]
-    encoding = _ENCODINGS.get(width, "latin-1")
-    try:
-        text = whole.decode(encoding, "surrogatepass" if width > 1 else "strict")
-    except UnicodeDecodeError:
-        text = whole.decode(encoding, "replace")
-    return text if size <= len(raw) else text[:-3] + "..."

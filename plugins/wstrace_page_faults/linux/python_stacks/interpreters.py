@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from wstrace_os.linux import procfs
+from wstrace_os.linux.cpython.elf import ElfFile, Python, python_in
 from wstrace_os.linux.in_root import identity_in_maps, open_in_root
-from wstrace_page_faults.linux.python_stacks.elf import ElfFile, Python, python_in
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 #: how the programs and libraries of a CPython are named; others are looked into if they are a process's program

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace_os.linux import procfs
+from wstrace_os.linux.cpython.layouts import Layout, layout
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.btf import KernelTypes
-from wstrace_page_faults.linux.python_stacks.layouts import Layout, layout
 from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps, ProgramPath
 from wstrace_page_faults.linux.python_stacks.programs.entry import entry
 from wstrace_page_faults.linux.python_stacks.programs.walker import walker

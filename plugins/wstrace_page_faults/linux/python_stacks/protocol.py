@@ -35,8 +35,6 @@ UNCHECKED = 1 << 32
 #: a code object: u32 kind | where its instructions begin << 8, u32 tgid, u64 id, u32 first line, u32 bytes of the line
 #: table, {u32 state, u32 length} of its qualified name and of its file's name; then room for both names, and the table
 CODE_HEAD, NAME_ROOM, FILE_ROOM, LINES_ROOM = 40, 256, 512, 24 << 10
-#: characters that the states stand for: bits 2 to 4 have the bytes of a character, bit 6 says that all are ASCII
-KIND_SHIFT, KIND_MASK, ASCII_BIT = 2, 7, 6
 
 
 class S:

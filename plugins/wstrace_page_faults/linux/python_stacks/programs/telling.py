@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
+from wstrace_os.linux.cpython.layouts import Layout
+from wstrace_os.linux.cpython.strings import ASCII_BIT, KIND_MASK, KIND_SHIFT
 from wstrace_page_faults.linux.python_stacks.assembler import FP, R0, R1, R2, R3, R4, R7, R8, WORD
-from wstrace_page_faults.linux.python_stacks.layouts import Layout
 from wstrace_page_faults.linux.python_stacks.programs.common import KEY, NO_WAKEUP, READ_USER, RING_OUTPUT, VALUE, Walk
 from wstrace_page_faults.linux.python_stacks.protocol import (
-    ASCII_BIT,
     CODE_HEAD,
     DEPTH,
     FILE_ROOM,
     FRAME,
     HEAD,
-    KIND_MASK,
-    KIND_SHIFT,
     LINES_ROOM,
     NAME_ROOM,
     RECORD_CODE,

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from wstrace_os.linux.cpython.layouts import Layout
 from wstrace_page_faults.linux.python_stacks.assembler import BYTE, FP, R0, R1, R2, R3, R4, R6, R7, R8, WORD, Code
-from wstrace_page_faults.linux.python_stacks.layouts import Layout
 from wstrace_page_faults.linux.python_stacks.maps import Maps
 from wstrace_page_faults.linux.python_stacks.programs.common import KEY, Walk, push
 from wstrace_page_faults.linux.python_stacks.programs.content import content

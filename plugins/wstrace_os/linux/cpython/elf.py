@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from wstrace_page_faults.linux.python_stacks.layouts import Layout
+    from wstrace_os.linux.cpython.layouts import Layout
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -144,7 +144,7 @@ def python_in(fd: int) -> Python | None:
     if runtime is None:
         return None
     # Not for every command: to make the class of so many fields takes 2 ms.
-    from wstrace_page_faults.linux.python_stacks.layouts import DEBUG_OFFSETS_BYTES, NoLayoutError, layout
+    from wstrace_os.linux.cpython.layouts import DEBUG_OFFSETS_BYTES, NoLayoutError, layout
 
     at = elf.symbol(b"Py_Version")
     number = int.from_bytes(elf.data(at, 4), "little") if at is not None else 0
