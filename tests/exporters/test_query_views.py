@@ -189,3 +189,20 @@ def test_a_view_has_nulls_where_the_trace_lacks_a_column_of_words(golden):
     assert rows(str(golden), "select count(*), count(stack_how), count(file) from faults") == [(3000, 0, 3000)]
     for view in ("pages", "processes", "unshared", "still_resident"):
         rows(str(golden), f"select * from {view}")
+
+
+def test_every_view_exists_in_every_trace(tmp_path):
+    """Of a trace without stacks, snapshots or faults a view is empty, with its columns."""
+    from wstrace_msgpack.interchange.tables import VIEWS
+
+    strings = Dictionary()
+    born = batch_of(PROCESS, strings, time_ns=5, pid=7, ppid=1, tid=7, event=PROCESS_EXEC, name="sh", code=-1)
+    found = str(tmp_path / "x.wst")
+    with Session(sources=[ScriptedSource([born])], exporters=[f"msgpack:path={found}"], enrichers=[],
+                 record=False) as session:  # fmt: skip
+        while not session.wait(0.05):
+            pass
+    for view in VIEWS:
+        with connect(found, f"select * from {view.name}") as answer:
+            assert answer.names == [column.name for column in view.columns], view.name
+            assert len(answer.rows) == (view.name == "processes"), view.name

@@ -83,14 +83,14 @@ def tables_of(trace: TraceFile, sql: str = "") -> Mapping[str, Rows]:
             found[stream] = Rows(trace, (*_LOOK, *columns), sql, _snapshots(stream))
         elif columns:
             found[stream] = Rows(trace, columns, sql, _stream(stream))
-    made: dict[Schema, Make] = {FAULTS: fault_batches, PROCESSES: lambda trace, _: [processes_batch(trace)]}
-    if CALL_SITE.name in trace.streams:
-        made[STACKS] = _stacks
-    if "page_fault" in trace.streams:
-        made[PAGES] = lambda trace, _: [pages_batch(trace.blame(), trace.strings)]
-        made[UNSHARED] = lambda trace, _: [unshared_batch(trace.blame(), trace.strings)]
-    if RESIDENT_PAGES.name in trace.streams:
-        made[STILL_RESIDENT] = _still_resident
+    made: dict[Schema, Make] = {
+        FAULTS: fault_batches,
+        PAGES: lambda trace, _: [pages_batch(trace.blame(), trace.strings)],
+        STACKS: _stacks,
+        PROCESSES: lambda trace, _: [processes_batch(trace)],
+        UNSHARED: lambda trace, _: [unshared_batch(trace.blame(), trace.strings)],
+        STILL_RESIDENT: _still_resident,
+    }
     return found | {schema.name: Rows(trace, schema.columns, sql, make) for schema, make in made.items()}
 
 
