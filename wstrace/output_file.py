@@ -100,15 +100,19 @@ def whole_file(path: str, *, force: bool = False) -> Iterator[IO[bytes]]:
     if there is not None and not force:
         raise _exists(path)
     unfinished = f"{path}.{os.urandom(8).hex()}.part"
-    opened = open_output(unfinished)
     try:
-        with _refused(path):
-            with os.fdopen(opened.fd, "wb") as file:
-                yield file
-            with callers_rights():
-                _name(unfinished, path, force)
-    finally:
-        remove(unfinished)
+        opened = open_output(unfinished)
+        try:
+            with _refused(path):
+                with os.fdopen(opened.fd, "wb") as file:
+                    yield file
+                with callers_rights():
+                    _name(unfinished, path, force)
+        finally:
+            remove(unfinished)
+    except KeyboardInterrupt:
+        remove(unfinished)  # it may have come while the file was created or removed
+        raise
 
 
 def remove(path: str) -> None:

@@ -9,8 +9,8 @@ from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
 from wstrace.analysis.blame.causes import without_arguments
-from wstrace.analysis.blame.orders import SORTS
-from wstrace.analysis.blame.rows import VIEWS, Blame, as_dict
+from wstrace.analysis.blame.orders import SORTS, VIEWS
+from wstrace.analysis.blame.rows import Blame, as_dict
 from wstrace.analysis.blame.unshared import Unshared
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import (

@@ -35,7 +35,7 @@ EDGES = [0, 1, -1, 2, 127, 255, 256, 65_535, 65_536, (1 << 31) - 1, 1 << 31, (1 
          (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 31), -(1 << 63), 4096]  # fmt: skip
 TEXTS = ["", "\x1b]0;pwn\x07\x1b[31m", "a\nb", "x" * 300, "é", "page_fault", "process", "resident", "mapping", "mark",
          'x"; drop table t; --', "%s", "[red]x[/]", "file", "time_ns", "va", "map", "str", "u8", "f64"]  # fmt: skip
-VIEWS = ("faults", "pages", "processes", "unshared", "still_resident")  # `stacks` is only where a trace has some
+VIEWS = ("faults", "pages", "processes", "stacks", "unshared", "still_resident")
 
 Frames = list[tuple[int, bytes]]
 

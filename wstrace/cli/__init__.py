@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import click
 
+from wstrace.cli.signals import raised
 from wstrace.declarations import Command
 from wstrace.errors import OutputError, UsageError, WstraceError
 from wstrace.guard import named
@@ -111,13 +112,14 @@ def wstrace() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Runs a command line and returns its exit code; every error becomes one line on stderr.
 
-    WSTRACE_DEBUG=1 shows the traceback instead.
+    SIGTERM and SIGHUP end it as Ctrl-C does, with 128 + their number. WSTRACE_DEBUG=1 shows the traceback instead.
     """
     _speak_utf8()
     try:
-        result = wstrace.main(list(arguments), prog_name="wstrace", standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # flushed here, where a full disk can still be reported
+        with raised():
+            result = wstrace.main(list(arguments), prog_name="wstrace", standalone_mode=False)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # flushed here, where a full disk can still be reported
     except Exception as error:
         if os.environ.get("WSTRACE_DEBUG") == "1":
             raise

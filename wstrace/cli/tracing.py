@@ -17,6 +17,7 @@ import click
 from wstrace.bus import STOP_SECONDS
 from wstrace.cli.common import Duration, exit_on_exporter_error, is_administrator
 from wstrace.cli.privilege import debug_privilege
+from wstrace.cli.signals import Interrupted
 from wstrace.config import Config
 from wstrace.errors import LossError, OutputError, UsageError, WstraceError
 from wstrace.interfaces import Target
@@ -235,18 +236,6 @@ class Recording:
             if self._error is not None:
                 return LossError("lost: how much is not known, because a part of the tracer failed")
         return None
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal that arrived while the session was starting: the start is undone.
-
-    Args:
-        number: the number of the signal.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.exit_code = 128 + number
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wstrace.analysis.blame.orders import SORTS
+from wstrace.analysis.blame.orders import SORTS, VIEWS
 from wstrace.cli.common import Duration, print_json
 from wstrace.errors import UsageError
 from wstrace_console.recorded import TraceWords, trace_of
@@ -14,8 +14,6 @@ from wstrace_console.recorded import TraceWords, trace_of
 if TYPE_CHECKING:
     from wstrace.analysis.blame.rows import Blame
     from wstrace.trace import Trace
-
-VIEWS = ["line", "function", "file", "package", "kind", "process"]
 
 EXPLAIN = """\
 Each resident page is told by the fault that made it arrive: the first since its address last lost its content.

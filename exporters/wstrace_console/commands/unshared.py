@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from wstrace.analysis.blame.orders import VIEWS
 from wstrace.cli.common import Duration, print_json
-from wstrace_console.commands.blame import VIEWS, views_of
+from wstrace_console.commands.blame import views_of
 from wstrace_console.recorded import TraceWords, trace_of
 
 

@@ -1,5 +1,6 @@
-"""The orders of the rows of blame, apart from what computes them: help texts need no numpy."""
+"""What the rows of blame are by and in order of, apart from what computes them: help texts need no numpy."""
 
 from __future__ import annotations
 
+VIEWS = ("line", "function", "file", "package", "kind", "process")
 SORTS = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "again", "major", "time")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,6 @@ from wstrace.analysis.symbols import UNKNOWN
 from wstrace.schema import FAULT_MAJOR, KINDS
 from wstrace.text import base_name
 
-BlameBy = Literal["line", "function", "file", "package", "kind", "process"]
-VIEWS: tuple[str, ...] = get_args(BlameBy)
 _CAUSES = ("line", "function", "package")
 
 
