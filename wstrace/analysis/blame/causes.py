@@ -5,6 +5,7 @@ A fault is named by its Python stack where it has one, else by the function of i
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -57,7 +58,9 @@ class Causes:
                  for begin in range(0, len(columns[0]), _AT_ONCE)]  # fmt: skip
         none = [np.zeros(0, np.uint64)]
         self._codes = np.unique(np.concatenate([codes for codes, _ in parts] + none))
-        self.of = np.concatenate([self._codes.searchsorted(codes)[at] for codes, at in parts] + [np.zeros(0, np.intp)])
+        self.of = np.concatenate([self._codes.searchsorted(codes).astype(np.int32)[at] for codes, at in parts]
+                                 + [np.zeros(0, np.int32)])  # fmt: skip
+        self._labels: dict[CauseBy, list[Cause]] = {}
 
     def _coded(
         self, stack: NDArray[Any], pc: NDArray[Any], pc_mapping: NDArray[Any], flags: NDArray[Any]
@@ -76,11 +79,16 @@ class Causes:
 
     def labels(self, by: CauseBy) -> list[Cause]:
         """The name of each cause."""
+        if by not in self._labels:
+            self._labels[by] = self._named(by)
+        return self._labels[by]
+
+    def _named(self, by: CauseBy) -> list[Cause]:
         native = (self._codes & _NATIVE) != 0
         leaves = self._codes[~native].astype(np.intp)
         stacked = {"line": self._lines, "function": self._functions, "package": self._packages}[by](leaves)
         # codes of stacks are below those of instructions
-        return [*stacked, *self._instructions(self._codes[native], by)]
+        return [*stacked, *self._instructions(by)]
 
     # -- Python stacks -----------------------------------------------------------------------------------------------
 
@@ -112,15 +120,19 @@ class Causes:
 
     # -- instructions ------------------------------------------------------------------------------------------------
 
-    def _instructions(self, codes: NDArray[np.uint64], by: CauseBy) -> list[Cause]:
+    def _instructions(self, by: CauseBy) -> list[Cause]:
+        return [_of_place(place, by) if place is not None else _kernel(by) for place in self._places]
+
+    @cached_property
+    def _places(self) -> list[Place | str | None]:
+        """The place of each cause that is an instruction; None = of the kernel."""
+        codes = self._codes[(self._codes & _NATIVE) != 0]
         mappings = (codes >> _OFFSET & _KERNEL).astype(np.uint32)
         offsets = codes & ((np.uint64(1) << _OFFSET) - np.uint64(1))
         kernel = mappings == np.uint32(_KERNEL)
         index, places = self._symbolizer.at_offsets(np.where(kernel, 0, mappings), offsets, self._strings)
-        return [
-            _kernel(by) if in_kernel else _of_place(places[at], by)
-            for at, in_kernel in zip(index.tolist(), kernel.tolist(), strict=True)
-        ]
+        return [None if in_kernel else places[at]
+                for at, in_kernel in zip(index.tolist(), kernel.tolist(), strict=True)]  # fmt: skip
 
 
 def _kernel(by: CauseBy) -> Cause:

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame.bringers import BEFORE, EXEC, HOWS, KHUGEPAGED, NOT_SEEN, Found, PageRows
 from wstrace.analysis.blame.causes import Causes
+from wstrace.analysis.blame.cells import FaultCells, PageCells, fault_cells, page_cells, still_there
 from wstrace.analysis.blame.faults import FORKS, FaultRows
 from wstrace.analysis.blame.history import History
 from wstrace.analysis.blame.inputs import Recorded, mapping_rows, of_mapping, pages_of, read
 from wstrace.analysis.blame.losses import key_of
+from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.interfaces import Context
 from wstrace.ledger import Ledger
@@ -174,7 +176,36 @@ class Composition:
             return "lost, or came without a fault" if self.lost else "came without a fault"
         return "put together by khugepaged" if how == KHUGEPAGED else HOWS[how]
 
-    # -- bytes, of each resident page --------------------------------------------------------------------------------
+    # -- what tables are summed from ---------------------------------------------------------------------------------
+
+    @cached_property
+    def fault_cells(self) -> FaultCells:
+        """The cells of all faults."""
+        faults = self.inputs.faults
+        return fault_cells(self.history.faults, faults["time_ns"], self.causes.of, faults["space"], self.fault_kind,
+                           self.fault_file)  # fmt: skip
+
+    @cached_property
+    def page_cells(self) -> PageCells:
+        """The cells of all resident pages."""
+        runs = self.inputs.runs
+        alike = [runs[name] for name in ("space", "kind", "file", "shares")]
+        rows, of = distinct(*alike, self.private)
+        return page_cells(self.found, self.history.faults, self.causes.of, rows.astype(np.uint32)[of][self.run])
+
+    @cached_property
+    def still_there(self) -> NDArray[np.intp]:
+        """Of each cell of faults, those whose own page is resident."""
+        return still_there(self.found, self.history.faults, self.fault_cells)
+
+    @cached_property
+    def copies(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+        """Of the copied pages the cell, the cell of the fault that had loaded them, and how many there are."""
+        copier, loader = self.page_cells.of[self.loaded], self.fault_cells.of[self.history.faults.order[self.loader]]
+        rows, which = distinct(copier, loader)
+        return copier[rows].astype(np.intp), loader[rows].astype(np.intp), np.bincount(which, minlength=len(rows))
+
+    # -- bytes -------------------------------------------------------------------------------------------------------
 
     @property
     def page_size(self) -> int:
@@ -183,18 +214,18 @@ class Composition:
 
     @cached_property
     def private(self) -> NDArray[np.bool_]:
-        """Whether no other process has the page."""
-        mask: NDArray[np.bool_] = ((self.inputs.runs["flags"] & PAGE_EXCLUSIVE) != 0)[self.run]
+        """Of each run whether no other process has its pages."""
+        mask: NDArray[np.bool_] = (self.inputs.runs["flags"] & PAGE_EXCLUSIVE) != 0
         return mask
 
     @cached_property
     def pss(self) -> NDArray[np.float64] | None:
-        """The proportional share of each page in bytes; None where the number of its mappings is not known."""
+        """Of each run the proportional share of a page in bytes; None where the number of mappings is not known."""
         shares = self.inputs.runs["shares"]
         exclusive = (self.inputs.runs["flags"] & PAGE_EXCLUSIVE) != 0
         if not self.inputs.shares_known or (shares[~exclusive] == 255).any() or (shares == 0).any():
             return None
-        proportional: NDArray[np.float64] = (self.page_size / np.where(exclusive, 1, shares))[self.run]
+        proportional: NDArray[np.float64] = self.page_size / np.where(exclusive, 1, shares)
         return proportional
 
     def name_of(self, space: int) -> str:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.bringers import OWN
+from wstrace.analysis.blame.bringers import HOWS
 from wstrace.analysis.blame.causes import Cause
 from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.segments import begins
+from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import UNKNOWN
-from wstrace.schema import FAULT_MAJOR, KINDS
+from wstrace.schema import KINDS
 from wstrace.text import base_name
 
 _CAUSES = ("line", "function", "package")
+_NEVER = np.uint64((1 << 64) - 1)
 
 
 @dataclass(slots=True)
@@ -70,10 +71,6 @@ class Blame:
 
     def __init__(self, composition: Composition) -> None:
         self.of = composition
-        faults = composition.history.faults
-        self._first, self._second = composition.found.first, composition.found.second
-        self._known = self._first >= 0
-        self._order = faults.order
 
     @property
     def total(self) -> int:
@@ -82,8 +79,7 @@ class Blame:
 
     def rows(self, *views: str, sort: str = "resident") -> list[BlameRow]:
         """All rows by these views together, largest first. Each column sums to the same total in every view."""
-        pages_a, pages_b, by_fault, labels = self._together(views)
-        rows = self._sums(pages_a, pages_b, by_fault, labels)
+        rows = self._sums(*self._together(views))
         found = [row for row in rows if row.resident or row.faults or row.brought]
         same = Counter(row.label for row in found)
         for row in found:
@@ -93,123 +89,113 @@ class Blame:
 
     def labels_of_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each fault the number of its label, in the order of the inputs, and the labels as empty rows."""
-        _, _, by_fault, labels = self._together(views)
-        return by_fault, labels
+        _, _, of_faults, labels = self._together(views)
+        return of_faults[self.of.fault_cells.of], labels
 
     def labels_of_pages(self, view: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each resident page the number of its label, by its first candidate, and the labels as empty rows."""
-        pages, _, _, labels = self._labels(view)
-        return pages, labels
+        of_pages, _, _, labels = self._labels(view)
+        return of_pages[self.of.page_cells.of], labels
 
-    def _together(
-        self, views: Sequence[str]
-    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
+    def _together(self, views: Sequence[str]) -> _Labels:
         """As _labels(), by several views."""
-        pages_a, pages_b, by_fault, labels = self._labels(views[0])
+        found = self._labels(views[0])
         for view in views[1:]:
             more = self._labels(view)
-            width = len(more[3])
+            width = len(more.rows)
             codes = np.unique(np.concatenate([mine * width + others for mine, others in
-                                              zip((pages_a, pages_b, by_fault), more[:3], strict=True)]))  # fmt: skip
-            pages_a, pages_b, by_fault = (
-                codes.searchsorted(mine * width + others)
-                for mine, others in zip((pages_a, pages_b, by_fault), more[:3], strict=True)
+                                              zip(found[:3], more[:3], strict=True)]))  # fmt: skip
+            first, second, of_faults = (
+                codes.searchsorted(mine * width + others) for mine, others in zip(found[:3], more[:3], strict=True)
             )
-            labels = [_joined(labels[code // width], more[3][code % width]) for code in codes.tolist()]
-        return pages_a, pages_b, by_fault, labels
+            rows = [_joined(found.rows[code // width], more.rows[code % width]) for code in codes.tolist()]
+            found = _Labels(first, second, of_faults, rows)
+        return found
 
-    def _labels(self, view: str) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
-        """Of each page the labels of its two candidates, of each fault its label, and the labels as empty rows."""
+    def _labels(self, view: str) -> _Labels:
+        """The labels of a view."""
         if view in _CAUSES:
             return self._by_cause(view)
-        of = self.of
+        of, faults = self.of, self.of.fault_cells
+        run = of.page_cells.run
         if view == "process":
-            page, fault = of.column("space"), of.inputs.faults["space"]
+            page, fault = of.inputs.runs["space"][run], faults.space
             rows = [BlameRow(of.name_of(n), of.name_of(n)) for n in range(len(of.inputs.pids))]
         elif view == "kind":
-            page, fault = of.column("kind").astype(np.intp), of.fault_kind.astype(np.intp)
+            page, fault = of.inputs.runs["kind"][run].astype(np.intp), faults.kind
             n = max(int(page.max(initial=0)), int(fault.max(initial=0)), len(KINDS) - 1) + 1
             rows = [BlameRow(name := KINDS[i if i < len(KINDS) else 0], name, kind=name) for i in range(n)]
         else:
-            page, fault = of.column("file").astype(np.intp), of.fault_file.astype(np.intp)
+            page, fault = of.inputs.runs["file"][run].astype(np.intp), faults.file
             codes = np.unique(np.concatenate((page, fault)))
             page, fault = codes.searchsorted(page), codes.searchsorted(fault)
             names = [(of.strings[code] if code < len(of.strings) else "") or UNKNOWN for code in codes.tolist()]
             rows = [BlameRow(base_name(name), name, file=name) for name in names]
-        return page, page, fault, rows
+        return _Labels(page, page, fault, rows)
 
-    def _by_cause(self, view: str) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[BlameRow]]:
+    def _by_cause(self, view: str) -> _Labels:
         of = self.of
         causes: list[Cause] = of.causes.labels(view)  # type: ignore[arg-type]
         places: dict[str, int] = {}
         label = np.array([places.setdefault(cause.whole, len(places)) for cause in causes], np.intp)
-        rows: list[BlameRow | None] = [None] * len(places)
-        for cause, place in zip(causes, label.tolist(), strict=True):
-            if rows[place] is None:
-                rows[place] = BlameRow(*cause)
-        by_fault = label[of.causes.of] if len(causes) else np.zeros(0, np.intp)
-        reasons = len(rows)
+        rows = [BlameRow(*cause) for cause in {cause.whole: cause for cause in reversed(causes)}.values()]
+        rows.sort(key=lambda row: places[row.whole])
+        cells, reasons = of.page_cells, len(rows)
 
-        def of_pages(candidates: NDArray[np.intp]) -> NDArray[np.intp]:
-            found = of.found.how.astype(np.intp)
-            found += reasons
-            found[self._known] = by_fault[self._order[candidates[self._known]]]
+        def of_pages(cause: NDArray[np.intp]) -> NDArray[np.intp]:
+            found = reasons - 1 - cause
+            known = cause >= 0
+            found[known] = label[cause[known]]
             return found
 
-        first = of_pages(self._first)
-        second = of_pages(self._second) if self._second is not self._first else first
-        for how in range(int(of.found.how.max(initial=0)) + 1):
+        for how in range(len(HOWS)):
             reason = of.reason(how)
             rows.append(BlameRow(f"({reason})", f"({reason})", reason=reason))
-        return first, second, by_fault, [row for row in rows if row is not None]
+        return _Labels(of_pages(cells.first), of_pages(cells.second), label[of.fault_cells.cause], rows)
 
     def _sums(
-        self, first: NDArray[np.intp], second: NDArray[np.intp], by_fault: NDArray[np.intp], labels: list[BlameRow]
+        self, first: NDArray[np.intp], second: NDArray[np.intp], of_faults: NDArray[np.intp], labels: list[BlameRow]
     ) -> list[BlameRow]:
         of, n, size = self.of, len(labels), self.of.page_size
+        pages, faults = of.page_cells, of.fault_cells
 
-        def counted(mask: NDArray[np.bool_] | slice = slice(None)) -> NDArray[np.float64]:
-            """Pages of each label; each of a page's two candidates has a half of it."""
-            found = np.bincount(first[mask], minlength=n)
-            return (found + (found if second is first else np.bincount(second[mask], minlength=n))) / 2
+        def counted(amount: NDArray[Any]) -> NDArray[np.float64]:
+            """The amount of each label; each of a page's two candidates has a half of it."""
+            return (np.bincount(first, amount, n) + np.bincount(second, amount, n)) / 2
 
-        faults = of.history.faults
-        resident = counted() * size
-        private = counted(of.private) * size
-        pss = None if of.pss is None else (np.bincount(first, of.pss, n) + np.bincount(second, of.pss, n)) / 2
-        major = np.zeros(len(first), np.bool_)
-        major[self._known] = (faults.flags[self._first[self._known]] & FAULT_MAJOR) != 0
-        from_disk = counted(major) * size
-        unsure = ((first != second) & (self._first != self._second)) | (of.found.assumed & self._known)
-        estimated = counted(unsure) * size
-        label = by_fault[faults.order]
-        counts = np.bincount(label, minlength=n)
-        gone = faults.brings.copy()
-        own = self._first[of.found.how == OWN]
-        gone[own] = False
-        brought = resident + np.bincount(label[gone], minlength=n) * size
-        written = np.bincount(label[self._written()], minlength=n) * size
-        copier, loader = first[of.loaded], label[of.loader]
-        copied = np.bincount(copier, minlength=n) * size
-        columns = {"resident": resident, "private": private, "brought": brought, "written": written,
-                   "from_disk": from_disk, "faults": counts, "estimated": estimated, "copied": copied,
-                   "again": np.bincount(label[faults.arrive_again()], minlength=n) * size,
-                   "major": np.bincount(label[(faults.flags & FAULT_MAJOR) != 0], minlength=n),
-                   "first_ns": _earliest(by_fault, of.inputs.faults["time_ns"], n)}  # fmt: skip
+        def of_label(amount: NDArray[Any]) -> NDArray[np.float64]:
+            return np.bincount(of_faults, amount, n)
+
+        resident = counted(pages.pages) * size
+        pss = None if of.pss is None else counted(of.pss[pages.run] * pages.pages)
+        gone = of_label(faults.brings - of.still_there)
+        copier, loader, copies = of.copies
+        columns = {"resident": resident, "private": counted(pages.pages * of.private[pages.run]) * size,
+                   "brought": resident + gone * size, "written": of_label(faults.written) * size,
+                   "from_disk": counted(pages.pages * pages.major) * size, "faults": of_label(faults.faults),
+                   "estimated": counted(pages.pages * (pages.unsure | (first != second))) * size,
+                   "copied": np.bincount(first[copier], copies, n) * size, "again": of_label(faults.again) * size,
+                   "major": of_label(faults.major), "first_ns": _earliest(of_faults, faults.first_ns, n)}  # fmt: skip
         for number, row in enumerate(labels):
             for name, column in columns.items():
                 setattr(row, name, round(column[number].item()))
             row.shared = row.resident - row.private
             row.pss = None if pss is None else float(pss[number])
-        for number, most in _most(copier, loader):
+        for number, most in _most(first[copier], of_faults[loader], copies):
             labels[number].loaded_by = labels[most].whole if most != number else ""
         return labels
 
-    def _written(self) -> NDArray[np.intp]:
-        """Faults on pages that were there already, each page of a life once."""
-        faults = self.of.history.faults
-        later = np.flatnonzero(~faults.brings)
-        return later[begins(faults.first.searchsorted(later, "right"))]
+
+class _Labels(NamedTuple):
+    """The labels of a view: of each cell of pages those of its two candidates, of each cell of faults its own.
+
+    rows: the labels as empty rows.
+    """
+
+    first: NDArray[np.intp]
+    second: NDArray[np.intp]
+    of_faults: NDArray[np.intp]
+    rows: list[BlameRow]
 
 
 def _place(row: BlameRow, sort: str) -> float:
@@ -222,19 +208,17 @@ def _place(row: BlameRow, sort: str) -> float:
 
 def _earliest(label: NDArray[np.intp], times: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
     """Of each label its earliest time; 0 = none."""
-    found = np.zeros(n, np.uint64)
-    if len(times) and not (times[1:] >= times[:-1]).all():
-        order = np.argsort(times)
-        label, times = label[order], times[order]
-    found[label[::-1]] = times[::-1]  # of an index that is repeated, the last value stays
+    found = np.full(n, _NEVER, np.uint64)
+    np.minimum.at(found, label, times)
+    found[found == _NEVER] = 0
     return found
 
 
-def _most(groups: NDArray[np.intp], values: NDArray[np.intp]) -> list[tuple[int, int]]:
+def _most(groups: NDArray[np.intp], values: NDArray[np.intp], amounts: NDArray[np.intp]) -> list[tuple[int, int]]:
     """Of each distinct group its most frequent value."""
-    pairs, counts = np.unique(np.stack((groups, values)), axis=1, return_counts=True)
-    order = np.argsort(counts, kind="stable")  # the last one of a group stays in a dict
-    return list(dict(pairs[:, order].T.tolist()).items())
+    rows, which = distinct(groups, values)
+    order = np.argsort(np.bincount(which, amounts, len(rows)), kind="stable")  # the last one of a group stays in a dict
+    return list(dict(zip(groups[rows[order]].tolist(), values[rows[order]].tolist(), strict=True)).items())
 
 
 def _joined(one: BlameRow, other: BlameRow) -> BlameRow:
@@ -250,7 +234,7 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
     names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated", "copied",
              "again", "major")  # fmt: skip
     total: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
-    total["pss"] = None if of.pss is None else round(float(of.pss.sum()))
+    total["pss"] = None if of.pss is None else round(float((of.pss * of.inputs.runs["pages"]).sum()))
     total["swapped"] = of.inputs.swapped * of.page_size
     spaces = np.unique(of.inputs.runs["space"])
     return {

@@ -1,0 +1,112 @@
+"""Cells: the distinct kinds of faults and of resident pages of a composition, counted once for all tables.
+
+A trace has millions of faults and pages and a few thousand cells: what a table needs is summed over these.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.bringers import OWN, Found
+from wstrace.analysis.blame.faults import Faults
+from wstrace.analysis.segments import begins, distinct
+from wstrace.schema import FAULT_MAJOR
+
+Numbers = NDArray[np.intp]
+
+
+class FaultCells(NamedTuple):
+    """What faults have in common; each but `of` has the shape (cells,).
+
+    of: of each fault its cell, in the order of the inputs. cause, space, kind, file: of the faults of a cell. faults,
+    brings, again, written, major: how many there are, brought a page, brought one that had been there before, wrote to
+    one that was there, read from disk. first_ns: the time of the first one.
+    """
+
+    of: NDArray[np.int32]
+    cause: Numbers
+    space: Numbers
+    kind: Numbers
+    file: Numbers
+    faults: Numbers
+    brings: Numbers
+    again: Numbers
+    written: Numbers
+    major: Numbers
+    first_ns: NDArray[np.uint64]
+
+
+def fault_cells(faults: Faults, times: NDArray[np.uint64], cause: NDArray[np.int32], space: Numbers,
+                kind: NDArray[np.uint8], file: NDArray[np.uint32]) -> FaultCells:  # fmt: skip
+    """The cells of all faults. times, cause, space, kind, file: of each, in the order of the inputs."""
+    rows, of = distinct(cause, space, kind, file)
+    n, ordered = len(rows), of[faults.order]
+
+    def counted(some: NDArray[np.bool_] | Numbers) -> Numbers:
+        return np.bincount(ordered[some], minlength=n)
+
+    own = (column[rows].astype(np.intp) for column in (cause, space, kind, file))
+    return FaultCells(of, *own, np.bincount(of, minlength=n), counted(faults.brings), counted(faults.arrive_again()),
+                      counted(_written(faults)), counted((faults.flags & FAULT_MAJOR) != 0),
+                      _earliest(of, times, n))  # fmt: skip
+
+
+class PageCells(NamedTuple):
+    """What resident pages have in common; each but `of` has the shape (cells,).
+
+    of: of each page its cell. first, second: the causes of its two candidates; -1 - how where none is known. run: a
+    row of Inputs.runs with the same space, kind, file, owners and number of mappings. pages: how many there are. major:
+    whether the fault read from disk. unsure: whether the content may have been another one before.
+    """
+
+    of: NDArray[np.int32]
+    first: Numbers
+    second: Numbers
+    run: Numbers
+    pages: Numbers
+    major: NDArray[np.bool_]
+    unsure: NDArray[np.bool_]
+
+
+def page_cells(found: Found, faults: Faults, cause: NDArray[np.int32], run: NDArray[np.uint32]) -> PageCells:
+    """The cells of all resident pages. cause: of each fault, in the order of the inputs. run: of each page."""
+    known = found.first >= 0
+    where = np.flatnonzero(known)
+    first = -1 - found.how.astype(np.int32)
+    second = first
+    flags = found.assumed.astype(np.uint8)
+    flags[~known] = 0
+    first[where] = cause[faults.order[found.first[where]]]
+    flags[where] |= (faults.flags[found.first[where]] & FAULT_MAJOR) << 1
+    if found.second is not found.first:
+        second = first.copy()
+        second[where] = cause[faults.order[found.second[where]]]
+    rows, of = distinct(run, first, second, flags)
+    return PageCells(of, first[rows].astype(np.intp), second[rows].astype(np.intp), run[rows].astype(np.intp),
+                     np.bincount(of, minlength=len(rows)), flags[rows] & FAULT_MAJOR << 1 != 0, flags[rows] & 1 != 0)  # fmt: skip
+
+
+def still_there(found: Found, faults: Faults, cells: FaultCells) -> Numbers:
+    """Of each cell of faults, those whose own page is resident: what they brought is counted among the pages."""
+    own = np.zeros(len(faults), np.bool_)
+    own[found.first[found.how == OWN]] = True
+    return np.bincount(cells.of[faults.order[own & faults.brings]], minlength=len(cells.cause))
+
+
+def _written(faults: Faults) -> Numbers:
+    """Faults on pages that were there already, each page of a life once."""
+    later = np.flatnonzero(~faults.brings)
+    return later[begins(faults.first.searchsorted(later, "right"))] if len(later) else later
+
+
+def _earliest(label: NDArray[np.int32], times: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
+    """Of each label its earliest time; 0 = none."""
+    found = np.zeros(n, np.uint64)
+    if len(times) and not (times[1:] >= times[:-1]).all():
+        order = np.argsort(times)
+        label, times = label[order], times[order]
+    found[label[::-1]] = times[::-1]  # of an index that is repeated, the last value stays
+    return found
