@@ -72,9 +72,11 @@ class Faults:
         self.life = losses.latest(self.key, losses.upto(self.time))
         new_page, new = begins(self.key), begins(self.key, self.life)
         self.first = np.flatnonzero(new)
-        self._pages = self.key[new_page]
-        page_of_group = (np.cumsum(new_page) - 1)[self.first]
-        self._groups = page_of_group.astype(np.uint64) << np.uint64(32) | self.life[self.first].astype(np.uint64)
+        self._pages = _Pages(self.key[new_page])
+        #: of each page its first group, and of each group its page and life
+        self._group = np.flatnonzero(new_page[self.first])
+        of_page = np.repeat(np.arange(len(self._group)), np.diff(self._group, append=len(self.first)))
+        self._groups = of_page.astype(np.uint64) << np.uint64(32) | self.life[self.first].astype(np.uint64)
         self.forked = np.isin(losses.event(self.life), FORKS)
         self.anonymous = np.isin(self.kind, ANONYMOUS)
         self.brings = new.copy()
@@ -137,14 +139,17 @@ class Faults:
 
     def group_of(self, keys: NDArray[np.uint64], lives: NDArray[np.intp]) -> NDArray[np.intp]:
         """The group of each page in a life; -1 = no fault was on it."""
-        if not len(self):
-            return np.full(len(keys), -1)
-        at = self._pages.searchsorted(keys)
-        at[at == len(self._pages)] = 0
-        wanted = at.astype(np.uint64) << np.uint64(32) | lives.astype(np.uint64)
-        group = self._groups.searchsorted(wanted)
-        group[group == len(self._groups)] = 0
-        return np.where((self._pages[at] == keys) & (self._groups[group] == wanted), group, -1)
+        at = self._pages.find(keys)
+        found = np.full(len(keys), -1)
+        there = np.flatnonzero(at >= 0)
+        page, life = at[there], lives[there]
+        group = self._group[page]
+        other = np.flatnonzero(self.life[self.first[group]] != life)  # few: most pages have one life
+        wanted = page[other].astype(np.uint64) << np.uint64(32) | life[other].astype(np.uint64)
+        place = np.minimum(self._groups.searchsorted(wanted), len(self._groups) - 1)
+        group[other] = np.where(self._groups[place] == wanted, place, -1)
+        found[there] = group
+        return found
 
     def bringer(self, groups: NDArray[np.intp], times: NDArray[np.uint64]) -> NDArray[np.intp]:
         """The last fault of each group that brought its page up to a time; -1 = none."""
@@ -197,6 +202,25 @@ class Faults:
             several[has[some]] = self.key[lowest[some]] != self.key[highest[some]]
             early[has[some]], late[has[some]] = fault[by_time[earliest[some]]], fault[by_time[latest[some]]]
         return early, late, several
+
+
+class _Pages:
+    """Distinct pages, ascending, as runs of neighbours: most faults are on pages beside each other."""
+
+    def __init__(self, keys: NDArray[np.uint64]) -> None:
+        new = np.ones(len(keys), np.bool_)
+        np.not_equal(keys[1:] - keys[:-1], np.uint64(1), out=new[1:])
+        self._at = np.flatnonzero(new)
+        self._first = keys[self._at]
+        self._length = np.diff(self._at, append=len(keys)).astype(np.uint64)
+
+    def find(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """The place of each page, -1 = it is none of these."""
+        if not len(self._at):
+            return np.full(len(keys), -1)
+        run = np.maximum(self._first.searchsorted(keys, "right") - 1, 0)
+        inside = keys - self._first[run]  # wraps around below the first page
+        return np.where(inside < self._length[run], self._at[run] + inside.astype(np.intp), -1)
 
 
 def _sorted(times: NDArray[np.uint64]) -> NDArray[np.intp]:

@@ -47,6 +47,8 @@ class History:
         self.losses = Losses(losses)
         self.faults = Faults(rows, self.losses)
         self.faults.ready()
+        forks = np.isin(losses.event, FORKS)
+        self._family = np.union1d(losses.space[forks], losses.other[forks])
         held = [*map(self._seen, seen), self._before(*before), self._moved(), self._inherited()]
         together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
@@ -74,7 +76,8 @@ class History:
         return rows[order[loader >= 0]], loader[loader >= 0]
 
     def _seen(self, seen: PageRows) -> Held:
-        """Pages of a snapshot that no fault in their life was on."""
+        """Pages of a snapshot that no fault in their life was on, of processes that forked or began by that."""
+        seen = seen.take(np.flatnonzero(np.isin(space_of(seen.key), self._family)))
         life = self.losses.latest(seen.key, self.losses.upto(seen.time))
         without = ~seen.file & (self.faults.group_of(seen.key, life) < 0)
         return Held(seen.key[without], life[without])

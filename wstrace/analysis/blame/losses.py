@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.segments import begins
 from wstrace.schema import LOSS_MOVED
 
 #: A page of a process is one number: the number of its space (see Spaces) above PAGE_BITS, the page's own below.
@@ -123,10 +124,18 @@ class Losses:
             keys: pages, u64; ascending ones are found fastest.
             limits: see upto().
         """
-        found = np.zeros(len(keys), np.intp)
-        if not len(self):
-            return found
+        if not len(self) or not len(keys):
+            return np.zeros(len(keys), np.intp)
         cell = self._bounds.searchsorted(keys, "right") - 1
+        new = begins(cell, limits)  # neighbours that ask the same are asked for once
+        asked = np.flatnonzero(new)
+        if 2 * len(asked) > len(keys):
+            return self._latest(cell, limits)
+        return self._latest(cell[asked], limits[asked]).repeat(np.diff(asked, append=len(keys)))
+
+    def _latest(self, cell: NDArray[np.intp], limits: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The last range up to each limit that covers each cell."""
+        found = np.zeros(len(cell), np.intp)
         inside = np.flatnonzero(cell >= 0)
         node = cell[inside] + self._size
         while len(node) and node[0] > 0:
