@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from wstrace.analysis.blame.over_time import MOST, OverTime
 from wstrace.errors import UsageError
-from wstrace.schema import LOSS_UNMAPPED, PAGE_EXCLUSIVE, PROCESS, PROCESS_EXIT
+from wstrace.schema import LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FAULT, PROCESS, PROCESS_EXIT
 from wstrace.testing import batch_of
 from wstrace_console.commands.blame import blame as command
 
@@ -63,6 +63,14 @@ def test_a_process_that_has_ended_holds_nothing():
                                    event=PROCESS_EXIT, name="child", code=0))  # fmt: skip
     told = OverTime(script.trace(), 1.0)
     assert [moment.resident // PAGE for moment in told.moments] == [2, 2, 1]
+
+
+def test_the_faults_are_read_once_however_many_moments_there_are(monkeypatch):
+    trace = grown(10, 4).trace()
+    asked, batches = [], trace.batches
+    monkeypatch.setattr(trace, "batches", lambda stream, *args: asked.append(stream) or batches(stream, *args))
+    assert len(OverTime(trace, 1.0).moments) == 11
+    assert asked.count(PAGE_FAULT.name) == 1
 
 
 def test_without_snapshots_there_are_no_moments():

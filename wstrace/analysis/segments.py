@@ -21,9 +21,9 @@ def begins(*columns: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def distinct(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
-    """One row of each combination of values in these columns of integers or bools, shape (n,), and which of these each row is.
+    """One row of each combination of values in these columns, shape (n,), and which of these each row is.
 
-    Rows that are equal to the one before them cost little: pages and faults come in runs.
+    The columns hold integers or bools. Rows that equal the one before them cost little: pages and faults come in runs.
     """
     n = len(columns[0])
     first = np.flatnonzero(begins(*columns)) if n else np.zeros(0, np.intp)

@@ -16,6 +16,7 @@ from wstrace.analysis.segments import begins, distinct
 from wstrace.schema import FAULT_MAJOR
 
 Numbers = NDArray[np.intp]
+_UNSURE, _MAJOR = 1, 2  # flags of pages while cells are made
 
 
 class FaultCells(NamedTuple):
@@ -48,10 +49,16 @@ def fault_cells(faults: Faults, times: NDArray[np.uint64], cause: NDArray[np.int
     def counted(some: NDArray[np.bool_] | Numbers) -> Numbers:
         return np.bincount(ordered[some], minlength=n)
 
-    own = (column[rows].astype(np.intp) for column in (cause, space, kind, file))
-    return FaultCells(of, *own, np.bincount(of, minlength=n), counted(faults.brings), counted(faults.arrive_again()),
-                      counted(_written(faults)), counted((faults.flags & FAULT_MAJOR) != 0),
-                      _earliest(of, times, n))  # fmt: skip
+    own = [column[rows].astype(np.intp) for column in (cause, space, kind, file)]
+    return FaultCells(
+        of, own[0], own[1], own[2], own[3],
+        faults=np.bincount(of, minlength=n),
+        brings=counted(faults.brings),
+        again=counted(faults.arrive_again()),
+        written=counted(_written(faults)),
+        major=counted((faults.flags & FAULT_MAJOR) != 0),
+        first_ns=_earliest(of, times, n),
+    )  # fmt: skip
 
 
 class PageCells(NamedTuple):
@@ -77,16 +84,17 @@ def page_cells(found: Found, faults: Faults, cause: NDArray[np.int32], run: NDAr
     where = np.flatnonzero(known)
     first = -1 - found.how.astype(np.int32)
     second = first
-    flags = found.assumed.astype(np.uint8)
+    flags = found.assumed * np.uint8(_UNSURE)
     flags[~known] = 0
     first[where] = cause[faults.order[found.first[where]]]
-    flags[where] |= (faults.flags[found.first[where]] & FAULT_MAJOR) << 1
+    flags[where] |= ((faults.flags[found.first[where]] & FAULT_MAJOR) != 0) * np.uint8(_MAJOR)
     if found.second is not found.first:
         second = first.copy()
         second[where] = cause[faults.order[found.second[where]]]
     rows, of = distinct(run, first, second, flags)
-    return PageCells(of, first[rows].astype(np.intp), second[rows].astype(np.intp), run[rows].astype(np.intp),
-                     np.bincount(of, minlength=len(rows)), flags[rows] & FAULT_MAJOR << 1 != 0, flags[rows] & 1 != 0)  # fmt: skip
+    own = [column[rows].astype(np.intp) for column in (first, second, run)]
+    major, unsure = flags[rows] & _MAJOR != 0, flags[rows] & _UNSURE != 0
+    return PageCells(of, own[0], own[1], own[2], np.bincount(of, minlength=len(rows)), major, unsure)
 
 
 def still_there(found: Found, faults: Faults, cells: FaultCells) -> Numbers:

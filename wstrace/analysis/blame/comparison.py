@@ -11,7 +11,8 @@ import numpy as np
 from wstrace.analysis.blame.alignment import unversioned
 from wstrace.analysis.blame.changes import Amount, Change, changes_between
 from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.inputs import Inputs, Recorded, read
+from wstrace.analysis.blame.inputs import Inputs, read
+from wstrace.analysis.blame.moments import Recorded
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.errors import TraceFileError, UsageError
@@ -47,7 +48,7 @@ class Run:
     """One of the two runs: its resident pages at a moment.
 
     Args:
-        trace: its trace. at: see inputs.read().
+        trace: its trace. at: see Snapshots.at().
 
     Raises:
         TraceFileError: it has no whole snapshot.
@@ -149,7 +150,7 @@ class Comparison:
 
     Args:
         first, second: their traces.
-        at: the moment, as of inputs.read(); None = the peak if both have looked for it (`-s peak_snapshot`), else the
+        at: the moment, as of Snapshots.at(); None = the peak if both have looked for it (`-s peak_snapshot`), else the
             last snapshot of each process.
 
     Attributes:

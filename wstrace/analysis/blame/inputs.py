@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.losses import Losses, LossRows, key_of
+from wstrace.analysis.blame.moments import Recorded, Snapshot, Snapshots
 from wstrace.analysis.blame.sharing import Ends
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.processes import Processes
-from wstrace.analysis.snapshots import LastSnapshots
-from wstrace.batch import Batch, Dictionary
-from wstrace.errors import TraceFileError, UsageError
-from wstrace.ledger import Ledger
+from wstrace.batch import Batch
+from wstrace.errors import TraceFileError
 from wstrace.schema import (
     CALL_SITE,
     CONTENT_LOSS,
@@ -25,16 +24,12 @@ from wstrace.schema import (
     LOSS_PERHAPS_FORKED,
     LOSS_SHARES,
     MAPPING,
-    MARK,
     PAGE_FAULT,
-    PAGE_SWAPPED,
     PROCESS,
     PROCESS_EXEC,
     PROCESS_EXIT,
     PROCESS_FORK,
-    RESIDENT_PAGES,
 )
-from wstrace.trace_info import TraceInfo
 
 Columns = dict[str, NDArray[Any]]
 
@@ -52,27 +47,8 @@ _WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
 #: The most resident pages that are attributed, 256 GiB in pages of 4 KiB: each takes 40 bytes, and a single run of a
 #: damaged file can claim 4,294,967,295.
 MOST_PAGES = 1 << 26
-#: Moments that are the last snapshot of each process, at its own end.
-_LAST = ("exit", "now", "end")
 _SHARERS = 8  # processes in a row that run in each other's memory
 _LIMIT = 1 << 16
-
-
-class Recorded(Protocol):
-    """What is asked of a trace; wstrace.trace.Trace has it."""
-
-    strings: Dictionary
-
-    @property
-    def info(self) -> TraceInfo:
-        """The description of the trace."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """What was recorded and lost."""
-
-    def batches(self, stream: str, columns: Sequence[str] | None = None) -> Iterable[Batch]:
-        """The rows of a stream."""
 
 
 @dataclass(slots=True)
@@ -120,17 +96,21 @@ class Inputs:
 
 
 def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> Inputs:
-    """Reads what a composition needs.
+    """Reads what the composition at a moment needs; see read_all()."""
+    return read_all(trace, (at,), pids)[0]
+
+
+def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] = ()) -> list[Inputs]:
+    """Reads what compositions at several moments need; all have the same columns but those of the resident pages.
 
     Args:
         trace: the trace.
-        at: `exit` = the last snapshot of each process, ended ones too; `peak` = the largest; `start` = the first; the
-            text of a mark; or a time in ns of the records' clock. Of these, processes that have ended by then are none.
+        moments: see Snapshots.at(). At least one.
         pids: the processes whose pages are wanted; () = all.
 
     Raises:
         UsageError: there is no such mark, or no snapshot up to that time.
-        TraceFileError: the snapshots claim more pages than are held in memory here.
+        TraceFileError: the snapshots of a moment claim more pages than are held in memory here.
     """
     processes = Processes(_LIMIT)
     tree = CallTree()
@@ -144,16 +124,16 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
     faults = _gather(trace.batches(PAGE_FAULT.name, (*_FAULT, "host")), _FAULT, processes)
     if (faults["until"] == faults["time_ns"]).all():
         del faults["until"]
-    parts, first, swapped, moment = _snapshots(trace, at)
-    parts = [part for part in parts if not pids or (part.snapshot and part.snapshot.pid in pids)]
-    whose, before = (
-        [processes.number(part.snapshot.host, part.snapshot.pid) if part.snapshot else 0 for part in some]
-        for some in (parts, first)
-    )
+    snapshots = Snapshots(trace)
+    asked = [snapshots.at(at, pids) for at in moments]
+    first = snapshots.first(max(moment.until for moment in asked))
+    parts = snapshots.parts(trace, {*first, *(one for moment in asked for one in moment.snapshots)}, _RESIDENT)
+    whose = {one: processes.number(*one.whose) for one in parts}
     numbers = np.unique(np.concatenate([faults["process"], lost["process"], lost["other"], rows["process"],
-                                        np.array([*whose, *before], np.uint64)]))  # fmt: skip
+                                        np.array(list(whose.values()), np.uint64)]))  # fmt: skip
     for columns in (faults, lost, rows):
         columns["space"] = numbers.searchsorted(columns.pop("process")).astype(np.intp)
+    spaces = {one: int(numbers.searchsorted(np.uint64(number))) for one, number in whose.items()}
     page_size = trace.info.page_size or 4096
     shift = np.uint64(page_size.bit_length() - 1)
     losses = _losses(lost, numbers, shift)
@@ -165,33 +145,34 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
     began = np.unique(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
     named = own & (rows["name"] != 0) & (rows["event"] != PROCESS_EXIT)
     names = dict(zip(rows["space"][named].tolist(), rows["name"][named].tolist(), strict=True))
-    runs = _runs(parts, numbers.searchsorted(np.array(whose, np.uint64)))
-    if (pages := int(runs["pages"].sum(dtype=np.uint64))) > MOST_PAGES:
-        raise TraceFileError(
-            f"the trace claims {pages:,} resident pages, more than the {MOST_PAGES:,} that blame can attribute",
-            "choose processes with --pid",
-        )
-    spaces = numbers.searchsorted(np.array(before, np.uint64))
-    there = [part for part, space in zip(first, spaces.tolist(), strict=True) if space not in began]
-    peak = trace.info.usage.peak_resident_bytes if moment in ("peak", "exit") and at == "peak" else None
-    return Inputs(
-        page_size,
-        np.array([processes.pid(number) for number in numbers.tolist()], np.int64),
-        names,
-        faults,
-        mappings,
-        losses,
-        Ends(rows["space"][ended], rows["time_ns"][ended]),
-        began,
-        runs,
-        _runs(there, spaces[~np.isin(spaces, began)]),
-        sum(n for key, n in swapped.items() if not pids or key[1] in pids),
-        int(runs["time"].max(initial=0)),
-        moment,
-        peak,
-        tree,
-        any("shares" in part for part in parts),
-    )
+    before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
+    found = []
+    for moment in asked:
+        runs = _runs({one: parts[one] for one in moment.snapshots}, spaces)
+        if (pages := int(runs["pages"].sum(dtype=np.uint64))) > MOST_PAGES:
+            raise TraceFileError(
+                f"the trace claims {pages:,} resident pages, more than the {MOST_PAGES:,} that blame can attribute",
+                "choose processes with --pid",
+            )
+        found.append(Inputs(
+            page_size,
+            np.array([processes.pid(number) for number in numbers.tolist()], np.int64),
+            names,
+            faults,
+            mappings,
+            losses,
+            Ends(rows["space"][ended], rows["time_ns"][ended]),
+            began,
+            runs,
+            before,
+            moment.swapped,
+            int(runs["time"].max(initial=0)),
+            moment.words,
+            moment.of_peak,
+            tree,
+            any("shares" in part for one in moment.snapshots for part in parts[one]),
+        ))  # fmt: skip
+    return found
 
 
 def _gather(batches: Any, wanted: dict[str, str], processes: Processes, *others: str) -> Columns:
@@ -252,103 +233,16 @@ def _sharers(faults: Columns, losses: LossRows) -> None:
         faults["space"][shared] = spaces.rows.other[spaces.row[last[shared]]]
 
 
-def _snapshots(trace: Recorded, at: str | int) -> tuple[list[Batch], list[Batch], dict[tuple[int, int], int], str]:
-    """The parts of the snapshots at a moment, those of the first ones, swapped pages, and the moment in words."""
-    ends = ends_of(trace)
-    until, moment = _until(trace, at, ends)
-    swapped: dict[tuple[int, int], int] = {}
-    taken: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
-    first: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
-    began: dict[tuple[int, int], int] = {}
-    for batch in trace.batches(RESIDENT_PAGES.name, (*_RESIDENT,)):
-        part = batch.snapshot
-        if part is None or part.time_ns > until:
-            continue
-        if "flags" in batch:
-            n = int(batch["pages"][(batch["flags"] & PAGE_SWAPPED) != 0].sum(dtype=np.int64))
-            key = part.host, part.pid
-            swapped[key] = n + (swapped.get(key, 0) if part.part else 0)
-        taken.add(batch)
-        if part.time_ns <= began.setdefault((part.host, part.pid), part.time_ns):
-            first.add(batch)
-    held = {(host, pid): parts for host, pid, parts in taken.by_host()}
-    if at not in _LAST:
-        for whose, parts in list(held.items()):
-            if gone(whose, min((part.snapshot.time_ns for part in parts if part.snapshot), default=until), until, ends):
-                del held[whose]
-                swapped.pop(whose, None)
-    before = [part for _, _, parts in first.by_host() for part in parts]
-    return [part for parts in held.values() for part in parts], before, swapped, moment
-
-
-def _until(trace: Recorded, at: str | int, ends: Mapping[tuple[int, int], int]) -> tuple[int, str]:
-    """The last time of a snapshot that counts, and the moment in words."""
-    if isinstance(at, int):
-        return at, "time"
-    if at in _LAST:
-        return (1 << 64) - 1, at
-    if at in ("peak", "start"):
-        taken = snapshots_taken(trace)
-        times = _largest(taken, ends) if at == "peak" else [time for time, _, _ in taken][:1]
-        last = trace.info.final_snapshot is not None and bool(times) and times[0] == taken[-1][0]
-        return (times[0] if times else 0), "exit" if last else at
-    for batch in trace.batches(MARK.name):
-        for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True):
-            if batch.strings[text] == at:
-                after = [taken for taken, _, _ in snapshots_taken(trace) if taken >= time]
-                return (after[0] if after else time), at
-    raise UsageError(f"there is no mark {at!r}", "write: exit, peak, start, or the text of a mark")
-
-
-def snapshots_taken(trace: Recorded) -> list[tuple[int, tuple[int, int], int]]:
-    """(time, (host, pid), pages) of each snapshot, by time."""
-    found: dict[tuple[int, tuple[int, int]], int] = {}
-    for batch in trace.batches(RESIDENT_PAGES.name, ("pages", "flags")):
-        if (part := batch.snapshot) is not None:
-            key = part.time_ns, (part.host, part.pid)
-            found[key] = found.get(key, 0) + part.pages
-    return sorted((time, whose, n) for (time, whose), n in found.items())
-
-
-def ends_of(trace: Recorded) -> dict[tuple[int, int], int]:
-    """(host, pid) -> the time of its last end."""
-    found: dict[tuple[int, int], int] = {}
-    for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event", "host")):
-        if any(name not in batch for name in ("time_ns", "tid", "event")):
-            continue  # it does not tell of ends
-        ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
-        hosts = batch.columns.get("host", np.zeros(len(batch), np.uint32))[ended]
-        pids, times = batch["pid"][ended], batch["time_ns"][ended]
-        found.update(zip(zip(hosts.tolist(), pids.tolist(), strict=True), times.tolist(), strict=True))
-    return found
-
-
-def gone(whose: tuple[int, int], seen: int, time: int, ends: Mapping[tuple[int, int], int]) -> bool:
-    """Whether a process has ended since a snapshot of it and up to a time. One taken after its end is of its exit."""
-    return seen <= ends.get(whose, -1) <= time
-
-
-def _largest(headers: Sequence[tuple[int, tuple[int, int], int]], ends: Mapping[tuple[int, int], int]) -> list[int]:
-    """The time at which the last snapshots of the processes that lived then were the largest; [] without any."""
-    held: dict[tuple[int, int], tuple[int, int]] = {}
-    best: list[tuple[int, int]] = []
-    for time, whose, pages in headers:
-        held[whose] = time, pages
-        held = {one: last for one, last in held.items() if not gone(one, last[0], time, ends)}
-        best.append((sum(n for _, n in held.values()), time))
-    return [max(best)[1]] if best else []
-
-
-def _runs(parts: Sequence[Batch], spaces: NDArray[Any]) -> Columns:
-    """The resident runs, by space and address."""
+def _runs(parts: Mapping[Snapshot, Sequence[Batch]], spaces: Mapping[Snapshot, int]) -> Columns:
+    """The resident runs of snapshots, by space and address."""
     found: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, kind)] for name, kind in _RESIDENT.items()}
     found |= {"space": [np.zeros(0, np.intp)], "time": [np.zeros(0, np.uint64)]}
-    for part, space in zip(parts, spaces.tolist(), strict=True):
+    for one, part in ((one, part) for one, some in parts.items() for part in some):
         for name, kind in _RESIDENT.items():
             absent = 255 if name == "shares" else 0
             found[name].append(part.columns.get(name, np.full(len(part), absent, kind)))
-        found["space"].append(np.full(len(part), space, np.intp))
-        found["time"].append(np.full(len(part), part.snapshot.time_ns if part.snapshot else 0, np.uint64))
+        found["space"].append(np.full(len(part), spaces[one], np.intp))
+        found["time"].append(np.full(len(part), one.time_ns, np.uint64))
     columns = {name: np.concatenate(arrays) for name, arrays in found.items()}
     order = np.lexsort((columns["start"], columns["space"]))
     return {name: column[order] for name, column in columns.items()}

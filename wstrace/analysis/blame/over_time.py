@@ -10,7 +10,8 @@ import numpy as np
 
 from wstrace.analysis.blame.changes import Change, changes_between
 from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.inputs import Recorded, ends_of, gone, snapshots_taken
+from wstrace.analysis.blame.moments import Recorded, Snapshot, Snapshots
+from wstrace.analysis.blame.past import Past
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.errors import UsageError
 
@@ -49,21 +50,17 @@ class OverTime:
     def __init__(self, trace: Recorded, step: float, by: str = "line", pids: Sequence[int] = ()) -> None:
         if step <= 0:
             raise UsageError(f"a step of {step} s", "give seconds above 0")
-        taken = [(time, whose) for time, whose, _ in snapshots_taken(trace) if not pids or whose[1] in pids]
+        taken = [one for one in Snapshots(trace).taken if not pids or one.whose[1] in pids]
         taken = _before_the_exit(trace, taken)
-        ends = ends_of(trace)
-        times = np.array([time for time, _ in taken], np.float64)
+        times = np.array([one.time_ns for one in taken], np.float64)
         span = (times[-1] - times[0]) / 1e9 if len(times) else 0.0
         self.step, self.by = max(step, span / (MOST - 1)), by
         # one moment is what was read until a quarter of a step after it, so that the first one is the beginning
         number = np.ceil((times - times[:1]) / (self.step * 1e9) - 0.25).astype(np.int64)
-        last = np.flatnonzero(np.append(number[1:] != number[:-1], np.ones(min(len(times), 1), np.bool_))).tolist()
-        self.moments: list[Moment] = []
-        for at in last:
-            time = taken[at][0]
-            held = {whose: seen for seen, whose in taken[: at + 1]}
-            alive = [whose[1] for whose, seen in held.items() if not gone(whose, seen, time, ends)]
-            self.moments.append(_moment(trace, time, by, alive))
+        last = np.flatnonzero(np.append(number[1:] != number[:-1], np.ones(min(len(times), 1), np.bool_)))
+        asked = [taken[at].time_ns for at in last.tolist()]
+        past = Past(trace, asked, pids) if asked else None
+        self.moments = [_moment(Composition(trace, time, past=past, number=at), by) for at, time in enumerate(asked)]
 
     def growth(self, first: int = 0, last: int = -1) -> list[Change]:
         """What the rows of one moment have more at another, the largest change first; sizes in bytes."""
@@ -89,18 +86,16 @@ class OverTime:
         }  # fmt: skip
 
 
-def _before_the_exit(trace: Recorded, taken: list[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
+def _before_the_exit(trace: Recorded, taken: list[Snapshot]) -> list[Snapshot]:
     """Without the snapshot of a command that was taken after it had ended: it has freed what it held."""
     info = trace.info
-    at_exit = [at for at, (_, whose) in enumerate(taken) if whose[1] == info.final_snapshot]
+    at_exit = [at for at, one in enumerate(taken) if one.whose[1] == info.final_snapshot]
     if info.exit_code is None or len(at_exit) < 2:
         return taken
     return [*taken[: at_exit[-1]], *taken[at_exit[-1] + 1 :]]
 
 
-def _moment(trace: Recorded, time: int, by: str, pids: Sequence[int]) -> Moment:
-    if not pids:
-        return Moment(time, 0, 0, [], complete=True)
-    blame = Blame(Composition(trace, time, pids))
+def _moment(of: Composition, by: str) -> Moment:
+    blame = Blame(of)
     rows = blame.rows(by)
-    return Moment(time, blame.total, sum(row.private for row in rows), rows, blame.of.complete)
+    return Moment(of.inputs.time_ns, blame.total, sum(row.private for row in rows), rows, of.complete)

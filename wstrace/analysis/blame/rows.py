@@ -90,7 +90,7 @@ class Blame:
     def labels_of_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each fault the number of its label, in the order of the inputs, and the labels as empty rows."""
         _, _, of_faults, labels = self._together(views)
-        return of_faults[self.of.fault_cells.of], labels
+        return of_faults[self.of.past.fault_cells.of], labels
 
     def labels_of_pages(self, view: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each resident page the number of its label, by its first candidate, and the labels as empty rows."""
@@ -116,7 +116,7 @@ class Blame:
         """The labels of a view."""
         if view in _CAUSES:
             return self._by_cause(view)
-        of, faults = self.of, self.of.fault_cells
+        of, faults = self.of, self.of.past.fault_cells
         run = of.page_cells.run
         if view == "process":
             page, fault = of.inputs.runs["space"][run], faults.space
@@ -135,7 +135,7 @@ class Blame:
 
     def _by_cause(self, view: str) -> _Labels:
         of = self.of
-        causes: list[Cause] = of.causes.labels(view)  # type: ignore[arg-type]
+        causes: list[Cause] = of.past.causes.labels(view)  # type: ignore[arg-type]
         places: dict[str, int] = {}
         label = np.array([places.setdefault(cause.whole, len(places)) for cause in causes], np.intp)
         rows = [BlameRow(*cause) for cause in {cause.whole: cause for cause in reversed(causes)}.values()]
@@ -151,20 +151,20 @@ class Blame:
         for how in range(len(HOWS)):
             reason = of.reason(how)
             rows.append(BlameRow(f"({reason})", f"({reason})", reason=reason))
-        return _Labels(of_pages(cells.first), of_pages(cells.second), label[of.fault_cells.cause], rows)
+        return _Labels(of_pages(cells.first), of_pages(cells.second), label[of.past.fault_cells.cause], rows)
 
     def _sums(
         self, first: NDArray[np.intp], second: NDArray[np.intp], of_faults: NDArray[np.intp], labels: list[BlameRow]
     ) -> list[BlameRow]:
         of, n, size = self.of, len(labels), self.of.page_size
-        pages, faults = of.page_cells, of.fault_cells
+        pages, faults = of.page_cells, of.past.fault_cells
 
         def counted(amount: NDArray[Any]) -> NDArray[np.float64]:
             """The amount of each label; each of a page's two candidates has a half of it."""
             return (np.bincount(first, amount, n) + np.bincount(second, amount, n)) / 2
 
         def of_label(amount: NDArray[Any]) -> NDArray[np.float64]:
-            return np.bincount(of_faults, amount, n)
+            return np.bincount(of_faults, amount, n).astype(np.float64)
 
         resident = counted(pages.pages) * size
         pss = None if of.pss is None else counted(of.pss[pages.run] * pages.pages)

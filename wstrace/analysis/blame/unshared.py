@@ -91,7 +91,7 @@ class Unshared:
         rows = losses.row[forks]
         of_child, of_parent = losses.rows.space[rows], losses.rows.other[rows]
         parents = np.setdiff1d(of_parent, np.concatenate((inputs.began, of_child)))
-        asked = self.of.copyable[faults.order]
+        asked = self.of.past.copyable[faults.order]
         asked[self.copies] = False
         space = space_of(faults.key).astype(np.intp)
         found = []

@@ -1,0 +1,185 @@
+"""Moments: the snapshots of resident pages in a trace, and which of them tell what processes held at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from wstrace.analysis.snapshots import resident_rows
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import UsageError
+from wstrace.ledger import Ledger
+from wstrace.schema import MARK, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_PAGES
+from wstrace.trace_info import TraceInfo
+
+#: Moments that are the last snapshot of each process, at its own end.
+_LAST = ("exit", "now", "end")
+_NEVER = (1 << 64) - 1
+
+
+class Recorded(Protocol):
+    """What is asked of a trace; wstrace.trace.Trace has it."""
+
+    strings: Dictionary
+
+    @property
+    def info(self) -> TraceInfo:
+        """The description of the trace."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was recorded and lost."""
+
+    def batches(self, stream: str, columns: Sequence[str] | None = None) -> Iterable[Batch]:
+        """The rows of a stream."""
+
+
+class Snapshot(NamedTuple):
+    """A whole snapshot of a process.
+
+    whose: (host, pid). number: as its source counts them. pages, swapped: how many are resident, and swapped out.
+    """
+
+    time_ns: int
+    whose: tuple[int, int]
+    number: int
+    pages: int
+    swapped: int
+
+
+class Moment(NamedTuple):
+    """The snapshots that tell what processes held at a moment.
+
+    until: no later ones were taken. words: the moment. of_peak: the largest resident set that the system accounted, in
+    bytes, where the moment is the peak.
+    """
+
+    snapshots: list[Snapshot]
+    until: int
+    words: str
+    of_peak: int | None
+
+    @property
+    def swapped(self) -> int:
+        """Pages that are swapped out."""
+        return sum(one.swapped for one in self.snapshots)
+
+
+class Snapshots:
+    """The whole snapshots of a trace.
+
+    Attributes:
+        taken: by time. ends: (host, pid) -> the time of its last end.
+    """
+
+    def __init__(self, trace: Recorded) -> None:
+        self.info = trace.info
+        self._marks = [
+            (time, batch.strings[text])
+            for batch in trace.batches(MARK.name)
+            for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True)
+        ]
+        self.ends = _ends(trace)
+        begun: dict[tuple[int, tuple[int, int], int], list[int]] = {}  # of each its next part, pages, swapped ones
+        whole: dict[tuple[int, tuple[int, int], int], Snapshot] = {}
+        for batch in trace.batches(RESIDENT_PAGES.name, ("pages", "flags")):
+            if (part := batch.snapshot) is None:
+                continue
+            key = part.time_ns, (part.host, part.pid), part.number
+            state = begun.setdefault(key, [0, 0, 0])
+            if part.part == 0:
+                state[:] = 0, 0, 0
+            if part.part != state[0]:  # a part is missing, so it will never be whole
+                state[0] = -1
+                continue
+            state[0] += 1
+            if "pages" in batch:
+                state[1] += int(resident_rows(batch)["pages"].sum(dtype=np.int64))
+            if "pages" in batch and "flags" in batch:
+                state[2] += int(batch["pages"][(batch["flags"] & PAGE_SWAPPED) != 0].sum(dtype=np.int64))
+            if part.last:
+                whole[key] = Snapshot(*key, *state[1:])
+        self.taken = sorted(whole.values(), key=lambda one: one.time_ns)
+
+    def at(self, at: str | int, pids: Collection[int] = ()) -> Moment:
+        """The snapshots of a moment.
+
+        Args:
+            at: `exit` = the last snapshot of each process, ended ones too; `peak` = the largest; `start` = the first;
+                the text of a mark; or a time in ns of the records' clock. Of these, processes that have ended by then
+                are none.
+            pids: the processes that are wanted; () = all.
+
+        Raises:
+            UsageError: there is no such mark.
+        """
+        until, words = self._until(at)
+        held = {one.whose: one for one in self.taken if one.time_ns <= until}
+        if at not in _LAST:
+            held = {whose: one for whose, one in held.items() if not self._gone(one, until)}
+        found = [one for one in held.values() if not pids or one.whose[1] in pids]
+        peak = self.info.usage.peak_resident_bytes if words in ("peak", "exit") and at == "peak" else None
+        return Moment(found, until, words, peak)
+
+    def first(self, until: int) -> list[Snapshot]:
+        """The first snapshot of each process up to a time."""
+        return list({one.whose: one for one in reversed(self.taken) if one.time_ns <= until}.values())
+
+    def parts(
+        self, trace: Recorded, wanted: Collection[Snapshot], columns: Iterable[str]
+    ) -> dict[Snapshot, list[Batch]]:
+        """The resident rows of snapshots."""
+        known = {(one.time_ns, one.whose, one.number): one for one in wanted}
+        found: dict[Snapshot, list[Batch]] = {one: [] for one in wanted}
+        for batch in trace.batches(RESIDENT_PAGES.name, tuple(columns)):
+            part = batch.snapshot
+            if part is not None and (one := known.get((part.time_ns, (part.host, part.pid), part.number))):
+                if part.part == 0:
+                    found[one].clear()
+                found[one].append(resident_rows(batch))
+        return found
+
+    def _until(self, at: str | int) -> tuple[int, str]:
+        """The last time of a snapshot that counts, and the moment in words."""
+        if isinstance(at, int):
+            return at, "time"
+        if at in _LAST:
+            return _NEVER, at
+        if at in ("peak", "start"):
+            times = self._largest() if at == "peak" else [one.time_ns for one in self.taken[:1]]
+            last = self.info.final_snapshot is not None and bool(times) and times[0] == self.taken[-1].time_ns
+            return (times[0] if times else 0), "exit" if last else at
+        for time, text in self._marks:
+            if text == at:
+                after = [one.time_ns for one in self.taken if one.time_ns >= time]
+                return (after[0] if after else time), at
+        raise UsageError(f"there is no mark {at!r}", "write: exit, peak, start, or the text of a mark")
+
+    def _largest(self) -> list[int]:
+        """The time at which the last snapshots of the processes that lived then were the largest; [] without any."""
+        held: dict[tuple[int, int], Snapshot] = {}
+        best: list[tuple[int, int]] = []
+        for one in self.taken:
+            held[one.whose] = one
+            held = {whose: last for whose, last in held.items() if not self._gone(last, one.time_ns)}
+            best.append((sum(last.pages for last in held.values()), one.time_ns))
+        return [max(best)[1]] if best else []
+
+    def _gone(self, one: Snapshot, time: int) -> bool:
+        """Whether a process has ended since a snapshot and up to a time. One taken after its end is of its exit."""
+        return one.time_ns <= self.ends.get(one.whose, -1) <= time
+
+
+def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
+    """(host, pid) -> the time of its last end."""
+    found: dict[tuple[int, int], int] = {}
+    for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event", "host")):
+        if any(name not in batch for name in ("time_ns", "tid", "event")):
+            continue  # it does not tell of ends
+        ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
+        hosts = batch.columns.get("host", np.zeros(len(batch), np.uint32))[ended]
+        pids, times = batch["pid"][ended], batch["time_ns"][ended]
+        found.update(zip(zip(hosts.tolist(), pids.tolist(), strict=True), times.tolist(), strict=True))
+    return found

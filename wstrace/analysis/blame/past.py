@@ -1,0 +1,111 @@
+"""Past: what is known of the faults of a trace, whatever the moment that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.causes import Causes
+from wstrace.analysis.blame.cells import FaultCells, fault_cells
+from wstrace.analysis.blame.faults import FORKS, FaultRows
+from wstrace.analysis.blame.history import History
+from wstrace.analysis.blame.inputs import mapping_rows, of_mapping, pages_of, read_all
+from wstrace.analysis.blame.losses import key_of
+from wstrace.analysis.blame.moments import Recorded
+from wstrace.analysis.blame.resident import ResidentPages
+from wstrace.analysis.symbols import Symbolizer
+from wstrace.interfaces import Context
+from wstrace.ledger import Ledger
+from wstrace.plugins import default_plugins
+from wstrace.schema import (
+    KIND_ANON,
+    KIND_FILE,
+    KIND_HEAP,
+    KIND_SHIFT,
+    KIND_STACK,
+    LOSS_DISCARDED,
+    LOSS_EVENTS,
+    LOSS_MOVED,
+    LOSS_REPLACED,
+    LOSS_UNMAPPED,
+    MAP_SHARED,
+    MAP_WRITE,
+    MAPPING,
+    PAGE_FILE,
+)
+
+#: Without a record of each of these, a fault may have been on what an address held before.
+_NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
+
+
+class Past:
+    """The faults of a trace, read once for all the moments that are asked for.
+
+    Args:
+        trace: the trace. moments, pids: see inputs.read_all().
+
+    Attributes:
+        inputs: what was read, for each moment. history: the faults.
+        copyable: whether each recorded fault is on a page that a write after a fork copies.
+        lost: records that the trace lacks. assumed: the kinds of losses that were not recorded, in words.
+        sampled: one fault out of so many was recorded.
+    """
+
+    def __init__(self, trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] = ()) -> None:
+        self._trace = trace
+        self.inputs = read_all(trace, moments, pids)
+        inputs = self.inputs[0]
+        stages = Ledger(default_plugins().stages)  # a file does not say which of its stages are a loss
+        self.lost = sum(n for stage, _, n in trace.ledger.rows() if stages.is_loss(stage))
+        recorded = set(trace.info.content_losses)
+        self.assumed = [LOSS_EVENTS[event] for event in _NEEDED if LOSS_EVENTS[event] not in recorded]
+        self.sampled = trace.info.sampled
+        known, row = mapping_rows(inputs.mappings, inputs.faults["mapping"])
+        flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
+        kind = (flags >> KIND_SHIFT & 15).astype(np.uint8)
+        self._file, self._kind = np.where(known, of_mapping(inputs.mappings, "file", row), 0), kind
+        private = (flags & MAP_SHARED) == 0
+        copyable = np.isin(kind, (KIND_ANON, KIND_HEAP, KIND_STACK)) & private
+        copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
+        self.copyable = copyable
+        columns = inputs.faults
+        rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind)
+        del columns["page"], columns["mapping"]  # the history has the keys
+        seen = (part for one in self.inputs for part in ResidentPages(one).parts())
+        lossless = not self.lost and self.sampled <= 1
+        self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(), lossless=lossless)
+
+    @cached_property
+    def symbolizer(self) -> Symbolizer:
+        """Names the instructions of faults without a stack."""
+        trace = self._trace
+        found = Symbolizer(Context(resolvers=default_plugins().make_resolvers(), info=trace.info), live=False)
+        for batch in trace.batches(MAPPING.name):
+            found.learn(batch)
+        return found
+
+    @cached_property
+    def causes(self) -> Causes:
+        """The places of the program that faults came from."""
+        return Causes(self.inputs[0], self.symbolizer, self._trace.strings)
+
+    @cached_property
+    def fault_cells(self) -> FaultCells:
+        """The cells of all faults."""
+        faults = self.inputs[0].faults
+        return fault_cells(self.history.faults, faults["time_ns"], self.causes.of, faults["space"], self._kind,
+                           self._file)  # fmt: skip
+
+    def _before(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The keys and times of pages, not of files, that processes had before the trace in which they forked."""
+        losses, runs = self.inputs[0].losses, self.inputs[0].before
+        parents = losses.other[np.isin(losses.event, FORKS)]
+        asked = np.isin(runs["space"], parents) & ((runs["flags"] & PAGE_FILE) == 0)
+        runs = {name: column[asked] for name, column in runs.items()}
+        run, number = pages_of(runs)
+        shift = np.uint64(self.inputs[0].page_size.bit_length() - 1)
+        first = key_of(runs["space"], runs["start"] >> shift)
+        return first[run] + number.astype(np.uint64), runs["time"][run]
