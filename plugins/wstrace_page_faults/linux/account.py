@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
@@ -15,9 +16,12 @@ from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_page_faults.linux.samples import RingSamples
 from wstrace_page_faults.linux.side_band import SideBand
 
+if TYPE_CHECKING:
+    from wstrace_page_faults.linux.service_time.capture import ServiceTimes
+
 #: The stage of the ledger for faults after an exec that gained privilege.
 LOST_PRIVILEGED = "lost_privileged"
-DISPLACED, WITHOUT_STACK = "displaced", "without_stack"
+DISPLACED, WITHOUT_STACK, WITHOUT_TIME = "displaced", "without_stack", "without_time"
 #: Stacks are switched off when more than this share of the faults is displaced, and more than this number.
 _MOST_DISPLACED, _FEWEST = 0.001, 100
 _LOOK_SECONDS = 1.0
@@ -35,6 +39,8 @@ class Account:
         rings: the samples of each ring of faults.
         events: the perf events.
         side: the side band.
+        python: the Python stacks.
+        service: what times the faults; None = nothing does.
     """
 
     def __init__(
@@ -46,11 +52,12 @@ class Account:
         events: PerfEvents,
         side: SideBand,
         python: NoStacks | None = None,
+        service: ServiceTimes | None = None,
     ) -> None:
         self._context, self._source, self._settings = context, source, settings
         self._events, self._side = events, side
         self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
-        self._python = python or NoStacks()
+        self._python, self._service = python or NoStacks(), service
         self._before = 0
         self._due, self._renewing = 0.0, False
         self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
@@ -91,8 +98,10 @@ class Account:
         self._context.info.content_losses = self._side.traced_losses(calls_everywhere=everywhere)
 
     def reported_lost(self, kind: str) -> int:
-        """The faults that LOST rows have told of so far: they count lost stack rows, too."""
+        """The faults that LOST rows have told of so far: they count lost rows of stacks and of times, too."""
         lost = sum(ring.lost for name, rings in self._kinds for ring in rings if name == kind)
+        if lost and self._service is not None:
+            lost -= self._service.rows_lost(kind)
         return max(lost - self._python.rows_lost(kind), 0) if lost else 0
 
     def displaced(self, kind: str, counted: int) -> int:
@@ -146,6 +155,8 @@ class Account:
         self._events.end_renewal(former=True)
         self._displaced = {kind: self.displaced(kind, self._events.closed(kind)) for kind, _ in self._kinds}
         self._python.switch_off()
+        if self._service is not None:
+            self._service.switch_off()
         self._renewing = False
 
     def close(self, given: int, *, failed: bool) -> None:
@@ -180,6 +191,8 @@ class Account:
             ledger.set("lost_side_band", lost, self._source)
         for reason, n in self._python.reasons().items():
             ledger.set(WITHOUT_STACK, n, reason)
+        for reason, n in self._service.reasons().items() if self._service is not None else ():
+            ledger.set(WITHOUT_TIME, n, reason)
         if self._context.targets:
             self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
 

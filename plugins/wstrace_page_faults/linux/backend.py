@@ -7,7 +7,7 @@ import select
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.catch_up import CatchUp
 from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
-from wstrace_page_faults.linux.events import PerfEvents, Settings
+from wstrace_page_faults.linux.events import ENTRY, PerfEvents, Settings
 from wstrace_page_faults.linux.levels import level_on, own_level, stack_levels
 from wstrace_page_faults.linux.peaks import Peaks
 from wstrace_page_faults.linux.python_stacks.asked import python_stacks
@@ -48,6 +48,9 @@ from wstrace_page_faults.linux.side_band import SideBand
 from wstrace_page_faults.linux.stack_dumps import StackDumps
 from wstrace_page_faults.linux.stack_event import StackRate
 from wstrace_page_faults.stacks_option import parse_stacks
+
+if TYPE_CHECKING:
+    from wstrace_page_faults.linux.service_time.capture import ServiceTimes
 
 _LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were observed
 _FOREVER = (1 << 64) - 1
@@ -68,6 +71,7 @@ class PageFaults(Source):
             it; none.
         stack_rate: for native: faults a second, of each thread and CPU, that are sampled with their stack.
         stack_period: instead of stack_rate: sample one fault out of this many.
+        service_time: measure how long the kernel takes to serve each fault, by eBPF programs: column service_ns.
     """
 
     name: ClassVar[str] = "page_faults"
@@ -88,6 +92,7 @@ class PageFaults(Source):
         stacks: str = "auto",
         stack_rate: int = 2000,
         stack_period: int = 0,
+        service_time: bool = False,
     ) -> None:
         for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
             if value < least:
@@ -100,6 +105,8 @@ class PageFaults(Source):
         self._dumps, self._announced = StackDumps(), self._stack_rate is None
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
+        self._service: ServiceTimes | None = None
+        self._times_asked = service_time
         self._python = NoStacks()
         self._events: PerfEvents
         self._rare: RareCalls
@@ -137,11 +144,14 @@ class PageFaults(Source):
             self._asked.children and context.children,
             self._asked.period,
             stacks=self._stack_rate,
+            service=self._times_asked,
         )
         if self._asked.period > 1:
             context.info.sampled = self._asked.period
             context.ledger.set("sampled", self._asked.period)
         if level.name == "counters":
+            if self._times_asked:
+                raise Unavailable(f"service times: {level.why}", level.remedy)
             self._counters = FaultCounters(context, self.name)
             return
         try:
@@ -163,13 +173,21 @@ class PageFaults(Source):
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
             raise perf.refusal(error) from None
-        self._python = python_stacks(self._stacks, context, self.name, cpus)
-        kinds = (MINOR, MAJOR)
-        self._samples = [RingSamples.of(one, self._python.join(one)) for one in self._rings if one.kind in kinds]
+        if self._times_asked:
+            from wstrace_page_faults.linux.service_time.capture import service_times
+
+            self._service = service_times(context, cpus)
+        service = self._service
+        self._python = python_stacks(self._stacks, context, self.name, cpus, service)
+        self._samples = [
+            RingSamples.of(ring, self._python.join(ring), service.join(ring) if service is not None else None)
+            for ring in self._rings
+            if ring.kind in (MINOR, MAJOR)
+        ]
         self._poll = select.poll()
         for fd in (*(ring.fd for ring in self._rings), *self._python.fds):
             self._poll.register(fd, 1)  # POLLIN
-        self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
+        self._events = PerfEvents(self._rings, cpus, descriptors, self._opened)
         self._events.watch_births(births)
         self._rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
         self._side = SideBand(
@@ -183,13 +201,19 @@ class PageFaults(Source):
         self._arming = Arming(context, self._settings, self._events, self._side, self._python)
         self._given = 0
         given = (self._samples, self._events, self._side, self._python)
-        self._account = Account(context, self.name, self._settings, *given)
+        self._account = Account(context, self.name, self._settings, *given, service)
         self._since = self._watermark = now_ns()
         for target in context.targets:
             self._arming.target(target.pid, self._since, launched=target.launched)
             if target.wait(0) is not None:  # asked after arming: its pid may be another process's by now
                 raise TargetExited(f"process {target.pid} has ended")
         self._account.begin()
+
+    def _opened(self, event: int, kind: str) -> None:
+        if kind != ENTRY:
+            self._python.attach(event, kind)
+        elif self._service is not None:
+            self._service.attach(event)
 
     # -- drain -----------------------------------------------------------------------------------------------------
 
@@ -266,6 +290,8 @@ class PageFaults(Source):
         if not len(times):
             return
         columns = self._python.with_stacks(columns)
+        if self._service is not None:
+            columns = self._service.with_times(columns)
         self._late += int(np.searchsorted(times, np.uint64(window[0])))
         own = self._context.own_threads()
         observers = np.isin(columns["tid"], list(own)) if own and self._arming.doubled else None
@@ -313,6 +339,8 @@ class PageFaults(Source):
             self._rings.close()
             self._rings = None
         self._python.close()
+        if self._service is not None:
+            self._service.close()
 
     @property
     def finished(self) -> bool:
@@ -336,6 +364,8 @@ class PageFaults(Source):
             self._rare.after_fork_in_child()
             self._rings.after_fork_in_child()
         self._python.after_fork_in_child()
+        if self._service is not None:
+            self._service.after_fork_in_child()
 
     def statistics(self) -> Mapping[str, int | float]:
         """Rows and losses so far, ring bytes, threads armed, processes alive."""

@@ -23,6 +23,7 @@ from wstrace_page_faults.linux.stack_event import StackRate, stack_attributes
 
 _FAULTS = (MINOR, MAJOR)
 REMAP = "remap"  # the kind of tracepoints, which write into the side band's ring
+ENTRY = "entry"  # the kind of the events at the entry of faults, which write nothing: a program hangs on them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Settings:
         on_exec: whether counting starts at the thread's next execve().
         tracepoints: the perf_event_attr of further events, which write into the side band's ring.
         stacks: how often a fault is sampled with its stack; None = never.
+        service: whether faults are timed, so that there is an event at their entry.
     """
 
     kernel: bool = True
@@ -44,11 +46,12 @@ class Settings:
     on_exec: bool = False
     tracepoints: tuple[NDArray[Any], ...] = ()
     stacks: StackRate | None = None
+    service: bool = False
 
     @property
     def events(self) -> int:
         """The number of events per thread and CPU."""
-        return 3 + len(self.tracepoints) + (self.stacks is not None)
+        return 3 + len(self.tracepoints) + (self.stacks is not None) + self.service
 
     def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
         """The perf_event_attr of the events of a kind; `lost` says whether these count lost records (Linux 6.0)."""
@@ -69,6 +72,9 @@ class Settings:
         fields = {"read_format": perf.PERF_FORMAT_LOST if lost else 0}
         if kind == STACKS:
             return [stack_attributes(self.stacks, bits, fields)] if self.stacks is not None else []
+        if kind == ENTRY:
+            config = perf.PERF_COUNT_SW_PAGE_FAULTS
+            return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, sample_period=1, **fields)] * self.service
         if kind == SIDE:
             bits += ["mmap", "mmap2", "mmap_data", "comm", "comm_exec", "task"]
             config, fields["sample_type"] = perf.PERF_COUNT_SW_DUMMY, perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME
@@ -88,7 +94,7 @@ class PerfEvents:
         rings: where they write to.
         cpus: the CPUs that they are opened on.
         descriptors: our limit.
-        opened: called with the descriptor of each event of faults and its kind, before it counts.
+        opened: called with the descriptor of each event of faults and its kind (minor, major, entry), before it counts.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class PerfEvents:
         opened: Callable[[int, str], None] = lambda fd, kind: None,
     ) -> None:
         self._rings, self._cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
-        self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: [], STACKS: []}
+        self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], ENTRY: [], MINOR: [], MAJOR: [], STACKS: []}
         self._closing = ClosedBeside()
         self._closed = dict.fromkeys(self._fds, (0, 0))  # counts of events that were closed before the end
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
@@ -142,9 +148,10 @@ class PerfEvents:
                 for attributes in self._attributes[1][kind]:
                     for cpu in self._cpus:
                         made.append(self._open(attributes, tid, cpu))
-                        ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
-                        perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
-                        if kind in _FAULTS:
+                        if kind != ENTRY:
+                            ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
+                            perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
+                        if kind in (*_FAULTS, ENTRY):
                             self._opened(made[-1], kind)
             except ProcessLookupError:
                 _close(made)

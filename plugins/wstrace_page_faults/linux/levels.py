@@ -83,10 +83,11 @@ def refused(pid: int, error: OSError, *, children: bool) -> Unavailable:
 
 
 def stack_levels() -> Mapping[str, Level]:
-    """Which stacks the option `stacks` can give a fault here, each tried."""
+    """What the options `stacks` and `service_time` can give a fault here, each tried."""
     from wstrace_page_faults.linux.python_stacks.asked import level
+    from wstrace_page_faults.linux.service_time.capture import level as service_level
 
-    return {"stacks=python": level(), "stacks=native": _native_level()}
+    return {"stacks=python": level(), "stacks=native": _native_level(), "service_time=on": service_level()}
 
 
 def _native_level() -> Level:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +15,15 @@ from wstrace_page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:
     from wstrace_page_faults.linux.python_stacks.rows import StackRows
+    from wstrace_page_faults.linux.service_time.rows import ServiceRows
 
 #: The headers of our records as one u64: type, misc, size.
 _USER, _KERNEL = (
     perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << records.SIZE_SHIFT
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
-#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with stacks the hash of the stack.
+#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with stacks the hash of the stack; with
+#: service times what ServiceRows tells of it.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
 _NO_ROWS = np.zeros((0, 5), "<u8")
 #: Rows that are transposed at a time: 160 KiB, which stay in the cache.
@@ -31,25 +33,31 @@ _ROWS_AT_ONCE = 4096
 class RingSamples:
     """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
-    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40); with stacks a
-    sixth is the hash of the fault's stack.
+    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40); a further
+    one is the hash of the fault's stack, and the last one tells its service time, where these are recorded.
 
     Args:
         major: whether they are major faults.
         stacks: takes the stack rows out of the ring, where there are any.
+        service: the same for the rows with service times.
     """
 
-    def __init__(self, major: bool, stacks: StackRows | None = None) -> None:
-        self.major, self._stacks = major, stacks
+    def __init__(self, major: bool, stacks: StackRows | None = None, service: ServiceRows | None = None) -> None:
+        self.major, self._stacks, self._service = major, stacks, service
         self.held = _NO_ROWS
         self.last_seen = 0
         self.recorded = self.lost = self.duplicates = self.foreign = self.malformed = 0
         self._last = _NO_ROWS
 
     @classmethod
-    def of(cls, ring: Ring, stacks: StackRows | None = None) -> RingSamples:
+    def of(cls, ring: Ring, stacks: StackRows | None = None, service: ServiceRows | None = None) -> RingSamples:
         """The samples of a ring."""
-        return cls(ring.kind == MAJOR, stacks)
+        return cls(ring.kind == MAJOR, stacks, service)
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """What the columns of a row behind the record's are, by the names that merge() gives them."""
+        return ("stack_hash",) * (self._stacks is not None) + ("service_ns",) * (self._service is not None)
 
     def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
         """Adds what was read from the ring.
@@ -66,6 +74,8 @@ class RingSamples:
         self.malformed += bool(torn)
         if self._stacks is not None:
             rows = self._stacks.pair(rows)
+        if self._service is not None:
+            rows = self._service.pair(rows)
         header = rows[:, _HEADER]
         good = (header == _USER) | (header == _KERNEL)
         if not good.all():
@@ -96,9 +106,10 @@ class RingSamples:
         if not same.any():
             return rows
         same &= (rows[:, :_STACK] == before[:, :_STACK]).all(axis=1)
-        if rows.shape[1] > _STACK:  # a program ran for one of the two only: the other one's stack is a status, 0 to 15
+        if rows.shape[1] > _STACK:
+            # A program ran for one of the two only: the other one's stack is a status, 0 to 15. So it is with a time.
             twice = np.flatnonzero(same[1:])
-            rows[twice, _STACK] = np.maximum(rows[twice, _STACK], rows[twice + 1, _STACK])
+            rows[twice, _STACK:] = np.maximum(rows[twice, _STACK:], rows[twice + 1, _STACK:])
         self.duplicates += int(same.sum())
         kept: NDArray[Any] = rows[~same]
         return kept
@@ -116,10 +127,10 @@ class RingSamples:
         return released
 
 
-def merge(all_samples: Iterable[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
+def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
     """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
 
-    With stacks there is a further one: `stack_hash`.
+    With stacks there is a further one, `stack_hash`; with service times `service_ns`, as ServiceRows tells it.
     """
     released = [(samples.give(watermark), samples.major) for samples in all_samples]
     parts = [part for part in released if len(part[0])]
@@ -137,7 +148,7 @@ def merge(all_samples: Iterable[RingSamples], watermark: int) -> dict[str, NDArr
         rows, flag = rows.take(order, axis=0), np.concatenate(flags).take(order)  # [order] takes five times as long
     words = _transposed(rows)
     halves = words[_IDS].view("<u4")  # pid and tid, alternating
-    stacks = {"stack_hash": words[_STACK]} if len(words) > _STACK else {}
+    further = dict(zip(all_samples[0].further, words[_STACK:], strict=False))  # words has none without any row
     return {
         "time_ns": words[_TIME],
         "pid": halves[0::2].copy(),
@@ -145,7 +156,7 @@ def merge(all_samples: Iterable[RingSamples], watermark: int) -> dict[str, NDArr
         "pc": words[_IP],
         "va": words[_ADDRESS],
         "flags": flag,
-        **stacks,
+        **further,
     }
 
 

@@ -46,6 +46,8 @@ from wstrace_page_faults.windows.watch import KERNEL_RECORDS
 
 #: Why no fault has a stack.
 NO_STACK = "the working-set watch gives the address of the instruction and no stack"
+#: Why no fault has a service time.
+NO_TIME = "the working-set watch says neither when a fault began nor when it was served"
 
 
 class PageFaults(Source):
@@ -56,6 +58,7 @@ class PageFaults(Source):
         kernel: whether to record faults whose instruction is in the kernel.
         children: whether to trace the processes that the target starts.
         stacks: auto or none, which are the same here; others are refused at the start, as the watch gives no stack.
+        service_time: refused at the start, as the watch gives no times.
     """
 
     name: ClassVar[str] = "page_faults"
@@ -71,11 +74,18 @@ class PageFaults(Source):
     own_thread = True
 
     def __init__(
-        self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True, stacks: str = "auto"
+        self,
+        *,
+        poll_ms: float = 10.0,
+        kernel: bool = True,
+        children: bool = True,
+        stacks: str = "auto",
+        service_time: bool = False,
     ) -> None:
         asked = parse_stacks(stacks)
         self._refused_stacks = stacks if asked.required and (asked.python or asked.native) else ""
         self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
+        self._service_time = service_time
         self._kernel, self._children = kernel, children
         self._drains = self._hidden = 0
         self._late = [0, 0]  # children that made many faults before they could be watched, and these
@@ -91,18 +101,21 @@ class PageFaults(Source):
 
     @classmethod
     def abilities(cls) -> Mapping[str, Level]:
-        """Stacks: none."""
-        return {"stacks": Level("none", NO_STACK)}
+        """Stacks and service times: none."""
+        return {"stacks": Level("none", NO_STACK), "service_time": Level("none", NO_TIME)}
 
     def start(self, context: Context) -> None:
         """Begins to watch every target; a launched one has not run yet.
 
         Raises:
             Unavailable: access is refused, the target is 64-bit and this Python 32-bit, the watch is a stub (Wine), the
-                target is traced already, stacks are asked for, or `require` is "full" and the system gives less.
+                target is traced already, stacks or service times are asked for, or `require` is "full" and the system
+                gives less.
         """
         if self._refused_stacks:
             raise Unavailable(f"{self.name}: stacks={self._refused_stacks}: {NO_STACK}", "write stacks=auto")
+        if self._service_time:
+            raise Unavailable(f"{self.name}: service_time=yes: {NO_TIME}", "leave out service_time")
         self._context = context
         self._few = FewNotes(context.info)
         self._follows = self._children and context.children

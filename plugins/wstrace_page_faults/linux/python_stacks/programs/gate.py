@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wstrace_page_faults.linux.python_stacks.assembler import FP, R0, R1, R2, R3, R6, Assembler, Code
 from wstrace_page_faults.linux.python_stacks.programs.common import KEY, LOOKUP, TAIL_CALL
 
 
-def gate(runs: int, entries: int, kind: int) -> Code:
+def gate(runs: int, entries: int, kind: int, begin: Callable[[Assembler, int], None] | None = None) -> Code:
     """The program of the events of a kind (0 minor, 1 major faults).
 
     Args:
         runs: the descriptor of an array per CPU, with a u64 for each kind.
         entries: that of an array of programs, with one for each kind.
+        begin: assembles what comes before all else, for that kind; it finds the context in R6, and leaves it there.
     """
     a = Assembler()
     a.mov(R6, R1)
+    if begin is not None:
+        begin(a, kind)
     a.store(FP, KEY, kind)
     a.map(R1, runs)
     a.mov(R2, FP, KEY)

@@ -1,0 +1,179 @@
+"""Service times against a program that times its own faults: each lies between what it waited and what it took."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from other_tracers import beside
+from recorded_run import compiled
+
+HERE = Path(__file__).parent
+SLOW_NS = 2_000_000
+pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: Any) -> Path:
+    return compiled(tmp_path_factory.mktemp("truth"), (HERE / "service_truth.c").read_text())
+
+
+class Timed:
+    """A traced run of the program: what it measured of its faults, and the service times of the same faults."""
+
+    def __init__(self, trace: Any, folder: Path, program: Path, mode: str, n: int, **options: Any) -> None:
+        out = folder / "own"
+        self.trace = trace(["sh", "-c", f"exec {program} {mode} {n} > {out}"], service_time=True, **options)
+        own = np.array([line.split() for line in out.read_text().splitlines()], "u8")
+        self.all = self.trace.column("page_fault", "service_ns")
+        times = np.argsort(self.trace.column("page_fault", "time_ns"), kind="stable")
+        va = self.trace.column("page_fault", "va")[times]
+        order = np.argsort(va, kind="stable")
+        at = np.minimum(np.searchsorted(va[order], own[:, 0]), len(va) - 1)
+        hit = va[order][at] == own[:, 0]
+        self.of_own = int(hit.sum())
+        self.took, self.least = own[hit, 1], own[hit, 2]
+        self.service = self.all[times][order][at[hit]]
+
+    def assert_true(self, most_without: int = 0) -> None:
+        """No time is wrong; and of so many faults at most it is not known."""
+        known = self.service != 0
+        assert int((~known).sum()) <= most_without
+        assert (self.service[known] <= self.took[known]).all()
+        assert (self.service[known] >= self.least[known]).all()
+        self.assert_counted()
+
+    def assert_counted(self) -> None:
+        """Each fault has a time, or a reason that is counted."""
+        assert int((self.all == 0).sum()) == self.trace.ledger("without_time")
+
+
+@pytest.mark.parametrize("mode", ["touch", "kernel", "signals"])
+def test_the_time_is_within_what_the_access_took(trace: Any, tmp_path: Path, program: Path, mode: str) -> None:
+    timed = Timed(trace, tmp_path, program, mode, 2000)
+    assert timed.of_own >= 2000
+    timed.assert_true(2)
+    timed.trace.assert_balanced()
+    own = timed.trace.context.info.extra
+    assert 0 < own["service_time_noise_ns"] < 1000
+    assert 0 < own["service_time_own_ns"] < np.median(timed.service)
+
+
+def test_of_a_long_fault_it_is_nearly_all(trace: Any, tmp_path: Path, program: Path) -> None:
+    if "never" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().split("[")[1][:5]:
+        pytest.skip("no transparent huge pages")
+    timed = Timed(trace, tmp_path, program, "huge", 16)
+    timed.assert_true()
+    assert np.median(timed.service) > 0.75 * np.median(timed.took)
+
+
+@pytest.mark.parametrize("mode", ["slow", "moved", "two"])
+def test_a_handler_that_waits_makes_it_long(trace: Any, tmp_path: Path, program: Path, mode: str) -> None:
+    """userfaultfd: the thread sleeps in the fault; is moved to another CPU in it; two threads do, on one CPU."""
+    timed = Timed(trace, tmp_path, program, mode, 40)
+    assert timed.of_own == 40
+    timed.assert_true()
+    assert timed.service.min() >= SLOW_NS
+
+
+def test_a_refused_access_is_no_part_of_the_next_one(trace: Any, tmp_path: Path, program: Path) -> None:
+    """The first entry has no end, as the fault becomes a signal; its handler sleeps, and the access is made again."""
+    timed = Timed(trace, tmp_path, program, "refused", 20)
+    assert timed.took.min() > SLOW_NS
+    timed.assert_true()
+    assert np.median(timed.service) < SLOW_NS
+
+
+def test_the_same_access_again_and_again(trace: Any, tmp_path: Path, program: Path) -> None:
+    out = tmp_path / "own"
+    traced = trace(["sh", "-c", f"exec {program} again 500 > {out}"], service_time=True)
+    own = np.array([line.split() for line in out.read_text().splitlines()], "u8")
+    mine = traced.column("page_fault", "va") == own[0, 0]
+    times = traced.column("page_fault", "service_ns")[mine]
+    assert len(times) == 500
+    assert (times <= own[:, 1]).all()
+    assert (times > 0).sum() >= 498
+
+
+def test_an_exec_in_a_fault(trace: Any, program: Path) -> None:
+    """Another thread executes and takes over the id of the one that waits in a fault, which never ends."""
+    traced = trace([program, "executed", "1", shutil.which("true")], service_time=True)
+    times = traced.column("page_fault", "service_ns")
+    assert traced.context.targets[0].exit_code == 0
+    assert traced.processes(3).pid.size == 2
+    assert times.max() < 300_000_000
+    assert int((times == 0).sum()) == traced.ledger("without_time")
+
+
+@pytest.mark.parametrize("stacks", ["none", "python", "native"])
+def test_as_many_records_as_without_times(trace: Any, touch: Path, stacks: str) -> None:
+    counts = {}
+    for asked in (False, True):
+        traced = trace([touch, 10000], stacks=stacks, service_time=asked)
+        traced.assert_balanced()
+        counts[asked] = len(traced.faults())
+        faults = [batch for batch in traced.batches if batch.schema.name == "page_fault"]
+        assert all(("service_ns" in batch) is asked for batch in faults)
+    assert abs(counts[True] - counts[False]) <= 20  # the C library's own faults vary
+
+
+@pytest.mark.parametrize("stacks", ["none", "python"])
+def test_rings_of_a_page_lose_times_and_make_none_wrong(trace: Any, tmp_path: Path, program: Path, stacks: str) -> None:
+    timed = Timed(trace, tmp_path, program, "touch", 8000, ring_bytes=4096, stacks=stacks)
+    assert timed.trace.ledger("lost_kernel") > 1000
+    assert timed.of_own > 20
+    timed.assert_true(timed.of_own // 2)
+    timed.trace.assert_balanced()
+
+
+def test_one_in_so_many(trace: Any, tmp_path: Path, program: Path) -> None:
+    timed = Timed(trace, tmp_path, program, "touch", 3000, period=7)
+    assert 300 < timed.of_own < 600
+    timed.assert_true(2)
+
+
+def test_beside_a_program_that_writes_maps_all_the_time(trace: Any, tmp_path: Path, program: Path) -> None:
+    """bpf(2) keeps other programs off its CPU while it changes a map: one half of a pair is missing then."""
+    code = f"""
+import struct, sys
+sys.path[:0] = {sys.path!r}
+from wstrace_page_faults.linux.python_stacks import bpf
+one = bpf.Map(bpf.HASH, 8, 8, 64, b"busy")
+while True:
+    for i in range(64):
+        one.set(struct.pack("<Q", i), bytes(8))
+"""
+    with beside(sys.executable, "-c", code):
+        timed = Timed(trace, tmp_path, program, "touch", 20000)
+    timed.assert_true(timed.of_own // 10)
+    assert timed.trace.ledger("unaccounted") == 0
+
+
+def test_attached_threads_have_times_once(attach: Any, tmp_path: Path) -> None:
+    """Threads that have both inherited events and those opened on them run both programs twice."""
+    code = "import mmap, sys, threading, time\nprint(flush=True)\n" + (
+        "def work():\n"
+        "    for _ in range(20):\n"
+        "        m = mmap.mmap(-1, 1 << 20, flags=34)\n        m[:] = bytes(1 << 20)\n        time.sleep(.01)\n"
+        "ts = [threading.Thread(target=work) for _ in range(4)]\n[t.start() for t in ts]\n[t.join() for t in ts]\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        traced = attach(process.pid, service_time=True, stacks="none")
+        traced.drain(lambda: process.poll() is not None)
+        traced.stop()
+    times = traced.column("page_fault", "service_ns")
+    assert len(times) > 1000
+    assert (times > 0).mean() > 0.95
+    assert int((times == 0).sum()) == traced.ledger("without_time")
+
+
+def test_nothing_is_left_open(trace: Any, touch: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    trace([touch, 10], service_time=True)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
