@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +15,10 @@ import numpy as np
 import pytest
 from other_tracers import beside
 from recorded_run import compiled
+
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.python_stacks import bpf
+from wstrace_page_faults.linux.service_time import programs
 
 HERE = Path(__file__).parent
 SLOW_NS = 2_000_000
@@ -98,6 +105,49 @@ def test_the_same_access_again_and_again(trace: Any, tmp_path: Path, program: Pa
     assert len(times) == 500
     assert (times <= own[:, 1]).all()
     assert (times > 0).sum() >= 498
+
+
+def test_an_end_without_its_own_entry_has_no_time() -> None:
+    """An entry is taken once, also by the same access again; and one of another address is not taken."""
+    threads = bpf.Map(bpf.LRU_HASH, 8, programs.STAMP_BYTES, 16, b"entered")
+    told = bpf.Map(bpf.ARRAY, 4, 8 * 9, 1, b"trials")
+    loaded = [
+        bpf.Program(programs.entry(threads.fd), b"entry"),
+        bpf.Program(programs.trial(threads.fd, told.fd, 8), b"end"),
+    ]
+    configs = perf.PERF_COUNT_SW_PAGE_FAULTS, perf.PERF_COUNT_SW_PAGE_FAULTS_MIN
+    events = [perf.perf_event_open(perf.attr(1, config, sample_period=1), 0, -1) for config in configs]
+    memory = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+
+    def access(page: int, *on: int) -> int:
+        """What the end of an access to a page tells while these events (0 entry, 1 end) are on."""
+        told.set(bytes(4), bytes(8 * 9))
+        memory.madvise(mmap.MADV_DONTNEED)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + page * mmap.PAGESIZE
+        for event in on:
+            perf.ioctl(events[event], perf.PERF_EVENT_IOC_ENABLE)
+        ctypes.memset(address, 1, 1)
+        for event in on:
+            perf.ioctl(events[event], perf.PERF_EVENT_IOC_DISABLE)
+        times = np.frombuffer(told.get(bytes(4)), "<u8")
+        assert times[0] == (1 in on)
+        return int(times[1])
+
+    try:
+        for event, one in zip(events, loaded, strict=True):
+            perf.ioctl(event, perf.PERF_EVENT_IOC_SET_BPF, one.fd)
+        assert access(1) == 0
+        assert access(1, 0, 1) > 0
+        assert access(1, 1) == 0  # its entry was taken
+        assert access(1, 0) == 0
+        assert access(2, 1) == 0  # another address than that of the last entry
+        assert access(2, 0, 1) > 0
+    finally:
+        for event in events:
+            os.close(event)
+        for opened in (threads, told, *loaded):
+            opened.close()
 
 
 def test_an_exec_in_a_fault(trace: Any, program: Path) -> None:
