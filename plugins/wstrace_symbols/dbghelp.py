@@ -2,6 +2,8 @@
 
 Nothing is downloaded: symbols are looked for in the image and its folder, whatever _NT_SYMBOL_PATH or the image itself
 name. dbghelp reads them in this process, as it does in any debugger: Microsoft's PDB, DBG and COFF, Wine's DWARF too.
+Where a foreign image crashes it (ctypes tells that as an OSError), it is not called again: see `lost`. Wine 8 crashes,
+for one, at an image that names its PDB "", with any file beside it: it frees what it never set (pdb_fetch_file_info).
 Source: Microsoft Learn, dbghelp.h: SymInitialize, SymSetOptions, SymLoadModuleEx, SymFromAddr, UnDecorateSymbolName.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import logging
 import ntpath
 import os
 import struct
@@ -21,6 +24,7 @@ from ctypes import c_char_p, c_int32, c_uint32, c_uint64, c_void_p, c_wchar_p
 from wstrace.errors import Unavailable
 from wstrace_os.foreign import declare
 
+log = logging.getLogger("wstrace")
 MAX_NAME = 4096
 MAX_IMAGES = 128  # the most images that dbghelp keeps loaded
 
@@ -56,6 +60,10 @@ _NO_SYMBOLS = (0, 4, 5)
 #: SymTagEnum: function, public symbol, thunk
 _CODE = (5, 10, 27)
 
+#: why an image has no functions of dbghelp, in the words of Place.why
+LOST = "has no names of dbghelp.dll, which crashed before"
+lost = False  #: whether dbghelp crashed in this process: what it holds in memory is not known then, so it is not asked
+
 _lock = threading.Lock()  # "All DbgHelp functions are single threaded"
 _names = itertools.count(0x7773_0001, 2)  # SymInitialize wants a name, not a handle; handles are never odd
 #: image -> its name in dbghelp, 0 where it has no symbols; the latest used last
@@ -66,7 +74,7 @@ def undecorated(name: str) -> str:
     """A name of Microsoft's C++ (`?f@@YAHH@Z`) as its programmer wrote it; "" where nobody here can read it."""
     buffer = ctypes.create_string_buffer(MAX_NAME)
     try:
-        with _lock:
+        with _alone():
             size = UnDecorateSymbolName(name.encode("utf-8"), ctypes.addressof(buffer), MAX_NAME, UNDNAME_NAME_ONLY)
     except (Unavailable, UnicodeEncodeError):
         return ""
@@ -81,14 +89,34 @@ def functions(path: str, identity: Hashable, build_id: str, addresses: Sequence[
         identity: what tells this content of the file from another.
         build_id: its id, see wstrace_os.windows.image_id; a PDB of another build is not used.
         addresses: ImageBase + RVA.
+
+    Raises:
+        Unavailable: dbghelp crashed, now or before.
     """
     try:
-        with _lock, _our_options():
+        with _alone(), _our_options():
             image = _load(path, identity, build_id)
             found = ((address, _function(image, address)) for address in addresses if image)
             return {address: function for address, function in found if function is not None}
     except Unavailable:
-        return {}
+        if lost:
+            raise
+        return {}  # there is no dbghelp here
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One caller at a time, and none after a crash. Raises Unavailable."""
+    global lost
+    with _lock:
+        if lost:
+            raise Unavailable(LOST)
+        try:
+            yield
+        except OSError as crash:
+            lost = True
+            log.warning("functions of Windows images that only dbghelp.dll knows stay unnamed: it crashed (%s)", crash)
+            raise Unavailable(LOST) from crash
 
 
 @contextmanager

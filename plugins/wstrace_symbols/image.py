@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
+from wstrace.errors import Unavailable
 from wstrace.places import Place
 
 #: which offset is at which address: file_size bytes come from the file, the rest of memory_size bytes is zero
@@ -145,7 +146,8 @@ class Image:
         build_id: hex, "" when the file has none.
         demangle: a raw name -> a readable one.
         complete: False when the file is stripped and keeps only the names that others link to.
-        ask: addresses -> (name, displacement) of those for which another source knows a better function than symbols.
+        ask: addresses -> (name, displacement) of those for which another source knows a better function than symbols;
+            raises Unavailable, with the words of Place.why, where that source is lost.
         why: why it has no functions, in the words of Place.why; "" when nothing is missing.
     """
 
@@ -186,7 +188,7 @@ class Image:
         symbol = covering(self.symbols, addresses)
         functions = {row: self.symbol_name(row) for row in distinct(symbol).tolist() if row >= 0}
         starts, numbers = self.symbols["start"], self.sections["number"]
-        asked = self.ask(distinct(addresses)) if self.ask is not None else {}
+        asked, why = self._asked(addresses)
         places = []
         for row, (address, where, who) in enumerate(
             zip(*(a.tolist() for a in (addresses, section, symbol)), strict=True)
@@ -197,8 +199,17 @@ class Image:
             name, number = (self.section_names[where], int(numbers[where])) if where >= 0 else ("", 0)
             function, displacement = (functions[who], address - int(starts[who])) if who >= 0 else ("", 0)
             function, displacement = asked.get(address, (function, displacement))
-            places.append(Place(module, name, number, function, displacement, address, "" if function else self.why))
+            places.append(Place(module, name, number, function, displacement, address, "" if function else why))
         return places
+
+    def _asked(self, addresses: NDArray[Any]) -> tuple[Mapping[int, tuple[str, int]], str]:
+        """What the other source knows, and why there may be functions that nothing names."""
+        if self.ask is None:
+            return {}, self.why
+        try:
+            return self.ask(distinct(addresses)), self.why
+        except Unavailable as no_source:
+            return {}, self.why or no_source.why
 
     def symbol_name(self, row: int) -> str:
         """The demangled name of a symbol row."""

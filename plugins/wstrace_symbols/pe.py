@@ -46,9 +46,9 @@ def read_image(file: Readable) -> Image:
 def _ask(
     path: str, identity: Hashable, build_id: str, code: NDArray[Any], addresses: NDArray[Any]
 ) -> dict[int, tuple[str, int]]:
-    """What dbghelp knows about those of the addresses that lie in code."""
+    """What dbghelp knows about those of the addresses that lie in code. Raises Unavailable once it has crashed."""
     inside = addresses[covering(code, addresses) >= 0]
-    return dbghelp.functions(path, identity, build_id, inside.tolist())
+    return dbghelp.functions(path, identity, build_id, inside.tolist()) if len(inside) else {}
 
 
 def _build_id(file: Readable, headers: PeHeaders) -> str:

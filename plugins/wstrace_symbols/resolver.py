@@ -198,11 +198,13 @@ class ImageResolver(Resolver):
 
 def _explained(places: list[Place]) -> list[Place]:
     """The places, with the reason where a function has a name of C++, and names were lost with the demangler."""
+    from wstrace_symbols import dbghelp
     from wstrace_symbols.demangle import cxx_names
 
-    if not cxx_names.lost:
+    mangled = ("_Z", "___Z") * (cxx_names.lost > 0) + ("?",) * dbghelp.lost
+    if not mangled:
         return places
-    return [replace(one, why=MANGLED) if one.function.startswith(("_Z", "___Z")) else one for one in places]
+    return [replace(one, why=MANGLED) if one.function.startswith(mangled) else one for one in places]
 
 
 def read_image(file: ImageFile) -> Image:

@@ -23,7 +23,7 @@ BASE = 0x7FFB_0000_0000
 
 
 def image(stamp=0x5F000000, size=0x3000, pdb=bytes(range(16)), age=3):
-    """A small PE32+ file that names its PDB."""
+    """A small PE32+ file of data that names its PDB."""
     optional = bytearray(112 + 128)
     struct.pack_into("<H", optional, 0, 0x20B)
     struct.pack_into("<I", optional, 56, size)
@@ -32,7 +32,7 @@ def image(stamp=0x5F000000, size=0x3000, pdb=bytes(range(16)), age=3):
     head = struct.pack("<2s58xI", b"MZ", 0x80).ljust(0x80, b"\0")
     head += struct.pack("<4sHHIIIHH", b"PE\0\0", 0x8664, 1, stamp, 0, 0, len(optional), 0) + bytes(optional)
     head += struct.pack("<8sIIIIIIHHI", b".rdata", 0x200, 0x1000, 0x200, 0x400, 0, 0, 0, 0, 0x40000040)
-    record = b"RSDS" + pdb + struct.pack("<I", age)
+    record = b"RSDS" + pdb + struct.pack("<I", age) + b"a.pdb\0"
     debug = struct.pack("<IIHHIIII", 0, 0, 0, 0, 2, len(record), 0x1000 + 28, 0x400 + 28) + record
     return head.ljust(0x400, b"\0") + debug.ljust(0x200, b"\0")
 

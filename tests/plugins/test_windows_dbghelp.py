@@ -3,19 +3,24 @@
 import ctypes
 import struct
 
+import numpy as np
 import pytest
 
-from wstrace_symbols import dbghelp
+from wstrace.errors import Unavailable
+from wstrace.places import Place
+from wstrace_symbols import dbghelp, pe, pe_names, resolver
+from wstrace_symbols.image import SECTION, SEGMENT, SYMBOL, Image
 
 GUID = bytes(range(16))
 BUILD = GUID.hex() + "1"
+CODE = 0x180001000
 
 
 @pytest.fixture
-def names(monkeypatch):
-    """What functions() gives for an image whose symbols dbghelp describes so."""
+def stand_ins(monkeypatch):
+    """stand_ins(...): dbghelp has such symbols of every image; gives the list of those that are cleaned up."""
 
-    def ask(*, kind=3, guid=GUID, pdb_unmatched=0, dbg_unmatched=0):
+    def stand_in(*, kind=3, guid=GUID, pdb_unmatched=0, dbg_unmatched=0):
         def told(image, base, info):
             fields = (kind, guid, pdb_unmatched, dbg_unmatched)
             for at, form, value in zip((32, 3204, 3224, 3228), ("<I", "16s", "<I", "<I"), fields, strict=True):
@@ -31,15 +36,27 @@ def names(monkeypatch):
             return 1
 
         cleaned = []
-        stand_ins = {
+        monkeypatch.setattr(dbghelp, "_loaded", type(dbghelp._loaded)())
+        monkeypatch.setattr(dbghelp, "lost", False)
+        functions = {
             "SymGetOptions": lambda: 0, "SymSetOptions": lambda options: 0, "SymCleanup": cleaned.append,
             "SymInitializeW": lambda *_: 1, "SymLoadModuleExW": lambda *_: 0x180000000, "SymGetModuleInfoW64": told,
             "SymFromAddrW": function,
         }  # fmt: skip
-        for name, stand_in in stand_ins.items():
-            monkeypatch.setattr(dbghelp, name, stand_in)
-        monkeypatch.setattr(dbghelp, "_loaded", type(dbghelp._loaded)())
-        found = dbghelp.functions("C:\\a.dll", 1, BUILD, [0x180001000])
+        for name, answer in functions.items():
+            monkeypatch.setattr(dbghelp, name, answer)
+        return cleaned
+
+    return stand_in
+
+
+@pytest.fixture
+def names(stand_ins):
+    """What functions() gives for an image whose symbols dbghelp describes so."""
+
+    def ask(**told):
+        cleaned = stand_ins(**told)
+        found = dbghelp.functions("C:\\a.dll", 1, BUILD, [CODE])
         assert len(cleaned) == (0 if found else 1)
         return found
 
@@ -48,9 +65,88 @@ def names(monkeypatch):
 
 @pytest.mark.parametrize("guid", [GUID, bytes(16)])
 def test_symbols_of_this_build_name_functions(names, guid):
-    assert names(guid=guid) == {0x180001000: ("f", 0)}
+    assert names(guid=guid) == {CODE: ("f", 0)}
 
 
 @pytest.mark.parametrize("told", [{"guid": GUID[::-1]}, {"pdb_unmatched": 1}, {"dbg_unmatched": 1}, {"kind": 4}])
 def test_symbols_of_another_build_name_nothing(names, told):
     assert names(**told) == {}
+
+
+@pytest.fixture
+def crashing(stand_ins, monkeypatch):
+    """crashing(name, ...): dbghelp of which that function crashes; returns the names of those that were called."""
+
+    def crash(where, **told):
+        stand_ins(**told)
+        called = []
+
+        def replace(name, answer):
+            def call(*arguments):
+                called.append((name, *arguments) if name == "SymSetOptions" else name)
+                if name == where:
+                    raise OSError("exception: access violation reading 0xFFFFFFFFFFFFFFFF")  # as ctypes says it
+                return 5 if name == "SymGetOptions" else answer(*arguments)
+
+            monkeypatch.setattr(dbghelp, name, call)
+
+        for name in ("SymGetOptions", "SymSetOptions", "SymInitializeW", "SymLoadModuleExW", "SymGetModuleInfoW64",
+                     "SymFromAddrW", "SymCleanup", "UnDecorateSymbolName"):  # fmt: skip
+            replace(name, getattr(dbghelp, name))
+        return called
+
+    return crash
+
+
+def image(function=""):
+    """An image with one page of code, which dbghelp is asked about."""
+    at = np.array([(0x1000, 0x1000, CODE, 0x1000)], SEGMENT)
+    code = np.array([(CODE, CODE + 0x1000, 1)], SECTION)
+    symbols = np.array([(CODE, CODE + 0x1000, 0)] if function else [], SYMBOL)
+
+    def ask(addresses):
+        return pe._ask("C:\\a.dll", 1, BUILD, code, addresses)
+
+    name = function.encode() + b"\0"
+    return Image(at, code, (".text",), symbols, name, BUILD, pe_names.readable, complete=False, ask=ask)
+
+
+@pytest.mark.parametrize("where", ["SymInitializeW", "SymLoadModuleExW", "SymGetModuleInfoW64", "SymFromAddrW"])
+def test_an_image_at_which_dbghelp_crashes_costs_names_once(crashing, where, caplog):
+    """A foreign image may crash it, and what it holds in memory is not known then: it is not asked again."""
+    called = crashing(where)
+    (place,) = image().places("a.dll", np.array([0x1000], "u8"))
+    assert place == Place("a.dll", ".text", 1, "", 0, CODE, dbghelp.LOST)
+    assert called[-1] == ("SymSetOptions", 5)  # the process has its options again
+    assert not dbghelp._lock.locked()
+    assert [record.getMessage() for record in caplog.records] == [
+        "functions of Windows images that only dbghelp.dll knows stay unnamed: it crashed (exception: access violation"
+        " reading 0xFFFFFFFFFFFFFFFF)"
+    ]
+    before = list(called)
+    with pytest.raises(Unavailable, match="dbghelp"):
+        dbghelp.functions("C:\\b.dll", 2, BUILD, [CODE])
+    assert dbghelp.undecorated("?f@@YAHH@Z") == ""
+    assert called == before
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("where", ["SymCleanup", "SymSetOptions"])
+def test_a_crash_while_it_gives_back_ends_nothing_either(crashing, where):
+    crashing(where, kind=4)
+    (place,) = image().places("a.dll", np.array([0x1000], "u8"))
+    assert place.why == dbghelp.LOST
+    assert not dbghelp._lock.locked()
+
+
+def test_a_name_at_which_dbghelp_crashes_stays_as_it_is(crashing):
+    crashing("UnDecorateSymbolName")
+    (place,) = resolver._explained(image("?of@no@test").places("a.dll", np.array([0x1010], "u8")))
+    assert (place.function, place.displacement, place.why) == ("?of@no@test", 16, resolver.MANGLED)
+
+
+def test_for_what_is_no_code_dbghelp_is_not_asked(crashing):
+    called = crashing("SymInitializeW")
+    code = np.array([(CODE, CODE + 0x1000, 1)], SECTION)
+    assert pe._ask("C:\\a.dll", 1, BUILD, code, np.array([CODE - 1, CODE + 0x1000], "u8")) == {}
+    assert called == []
