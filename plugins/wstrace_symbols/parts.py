@@ -20,7 +20,9 @@ from wstrace_symbols.image import ImageFile
 MAX_HEADER = 32 << 20  # bytes; the vocabulary in the header of a large language model's GGUF takes 2 to 8 MiB
 MAX_PARTS = 1 << 17
 _DEPTH = 8  # of arrays in GGUF
-#: strings and arrays in a GGUF header: more than a vocabulary of 256,000 tokens with as many merges has, twice
+#: Strings and arrays in a GGUF header: more than a vocabulary of 256,000 tokens with as many merges has, twice. Marks
+#: between values in a safetensors header, of which a tensor has 12: a model that is in several files has some thousand
+#: tensors in each. More are not read, as 32 MiB of empty values would take seconds.
 _MOST_VALUES = 1 << 20
 #: GGUF's value types -> bytes: u8 i8 u16 i16 u32 i32 f32 bool, 10 u64 11 i64 12 f64
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -53,7 +55,10 @@ def _safetensors(file: ImageFile) -> list[Part]:
     (length,) = struct.unpack("<Q", file.read(0, 8))
     if length > min(MAX_HEADER, file.size - 8):
         return []
-    header = json.loads(file.read(8, length))
+    text = file.read(8, length)
+    if sum(text.count(mark) for mark in (b",", b":", b"[", b"{")) > _MOST_VALUES:
+        return []
+    header = json.loads(text)
     data = 8 + length
     found = [Part("(header)", 0, data)]
     for name, tensor in header.items():

@@ -132,6 +132,17 @@ def test_a_header_of_millions_of_empty_values_is_not_believed(tmp_path):
     assert parts(tmp_path / "x", holding(1 << 20)) == []
 
 
+@pytest.mark.parametrize("empty", ["{}", "[]", '""'])
+def test_a_safetensors_header_of_millions_of_empty_values_is_not_parsed(empty, tmp_path, monkeypatch):
+    monkeypatch.setattr("json.loads", lambda _: pytest.fail("it takes seconds"))
+    header = ("{" + ",".join(f'"{n}":{empty}' for n in range(600_000)) + "}").encode()
+    assert parts(tmp_path / "x", struct.pack("<Q", len(header)) + header + bytes(64)) == []
+
+
+def test_tens_of_thousands_of_tensors_are_parts(tmp_path):
+    assert len(sizes(parts(tmp_path / "x", safetensors({f"layer.{n}": 1 for n in range(60_000)})))) == 60_000
+
+
 def test_a_pipe_and_a_missing_file_have_no_parts(tmp_path):
     import os
 
