@@ -121,6 +121,7 @@ def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int) -> TextTa
     columns = [("resident", "resident"), ("private", "private"), ("shared", "shared"), ("copied", "copied"),
                ("written", "written"), ("brought", "brought"), ("again", "again"),
                ("from disk", "from_disk")]  # fmt: skip
+    samples = any(row.samples for row in rows)
     kept = [(head, name) for head, name in columns if name in ("resident", "private", "brought")
             or any(getattr(row, name) for row in rows)]  # fmt: skip
     most = max((row.resident for row in rows), default=0)
@@ -130,11 +131,14 @@ def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int) -> TextTa
         loader = f", loaded by {short[row.loaded_by]}" if row.loaded_by in short else ""
         mark = "~" if row.estimated else " " if estimated else ""
         cells.append([*(f"{mark * (name == 'resident')}{size(getattr(row, name))}" for _, name in kept),
+                      *[number(row.samples)] * samples,
                       f"{row.resident / max(told.total, 1):6.1%}", Bar(row.resident, most),
                       row.label + loader])  # fmt: skip
     total = [size(sum(getattr(row, name) for row in rows)) for _, name in kept]
     rest = len(rows) - top
+    total += [number(sum(row.samples for row in rows))] * samples
     cells.append([*total, "100.0%", Bar(0, most), f"Total (of {number(len(rows))} rows)" if rest > 0 else "Total"])
     heads = [Column(head, spare=name not in ("resident", "private")) for head, name in kept]
+    heads += [Column("samples")] * samples
     return TextTable([*heads, Column("share"), Column("", "bar"), Column(title, "name")], cells, len(cells),
                      [n for n, row in enumerate(rows[:top]) if row.resident == most])  # fmt: skip

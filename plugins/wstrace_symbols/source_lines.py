@@ -58,7 +58,11 @@ def _by_symbolic(symbolic: Any, file: ImageFile, addresses: Sequence[int]) -> li
     try:
         table = _table(symbolic, file.stream.fileno())
         return [
-            tuple(_line(one.symbol, one.full_path, one.line) for one in table.lookup(address)[:_MOST_INLINED])
+            tuple(
+                _line(one.symbol, one.full_path, one.line)
+                for one in table.lookup(address)[:_MOST_INLINED]
+                if one.full_path  # code of the linker has a function, but no file
+            )
             for address in addresses
         ]
     except Exception:  # of a class that depends on its version: the file may be hostile

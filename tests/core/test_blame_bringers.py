@@ -190,6 +190,12 @@ def test_the_only_fault_in_a_huge_page_brought_all_of_it():
     assert told(history([Event(0, 1, 700, 701)]), 1, pages) == {700: (0, 0)}, "not a huge page"
 
 
+def test_a_child_has_its_parents_huge_page_whole_from_its_bringer():
+    of = history([Event(0, 1, 700, 701), Event(LOSS_FORKED, 2, other=1)])
+    pages = list(range(512, 1024))
+    assert told(of, 2, pages, huge=True) == dict.fromkeys(pages, (0, 0))
+
+
 def test_what_a_child_wrote_alone_still_belongs_to_who_loaded_it():
     loaded = [Event(0, 1, page, page + 1) for page in range(8)]
     forked, ended = Event(LOSS_FORKED, 2, other=1), Event(LOSS_EXECUTED, 2)

@@ -8,7 +8,6 @@ from wstrace.analysis.blame.rows import Blame
 from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import (
     CONTENT_LOSS,
-    FRAME_PYTHON,
     HOW_EXACT,
     HOW_NO_PYTHON,
     KIND_ANON,
@@ -29,7 +28,7 @@ from wstrace.testing import ScriptedSource, batch_of, trace_of
 from wstrace.trace import Trace
 
 PAGE = 4096
-ANON, FILE, CODE = 0x7F0000000000, 0x7E0000000000, 0x400000
+ANON, FILE, CODE, OWN_CODE = 0x7F0000000000, 0x7E0000000000, 0x400000, 0x600000
 APP = [("load_frame", "/srv/app/app.py", 31), ("<module>", "/srv/app/app.py", 50)]
 SAVE = [("save", "/srv/app/app.py", 40), ("<module>", "/srv/app/app.py", 51)]
 PACKAGES = "/venv/lib/python3.11/site-packages"
@@ -44,19 +43,25 @@ class Script:
     def __init__(self) -> None:
         self.strings = Dictionary()
         self.stacks = Stacks(self.strings)
-        self.faults: list[tuple[int, int, int, int, int, int]] = []
+        self.faults: list[tuple[int, ...]] = []
         self.losses: list[tuple[int, ...]] = []
         self.batches: list[Batch] = [
-            batch_of(MAPPING, self.strings, id=[1, 2, 3], time_ns=1, pid=7, start=[ANON, FILE, CODE],
-                     end=[ANON + (1 << 30), FILE + (1 << 20), CODE + (1 << 20)], offset=0,
-                     file=["[anon]", "/usr/lib/libbig.so", "/usr/bin/tool"], dev=[0, 1, 1], ino=[0, 5, 6], build_id=0,
-                     flags=[MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT, MAP_READ | KIND_FILE << KIND_SHIFT,
-                            MAP_READ | KIND_FILE << KIND_SHIFT]),
+            batch_of(MAPPING, self.strings, id=[1, 2, 3, 4, 5], time_ns=1, pid=7,
+                     start=[ANON, FILE, CODE, OWN_CODE, OWN_CODE + (1 << 20)], offset=0,
+                     end=[ANON + (1 << 30),
+                          *(code + (1 << 20) for code in (FILE, CODE, OWN_CODE, OWN_CODE + (1 << 20)))],
+                     dev=[0, 1, 1, 1, 1], ino=[0, 5, 6, 7, 8], build_id=0,
+                     file=["[anon]", "/usr/lib/libbig.so", "/usr/bin/tool", "/srv/app/own", "/srv/app/libown.so"],
+                     flags=[MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT, *[MAP_READ | KIND_FILE << KIND_SHIFT] * 4]),
             batch_of(PROCESS, self.strings, time_ns=1, pid=7, ppid=1, tid=7, event=PROCESS_EXEC, name="app", code=-1),
         ]  # fmt: skip
 
-    def fault(self, time: int, va: int, stack=(), pid: int = 7, flags: int = 0) -> None:
-        self.faults.append((time, pid, va, flags, self.stacks.python(stack), HOW_EXACT if stack else HOW_NO_PYTHON))
+    def fault(self, time: int, va: int, stack=(), pid: int = 7, flags: int = 0, *, pc: int = CODE + 64, tid: int = 0,
+              native=()) -> None:  # fmt: skip
+        """stack: of Python; native: a sampled stack of (mapping, offset); both innermost frame first."""
+        how = HOW_EXACT if stack else HOW_NO_PYTHON
+        self.faults.append((time, pid, va, flags, self.stacks.python(stack), how, tid or pid, pc,
+                            4 if pc >= OWN_CODE else 3, self.stacks.native(native)))  # fmt: skip
 
     def lose(self, time: int, event: int, pid: int = 7, start: int = 0, end: int = (1 << 64) - 1, other: int = 0):
         self.losses.append((time, pid, event, start, end, 0, other))
@@ -73,10 +78,10 @@ class Script:
         self.batches.append(Batch(RESIDENT_PAGES, rows.columns, strings=self.strings, snapshot=part))
 
     def trace(self) -> Trace:
-        sites = self.stacks.trees[FRAME_PYTHON].new_rows()
-        names = ("time_ns", "pid", "va", "flags", "stack", "stack_how")
+        sites = [rows for tree in self.stacks.trees.values() if (rows := tree.new_rows()) is not None]
+        names = ("time_ns", "pid", "va", "flags", "stack", "stack_how", "tid", "pc", "pc_mapping", "native_stack")
         columns = {name: list(column) for name, column in zip(names, zip(*self.faults, strict=True), strict=True)}
-        batches = [*self.batches, *([sites] if sites is not None else [])]
+        batches = [*self.batches, *sites]
         if self.losses:
             lost = dict(
                 zip((c.name for c in CONTENT_LOSS.columns), map(list, zip(*self.losses, strict=True)), strict=True)
@@ -84,8 +89,7 @@ class Script:
             batches.append(batch_of(CONTENT_LOSS, self.strings, **lost))
         at = [1 if va >= ANON else 2 for va in columns["va"]]
         kinds = [KIND_ANON if va >= ANON else KIND_FILE for va in columns["va"]]
-        batches.append(batch_of(PAGE_FAULT, self.strings, tid=columns["pid"], pc=CODE + 64, pc_mapping=3, mapping=at,
-                                kind=kinds, **columns))  # fmt: skip
+        batches.append(batch_of(PAGE_FAULT, self.strings, mapping=at, kind=kinds, **columns))
         trace = trace_of(*batches)
         trace.info.page_size = PAGE
         trace.info.content_losses = LOSS_EVENTS[1:]

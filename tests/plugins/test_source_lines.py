@@ -75,6 +75,14 @@ def test_an_inlined_function_and_its_caller(program: Path, way: str) -> None:
     ]  # fmt: skip
 
 
+def test_a_place_without_lines_costs_the_others_none(program: Path, way: str) -> None:
+    header = subprocess.run(["readelf", "-h", program], capture_output=True, text=True, check=True).stdout
+    start = int(header.split("Entry point address:")[1].split()[0], 16)
+    offsets = np.array([start, offset_of_store(program)], "<u8")
+    lines = ImageResolver().lines(MappedFile(str(program)), offsets)
+    assert [[one.line for one in found] for found in lines] == [[], [3, 6]]
+
+
 def test_what_has_no_lines_gives_none(program: Path, way: str) -> None:
     offset = offset_of_store(program)
     subprocess.run(["strip", "-g", program], check=True)

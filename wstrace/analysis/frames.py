@@ -13,7 +13,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, SourceFile, shared_folder, short_path
 from wstrace.analysis.own_native import JitFunction, jit_function, module_origin
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
-from wstrace.places import Place
+from wstrace.places import Place, SourceLine
 from wstrace.schema import (
     FRAME_CUT,
     FRAME_INTERPRETER,
@@ -84,6 +84,14 @@ class Frame:
         if self.kind == "native":
             found |= {"offset": f"{self.offset:#x}"} | ({"build_id": self.build_id} if self.build_id else {})
         return found | ({} if self.own is None else {"own": self.own})
+
+
+def native_frame(place: Place, *, offset: int) -> Frame:
+    """The frame of an instruction of the program's own code, at an offset in its file."""
+    line = place.lines[0] if place.lines else SourceLine("", "", 0)
+    inlined = tuple(one.function for one in place.lines[:-1])
+    return Frame("native", place.function, line.file, line.line, place.module, offset, own=True,
+                 shown=short_path(line.file), inlined=inlined)  # fmt: skip
 
 
 class Frames:

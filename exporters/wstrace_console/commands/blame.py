@@ -25,6 +25,7 @@ Each resident page is told by the fault that made it arrive: the first since its
   brought    bytes of all pages that arrived, those that are gone again included
   again      bytes of pages that arrived although they had been there before: churn
   from disk  bytes whose fault read from disk, at least
+  samples    native stacks (stacks=native) that stand for the row's faults: it is right to about 1 / sqrt(samples)
 Blame is by first touch: memory that malloc gives out again stays with the line that touched it first. It tells who
 made the process big, not which objects are alive: for these use a heap profiler such as memray. A leak is told by
 growth: compare two moments.

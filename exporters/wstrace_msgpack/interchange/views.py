@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.causes import Causes
+from wstrace.analysis.blame.causes import CauseBy, Causes
 from wstrace.analysis.blame.inputs import read
 from wstrace.analysis.processes import Processes
 from wstrace.analysis.snapshots import LastSnapshots
@@ -85,7 +85,7 @@ _MADE_OF = {
     "access": ("flags",), "pc_function": ("pc", "pc_mapping", "pc_file", "flags"),
     "own_line": (), "function": (), "package": (),
 }  # fmt: skip
-_CAUSES = {"own_line": "line", "function": "function", "package": "package"}
+_CAUSES: dict[str, CauseBy] = {"own_line": "line", "function": "function", "package": "package"}
 _HOSTS = 1 << 16
 
 
@@ -121,7 +121,8 @@ def _causes(trace: TraceFile, symbolizer: Symbolizer, wanted: Iterable[str]) -> 
     causes: Causes | None = None
     for name in wanted:
         causes = causes or Causes(read(trace), symbolizer, trace.strings)
-        labels = [cause.label for cause in causes.labels(_CAUSES[name])]  # type: ignore[arg-type]
+        by: CauseBy = _CAUSES[name]
+        labels = [cause.label for cause in causes.labels(by)]
         found[name] = np.array(trace.strings.codes(labels) or [0], "<u4")[causes.of]
     return found
 

@@ -127,7 +127,6 @@ class _Walk:
         self.limit = losses.upto(self.time) if limits is None else limits.copy()
         self.moved = np.zeros(n, np.bool_)
         self.life = np.zeros(n, np.intp)  # that of the bringer
-        self.huge = np.unique(pages.key[pages.huge] >> np.uint64(_HUGE))
 
     def found(self) -> Found:
         """Walks all pages to their ends."""
@@ -169,11 +168,10 @@ class _Walk:
 
     def _huge(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:
         """Pages of a huge page: its only fault brought all; after faults on several pages it was put together."""
-        block = self.key[rows] >> np.uint64(_HUGE)
-        at = np.flatnonzero(np.isin(block, self.huge) & ~self.pages.file[rows])
+        at = np.flatnonzero(self.pages.huge[rows] & ~self.pages.file[rows])
         if not len(at):
             return np.arange(len(rows))
-        low = block[at] << np.uint64(_HUGE)
+        low = self.key[rows[at]] >> np.uint64(_HUGE) << np.uint64(_HUGE)
         early, _, several = self._between(low, low + np.uint64(1 << _HUGE), life[at], rows[at])
         one = (early >= 0) & ~several
         self._bring(rows[at[one]], early[one], early[one], HUGE)

@@ -1,6 +1,8 @@
 """Causes: the places of the program that faults came from, and their names by line, function and package.
 
-A fault is named by its Python stack where it has one, else by the function of its instruction.
+A fault is named by its Python stack where it has one. Else its own line is that of its instruction where this is the
+program's own code, or that of a sampled native stack, if its thread has any: an estimate where the sample is another
+fault's. What is left is named by the function of its instruction.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.inputs import Inputs, mapping_rows, of_mapping
+from wstrace.analysis.blame.stand_ins import leaves, own_mappings
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.frames import Frame
+from wstrace.analysis.frames import Frame, native_frame
 from wstrace.analysis.own import OwnRule, package_of
+from wstrace.analysis.segments import distinct
 from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Dictionary
@@ -52,15 +56,45 @@ class Causes:
     def __init__(self, inputs: Inputs, symbolizer: Symbolizer, strings: Dictionary) -> None:
         self._tree: CallTree = inputs.tree
         self._symbolizer, self._strings = symbolizer, strings
-        self._mappings = inputs.mappings
-        columns = [inputs.faults[name] for name in ("stack", "pc", "pc_mapping", "flags")]
-        parts = [np.unique(self._coded(*(column[begin : begin + _AT_ONCE] for column in columns)), return_inverse=True)
-                 for begin in range(0, len(columns[0]), _AT_ONCE)]  # fmt: skip
-        none = [np.zeros(0, np.uint64)]
-        self._codes = np.unique(np.concatenate([codes for codes, _ in parts] + none))
-        self.of = np.concatenate([self._codes.searchsorted(codes).astype(np.int32)[at] for codes, at in parts]
-                                 + [np.zeros(0, np.int32)])  # fmt: skip
+        self._mappings, self._faults = inputs.mappings, inputs.faults
+        self._own = np.zeros(0, np.uint32)
         self._labels: dict[CauseBy, list[Cause]] = {}
+        self._sampled: tuple[_Sampled, _Sampled] | None = None
+        if "native_stack" not in inputs.faults:
+            self._codes, (self.of,) = self._distinct(inputs.faults["stack"])
+            return
+        self._own = own_mappings(inputs, strings)
+        both = leaves(inputs, strings, self._own)
+        self._codes, codes = self._distinct(*(one.leaf for one in both))
+        rows, self.of = distinct(*codes, *(one.estimated for one in both))
+        line, function = (_Sampled(code[rows], one.estimated[rows], one.samples)
+                          for code, one in zip(codes, both, strict=True))  # fmt: skip
+        self._sampled = line, function
+
+    def estimated(self, by: str) -> NDArray[np.bool_]:
+        """Of each cause, whether its faults are told by the sample of another one."""
+        found = self._of_view(by)
+        return np.zeros(int(self.of.max(initial=-1)) + 1, np.bool_) if found is None else found.estimated
+
+    def samples(self, by: str) -> NDArray[np.intp]:
+        """The faults, in the order of the inputs, whose samples are told for others."""
+        found = self._of_view(by)
+        return np.zeros(0, np.intp) if found is None else found.samples
+
+    def _of_view(self, by: str) -> _Sampled | None:
+        return self._sampled and self._sampled[by != "line"]
+
+    def _distinct(self, *leaves: NDArray[np.uint32]) -> tuple[NDArray[np.uint64], list[NDArray[np.int32]]]:
+        """The distinct causes of faults as codes, ascending, and of each of several leaves those of all faults."""
+        columns = [self._faults[name] for name in ("pc", "pc_mapping", "flags")]
+        none, nobody = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)]
+        parts = [[np.unique(self._coded(*(column[begin : begin + _AT_ONCE] for column in (leaf, *columns))),
+                            return_inverse=True) for begin in range(0, len(leaf), _AT_ONCE)]
+                 for leaf in leaves]  # fmt: skip
+        codes = np.unique(np.concatenate([some for one in parts for some, _ in one] + none))
+        places = [np.concatenate([codes.searchsorted(some).astype(np.int32)[at] for some, at in one] + nobody)
+                  for one in parts]  # fmt: skip
+        return codes, places
 
     def _coded(
         self, stack: NDArray[Any], pc: NDArray[Any], pc_mapping: NDArray[Any], flags: NDArray[Any]
@@ -80,7 +114,8 @@ class Causes:
     def labels(self, by: CauseBy) -> list[Cause]:
         """The name of each cause."""
         if by not in self._labels:
-            self._labels[by] = self._named(by)
+            named, sampled = self._named(by), self._of_view(by)
+            self._labels[by] = named if sampled is None else [named[code] for code in sampled.code.tolist()]
         return self._labels[by]
 
     def _named(self, by: CauseBy) -> list[Cause]:
@@ -90,7 +125,7 @@ class Causes:
         # codes of stacks are below those of instructions
         return [*stacked, *self._instructions(by)]
 
-    # -- Python stacks -----------------------------------------------------------------------------------------------
+    # -- stacks ------------------------------------------------------------------------------------------------------
 
     def _lines(self, leaves: NDArray[np.intp]) -> list[Cause]:
         views = StackViews(self._tree, OwnRule(), self._symbolizer)
@@ -100,7 +135,9 @@ class Causes:
                 found.append(Cause(label.text, label.text, package=_package_in(label.text)))
                 continue
             (frame,) = label.frames
-            if name := label.imported:
+            if frame.kind == "native":
+                found.append(_of_native(frame))
+            elif name := label.imported:
                 whole = f"{frame.file}:{frame.line} import {name}"
                 found.append(Cause(label.text, whole, frame.file, frame.line, frame.function, name))
             else:
@@ -121,18 +158,38 @@ class Causes:
     # -- instructions ------------------------------------------------------------------------------------------------
 
     def _instructions(self, by: CauseBy) -> list[Cause]:
-        return [_of_place(place, by) if place is not None else _kernel(by) for place in self._places]
+        found = [_of_place(place, by) if place is not None else _kernel(by) for place in self._places]
+        mappings, offsets = self._instructions_at
+        if by == "line" and len(own := np.flatnonzero(np.isin(mappings, self._own))):
+            index, places = self._symbolizer.at_offsets(mappings[own], offsets[own], self._strings, lines=True)
+            for number, at in zip(own.tolist(), index.tolist(), strict=True):
+                if isinstance(place := places[at], Place):
+                    found[number] = _of_native(native_frame(place, offset=int(offsets[number])))
+        return found
+
+    @property
+    def _instructions_at(self) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+        """The mapping of each cause that is an instruction, _KERNEL for the kernel, and the offset in its file."""
+        codes = self._codes[(self._codes & _NATIVE) != 0]
+        mappings = (codes >> _OFFSET & _KERNEL).astype(np.uint32)
+        return mappings, codes & ((np.uint64(1) << _OFFSET) - np.uint64(1))
 
     @cached_property
     def _places(self) -> list[Place | str | None]:
         """The place of each cause that is an instruction; None = of the kernel."""
-        codes = self._codes[(self._codes & _NATIVE) != 0]
-        mappings = (codes >> _OFFSET & _KERNEL).astype(np.uint32)
-        offsets = codes & ((np.uint64(1) << _OFFSET) - np.uint64(1))
+        mappings, offsets = self._instructions_at
         kernel = mappings == np.uint32(_KERNEL)
         index, places = self._symbolizer.at_offsets(np.where(kernel, 0, mappings), offsets, self._strings)
         return [None if in_kernel else places[at]
                 for at, in_kernel in zip(index.tolist(), kernel.tolist(), strict=True)]  # fmt: skip
+
+
+class _Sampled(NamedTuple):
+    """In a view: the code of each cause, whether it is estimated, and which faults have the samples."""
+
+    code: NDArray[np.int32]
+    estimated: NDArray[np.bool_]
+    samples: NDArray[np.intp]
 
 
 def _kernel(by: CauseBy) -> Cause:
@@ -164,6 +221,17 @@ def without_arguments(function: str) -> str:
         if not depth and letter != ">":
             kept.append(letter)
     return "".join(kept) if depth == 0 and kept else function
+
+
+def _of_native(frame: Frame) -> Cause:
+    """The own line of a program that is not Python: without its module, where its source file is known."""
+    if not (frame.own and frame.shown and frame.line):
+        label, whole = frame.module, frame.module  # of a stripped file an offset would be a row for each instruction
+        if frame.function:
+            label, whole = f"{label}!{without_arguments(frame.function)}", frame.name
+        return Cause(label + NO_LINE, whole + NO_LINE, function=frame.function, package=frame.module)
+    label = f"{without_arguments(frame.function) or frame.module} {frame.shown}:{frame.line}{frame.doubt}"
+    return _of_frame(frame, label)._replace(package=frame.module)
 
 
 def _of_frame(frame: Frame, label: str) -> Cause:

@@ -36,7 +36,7 @@ Columns = dict[str, NDArray[Any]]
 #: Faults without times (Windows) have the beginning of their batch's window as time_ns, and its end as `until`, which
 #: is left out where every fault has its time.
 _FAULT = {"time_ns": "<u8", "until": "<u8", "pid": "<u4", "pc": "<u8", "va": "<u8", "flags": "|u1", "mapping": "<u4",
-          "pc_mapping": "<u4", "stack": "<u4", "stack_how": "|u1"}  # fmt: skip
+          "pc_mapping": "<u4", "stack": "<u4", "stack_how": "|u1", "tid": "<u4", "native_stack": "<u4"}  # fmt: skip
 _LOSS = {"time_ns": "<u8", "pid": "<u4", "event": "|u1", "start": "<u8", "end": "<u8", "to": "<u8", "other": "<u4"}
 _MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "<u8", "file": "<u4", "flags": "<u2"}
 _PROCESS = {"time_ns": "<u8", "pid": "<u4", "tid": "<u4", "event": "|u1", "name": "<u4"}
@@ -59,7 +59,8 @@ class Inputs:
         page_size: bytes.
         pids: of each space, ascending where no pid belongs to several hosts.
         names: pid -> the code of its last name.
-        faults, mappings: columns of these streams; `space` beside them. mappings are in order of id.
+        faults, mappings: columns of these streams; `space` beside them. mappings are in order of id. faults have tid
+            and native_stack only where any has a native stack.
         losses: of all processes. ends: of processes.
         began: spaces that began or executed their program in the trace.
         runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
@@ -124,6 +125,8 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
     faults = _gather(trace.batches(PAGE_FAULT.name, (*_FAULT, "host")), _FAULT, processes)
     if (faults["until"] == faults["time_ns"]).all():
         del faults["until"]
+    if not faults["native_stack"].any():
+        del faults["native_stack"], faults["tid"]
     snapshots = Snapshots(trace)
     asked = [snapshots.at(at, pids) for at in moments]
     first = snapshots.first(max(moment.until for moment in asked))

@@ -34,6 +34,7 @@ class BlameRow:
     copied: the part of resident that this row's faults copied as a child wrote to it; loaded_by: the whole label of the
     row that had loaded most of that, "" = itself, or not known. again: of pages that this row's faults brought though
     they had been there before: churn. major: faults that read from disk; first_ns: time of the first fault, 0 = none.
+    samples: how many sampled stacks the estimate rests on; its error is about 1 / sqrt(samples) of the row.
     """
 
     label: str
@@ -58,6 +59,7 @@ class BlameRow:
     again: int = 0
     major: int = 0
     first_ns: int = 0
+    samples: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of a row in JSON."""
@@ -79,7 +81,7 @@ class Blame:
 
     def rows(self, *views: str, sort: str = "resident") -> list[BlameRow]:
         """All rows by these views together, largest first. Each column sums to the same total in every view."""
-        rows = self._sums(*self._together(views))
+        rows = self._sums(self._together(views))
         found = [row for row in rows if row.resident or row.faults or row.brought]
         same = Counter(row.label for row in found)
         for row in found:
@@ -89,13 +91,13 @@ class Blame:
 
     def labels_of_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each fault the number of its label, in the order of the inputs, and the labels as empty rows."""
-        _, _, of_faults, labels = self._together(views)
-        return of_faults[self.of.past.fault_cells.of], labels
+        found = self._together(views)
+        return found.of_faults[self.of.past.fault_cells.of], found.rows
 
     def labels_of_pages(self, view: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each resident page the number of its label, by its first candidate, and the labels as empty rows."""
-        of_pages, _, _, labels = self._labels(view)
-        return of_pages[self.of.page_cells.of], labels
+        found = self._labels(view)
+        return found.first[self.of.page_cells.of], found.rows
 
     def _together(self, views: Sequence[str]) -> _Labels:
         """As _labels(), by several views."""
@@ -109,7 +111,8 @@ class Blame:
                 codes.searchsorted(mine * width + others) for mine, others in zip(found[:3], more[:3], strict=True)
             )
             rows = [_joined(found.rows[code // width], more.rows[code % width]) for code in codes.tolist()]
-            found = _Labels(first, second, of_faults, rows)
+            by_sample, samples = found.by_sample | more.by_sample, np.maximum(found.samples, more.samples)
+            found = _Labels(first, second, of_faults, rows, by_sample, samples)
         return found
 
     def _labels(self, view: str) -> _Labels:
@@ -131,7 +134,7 @@ class Blame:
             page, fault = codes.searchsorted(page), codes.searchsorted(fault)
             names = [(of.strings[code] if code < len(of.strings) else "") or UNKNOWN for code in codes.tolist()]
             rows = [BlameRow(base_name(name), name, file=name) for name in names]
-        return _Labels(page, page, fault, rows)
+        return _Labels(page, page, fault, rows, np.zeros(len(page), np.bool_), np.zeros(len(fault), np.intp))
 
     def _by_cause(self, view: str) -> _Labels:
         of = self.of
@@ -151,11 +154,16 @@ class Blame:
         for how in range(len(HOWS)):
             reason = of.reason(how)
             rows.append(BlameRow(f"({reason})", f"({reason})", reason=reason))
-        return _Labels(of_pages(cells.first), of_pages(cells.second), label[of.past.fault_cells.cause], rows)
+        estimated, samples = of.past.causes.estimated(view), of.past.causes.samples(view)
+        by_sample = np.zeros(len(cells.first), np.bool_)
+        for cause in (cells.first, cells.second):
+            by_sample[cause >= 0] |= estimated[cause[cause >= 0]]
+        faults = of.past.fault_cells
+        n = np.bincount(faults.of[samples], minlength=len(faults.cause))
+        return _Labels(of_pages(cells.first), of_pages(cells.second), label[faults.cause], rows, by_sample, n)
 
-    def _sums(
-        self, first: NDArray[np.intp], second: NDArray[np.intp], of_faults: NDArray[np.intp], labels: list[BlameRow]
-    ) -> list[BlameRow]:
+    def _sums(self, told: _Labels) -> list[BlameRow]:
+        first, second, of_faults, labels = told[:4]
         of, n, size = self.of, len(labels), self.of.page_size
         pages, faults = of.page_cells, of.past.fault_cells
 
@@ -173,9 +181,10 @@ class Blame:
         columns = {"resident": resident, "private": counted(pages.pages * of.private[pages.run]) * size,
                    "brought": resident + gone * size, "written": of_label(faults.written) * size,
                    "from_disk": counted(pages.pages * pages.major) * size, "faults": of_label(faults.faults),
-                   "estimated": counted(pages.pages * (pages.unsure | (first != second))) * size,
+                   "estimated": counted(pages.pages * (pages.unsure | told.by_sample | (first != second))) * size,
                    "copied": np.bincount(first[copier], copies, n) * size, "again": of_label(faults.again) * size,
-                   "major": of_label(faults.major), "first_ns": _earliest(of_faults, faults.first_ns, n)}  # fmt: skip
+                   "major": of_label(faults.major), "samples": of_label(told.samples),
+                   "first_ns": _earliest(of_faults, faults.first_ns, n)}  # fmt: skip
         for number, row in enumerate(labels):
             for name, column in columns.items():
                 setattr(row, name, round(column[number].item()))
@@ -189,13 +198,16 @@ class Blame:
 class _Labels(NamedTuple):
     """The labels of a view: of each cell of pages those of its two candidates, of each cell of faults its own.
 
-    rows: the labels as empty rows.
+    rows: the labels as empty rows. by_sample: of each cell of pages, whether its label is that of a sample which stands
+    for its fault. samples: of each cell of faults, how many of them stand for others.
     """
 
     first: NDArray[np.intp]
     second: NDArray[np.intp]
     of_faults: NDArray[np.intp]
     rows: list[BlameRow]
+    by_sample: NDArray[np.bool_]
+    samples: NDArray[np.intp]
 
 
 def _place(row: BlameRow, sort: str) -> float:

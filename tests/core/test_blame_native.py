@@ -1,0 +1,57 @@
+"""Blame of programs that are not Python: by their instructions, and by the samples of native stacks that they have."""
+
+from blame_scripted import ANON, APP, CODE, OWN_CODE, PAGE, Script
+
+from wstrace.analysis.blame.rows import as_dict
+from wstrace.schema import PAGE_EXCLUSIVE
+
+LIBRARY, OWN, OTHER = 3, 4, 5
+FIRST, SECOND = [(LIBRARY, 64), (OWN, 0x100)], [(LIBRARY, 64), (OTHER, 0x200)]
+
+
+def lines(script: Script, n: int) -> dict[str, tuple[int, int, int]]:
+    """Pages of the process by line: resident, estimated of them, and samples."""
+    script.snapshot(1000, (ANON, n, PAGE_EXCLUSIVE))
+    told = as_dict(script.blame(), ["line"])
+    assert told["total"]["resident"] == n * PAGE
+    return {row["label"]: (row["resident"] // PAGE, row["estimated"] // PAGE, row["samples"]) for row in told["rows"]}
+
+
+def test_a_sample_stands_for_the_faults_of_its_thread_before_it():
+    script = Script()
+    for page in range(8):
+        script.fault(10 + page, ANON + page * PAGE, native={3: FIRST, 7: SECOND}.get(page, ()))
+    assert lines(script, 8) == {"own (no line)": (4, 3, 1), "libown.so (no line)": (4, 3, 1)}
+
+
+def test_the_programs_own_instruction_needs_no_sample_and_its_samples_stand_for_no_other():
+    script = Script()
+    for page in range(6):
+        own = page % 2 == 0
+        pc, native = (OWN_CODE + 0x300, [(OWN, 0x300)]) if own else (CODE + 64, SECOND if page == 5 else ())
+        script.fault(10 + page, ANON + page * PAGE, pc=pc, native=native)
+    assert lines(script, 6) == {"libown.so (no line)": (3, 2, 1), "own (no line)": (3, 0, 0)}
+
+
+def test_a_sample_of_another_thread_or_before_stands_for_nothing():
+    script = Script()
+    script.fault(10, ANON, tid=8)
+    script.fault(11, ANON + PAGE, native=FIRST)
+    script.fault(12, ANON + 2 * PAGE)
+    assert lines(script, 3) == {"tool (no line)": (2, 0, 0), "own (no line)": (1, 0, 0)}
+
+
+def test_a_fault_with_a_python_stack_is_its_lines():
+    script = Script()
+    script.fault(10, ANON, APP)
+    script.fault(11, ANON + PAGE, APP, native=FIRST)
+    assert lines(script, 2) == {"/srv/app/app.py:31 load_frame": (2, 0, 0)}
+
+
+def test_by_function_the_instruction_tells_all():
+    script = Script()
+    for page in range(4):
+        script.fault(10 + page, ANON + page * PAGE, native=FIRST if page == 3 else ())
+    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
+    (row,) = as_dict(script.blame(), ["function"])["rows"]
+    assert (row["label"], row["estimated"], row["samples"]) == ("tool", 0, 0)
