@@ -13,6 +13,7 @@ from pythons import installed
 
 from wstrace.schema import PROCESS_EXEC, STACK_HOW
 from wstrace_page_faults.linux import account
+from wstrace_page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_page_faults.linux.python_stacks.gate import Gate
 from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
 from wstrace_page_faults.linux.python_stacks.kernel import this_kernel
@@ -54,6 +55,25 @@ def test_what_a_short_process_ran_is_known_from_its_mappings(trace: Any) -> None
     pids, hows = traced.column("page_fault", "pid"), traced.column("page_fault", "stack_how")
     of_others = np.isin(pids, list(others))
     assert {STACK_HOW[how] for how in hows[of_others].tolist()} == {"not a Python program"}
+
+
+def test_a_process_that_could_not_be_asked_about_is_asked_about_again(
+    trace: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """More processes than there is room to ask about come before the tracer looks, and a CPython is the last of them.
+
+    It is one without a library, where there is one: no mapping tells of it.
+    """
+    python = next((python.program for python in OURS if python.label.startswith("system")), OURS[0].program)
+    began, look = tmp_path / "began", PythonStacks.look_at_processes
+    monkeypatch.setattr(
+        PythonStacks, "look_at_processes", lambda self, wait: look(self, wait) if began.exists() else wait
+    )
+    touches = "time.sleep(0.3); b'x' * (1 << 20); time.sleep(0.3); b'x' * (1 << 22)"
+    program = f"import time; open({str(began)!r}, 'w').close(); {touches}"
+    storm = 'i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done; "$@"; true'
+    traced = trace(["sh", "-c", storm, "sh", python, "-S", "-c", program])
+    assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
 
 
 def test_a_file_that_was_told_of_is_known_in_every_process_that_executes_it(trace: Any, tmp_path: Path) -> None:

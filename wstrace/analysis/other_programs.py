@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.processes import Processes
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 from wstrace.schema import PROCESS_EXEC, PROCESS_FORK, PROCESS_SEEN
 
@@ -42,12 +43,12 @@ class OtherPrograms:
         hosts = batch.columns.get("host")
         processes = self._processes.numbers(None if hosts is None else hosts[rows], batch["pid"][rows])
         since = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], "<u8")
-        for process in np.unique(processes).tolist():
+        for process in distinct(processes).tolist():
             mine = rows[processes == process]
             times, names = self._programs.get(process, ([], [""]))
             # A fault before the first row is of the first program: a launched process counts from its exec on.
             which = np.maximum(np.array(times, "<u8").searchsorted(since[mine], side="right"), 1) - 1
-            for i in np.unique(which).tolist():
+            for i in distinct(which).tolist():
                 of_program = mine[which == i]
                 name = names[i] if names[i] in self._counts or len(self._counts) < _MOST_PROGRAMS else ""
                 counts = self._counts.setdefault(name, np.zeros(2, np.int64))

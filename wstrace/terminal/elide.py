@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 #: Tags of a compiler or interpreter, which do not help to identify a file.
 _NOISE = re.compile(r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w+\]")
 
+#: What tables are drawn with: the ellipsis, lines and blocks.
+_NARROW = re.compile("[ -~\u2026\u2500-\u259f]*")
 #: between the frames of a stack, innermost first
 _CALLED_BY = " < "
 _PARAMETERS_END = re.compile(r"\)(?= const$|$)")
@@ -15,9 +17,9 @@ _PARAMETERS_END = re.compile(r"\)(?= const$|$)")
 
 def width_of(text: str) -> int:
     """The number of terminal cells that the text takes."""
-    if text.isascii():
+    if text.isascii() or _NARROW.fullmatch(text):
         return len(text)
-    from rich.cells import cell_len
+    from rich.cells import cell_len  # The import takes 5 ms.
 
     return cell_len(text)
 

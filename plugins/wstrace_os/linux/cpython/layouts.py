@@ -9,7 +9,7 @@ the file's own data; it lacks co_version, which stands 24 bytes behind co_firstl
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 _COOKIE = b"xdebugpy"
@@ -44,8 +44,7 @@ class NoLayoutError(ValueError):
     """This CPython's frames cannot be read: says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Offsets in bytes, by structure and member.
 
     cframe: of tstate's pointer to the structure with the current frame, None where tstate has that itself.

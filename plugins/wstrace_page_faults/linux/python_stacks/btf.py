@@ -20,7 +20,6 @@ _MAGIC, _STRUCT = 0xEB9F, 4
 #: 32-bit words of a type (name, kind and number of members, size) and of a member of a structure
 _HEAD_WORDS, _MEMBER_WORDS = 3, 3
 _MOST_MEMBERS, _MOST_NESTED = 4096, 256
-_BEGIN = 1 << 20
 _NOWHERE = 0xFFFFFFFF
 
 
@@ -35,7 +34,7 @@ class KernelTypes:
         Unavailable: this kernel does not describe itself.
     """
 
-    def __init__(self, file: Path = _FILE, begin: int = _BEGIN) -> None:
+    def __init__(self, file: Path = _FILE, begin: int = 1 << 20) -> None:
         try:
             with file.open("rb", buffering=0) as opened:
                 magic, _, _, header, types, types_size, names, names_size = _HEADER.unpack(opened.read(_HEADER.size))

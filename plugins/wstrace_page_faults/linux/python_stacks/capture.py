@@ -64,7 +64,7 @@ from wstrace_page_faults.linux.python_stacks.protocol import (
     S,
 )
 from wstrace_page_faults.linux.python_stacks.rows import StackRows
-from wstrace_page_faults.linux.rings import MAJOR, MINOR, Ring
+from wstrace_page_faults.linux.rings import MAJOR, Ring
 
 #: how the kernel itself writes a device (MKDEV in include/linux/kdev_t.h)
 _MINOR_BITS = 20
@@ -115,9 +115,8 @@ class PythonStacks(NoStacks):
         try:
             self._records = bpf.RingBuffer(self._maps.records)
             self._asked = bpf.RingBuffer(self._maps.asked)
-            for i, kind in enumerate((MINOR, MAJOR)):
-                self._programs.append(bpf.Program(entry(self._maps, self._kernel, i), kind.encode()))
-                gate.lead_to(kind, self._programs[-1])
+            self._programs.append(bpf.Program(entry(self._maps, self._kernel, gate.memory.fd), b"entry"))
+            gate.lead_to(self._programs[0])
         except OSError:
             self._close_programs()
             raise

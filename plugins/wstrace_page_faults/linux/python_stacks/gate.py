@@ -16,10 +16,11 @@ from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.assembler import Assembler
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
-from wstrace_page_faults.linux.python_stacks.programs.gate import gate
+from wstrace_page_faults.linux.python_stacks.programs.gate import GATE_BYTES, RUNS, gate
 from wstrace_page_faults.linux.rings import MAJOR, MINOR
 
 _U32 = struct.Struct("<I")
+_FIRST = _U32.pack(0)
 _KINDS = (MINOR, MAJOR)
 
 
@@ -29,6 +30,8 @@ class Gate:
     Args:
         begin: assembles what each gate begins with; None = nothing.
 
+    memory: of the gates, see programs.gate.
+
     Raises:
         OSError: the kernel refuses them.
     """
@@ -36,13 +39,13 @@ class Gate:
     def __init__(self, begin: Callable[[Assembler, int], None] | None = None) -> None:
         self._opened: list[bpf.Map | bpf.Program] = []
         try:
-            self._runs = bpf.Map(bpf.PER_CPU_ARRAY, 4, 8, len(_KINDS), b"runs")
-            self._opened.append(self._runs)
-            self._entries = bpf.Map(bpf.PROGRAM_ARRAY, 4, 4, len(_KINDS), b"entries")
+            self.memory = bpf.Map(bpf.PER_CPU_ARRAY, 4, GATE_BYTES, 1, b"runs")
+            self._opened.append(self.memory)
+            self._entries = bpf.Map(bpf.PROGRAM_ARRAY, 4, 4, 1, b"entries")
             self._opened.append(self._entries)
             self._programs: dict[str, bpf.Program] = {}
             for i, kind in enumerate(_KINDS):
-                self._programs[kind] = bpf.Program(gate(self._runs.fd, self._entries.fd, i, begin), b"gate")
+                self._programs[kind] = bpf.Program(gate(self.memory.fd, self._entries.fd, i, begin), b"gate")
                 self._opened.append(self._programs[kind])
         except OSError:
             self.close()
@@ -52,14 +55,14 @@ class Gate:
         """Hangs the gate on an event of that kind, before it counts. Tasks that are started inherit it."""
         perf.ioctl(event, perf.PERF_EVENT_IOC_SET_BPF, self._programs[kind].fd)
 
-    def lead_to(self, kind: str, program: bpf.Program) -> None:
-        """From now on the gate of a kind goes on to that program."""
-        self._entries.set(_U32.pack(_KINDS.index(kind)), _U32.pack(program.fd))
+    def lead_to(self, program: bpf.Program) -> None:
+        """From now on both gates go on to that program."""
+        self._entries.set(_FIRST, _U32.pack(program.fd))
 
     def runs(self, kind: str) -> int:
         """How often the gate of a kind ran, on all CPUs."""
-        raw = self._runs.get(_U32.pack(_KINDS.index(kind))) or b""
-        return int(np.frombuffer(raw, "<u8").sum())
+        raw = self.memory.get(_FIRST) or b""
+        return int(np.frombuffer(raw, "<u8").reshape(-1, GATE_BYTES // 8)[:, RUNS // 8 + _KINDS.index(kind)].sum())
 
     def close(self) -> None:
         """Closes the descriptors; the events keep the gates."""

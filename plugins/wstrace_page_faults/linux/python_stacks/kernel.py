@@ -18,6 +18,7 @@ from wstrace_os.linux.cpython.layouts import Layout, layout
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.btf import KernelTypes
+from wstrace_page_faults.linux.python_stacks.gate import Gate
 from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps, ProgramPath
 from wstrace_page_faults.linux.python_stacks.programs.entry import entry
 from wstrace_page_faults.linux.python_stacks.programs.walker import walker
@@ -25,6 +26,11 @@ from wstrace_page_faults.linux.python_stacks.programs.walker import walker
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MACHINE = "x86_64"
 _SYS_ADMIN, _NEEDED = 1 << 21, 1 << 39 | 1 << 38  # CAP_SYS_ADMIN; CAP_BPF and CAP_PERFMON
+_OF_TASKS = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("task_struct", "tgid"),
+             ("task_struct", "thread"), ("thread_struct", "fsbase"))  # fmt: skip
+#: bytes of the kernel's description that are read at first, and then: a read of a page takes 20 us, and the structures
+#: of tasks stand in its first 50 KiB
+_BEGINS = (1 << 16, 1 << 20, 1 << 30)
 _CONTAINER = "start the container with --cap-add BPF --cap-add PERFMON, or with --security-opt seccomp=unconfined"
 
 
@@ -36,18 +42,19 @@ def this_kernel() -> Kernel:
     """
     if platform.machine() != _MACHINE:
         raise Unavailable(f"Python stacks are read on {_MACHINE} only, this machine is {platform.machine()}")
-    types = KernelTypes()
-    if types.offset("task_struct", "self_exec_id") is None or types.offset("thread_struct", "fsbase") is None:
-        types = KernelTypes(begin=1 << 30)
-    wanted = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("task_struct", "tgid"),
-              ("task_struct", "thread"), ("thread_struct", "fsbase"))  # fmt: skip
-    exec_id, parent, tgid, thread, base = (types.offset(*one) for one in wanted)
+    for begin in _BEGINS:
+        types = KernelTypes(begin=begin)
+        found = {member: types.offset(*member) for member in _OF_TASKS}
+        path = _program_path(types)
+        if None not in found.values() and (path is not None or begin != _BEGINS[0]):
+            break
+    exec_id, parent, tgid, thread, base = found.values()
     if exec_id is None or parent is None or tgid is None or thread is None or base is None:
-        missing = next(".".join(one) for one in wanted if types.offset(*one) is None)
+        missing = next(".".join(member) for member, offset in found.items() if offset is None)
         raise Unavailable(f"this kernel's {missing} is not where it can be read")
     status = Path("/proc/self/ns/pid").stat()
     namespace = None if status.st_ino == _FIRST_PID_NAMESPACE else (status.st_dev, status.st_ino)
-    return Kernel(exec_id, parent, tgid, thread + base, namespace, _program_path(types))
+    return Kernel(exec_id, parent, tgid, thread + base, namespace, path)
 
 
 def _program_path(types: KernelTypes) -> ProgramPath | None:
@@ -104,12 +111,12 @@ def _in_user_namespace() -> bool:
 
 def tried() -> Level:
     """Whether Python stacks can be had: "exact", or "none" and why. The programs are loaded, and unloaded again."""
-    opened: list[bpf.Program | Maps] = []
+    opened: list[bpf.Program | Maps | Gate] = []
     try:
         kernel = this_kernel()
-        maps = Maps(1)
-        opened.append(maps)
-        opened.append(bpf.Program(entry(maps, kernel, 0), b"probe"))
+        maps, gate = Maps(1), Gate()
+        opened += (maps, gate)
+        opened.append(bpf.Program(entry(maps, kernel, gate.memory.fd), b"probe"))
         opened.append(load_walker(maps, layout((3, 12), b""), b"probe"))
         os.close(perf.perf_event_open(output_attributes(), -1, perf.online_cpus()[0]))
     except (Unavailable, OSError) as error:

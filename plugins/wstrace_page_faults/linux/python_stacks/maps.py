@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wstrace_page_faults.linux.python_stacks import bpf
@@ -28,8 +27,7 @@ class ProgramPath(NamedTuple):
     device: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """Offsets in struct task_struct, in bytes; namespace: device and inode of our pid namespace, None = the first.
 
     program: the way from there to what identifies the program, and to where its code begins; None = not known.
@@ -43,7 +41,6 @@ class Kernel:
     program: ProgramPath | None = None
 
 
-@dataclass(slots=True)
 class Maps:
     """The maps of a trace.
 
@@ -59,25 +56,9 @@ class Maps:
         OSError: the kernel refuses a map.
     """
 
-    cpus: int
-    ring_bytes: int = RING_BYTES
-    multiplier: int = field(default_factory=lambda: int.from_bytes(os.urandom(8), "little") | 1)
-    scratch: bpf.Map = field(init=False)
-    enabled: bpf.Map = field(init=False)
-    told: bpf.Map = field(init=False)
-    programs: bpf.Map = field(init=False)
-    processes: bpf.Map = field(init=False)
-    threads: bpf.Map = field(init=False)
-    seen: bpf.Map = field(init=False)
-    codes: bpf.Map = field(init=False)
-    code: bpf.Map = field(init=False)
-    outputs: bpf.Map = field(init=False)
-    records: bpf.Map = field(init=False)
-    asked: bpf.Map = field(init=False)
-    walkers: bpf.Map = field(init=False)
-    _all: list[bpf.Map] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, cpus: int, ring_bytes: int = RING_BYTES) -> None:
+        self.multiplier = int.from_bytes(os.urandom(8), "little") | 1
+        self._all: list[bpf.Map] = []
         try:
             self.scratch = self._map(bpf.PER_CPU_ARRAY, 4, S.BYTES, 1, b"scratch")
             self.enabled = self._map(bpf.ARRAY, 4, 8, 1, b"enabled")
@@ -88,8 +69,8 @@ class Maps:
             self.seen = self._map(bpf.LRU_HASH, 8, 8, _KNOWN, b"seen")
             self.codes = self._map(bpf.LRU_HASH, 8, 8, _KNOWN, b"codes")
             self.code = self._map(bpf.PER_CPU_ARRAY, 4, CODE_HEAD + NAME_ROOM + FILE_ROOM + LINES_ROOM, 1, b"code")
-            self.outputs = self._map(bpf.PERF_EVENT_ARRAY, 4, 4, 2 * self.cpus, b"rows")
-            self.records = self._map(bpf.RING_BUFFER, 0, 0, self.ring_bytes, b"records")
+            self.outputs = self._map(bpf.PERF_EVENT_ARRAY, 4, 4, 2 * cpus, b"rows")
+            self.records = self._map(bpf.RING_BUFFER, 0, 0, ring_bytes, b"records")
             self.asked = self._map(bpf.RING_BUFFER, 0, 0, _PAGE, b"asked")
             self.walkers = self._map(bpf.PROGRAM_ARRAY, 4, 4, WALKERS, b"walkers")
         except OSError:

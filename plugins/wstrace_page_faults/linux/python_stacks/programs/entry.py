@@ -18,11 +18,12 @@ from wstrace_page_faults.linux.python_stacks.programs.common import (
     VALUE,
     Walk,
 )
+from wstrace_page_faults.linux.python_stacks.programs.gate import KIND
 from wstrace_page_faults.linux.python_stacks.protocol import NOBODY, NOT_KNOWN, UNBORN, S
 
 
-def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
-    """The program of the events of a kind (0 minor, 1 major faults).
+def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
+    """The program of the events of both kinds; `runs`: the memory of the gates, which says of which kind one is.
 
     A process is known by its tgid and the number of its exec. The first fault of one that is not known asks the tracer,
     which looks into its program; a child is what its parent is until it executes something itself.
@@ -30,7 +31,9 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a = Walk(maps)
     a.mov(R6, R1)
     a.scratch("leave")
-    a.store(R8, S.KIND, kind)
+    a.lookup(runs, "leave")
+    a.load(R1, R0, KIND)
+    a.store(R8, S.KIND, R1)
     a.call(PID_TGID)
     a.store(R8, S.IDS, R0)
     a.call(CURRENT_TASK)
@@ -96,21 +99,23 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.label("ask")
     if kernel.program is not None:
         _program(a, kernel.program)
-    a.load(R1, R8, S.PROCESS)
-    a.store(FP, VALUE, R1)
-    a.store(FP, VALUE + 8, 0)
-    a.store(FP, VALUE + 16, NOBODY)
-    _remember(a)
     _own_pid(a, kernel)
     a.map(R1, maps.asked.fd)
     a.mov(R2, FP, KEY)
     a.mov(R3, 8)
     a.mov(R4, FORCE_WAKEUP)
     a.call(RING_OUTPUT)
+    a.jump_if(R0, "!=", 0, "not asked")  # there is no room: its next fault asks again
+    a.load(R1, R8, S.PROCESS)
+    a.store(FP, VALUE, R1)
+    a.store(FP, VALUE + 8, 0)
+    a.store(FP, VALUE + 16, NOBODY)
+    _remember(a)
     a.label("unknown")
     a.load(R1, R8, S.IDS + 4, WORD)
     a.store(R8, S.ASKED, R1)
     a.store(R8, S.ASKED + 8, R9)
+    a.label("not asked")
     a.map_value(R1, maps.enabled.fd)
     a.load(R1, R1, 0)
     a.jump_if(R1, "==", 0, "leave")
