@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -96,6 +97,7 @@ def meanings(cls: type) -> dict[str, str]:
     return {name.strip(): " ".join(text.split()) for names, text in found for name in names.split(",")}
 
 
+@functools.cache  # a start asks two to three times for the options of each class
 def keyword_options(function: Callable[..., object]) -> dict[str, Option]:
     """The options of a function, which are its keyword-only arguments."""
     hints = typing.get_type_hints(function)

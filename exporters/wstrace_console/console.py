@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import os
 from typing import Any, Literal, TextIO, get_args
 
@@ -199,6 +198,8 @@ class Console(Exporter):
             self._growth.measure()
         try:
             if self._json and self._format == "summary":
+                import json as json_text
+
                 output.write(json_text.dumps(self.as_dict(), indent=2) + "\n")
             elif self._format == "folded":
                 for line in self._stacks.folded(self._symbolizer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from wstrace.analysis.frames import Frames
 from wstrace.analysis.own import OwnRule
@@ -17,8 +17,10 @@ from wstrace.terminal.elide import elide
 from wstrace.terminal.table import TextTable, rows_to_show
 from wstrace.text import number, printable
 from wstrace_console.headline import NAME_LIMIT
-from wstrace_console.json_stacks import Stacks
 from wstrace_console.report_tables import shares_table
+
+if TYPE_CHECKING:
+    from wstrace_console.json_stacks import Stacks
 
 TITLES = {"line": "own line", "function": "function", "stack": "stack, innermost frame first", "package": "package"}
 _NATIVE_TITLES = {"line": "own function", "package": "module"}
@@ -90,6 +92,8 @@ class StackReport:
     def lines(self, symbolizer: Symbolizer) -> Stacks:
         """What gives the stacks of single faults."""
         if self._lines is None:
+            from wstrace_console.json_stacks import Stacks
+
             self._lines = Stacks(Frames(self.counts.tree, self._rule, symbolizer))
         return self._lines
 

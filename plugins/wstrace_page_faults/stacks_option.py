@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from wstrace.errors import UsageError
 from wstrace.text import nearest
@@ -11,8 +11,7 @@ _ALONE = ("auto", "none")
 _JOINED = ("python", "native")
 
 
-@dataclass(frozen=True, slots=True)
-class Stacks:
+class Stacks(NamedTuple):
     """Which stacks were asked for.
 
     python: the Python frames, read at each fault by an eBPF program. native: the stack of sampled faults, unwound.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 Columns = dict[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """What the system counts for a process, in bytes; None when it does not say.
 
     Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables where it lists
@@ -137,8 +135,7 @@ class Keeper(Protocol):
         """Releases it; may be called again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uses:
+class Uses(NamedTuple):
     """The mappings of a process: their names, kinds (schema.KINDS), and bytes referenced and resident, shape (n,)."""
 
     names: list[str]

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,7 @@ from wstrace_working_set.backend import Space, Totals, backend
 By = Literal["module", "mapping", "kind"]
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """What one owner has: resident bytes, those of them that no other process has, and the bytes it has mapped.
 
     tables: resident bytes of page tables, which are neither private nor shared (Windows).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -48,6 +47,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Machine-read
 
 def print_json(value: Any) -> None:
     """Writes plain values to standard output as indented JSON; text that is not well-formed Unicode is escaped."""
+    import json
+
     click.echo(json.dumps(json_safe(value), indent=1))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from wstrace.text import encodable
 
@@ -10,8 +10,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _SHADES, _PLAIN_SHADES = " ░▒▓█", " .-+#"
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """A value as a fraction of a whole, drawn as a bar. `style` is its colour on a terminal, as rich names it."""
 
     value: float

@@ -12,7 +12,6 @@ from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Source
 from wstrace.ledger import Ledger
 from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
-from wstrace_msgpack.format.layout import FRAME_ROWS
 
 if TYPE_CHECKING:  # every session imports this module, but few read a file: this saves 10 ms
     from wstrace_msgpack.read.follow import Follower
@@ -202,6 +201,8 @@ class Replay(Source):
 
 def _pieces(batch: Batch) -> Iterator[Batch]:
     """Splits a batch of events to FRAME_ROWS rows each, because a frame of another writer may have a million rows."""
+    from wstrace_msgpack.format.layout import FRAME_ROWS
+
     if len(batch) <= FRAME_ROWS or batch.schema.snapshot:
         yield batch
         return

@@ -10,7 +10,6 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,8 +41,7 @@ _SHARED_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero")  # noqa: S108 - names tha
 _PERMISSIONS = ((0, "r", MAP_READ), (1, "w", MAP_WRITE), (2, "x", MAP_EXECUTE), (3, "s", MAP_SHARED))
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """/proc/PID/stat. Faults are counts; minor_children and major_children are those of reaped children."""
 
     pid: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
@@ -49,7 +48,7 @@ class Arming:
 
     def _launched(self, pid: int) -> None:
         self._python.expect(pid)
-        settings = self._events.make_room(1, replace(self._settings, on_exec=True))
+        settings = self._events.make_room(1, self._settings._replace(on_exec=True))
         try:
             if not self._events.arm(pid, settings):
                 raise TargetExited(f"process {pid} ended before its first instruction")

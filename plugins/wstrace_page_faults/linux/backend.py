@@ -6,7 +6,6 @@ import contextlib
 import select
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -165,7 +164,7 @@ class PageFaults(Source):
     def _arm(self, context: Context, permitted: Sequence[NDArray[Any]]) -> None:
         cpus = perf.online_cpus()
         calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
-        self._settings = replace(self._settings, tracepoints=tuple(calls))
+        self._settings = self._settings._replace(tracepoints=tuple(calls))
         self._peaks = Peaks(context, children=self._settings.children)
         descriptors = Descriptors()
         descriptors.room((5 + 10 * len(births)) * len(cpus))

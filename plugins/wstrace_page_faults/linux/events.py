@@ -6,9 +6,8 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,7 @@ REMAP = "remap"  # the kind of tracepoints, which write into the side band's rin
 ENTRY = "entry"  # the kind of the events at the entry of faults, which write nothing: a program hangs on them
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """How events are opened.
 
     Attributes:
@@ -202,7 +200,7 @@ class PerfEvents:
         Raises:
             Unavailable: the hard limit of descriptors is too low; the message shows the arithmetic.
         """
-        for wanted in (settings, replace(settings, tracepoints=())):
+        for wanted in (settings, settings._replace(tracepoints=())):
             if self._descriptors.room(threads * len(self._cpus) * wanted.events):
                 self.tracepoints_everywhere &= len(wanted.tracepoints) == len(settings.tracepoints)
                 return wanted

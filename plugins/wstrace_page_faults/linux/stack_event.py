@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -17,8 +16,7 @@ from wstrace_page_faults.linux.stack_dumps import DUMP_BYTES, REGISTERS
 _MACHINE = "x86_64"
 
 
-@dataclass(frozen=True, slots=True)
-class StackRate:
+class StackRate(NamedTuple):
     """How often a fault is sampled: one out of `period`, or, where that is 0, `rate` a second, per thread and CPU.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,14 +14,22 @@ from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level
 from wstrace_os.linux import procfs
 from wstrace_working_set.backend import Accounted
-from wstrace_working_set.linux import file_pages, smaps
+from wstrace_working_set.linux import smaps
 from wstrace_working_set.linux.held_space import Keeper
 from wstrace_working_set.linux.referenced import ReferencedBits
 from wstrace_working_set.linux.space import Space as Space
 
-descendants, referenced_bits, arguments, parents, file_heat = (
-    procfs.descendants, ReferencedBits, procfs.arguments, procfs.parents, file_pages.file_heat,
-)  # fmt: skip
+if TYPE_CHECKING:
+    from wstrace_working_set.file_heat import FileHeat
+
+descendants, referenced_bits, arguments, parents = procfs.descendants, ReferencedBits, procfs.arguments, procfs.parents
+
+
+def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
+    """What of a file is in memory now; see backend.Backend."""
+    from wstrace_working_set.linux import file_pages
+
+    return file_pages.file_heat(path, pids)
 
 
 def probe() -> Level:
