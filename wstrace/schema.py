@@ -107,6 +107,8 @@ OFFSET_UNKNOWN = 1 << 62
 NOT_RESIDENT = PAGE_ZERO | PAGE_SWAPPED | PAGE_GUARD | PAGE_LARGE
 
 PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC, PROCESS_EXIT, PROCESS_NAME = 1, 2, 3, 4, 5
+#: The name is the title that a process gave itself in place of its command line, as `postgres: checkpointer`.
+PROCESS_TITLE = 6
 
 SPACE_MAP, SPACE_UNMAP, SPACE_REPLACE = 1, 2, 3
 
@@ -233,8 +235,8 @@ PROCESS = Schema(
         Column("pid", "u32", "id", "the process"),
         Column("ppid", "u32", "id", "its parent"),
         Column("tid", "u32", "id", "the thread; the process itself where it is the pid"),
-        Column("event", "u8", "id", "1 seen, 2 fork, 3 exec, 4 exit, 5 name"),
-        Column("name", "u32", "str", "the process's or thread's name"),
+        Column("event", "u8", "id", "1 seen, 2 fork, 3 exec, 4 exit, 5 name, 6 title"),
+        Column("name", "u32", "str", "the process's or thread's name, or its title"),
         Column("code", "i64", "count", "exit code, 128 + N for a signal; -1 = not known"),
     ),
     essential=True,

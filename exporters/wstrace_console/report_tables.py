@@ -213,7 +213,7 @@ def _name(by: By, row: Row) -> str:
         return f"{base_name(str(row.key[0]))}  by  {row.key[1]}"
     if by == "thread" and len(row.key) == 3 and row.key[1] != row.key[2]:
         return f"{row.key[0] or UNKNOWN} (thread {row.key[2]} of {row.key[1]})"
-    return row.label
+    return f"{row.label}, {row.role}" if row.role else row.label
 
 
 def _length(summary: Summary, by: By, rows: Sequence[Row], top: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from titles import TITLE
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
@@ -118,3 +119,23 @@ def test_processes_and_counters() -> None:
     with pytest.raises(TargetExited):
         procfs.threads(child.pid)
     assert procfs.name(child.pid) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("words", "text", "told"),
+    [
+        (["secret"], "kit: worker [app]", b"kit: worker [app]"),  # shorter than the command line
+        ([], "kit: " + "w" * 400, b"kit: " + b"w" * 123),  # longer, and more than is taken
+        (["--password=secret"], "", b""),  # nobody wrote over it
+        (["secret"], "/usr/bin/browser --type=tab --key=secret", b""),  # a command line, written anew
+    ],
+)
+def test_a_title_is_what_a_process_wrote_over_its_command_line(words, text, told) -> None:
+    code = f"{TITLE}\nif {text!r}: title({text!r})\nprint(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert procfs.title(child.pid) == told
+        child.communicate(b"\n")
+    assert procfs.title(child.pid) == b""

@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from side_band_records import band, comm, lost, mmap2, new_task, record, syscall, task
+from side_band_records import given as rows_of
 
-from wstrace.schema import KINDS, PROCESS_EXEC
+from wstrace.schema import KINDS, PROCESS_EXEC, PROCESS_TITLE
 from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 
@@ -30,6 +31,20 @@ def test_life_of_a_process() -> None:
         (70, 11, 7, 11, 4, sh, -1),
     ]
     assert side.live == {}
+
+
+def test_a_title_is_of_the_program_that_the_process_executes() -> None:
+    """It is read from /proc at a time, and stands among the records of that time."""
+    side, strings, _, _ = band(comm(b"sh", 10, executed=True) + comm(b"pg", 30, executed=True), watermark=10)
+    assert side.titled(7, 20, b"sh: idle")
+    assert side.titled(7, 40, b"pg: writer")
+    assert not side.titled(8, 40, b"nobody")
+    assert side.titled(7, 50, b"pg: writer")
+    rows = rows_of(side, 100)["process"]
+    assert [(time, event, strings[name]) for time, _, _, _, event, name, _ in rows] == [
+        (20, PROCESS_TITLE, "sh: idle"), (30, PROCESS_EXEC, "pg"), (40, PROCESS_TITLE, "pg: writer"),
+    ]  # fmt: skip
+    assert not side.titled(7, 60, b"pg: writer")
 
 
 def test_cpus_are_put_in_order_before_they_are_understood() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.place_counts import OTHER, PlaceCounts
+from wstrace.analysis.process_names import ProcessNames
 from wstrace.analysis.processes import Processes
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import UNKNOWN, PlaceBy
@@ -24,7 +24,6 @@ from wstrace.schema import (
     PAGE_FAULT,
     PROCESS,
     PROCESS_EXIT,
-    PROCESS_FORK,
     RESIDENT_PAGES,
     WRITTEN_PAGES,
 )
@@ -38,7 +37,8 @@ class Row(NamedTuple):
 
     label is the name as it came from the target (print it through wstrace.text.printable). share is the part of all
     faults of the table, 0..1. key is what the label was made of: (path,), (module,), (path, module), (name, pid, tid),
-    (name, pid) or (kind,).
+    (name, pid) or (kind,). role: of a process that executes the program of its parent, `worker 2 of 4711`; of that
+    parent `main`; else "".
     """
 
     label: str
@@ -47,6 +47,7 @@ class Row(NamedTuple):
     major: int
     share: float
     key: tuple[str | int, ...]
+    role: str = ""
 
 
 class HeldPages(NamedTuple):
@@ -84,9 +85,8 @@ class Summary:
         self.strings: Dictionary | None = None
         self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
         self._processes = Processes(self.LIMIT)  # Below, "process" means this number.
-        self._names: dict[int, int] = {}  # process << 32 | tid -> code of its last name.
+        self._names = ProcessNames(self.LIMIT)
         self._seen: set[int] = set()  # processes
-        self._parents: dict[int, int] = {}  # process -> its parent
         self._snapshots: LastSnapshots[Tally] = LastSnapshots(Tally, lambda tally, part: tally.add(*self._pages(part)))
         self._written = Tally(self.LIMIT)
         self._add = {
@@ -161,18 +161,13 @@ class Summary:
     # -- other streams -----------------------------------------------------------------------------------------------
 
     def _process(self, batch: Batch) -> None:
-        events, tids, own = batch["event"], batch["tid"].astype(np.uint64), batch["tid"] == batch["pid"]
+        events, tids, own = batch["event"], batch["tid"], batch["tid"] == batch["pid"]
         hosts = batch.columns.get("host")
         processes, parents = (self._processes.numbers(hosts, batch[name]) for name in ("pid", "ppid"))
         self.exits += int(np.count_nonzero((events == PROCESS_EXIT) & own))
-        born = (events == PROCESS_FORK) & (parents != processes)
-        _remember(self._parents, processes[born], parents[born])
         self._seen.update(processes[own].tolist()[: max(self.LIMIT - len(self._seen), 0)])
-        if "name" in batch:
-            # An exit row has the name that the thread was born with, not the one that it has given itself since.
-            named = (batch["name"] != 0) & (events != PROCESS_EXIT)
-            keys = processes << np.uint64(32) | np.where(own, processes, tids)
-            _remember(self._names, keys[named], batch["name"][named])
+        names = batch.columns.get("name", np.zeros(len(batch), np.uint32))
+        self._names.learn(processes, parents, tids, own, events, names)
 
     def _write(self, batch: Batch) -> None:
         self._written.add(*self._pages(batch))
@@ -224,7 +219,11 @@ class Summary:
             found[(OTHER,), 0] = before[0] + int(other[0]), before[1] + int(other[1])
         whole = max(int(sums.sum() + other.sum()), 1)
         ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))[:n]
-        return [Row(_label(by, key), sum(pair), *pair, sum(pair) / whole, key) for (key, _), pair in ordered]
+        roles = self._names.roles(self._processes.pid) if by == "process" else {}
+        return [
+            Row(_label(by, key), sum(pair), *pair, sum(pair) / whole, key, roles.get(code, ""))
+            for (key, code), pair in ordered
+        ]
 
     def _top_places(self, by: PlaceBy, n: int | None, *, hard: bool, soft: bool) -> list[Row]:
         if self._places is None:
@@ -285,17 +284,13 @@ class Summary:
         return (self.strings[code] if self.strings is not None and code < len(self.strings) else "") or UNKNOWN
 
     def name_of(self, process: int, tid: int = 0) -> str:
-        """The last known name of a thread, else of its process, else of the process that it was forked from; or "".
+        """The title of a process, else its last name, or a thread's; else of what that was forked from; or "".
 
         Args:
             process: its pid, on the first host of a merged trace.
             tid: the thread.
         """
-        keys = [process << 32 | tid] if tid else []
-        for _ in range(8):  # Generations: a fork that never named itself has the name of its parent.
-            keys.append(process << 32 | process)
-            process = self._parents.get(process, 0)
-        code = next((self._names[key] for key in keys if key in self._names), 0)
+        code = self._names.code(process, tid)
         return self._text(code) if code else ""
 
     def resident(self) -> list[tuple[str, str, int]]:
@@ -328,14 +323,6 @@ class Summary:
         }
 
 
-def _remember(table: dict[int, int], keys: NDArray[Any], values: NDArray[Any]) -> None:
-    """Sets keys to values; of equal keys the last one wins. Past the limit the older half is forgotten."""
-    table.update(zip(keys.tolist(), values.tolist(), strict=True))
-    if len(table) > Summary.LIMIT:
-        for key in list(islice(table, len(table) - Summary.LIMIT // 2)):
-            del table[key]
-
-
 def _column(batch: Batch, name: str) -> NDArray[Any]:
     """The column, or zeros (unknown) where no enricher added it."""
     return batch[name] if name in batch else np.zeros(len(batch), np.uint8)
@@ -349,5 +336,5 @@ def _label(by: By, key: tuple[str | int, ...]) -> str:
 
 def _as_dict(by: By, row: Row) -> dict[str, Any]:
     fields = {"pair": ("file", "module"), "thread": ("name", "pid", "tid"), "process": ("name", "pid")}.get(by, (by,))
-    return {**dict(zip(fields, row.key, strict=False)), "total": row.total, "minor": row.minor, "major": row.major,
-            "share": round(row.share, 6)}  # fmt: skip
+    named = dict(zip(fields, row.key, strict=False)) | ({"role": row.role} if row.role else {})
+    return {**named, "total": row.total, "minor": row.minor, "major": row.major, "share": round(row.share, 6)}

@@ -30,7 +30,8 @@ class MsgpackExporter(Exporter):
         force: whether to overwrite an existing file.
         resume: whether to continue an unfinished trace.
         level: the compression level of zstd, 1 to 19.
-        names: "hash" = functions and source files of stacks as hashes, for a file that is shared.
+        names: "hash" = functions and source files of stacks and titles of processes as hashes, and of the command line
+            only the program: for a file that is shared.
 
     Raises:
         UsageError: an option is out of range, or `layout=rows` is combined with parts or `resume`.
@@ -90,7 +91,7 @@ class MsgpackExporter(Exporter):
             return
         parts = Parts(
             self.path,
-            command=context.info.command,
+            command=self._command(context.info),
             force=self._force,
             rotate_bytes=size,
             rotate_seconds=seconds,
@@ -122,11 +123,15 @@ class MsgpackExporter(Exporter):
                 clock=clock,
                 page_size=info.page_size,
                 host=dict(info.host),
-                command=list(info.command),
+                command=self._command(info),
             )
         )
         for at, wall in marks:
             writer.copy_mark({"m": "clock", "t": at, "monotonic": at, "realtime": wall})
+
+    def _command(self, info: TraceInfo) -> list[str]:
+        """The command line that the file tells: its arguments may be secret."""
+        return list(info.command[:1] if self._hash_names else info.command)
 
     def export(self, batch: Batch) -> None:
         """Takes one batch."""
@@ -167,7 +172,7 @@ class MsgpackExporter(Exporter):
             self._count_loss(writer)
             if missing := self._missing(writer):
                 info.incomplete = missing
-            writer.close(ledger.as_dict(), info.to_dict())
+            writer.close(ledger.as_dict(), {**info.to_dict(), "command": self._command(info)})
         except OutputError as error:
             info.incomplete = error.why
             raise

@@ -1,4 +1,4 @@
-"""Functions and source files of stacks as hashes, for a file that is shared and does not tell a program inside out."""
+"""Functions and source files of stacks, and titles, as hashes: for a file that is shared and does not tell it all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import CALL_SITE, FRAME_KERNEL
+from wstrace.schema import CALL_SITE, FRAME_KERNEL, PROCESS, PROCESS_TITLE
 
 _HASH_BYTES = 6
 #: parts of a path that tell where Python and its packages lie, and nothing of the program
@@ -22,7 +22,7 @@ _SUFFIX = re.compile(r"\.\w{1,3}$")
 
 
 class HashedNames:
-    """Replaces `function` and `file` of call sites by hashes; those of the kernel are kept.
+    """Replaces `function` and `file` of call sites by hashes, but for those of the kernel, and titles of processes.
 
     Equal names of one session have equal hashes, and a path keeps its folders as hashes and where packages lie, so that
     tables by own line, function and package stay what they are. The key is drawn anew and kept nowhere, so that nobody
@@ -34,16 +34,19 @@ class HashedNames:
 
     def __init__(self, strings: Dictionary) -> None:
         self._strings, self._key = strings, os.urandom(16)
-        self._codes: dict[str, dict[int, int]] = {"function": {}, "file": {}}
+        self._codes: dict[str, dict[int, int]] = {"function": {}, "file": {}, "name": {}}
 
     def apply(self, batch: Batch) -> Batch:
-        """A batch of call sites with hashes; one of another stream as it is."""
-        if batch.schema.name != CALL_SITE.name:
+        """A batch of call sites or processes with hashes; one of another stream as it is."""
+        if batch.schema.name == CALL_SITE.name:
+            kept, hashed = batch["kind"] == FRAME_KERNEL, ["function", "file"]
+        elif batch.schema.name == PROCESS.name and "name" in batch:
+            kept, hashed = batch["event"] != PROCESS_TITLE, ["name"]
+        else:
             return batch
         columns: dict[str, NDArray[Any]] = dict(batch.columns)
-        kept = columns["kind"] == FRAME_KERNEL
-        for name, known in self._codes.items():
-            codes = columns[name]
+        for name in hashed:
+            codes, known = columns[name], self._codes[name]
             for code in set(np.unique(codes[~kept]).tolist()) - known.keys():
                 known[code] = self._strings.code(self._hashed(name, self._strings[code]))
             columns[name] = np.array(
@@ -54,6 +57,8 @@ class HashedNames:
     def _hashed(self, name: str, text: str) -> str:
         if not text:
             return ""
+        if name == "name":
+            return self._hash(text)
         if name == "function":
             return ".".join(part if _GIVEN.fullmatch(part) else self._hash(part) for part in text.split("."))
         if text.startswith("<"):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # A launch imports this module first, and numpy in the launch
     from numpy.typing import NDArray
 
 _ENDED = "ZXx"  # States of a task in /proc/PID/stat.
+#: The most bytes of a title that are taken.
+TITLE_BYTES = 128
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 #: start-end perms offset major:minor inode [path]
 _LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+)[ ]*(.*)$", re.MULTILINE)
@@ -217,12 +219,17 @@ def exit_code(pid: int, unknown: int) -> int:
     return 128 + (status & 0x7F) if status & 0x7F else status >> 8
 
 
-def name(pid: int) -> str:
+def name(pid: int | str) -> str:
     """The process's name (comm, 15 bytes at most), "" when it has ended."""
     try:
         return os.fsdecode(_read(pid, "comm").removesuffix(b"\n"))
     except Unavailable:
         return ""
+
+
+def thread_name(pid: int, tid: int) -> str:
+    """The name of one of its threads (comm), "" when that has ended."""
+    return name(f"{pid}/task/{tid}")
 
 
 def status(pid: int) -> dict[str, str]:
@@ -270,6 +277,25 @@ def arguments(pid: int) -> tuple[str, ...]:
         return ()
 
 
+def title(pid: int) -> bytes:
+    """The title that it gave itself in place of its command line, as `postgres: checkpointer`; b"" = none.
+
+    A title is proven by its place: it is longer or shorter than the arguments of execve() that it was written over. A
+    command line as it was executed is none, nor is one that was written anew (by Chromium): arguments may be secret.
+    """
+    try:
+        text = _read(pid, "cmdline")
+        fields = _read(pid, "stat").rpartition(b")")[2].split()
+    except Unavailable:
+        return b""
+    words, _, rest = text.partition(b"\0")
+    arguments = int(fields[46]) - int(fields[45])  # arg_end - arg_start; 0 without the right to read its memory
+    longer = not rest and 0 < arguments < len(text)
+    shorter = bool(rest) and not rest.strip(b"\0")
+    found = words.strip()
+    return found[:TITLE_BYTES] if (longer or shorter) and not found.startswith(b"/") else b""
+
+
 def parents() -> dict[int, int]:
     """pid -> its parent's pid, of every process."""
     found = {}
@@ -305,7 +331,7 @@ def _numbers(pid: int, folder: str) -> Iterator[int]:
         raise _refused(pid, folder, error) from None
 
 
-def _read(pid: int, file: str) -> bytes:
+def _read(pid: int | str, file: str) -> bytes:
     path = f"/proc/{pid}/{file}"
     try:
         return Path(path).read_bytes()
@@ -313,7 +339,7 @@ def _read(pid: int, file: str) -> bytes:
         raise _refused(pid, path, error) from None
 
 
-def _refused(pid: int, path: str, error: OSError) -> Unavailable:
+def _refused(pid: int | str, path: str, error: OSError) -> Unavailable:
     if isinstance(error, FileNotFoundError | ProcessLookupError):
         return TargetExited(f"there is no process {pid}")
     full = error.errno in (errno.EMFILE, errno.ENFILE)

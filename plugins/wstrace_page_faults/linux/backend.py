@@ -46,6 +46,7 @@ from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 from wstrace_page_faults.linux.stack_dumps import StackDumps
 from wstrace_page_faults.linux.stack_event import StackRate
+from wstrace_page_faults.linux.titles import Titles
 from wstrace_page_faults.stacks_option import parse_stacks
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class PageFaults(Source):
         self._rare: RareCalls
         self._side: SideBand
         self._peaks: Peaks
+        self._titles: Titles
         self._arming: Arming
         self._samples: list[RingSamples] = []
         self._started = False
@@ -196,7 +198,7 @@ class PageFaults(Source):
             calls=Calls({**tracepoints.numbers(calls), **self._rare.numbers}) if calls else None,
             shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
         )
-        self._catch_up = CatchUp(self._side)
+        self._catch_up, self._titles = CatchUp(self._side), Titles(self._side)
         self._arming = Arming(context, self._settings, self._events, self._side, self._python)
         self._given = 0
         given = (self._samples, self._events, self._side, self._python)
@@ -226,6 +228,7 @@ class PageFaults(Source):
             wait = min(wait, self._peaks.seconds)
         wait = self._python.look_at_processes(wait)
         self._poll.poll(wait * 1000)
+        self._titles.look_if_due()
         if self._quiet():
             return
         yield from self._collect(final=False)
@@ -319,6 +322,7 @@ class PageFaults(Source):
             self._rare.disarm()
             failed = True
             try:
+                self._titles.look_at_all()
                 yield from self._collect(final=True)
                 self._peaks.look_at_all(self._side.live, final=True)
                 self._context.info.usage += self._peaks.usage(self._side.ended, orphaned=self._side.orphaned)

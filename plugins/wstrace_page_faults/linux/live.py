@@ -23,6 +23,8 @@ class Live:
     loaded: bool = False
     #: True when the last record about the process was its exec
     bare: bool = False
+    #: The title that it gave itself since it executed its program, as it was told last
+    title: bytes = b""
 
     def maps_heap(self, start: int, end: int, code: int, kind: int) -> bool:
         """Notes a mapping, and says whether it is the heap although the kernel reports it as //anon.

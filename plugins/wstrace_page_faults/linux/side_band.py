@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from wstrace.errors import Unavailable
 from wstrace.schema import (
     ADDRESS_SPACE,
     CONTENT_LOSS,
-    DTYPES,
     KIND_FILE,
     KIND_HEAP,
     KIND_SHARED,
@@ -28,6 +27,7 @@ from wstrace.schema import (
     PROCESS_FORK,
     PROCESS_NAME,
     PROCESS_SEEN,
+    PROCESS_TITLE,
     SPACE_MAP,
     SPACE_REPLACE,
     SPACE_UNMAP,
@@ -37,6 +37,7 @@ from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.content_losses import ContentLosses
+from wstrace_page_faults.linux.in_order import columns_of, until
 from wstrace_page_faults.linux.live import Live
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces, same_memory
@@ -50,13 +51,11 @@ _U64 = struct.Struct("<Q")
 _SAMPLE_ID = 16  # TID and TIME at the end of every record
 assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
 _RARE_LOST = -1  # a PERF_RECORD_LOST of the rings of rare calls
+_TITLE = -2  # a title that was read from /proc: put in order among the records, it is of the right program
 _UNKNOWN_CODE = -1
 _CACHE = 4096
 _KEPT = 1 << 16
 _END = (1 << 64) - 1
-
-
-Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class SideBand:
@@ -114,6 +113,7 @@ class SideBand:
             perf.PERF_RECORD_LOST: self._lose,
             perf.PERF_RECORD_SAMPLE: self._tracepoint,
             _RARE_LOST: self._lose_calls,
+            _TITLE: self._title,
         }
 
     @property
@@ -217,7 +217,7 @@ class SideBand:
         live = self.live.setdefault(pid, Live(0, name, {tid}))
         live.bare = bool(misc & perf.PERF_RECORD_MISC_COMM_EXEC)
         if live.bare:
-            live.image, live.image_end, live.loaded = 0, 0, False
+            live.image, live.image_end, live.loaded, live.title = 0, 0, False, b""
             self._shared.left(pid)
             self._forget(pid)
             self._losses.executed(time_ns, pid)
@@ -324,6 +324,9 @@ class SideBand:
         if pid not in self.live:
             live = self.live[pid] = Live(stat.ppid, self._strings.code(stat.name), set(procfs.threads(pid)))
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_SEEN, live.name, _UNKNOWN_CODE))
+            for tid in sorted(live.threads - {pid}):
+                name = self._strings.code(procfs.thread_name(pid, tid))
+                self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_NAME, name, _UNKNOWN_CODE))
             if stat.ppid in self.live and same_memory(pid, stat.ppid):
                 self._shared.joined(pid, stat.ppid)
                 self._losses.shares(time_ns, pid, stat.ppid)
@@ -341,6 +344,19 @@ class SideBand:
                 for row in zip(*(columns[c.name].tolist() for c in ADDRESS_SPACE.columns), strict=True):
                     self._remaps.mapped(row)
 
+    def titled(self, pid: int, time_ns: int, title: bytes) -> bool:
+        """Adds the title that a live process had at that time; False where it is the one that was told last."""
+        if (live := self.live.get(pid)) is None or live.title == title:
+            return False
+        self._records.append((time_ns, _TITLE, pid, title))
+        return True
+
+    def _title(self, time_ns: int, pid: int, title: bytes) -> None:
+        if (live := self.live.get(pid)) is not None and live.title != title:
+            live.title = title
+            name = self._strings.code(os.fsdecode(title))
+            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_TITLE, name, _UNKNOWN_CODE))
+
     # -- to the bus ----------------------------------------------------------------------------------------------------
 
     def give(self, watermark: int, source: str) -> Iterator[Batch]:
@@ -349,25 +365,25 @@ class SideBand:
         Records are decoded only here: a thread may start on one CPU and end on another, and rings are read one by one.
         """
         self._given_until = max(watermark, self._given_until)
-        due_records, self._records = _until(self._records, watermark)
+        due_records, self._records = until(self._records, watermark)
         for time_ns, kind, misc, record in due_records:
             if (reader := self._readers.get(kind)) is not None:
                 reader(time_ns, misc, record)
-        processes, self._processes = _until(self._processes, watermark)
+        processes, self._processes = until(self._processes, watermark)
         if processes:
-            yield self._batch(PROCESS, _columns(PROCESS, processes), source)
+            yield self._batch(PROCESS, columns_of(PROCESS, processes), source)
         if losses := self._losses.give(watermark, final=watermark == _END):
-            yield self._batch(CONTENT_LOSS, _columns(CONTENT_LOSS, losses), source)
-        spaces, self._spaces = _until(self._spaces, watermark)
+            yield self._batch(CONTENT_LOSS, columns_of(CONTENT_LOSS, losses), source)
+        spaces, self._spaces = until(self._spaces, watermark)
         due = sorted((one for one in self._listings if one[0] <= watermark), key=lambda one: one[0])
         if not spaces and not due:
             return
         self._listings = [one for one in self._listings if one[0] > watermark]
         parts = []
         for time_ns, columns in due:
-            before, spaces = _until(spaces, time_ns)
-            parts += [_columns(ADDRESS_SPACE, before), columns]
-        parts.append(_columns(ADDRESS_SPACE, spaces))
+            before, spaces = until(spaces, time_ns)
+            parts += [columns_of(ADDRESS_SPACE, before), columns]
+        parts.append(columns_of(ADDRESS_SPACE, spaces))
         # In one batch: whoever applies process rows must know when all address_space rows of their time are there.
         whole = {c.name: np.concatenate([part[c.name] for part in parts]) for c in ADDRESS_SPACE.columns}
         if len(whole["time_ns"]):
@@ -376,17 +392,3 @@ class SideBand:
     def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], source: str) -> Batch:
         times = columns["time_ns"]
         return Batch(schema, columns, window=(int(times[0]), int(times[-1])), source=source, strings=self._strings)
-
-
-def _until(rows: list[Row], watermark: int) -> tuple[list[Row], list[Row]]:
-    """The rows up to the watermark in order of time, and the rest."""
-    if not rows:
-        return [], rows
-    due = sorted((row for row in rows if row[0] <= watermark), key=lambda row: row[0])
-    return due, [row for row in rows if row[0] > watermark] if len(due) < len(rows) else []
-
-
-def _columns(schema: Schema, rows: list[tuple[int, ...]]) -> dict[str, NDArray[Any]]:
-    dtype = np.dtype([(column.name, DTYPES[column.type]) for column in schema.columns])
-    table = np.array(rows, dtype)
-    return {name: np.ascontiguousarray(table[name]) for name in dtype.names or ()}

@@ -13,6 +13,7 @@ from wstrace.analysis.blame.losses import Losses, LossRows, key_of
 from wstrace.analysis.blame.moments import Recorded, Snapshot, Snapshots
 from wstrace.analysis.blame.sharing import Ends
 from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.process_names import ProcessNames
 from wstrace.analysis.processes import Processes
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
@@ -39,7 +40,8 @@ _FAULT = {"time_ns": "<u8", "until": "<u8", "pid": "<u4", "pc": "<u8", "va": "<u
           "pc_mapping": "<u4", "stack": "<u4", "stack_how": "|u1", "tid": "<u4", "native_stack": "<u4"}  # fmt: skip
 _LOSS = {"time_ns": "<u8", "pid": "<u4", "event": "|u1", "start": "<u8", "end": "<u8", "to": "<u8", "other": "<u4"}
 _MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "<u8", "file": "<u4", "flags": "<u2"}
-_PROCESS = {"time_ns": "<u8", "pid": "<u4", "tid": "<u4", "event": "|u1", "name": "<u4"}
+_PROCESS = {"time_ns": "<u8", "pid": "<u4", "ppid": "<u4", "tid": "<u4", "event": "|u1",
+            "name": "<u4"}  # fmt: skip
 _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "mapping": "<u4", "file": "<u4",
              "kind": "|u1"}  # fmt: skip
 #: Losses of all that a process has: they tell whose memory its faults are in.
@@ -58,7 +60,7 @@ class Inputs:
     Attributes:
         page_size: bytes.
         pids: of each space, ascending where no pid belongs to several hosts.
-        names: pid -> the code of its last name.
+        names: space -> the code of its title or last name, 0 = not known. roles: space -> `main` or `worker 2 of 4711`.
         faults, mappings: columns of these streams; `space` beside them. mappings are in order of id. faults have tid
             and native_stack only where any has a native stack.
         losses: of all processes. ends: of processes.
@@ -72,6 +74,7 @@ class Inputs:
     page_size: int
     pids: NDArray[np.int64]
     names: dict[int, int]
+    roles: dict[int, str]
     faults: Columns
     mappings: Columns
     losses: LossRows
@@ -120,7 +123,7 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
     mappings = _gather(trace.batches(MAPPING.name), _MAPPING, processes)
     order = np.argsort(mappings["id"], kind="stable")
     mappings = {name: column[order] for name, column in mappings.items()}
-    rows = _gather(trace.batches(PROCESS.name), _PROCESS, processes)
+    rows = _gather(trace.batches(PROCESS.name), _PROCESS, processes, "ppid")
     lost = _gather(trace.batches(CONTENT_LOSS.name), _LOSS, processes, "other")
     faults = _gather(trace.batches(PAGE_FAULT.name, (*_FAULT, "host")), _FAULT, processes)
     if (faults["until"] == faults["time_ns"]).all():
@@ -146,8 +149,11 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
     own = rows["tid"] == rows["pid"]
     ended = own & (rows["event"] == PROCESS_EXIT)
     began = np.unique(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
-    named = own & (rows["name"] != 0) & (rows["event"] != PROCESS_EXIT)
-    names = dict(zip(rows["space"][named].tolist(), rows["name"][named].tolist(), strict=True))
+    told = ProcessNames(_LIMIT)
+    told.learn(numbers[rows["space"]], rows["ppid"], rows["tid"], own, rows["event"], rows["name"])
+    names = {space: told.code(number) for space, number in enumerate(numbers.tolist())}
+    by_number = told.roles(processes.pid)
+    roles = {space: by_number[number] for space, number in enumerate(numbers.tolist()) if number in by_number}
     before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
     found = []
     for moment in asked:
@@ -161,6 +167,7 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
             page_size,
             np.array([processes.pid(number) for number in numbers.tolist()], np.int64),
             names,
+            roles,
             faults,
             mappings,
             losses,
@@ -187,13 +194,8 @@ def _gather(batches: Any, wanted: dict[str, str], processes: Processes, *others:
             continue  # of which process these rows are is not known
         hosts = batch.columns.get("host")
         for name, kind in wanted.items():
-            if name in others:
-                column = processes.numbers(hosts, batch[name])
-            elif name in batch:
-                column = batch[name]
-            else:
-                column = _without(batch, name, kind)
-            parts[name].append(column)
+            column = batch[name] if name in batch else _without(batch, name, kind)
+            parts[name].append(processes.numbers(hosts, column) if name in others else column)
         if "pid" in wanted:
             parts["process"].append(processes.numbers(hosts, batch["pid"]))
     found = {}

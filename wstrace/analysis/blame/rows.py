@@ -123,7 +123,9 @@ class Blame:
         run = of.page_cells.run
         if view == "process":
             page, fault = of.inputs.runs["space"][run], faults.space
-            rows = [BlameRow(of.name_of(n), of.name_of(n)) for n in range(len(of.inputs.pids))]
+            roles = {n: f", {role}" for n, role in of.inputs.roles.items()}
+            names = [of.name_of(n) + roles.get(n, "") for n in range(len(of.inputs.pids))]
+            rows = [BlameRow(name, name) for name in names]
         elif view == "kind":
             page, fault = of.inputs.runs["kind"][run].astype(np.intp), faults.kind
             n = max(int(page.max(initial=0)), int(fault.max(initial=0)), len(KINDS) - 1) + 1

@@ -1,0 +1,27 @@
+"""Rows that wait for the watermark: they are given out in order of time, as columns."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.schema import DTYPES, Schema
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+def until(rows: list[Row], watermark: int) -> tuple[list[Row], list[Row]]:
+    """The rows up to the watermark in order of time, and the rest."""
+    if not rows:
+        return [], rows
+    due = sorted((row for row in rows if row[0] <= watermark), key=lambda row: row[0])
+    return due, [row for row in rows if row[0] > watermark] if len(due) < len(rows) else []
+
+
+def columns_of(schema: Schema, rows: list[tuple[int, ...]]) -> dict[str, NDArray[Any]]:
+    """The rows as the columns of their stream."""
+    dtype = np.dtype([(column.name, DTYPES[column.type]) for column in schema.columns])
+    table = np.array(rows, dtype)
+    return {name: np.ascontiguousarray(table[name]) for name in dtype.names or ()}

@@ -1,0 +1,56 @@
+"""Reads the titles that processes give themselves: `postgres: checkpointer`, `gunicorn: worker [app]`."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+
+from wstrace.clock import now_ns
+from wstrace_os.linux import procfs
+from wstrace_page_faults.linux.side_band import SideBand
+
+#: The most processes that one look reads, at 30 us each.
+_MOST_A_LOOK = 64
+#: Between two looks at anything, and at one process: the first pause, which doubles, and the longest, in seconds.
+_APART_SECONDS, _FIRST_SECONDS, _LONGEST_SECONDS = 0.05, 0.1, 2.0
+#: The most titles of a trace: a process may change its own all the time, and each is a name that stays in memory.
+_MOST = 4096
+
+
+class Titles:
+    """Looks at live processes: soon after they are seen first, then ever more rarely, and at the end of the trace.
+
+    Args:
+        side: the side band, which knows the live processes and takes their titles.
+    """
+
+    def __init__(self, side: SideBand) -> None:
+        self._side = side
+        self._next, self._left = 0.0, _MOST
+        self._due: dict[int, tuple[float, float]] = {}  # pid -> when it is looked at again, and the pause after that
+
+    def look_if_due(self) -> None:
+        """Reads the titles of the processes whose time has come."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _APART_SECONDS
+        live = self._side.live
+        for pid in [pid for pid in self._due if pid not in live]:
+            del self._due[pid]
+        due = (pid for pid in live if self._due.get(pid, (0.0, 0.0))[0] <= now)
+        for pid in list(islice(due, _MOST_A_LOOK)):
+            pause = self._due.get(pid, (0.0, _FIRST_SECONDS))[1]
+            self._due[pid] = now + pause, min(2 * pause, _LONGEST_SECONDS)
+            self._look(pid)
+
+    def look_at_all(self) -> None:
+        """Reads all of them, as they cannot be read afterwards."""
+        for pid in self._side.live:
+            self._look(pid)
+
+    def _look(self, pid: int) -> None:
+        time_ns = now_ns()  # before it is read: an execve() meanwhile makes a title void, and must come after it
+        title = procfs.title(pid) if self._left else b""
+        if title and self._side.titled(pid, time_ns, title):
+            self._left -= 1

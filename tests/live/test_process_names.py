@@ -1,0 +1,97 @@
+"""Processes by title and role, and threads by name, as the kernel and the processes themselves tell them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import wstrace
+from titles import TITLE
+
+from wstrace import open_trace
+from wstrace.schema import PROCESS, PROCESS_TITLE
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux")
+NAMED = """
+import ctypes, threading
+def named():
+    ctypes.CDLL(None).prctl(15, b"pool thread", 0, 0, 0)
+    bytearray(1 << 20)
+    ready.set(); done.wait()
+ready, done = threading.Event(), threading.Event()
+threading.Thread(target=named, daemon=True).start(); ready.wait()
+"""
+SERVER = f"""
+import os, time, sys
+{TITLE}
+title("kit: master")
+for number in range(2):
+    if not os.fork():
+        if number:
+            title("kit: worker")
+        bytearray(4 << 20); time.sleep(0.6); bytearray(4 << 20)
+        os._exit(0)
+{NAMED}
+for _ in range(2):
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    found = str(tmp_path_factory.mktemp("names") / "x.wst")
+    done = wstrace("run", "-q", "-o", found, "--", sys.executable, "-c", SERVER, "--password=secret")
+    assert done.returncode == 0, done.stderr
+    return found
+
+
+def top(path: str, by: str) -> list[dict[str, object]]:
+    told = json.loads(wstrace("report", "--json", "--by", by, path).stdout)
+    rows: list[dict[str, object]] = told["summary"]["top"][by]
+    return rows
+
+
+def test_processes_are_told_by_title_and_role(path: str) -> None:
+    by_name = {str(row["name"]): row for row in top(path, "process")}
+    assert {"kit: master", "kit: worker"} <= set(by_name)
+    master = by_name["kit: master"]
+    assert master["role"] == "main"
+    assert by_name["kit: worker"]["role"] == f"worker 2 of {master['pid']}"
+    # the first one has no title of its own: that of its parent stands in its memory too
+    assert len(by_name) <= 3
+    assert sum(1 for row in top(path, "process")) == 3, "each process once"
+    shown = wstrace("report", "--by", "process", path).stdout
+    assert f"kit: worker ({by_name['kit: worker']['pid']}), worker 2 of {master['pid']}" in shown
+
+
+def test_threads_are_told_by_name(path: str) -> None:
+    assert any(row["name"] == "pool thread" for row in top(path, "thread"))
+
+
+def test_arguments_of_processes_are_in_no_file_but_those_of_the_command(path: str, tmp_path: Path) -> None:
+    shared = str(tmp_path / "shared.wst")
+    assert wstrace("replay", path, "-e", f"msgpack:path={shared},names=hash").returncode == 0
+    for file, whole in ((path, True), (shared, False)):
+        with open_trace(file) as trace:
+            assert ("--password=secret" in trace.info.command) is whole
+            titles = {trace.strings[code] for batch in trace.batches(PROCESS.name)
+                      for code in batch["name"][batch["event"] == PROCESS_TITLE].tolist()}  # fmt: skip
+            assert ("kit: worker" in titles) is whole
+            assert len(titles) >= 2
+            assert not any("secret" in name for name in trace.strings.names(0, len(trace.strings)))
+            assert ("secret" in str(trace.facts)) is whole
+
+
+def test_threads_that_are_there_already_have_names(tmp_path: Path) -> None:
+    path, code = str(tmp_path / "x.wst"), f"{NAMED}\nprint(flush=True); input(); bytearray(1 << 20)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert wstrace("attach", "-q", "-o", path, "--duration", "0.2s", str(child.pid)).returncode == 0
+        child.communicate(b"\n")
+    with open_trace(path) as trace:
+        names = {trace.strings[code] for batch in trace.batches(PROCESS.name) for code in batch["name"].tolist()}
+    assert "pool thread" in names
