@@ -61,21 +61,22 @@ class Trace(Records):
             counted.add(batch)
         return counted
 
-    def blame(self, at: str | int = "exit", pids: Sequence[int] = ()) -> Blame:
+    def blame(self, at: str | int = "exit", pids: Sequence[int] = (), kinds: Sequence[str] = ()) -> Blame:
         """The resident pages at a moment by who brought them: `trace.blame().rows("line")` has sizes in bytes.
 
         Args:
             at: `exit` = the last snapshot of each process, `peak` = the largest, `start` = the first, the text of a
                 mark, or a time in ns on the records' clock.
             pids: the processes whose pages are counted; () = all.
+            kinds: the kinds of memory that are counted: `anon`, `heap`, `stack`, `file`, `shared` ...; () = all.
 
         Raises:
-            UsageError: there is no such mark or no snapshot.
+            UsageError: there is no such mark or no snapshot, or no such kind.
         """
         from wstrace.analysis.blame.composition import Composition
         from wstrace.analysis.blame.rows import Blame
 
-        return Blame(Composition(self, at, pids))
+        return Blame(Composition(self, at, pids), kinds)
 
     def diff(self, other: Trace, at: str | int | None = None) -> Comparison:
         """What another run has more in memory than this one: `a.diff(b).rows("package")` has sizes in bytes.

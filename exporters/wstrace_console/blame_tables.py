@@ -52,10 +52,11 @@ def answer(told: Blame) -> str:
     moment = moment_words(told.of.inputs.moment)
     if spaces > 1 and told.of.inputs.moment == "exit":
         moment = "at the last look at each"  # only the command itself is read at its exit, and they do not end at once
-    whole = f"{told.total / divisor:,.1f} {unit} resident {printable(moment, NAME_LIMIT)}"
+    kinds = f" in {', '.join(told.kinds)}" if told.kinds else ""
+    whole = f"{told.total / divisor:,.1f} {unit} resident{kinds} {printable(moment, NAME_LIMIT)}"
     whole += f" in {number(spaces)} processes" if spaces > 1 else ""
     peak = told.of.inputs.of_peak
-    if peak and told.total < _WHOLE * peak:
+    if peak and not told.kinds and told.total < _WHOLE * peak:
         share = told.total / peak
         whole += f" (composition of {told.total / divisor:,.1f} of {peak / divisor:,.1f} {unit}, {share:.0%})"
     return f"{whole}: {', '.join(parts)}{more}"
@@ -92,7 +93,7 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
     """`complete: 27,490 faults, 0 lost`, or what is missing."""
     of = told.of
     faults = len(of.history.faults)
-    unknown = int((of.found.first < 0).sum()) * of.page_size
+    unknown = sum(row.resident for row in told.rows("line") if row.reason)
     words = []
     if of.lost:
         words.append(f"{plural(of.lost, 'record')} lost")

@@ -55,6 +55,7 @@ class Console(Exporter):
         hard: only faults that read from disk.
         soft: only faults that did not.
         file: glob on the page's file.
+        kind: only these kinds of memory: anon, heap, stack, file, shared ...
         pid: only these processes.
         tid: only these threads.
         start: where the report begins, in seconds after the start of the trace.
@@ -88,6 +89,7 @@ class Console(Exporter):
         hard: bool = False,
         soft: bool = False,
         file: str = "",
+        kind: list[str] = [],  # noqa: B006 - read only
         pid: list[int] = [],  # noqa: B006 - read only
         tid: list[int] = [],  # noqa: B006
         start: float = 0,
@@ -103,7 +105,7 @@ class Console(Exporter):
         verbose: bool = False,
     ) -> None:
         self.summary = Summary()
-        self._filter = Filter(file=file, pids=pid, tids=tid, start=start, end=end, hard=hard, soft=soft)
+        self._filter = Filter(file=file, kinds=kind, pids=pid, tids=tid, start=start, end=end, hard=hard, soft=soft)
         self._stream, self._to, self._path = stream, to, path
         self._stacks = StackReport(by, own, not_own, callers, callees, native=native)
         self._format, self._by, self._top, self._json = format, by, max(top, 1), json

@@ -29,7 +29,6 @@ from wstrace.schema import (
     PROCESS,
     PROCESS_EXIT,
     PROCESS_FORK,
-    PROCESS_TITLE,
 )
 from wstrace.testing import batch_of, trace_of
 from wstrace_console.blame_tables import table
@@ -172,19 +171,6 @@ def test_a_child_has_its_own_copies_and_its_parents_lines():
     assert "copied" in [column.head for column in shown.columns]
     assert [row[-1] for row in shown.rows] == [
         "load_frame app.py:31", "save app.py:40, loaded by load_frame app.py:31", "Total"]  # fmt: skip
-
-
-def test_processes_are_told_by_title_and_role():
-    script = loaded()
-    script.batches.append(batch_of(PROCESS, script.strings, time_ns=[70, 71, 72, 73], pid=[7, 8, 8, 9],
-                                   ppid=[1, 7, 7, 8], tid=[7, 8, 8, 9], code=-1,
-                                   event=[PROCESS_TITLE, PROCESS_FORK, PROCESS_TITLE, PROCESS_FORK],
-                                   name=["kit: master", "app", "kit: worker", "app"]))  # fmt: skip
-    for pid in (8, 9):
-        script.snapshot(100, (ANON, pid, PAGE_EXCLUSIVE), pid=pid)
-    assert sorted(row.label for row in script.blame().rows("process")) == [
-        "app (9), worker 1 of 8", "kit: master (7), main", "kit: worker (8), worker 1 of 7",
-    ]  # fmt: skip
 
 
 def test_what_a_vforked_child_brings_is_in_its_parents_memory():

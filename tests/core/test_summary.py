@@ -27,8 +27,6 @@ from wstrace.schema import (
     PROCESS_EXEC,
     PROCESS_EXIT,
     PROCESS_FORK,
-    PROCESS_NAME,
-    PROCESS_TITLE,
     RESIDENT_PAGES,
     WRITTEN_PAGES,
 )
@@ -232,29 +230,6 @@ def test_threads_and_processes_bear_their_last_name() -> None:
     ]
     assert summary.exits == 1  # of processes; the thread's exit is none
     assert summary.count("process") == 3
-
-
-def test_a_title_holds_until_the_next_program_and_workers_are_numbered() -> None:
-    strings, summary = dictionary(), Summary()
-    rows = [
-        (7, 1, 7, PROCESS_EXEC, "postgres"),
-        (7, 1, 7, PROCESS_TITLE, "kit: master"),
-        (8, 7, 8, PROCESS_FORK, "postgres"),
-        (8, 7, 8, PROCESS_TITLE, "postgres: checkpointer"),
-        (8, 7, 8, PROCESS_NAME, "renamed"),  # of the thread: the title is of the process
-        (9, 7, 9, PROCESS_FORK, "postgres"),
-        (9, 7, 9, PROCESS_TITLE, "kit: master"),
-        (9, 7, 9, PROCESS_EXEC, "sh"),
-        (10, 7, 10, PROCESS_FORK, "postgres"),
-    ]
-    summary.add(process(rows, strings))
-    summary.add(faults([(1, pid, pid, 0, 1, 1, 1) for pid in (7, 8, 9, 10)], strings))
-    assert [(row.label, row.role) for row in summary.top("process")] == [
-        ("kit: master (7)", "main"),
-        ("postgres (10)", "worker 2 of 7"),
-        ("postgres: checkpointer (8)", "worker 1 of 7"),
-        ("sh (9)", ""),
-    ]
 
 
 def pages(schema: Any, header: dict[str, Any], rows: list[tuple[int, int, int]], strings: Dictionary) -> Batch:

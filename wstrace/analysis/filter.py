@@ -14,13 +14,15 @@ from wstrace.analysis.symbols import UNKNOWN
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
-from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
+from wstrace.schema import FAULT_MAJOR, KIND_SHARED, KINDS, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.text import base_name, nearest
 
 _NS = 1_000_000_000
 #: Labels that tables show in place of a file. They are not globs, though they look like character classes.
 _LABEL = re.compile(r"\[[^\[\]]*\]")
 _NAMES = 10_000
+#: what --kind takes -> the kind's number
+KIND_WORDS = {word: number for number, word in enumerate(KINDS)} | {"shared": KIND_SHARED}
 #: of the processes or threads that there are, so many are named
 _SHOWN = 10
 
@@ -32,6 +34,8 @@ class Filter:
     Attributes:
         file: the page's file: a label as tables show it (`[heap]`, `[unknown]`), else a path, its last part, or a glob
             on these (`*.so*`, `/usr/lib/*`); "" = any.
+        kinds: kinds of memory (words of schema.KINDS; `shared` = shared memory); () = all. This selects resident and
+            written pages too.
         pids: the processes; () = all. This selects resident and written pages too.
         tids: the faulting threads; () = all.
         start: the beginning, in seconds after the origin.
@@ -41,10 +45,11 @@ class Filter:
         origin_ns: the time that start and end count from; 0 = the time of the first fault.
 
     Raises:
-        UsageError: hard and soft together, or an end that is not after the start.
+        UsageError: hard and soft together, an end that is not after the start, or a kind that there is not.
     """
 
     file: str = ""
+    kinds: Sequence[str] = ()
     pids: Sequence[int] = ()
     tids: Sequence[int] = ()
     start: float = 0
@@ -52,24 +57,28 @@ class Filter:
     hard: bool = False
     soft: bool = False
     origin_ns: int = 0
+    _kinds: Sequence[int] = field(default=(), init=False, repr=False)
     _strings: Dictionary | None = field(default=None, init=False, repr=False)
     _seen: dict[str, set[int]] = field(default_factory=dict, init=False, repr=False)
     _matches: NDArray[np.int8] = field(default_factory=lambda: np.empty(0, np.int8), init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._kinds = kind_numbers(self.kinds)
         if self.hard and self.soft:
             raise UsageError("--hard and --soft exclude each other", "leave both out for all faults")
         if self.start < 0 or self.end < 0 or (self.end and self.end <= self.start):
             raise UsageError(f"no time lies between {self.start:g} s and {self.end:g} s", "give an --end after --start")
 
     def __bool__(self) -> bool:
-        return bool(self.file or self.pids or self.tids or self.start or self.end or self.hard or self.soft)
+        return bool(
+            self.file or self.kinds or self.pids or self.tids or self.start or self.end or self.hard or self.soft
+        )
 
     def __str__(self) -> str:
         """The conditions as text: `file *.so, from 2 s to 5 s, hard`."""
         span = [f"from {self.start:g} s"] * bool(self.start) + [f"to {self.end:g} s"] * bool(self.end)
-        parts = [f"file {self.file}" if self.file else "", _numbers("process", "processes", self.pids),
-                 _numbers("thread", "threads", self.tids), " ".join(span),
+        parts = [f"file {self.file}" if self.file else "", f"kind {', '.join(self.kinds)}" if self.kinds else "",
+                 _numbers("process", "processes", self.pids), _numbers("thread", "threads", self.tids), " ".join(span),
                  "only from disk" if self.hard else "only soft" if self.soft else ""]  # fmt: skip
         return ", ".join(part for part in parts if part)
 
@@ -87,6 +96,8 @@ class Filter:
         keep = np.ones(len(batch), np.bool_)
         if self.file:
             keep &= self._file(batch)
+        if self.kinds:
+            keep &= np.isin(batch["kind"], self._kinds) if "kind" in batch else np.zeros(len(batch), np.bool_)
         if faults:
             for name, chosen in (("pid", self.pids), ("tid", self.tids)):
                 if chosen:
@@ -156,6 +167,14 @@ class Filter:
                 self._matches[code] = self._is_meant(name)
         found: NDArray[np.bool_] = self._matches[codes] == 1
         return found
+
+
+def kind_numbers(words: Sequence[str]) -> tuple[int, ...]:
+    """The kinds of memory with these names. Raises UsageError for another word."""
+    for word in words:
+        if word not in KIND_WORDS:
+            raise UsageError(f"there is no kind of memory {word!r}", nearest(word, KIND_WORDS))
+    return tuple(KIND_WORDS[word] for word in words)
 
 
 def _numbers(one: str, more: str, numbers: Sequence[int]) -> str:

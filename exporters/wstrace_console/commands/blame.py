@@ -41,6 +41,9 @@ set), or what happened to them in between was not recorded."""
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
 @click.option("--at", default="peak", metavar="peak|exit|start|MARK", show_default=True, help="The moment.")
 @click.option("--pid", "pids", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
+@click.option(
+    "--kind", "kinds", multiple=True, metavar="KIND", help="Only anon, heap, stack, file, shared ...; may be repeated."
+)
 @click.option("--over-time", "step", type=Duration(), metavar="1s",
               help="At moments that are so far apart, and what grew; a new trace is read so often.")  # fmt: skip
 @click.option("--duration", type=Duration(), metavar="30s|5m", help="Of a PID: end after this time, not at Ctrl-C.")
@@ -74,7 +77,7 @@ def blame(ctx: click.Context, /, target: tuple[str, ...], *, explain: bool, **op
         if step:
             _over_time(trace, step, views or ["line"], options, as_json=options["as_json"])
             return code
-        told = trace.blame(at=options["at"], pids=options["pids"])
+        told = trace.blame(at=options["at"], pids=options["pids"], kinds=options["kinds"])
         if options["as_json"]:
             print_json(as_dict(told, views or ["line"], options["sort"]))
         else:
@@ -107,6 +110,8 @@ def _over_time(trace: Trace, step: float, views: list[str], options: dict[str, A
 
     if len(views) > 1:
         raise UsageError(f"--by {options['by']}", "name one view with --over-time")
+    if options["kinds"]:
+        raise UsageError("--kind and --over-time exclude each other", "leave one out, or use --over-time --by kind")
     told = OverTime(trace, step, views[0], options["pids"])
     if as_json:
         print_json(told.as_dict())

@@ -26,6 +26,9 @@ from wstrace.options import Spec
 @click.option("--hard", is_flag=True, help="Only faults that read from disk.")
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
 @click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of '[heap]', libc.so.6, '*.so*'.")
+@click.option(
+    "--kind", multiple=True, metavar="KIND", help="Only anon, heap, stack, file, shared ...; may be repeated."
+)
 @click.option("--pid", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
 @click.option("--tid", type=click.IntRange(0), multiple=True, help="Only faults of this thread; may be repeated.")
 @time_window

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.blame.bringers import HOWS
 from wstrace.analysis.blame.causes import Cause
 from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.filter import kind_numbers
 from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.schema import KINDS
@@ -69,25 +70,52 @@ class BlameRow:
 
 
 class Blame:
-    """Tables of a composition."""
+    """Tables of a composition.
 
-    def __init__(self, composition: Composition) -> None:
-        self.of = composition
+    Args:
+        composition: whose pages they count.
+        kinds: the kinds of memory that they count, as `heap`; () = all.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+
+    def __init__(self, composition: Composition, kinds: Sequence[str] = ()) -> None:
+        self.of, self.kinds = composition, kinds
+        self._kinds = kind_numbers(kinds)
 
     @property
     def total(self) -> int:
-        """Resident bytes: the sum of Rss of the processes."""
-        return len(self.of.run) * self.of.page_size
+        """Resident bytes: the sum of Rss of the processes, of the kinds of memory that are counted."""
+        runs = self.of.inputs.runs
+        pages = runs["pages"][np.isin(runs["kind"], self._kinds)] if self._kinds else runs["pages"]
+        return int(pages.sum(dtype=np.uint64)) * self.of.page_size
+
+    @property
+    def pss(self) -> int | None:
+        """The same in proportional shares; None where it is not known how many processes share the pages."""
+        known = [row.pss for row in self.rows("kind") if row.pss is not None]
+        return None if self.of.pss is None else round(sum(known))
 
     def rows(self, *views: str, sort: str = "resident") -> list[BlameRow]:
         """All rows by these views together, largest first. Each column sums to the same total in every view."""
-        rows = self._sums(self._together(views))
+        labels = self._together(views)
+        rows = self._sums(self._of_kinds(labels) if self._kinds else labels)[: len(labels.rows)]
         found = [row for row in rows if row.resident or row.faults or row.brought]
         same = Counter(row.label for row in found)
         for row in found:
             if same[row.label] > 1:
                 row.label = row.whole
         return sorted(found, key=lambda row: (_place(row, sort), -row.resident, row.whole))
+
+    def _of_kinds(self, labels: _Labels) -> _Labels:
+        """The labels, and one more of what is of no kind that is counted."""
+        of, n = self.of, len(labels.rows)
+        left_out = ~np.isin(of.inputs.runs["kind"][of.page_cells.run], self._kinds)
+        first, second = (np.where(left_out, n, one) for one in labels[:2])
+        of_faults = np.where(np.isin(of.past.fault_cells.kind, self._kinds), labels.of_faults, n)
+        rows = [*labels.rows, BlameRow("", "")]
+        return labels._replace(first=first, second=second, of_faults=of_faults, rows=rows)
 
     def labels_of_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each fault the number of its label, in the order of the inputs, and the labels as empty rows."""
@@ -248,7 +276,7 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
     names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated", "copied",
              "again", "major")  # fmt: skip
     total: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
-    total["pss"] = None if of.pss is None else round(float((of.pss * of.inputs.runs["pages"]).sum()))
+    total["pss"] = blame.pss
     total["swapped"] = of.inputs.swapped * of.page_size
     spaces = np.unique(of.inputs.runs["space"])
     return {

@@ -1,0 +1,111 @@
+"""Processes by title and role, and tables of some kinds of memory or by two keys, of scripted traces."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, saved
+from click.testing import CliRunner
+
+from wstrace.analysis.blame.orders import VIEWS
+from wstrace.analysis.summary import Summary
+from wstrace.batch import Dictionary
+from wstrace.errors import UsageError
+from wstrace.schema import (
+    FAULT_MAJOR,
+    PAGE_EXCLUSIVE,
+    PAGE_FAULT,
+    PAGE_FILE,
+    PAGE_SHARED,
+    PROCESS,
+    PROCESS_EXEC,
+    PROCESS_FORK,
+    PROCESS_NAME,
+    PROCESS_TITLE,
+)
+from wstrace.testing import batch_of
+from wstrace_console.commands.blame import blame
+from wstrace_console.commands.report import report
+
+
+def test_a_title_holds_until_the_next_program_and_workers_are_numbered():
+    strings, summary = Dictionary(), Summary()
+    rows = [
+        (7, 1, PROCESS_EXEC, "postgres"),
+        (7, 1, PROCESS_TITLE, "kit: master"),
+        (8, 7, PROCESS_FORK, "postgres"),
+        (8, 7, PROCESS_TITLE, "postgres: checkpointer"),
+        (8, 7, PROCESS_NAME, "renamed"),  # the first thread is; the title is of the process
+        (9, 7, PROCESS_FORK, "postgres"),
+        (9, 7, PROCESS_TITLE, "kit: master"),
+        (9, 7, PROCESS_EXEC, "sh"),
+        (10, 7, PROCESS_FORK, "postgres"),
+    ]
+    pids, parents, events, names = (list(column) for column in zip(*rows, strict=True))
+    summary.add(batch_of(PROCESS, strings, time_ns=list(range(9)), pid=pids, ppid=parents, tid=pids, event=events,
+                         name=names, code=-1))  # fmt: skip
+    summary.add(batch_of(PAGE_FAULT, strings, time_ns=9, pid=[7, 8, 9, 10], tid=[7, 8, 9, 10], pc=1, va=2, flags=0))
+    assert [(row.label, row.role) for row in summary.top("process")] == [
+        ("kit: master (7)", "main"),
+        ("postgres (10)", "worker 2 of 7"),
+        ("postgres: checkpointer (8)", "worker 1 of 7"),
+        ("sh (9)", ""),
+    ]
+
+
+def family() -> Script:
+    """A process (7) and its two workers, the second of which has a title, with anonymous and file memory."""
+    script = Script()
+    for pid in (7, 8, 9):
+        script.fault(10 + pid, ANON + pid * PAGE, APP if pid == 7 else SAVE, pid=pid)
+        script.fault(30 + pid, FILE + pid * PAGE, APP, pid=pid, flags=FAULT_MAJOR * (pid == 9))
+    script.fault(50, ANON + 20 * PAGE, SAVE)
+    script.batches.append(batch_of(PROCESS, script.strings, time_ns=[2, 3, 4, 5], pid=[7, 8, 9, 9], ppid=[1, 7, 7, 7],
+                                   tid=[7, 8, 9, 9], code=-1, name=["kit: master", "app", "app", "kit: worker"],
+                                   event=[PROCESS_TITLE, PROCESS_FORK, PROCESS_FORK, PROCESS_TITLE]))  # fmt: skip
+    for pid in (7, 8, 9):
+        script.snapshot(100, (ANON + pid * PAGE, 1, PAGE_EXCLUSIVE), (FILE + pid * PAGE, 1, PAGE_FILE | PAGE_SHARED),
+                        pid=pid)  # fmt: skip
+    return script
+
+
+def test_blame_tells_processes_by_title_and_role():
+    assert sorted(row.label for row in family().blame().rows("process")) == [
+        "app (8), worker 1 of 7", "kit: master (7), main", "kit: worker (9), worker 2 of 7",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("views", [*((view,) for view in VIEWS), ("process", "line")])
+def test_blame_of_some_kinds_has_their_pages_and_faults_alone(views):
+    whole, anon, both = (family().blame(kinds=kinds) for kinds in ((), ("anon",), ("anon", "file")))
+    assert (whole.total, anon.total) == (6 * PAGE, 3 * PAGE)
+    assert sum(row.resident for row in anon.rows(*views)) == 3 * PAGE
+    assert sum(row.faults for row in anon.rows(*views)) == 4
+    assert [row.as_dict() for row in both.rows(*views)] == [row.as_dict() for row in whole.rows(*views)]
+
+
+def test_a_kind_that_there_is_not_is_told():
+    with pytest.raises(UsageError, match="heap"):
+        family().blame(kinds=["heep"])
+    assert family().blame(kinds=["shared"]).total == 0
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    found = str(tmp_path_factory.mktemp("names") / "x.wst")
+    saved(family().trace(), found)
+    return found
+
+
+def run(command, *words):
+    return CliRunner().invoke(command, list(words), catch_exceptions=False).output
+
+
+def test_the_commands_take_kinds(path):
+    assert run(blame, path, "--kind", "file").startswith("12.0 KiB resident in file at the peak in 3 processes:")
+    told = json.loads(run(report, path, "--json", "--kind", "file"))
+    assert (told["summary"]["total"], told["filter"]) == (3, "kind file")
+    assert {row["kind"] for row in told["summary"]["resident"]} == {"file"}
+    with pytest.raises(UsageError, match="'file'"):
+        CliRunner().invoke(report, [path, "--kind", "fiel"], catch_exceptions=False)
