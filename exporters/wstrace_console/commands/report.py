@@ -6,15 +6,28 @@ from typing import Any
 
 import click
 
-from wstrace.cli.common import exit_on_exporter_error, time_window
+from wstrace.cli.common import exit_on_exporter_error, print_json, time_window
+from wstrace.errors import UsageError
 from wstrace.options import Spec
+from wstrace_console.commands.blame import views_of
+
+#: What only tables by one key take.
+_ONE_KEY = ("own", "not_own", "callers", "callees", "native")
+
+
+class _By(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
+    """One table, or two of those that `blame` has, with a comma between them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name or names. Raises click.BadParameter, UsageError."""
+        return ",".join(views_of(value)) if "," in value else super().convert(value, param, ctx)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--by", type=click.Choice(["line", "function", "stack", "package", "file", "module", "pair", "thread",
+@click.option("--by", type=_By(["line", "function", "stack", "package", "file", "module", "pair", "thread",
                                          "process", "kind", "section", "instruction", "unshared"]),
-              help="Show one table: by own line or function of the stack, by file of the page, ...")  # fmt: skip
+              help="One table: by own line or function, file of the page, ...; or of two: process,line")  # fmt: skip
 @click.option("--own", multiple=True, metavar="PATH", help="Files below PATH are the program's own; may be repeated.")
 @click.option("--not-own", multiple=True, metavar="PATH", help="Files below PATH are not; may be repeated.")
 @click.option("--callers", metavar="FUNCTION", default="", help="Faults in and below a function, by its caller.")
@@ -48,6 +61,8 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
     """
     if by == "unshared":
         return _unshared(files, options)
+    if by and "," in by:
+        return _two_keys(files, by, glob, format_, options)
     from wstrace.bus import UNLIMITED
     from wstrace.session import Session
     from wstrace_console.console import Console
@@ -61,6 +76,29 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
             if console.broken:
                 break
     exit_on_exporter_error(session)
+    return 0
+
+
+def _two_keys(files: tuple[str, ...], by: str, glob: str, format_: str, options: dict[str, Any]) -> int:
+    """Shows a table by two keys."""
+    from wstrace import open_trace
+    from wstrace.analysis.filter import Filter
+    from wstrace.terminal.output import Output
+    from wstrace_console.two_keys import TwoKeys
+
+    given = [f"--{name.replace('_', '-')}" for name in _ONE_KEY if options[name]]
+    given += ["--format"] * (format_ != "summary")
+    if given:
+        raise UsageError(f"--by {by} and {given[0]} exclude each other", "leave one out, or name one key")
+    views = views_of(by)
+    chosen = Filter(glob, options["kind"], options["pid"], options["tid"], options["start"] or 0.0,
+                    options["end"] or 0.0, options["hard"], options["soft"])  # fmt: skip
+    with open_trace(files) as trace:
+        told = TwoKeys(trace, chosen, views, options["sort"] or "")
+        if options["json"]:
+            print_json(told.as_dict())
+        else:
+            Output.standard("stdout").show(*told.parts(options["top"]))
     return 0
 
 
