@@ -290,6 +290,7 @@ def test_every_package_has_its_entry_point_and_is_in_the_wheel():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    behind = set(project["project"]["entry-points"]["wstrace"].values())
+    points = project["project"]["entry-points"]
+    behind = {*points["wstrace"].values(), *points["pytest11"].values()}
     packed = {Path(p).name for p in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     assert {p.name for p in (*PLUGINS, *EXPORTERS)} == behind == packed - {"wstrace"}

@@ -1,0 +1,32 @@
+"""Figures of the calling process on Windows: GetProcessMemoryInfo, by psutil.
+
+Source: Microsoft Learn, PROCESS_MEMORY_COUNTERS: PageFaultCount, WorkingSetSize.
+"""
+
+from __future__ import annotations
+
+import psutil
+
+from wstrace.errors import Unavailable
+
+_SELF = psutil.Process()
+
+
+def faults() -> tuple[int, int | None]:
+    """PageFaultCount, which has soft and hard faults in one."""
+    return int(_SELF.memory_info().num_page_faults), None
+
+
+def resident() -> int:
+    """WorkingSetSize."""
+    return int(_SELF.memory_info().rss)
+
+
+def reset_peak() -> None:
+    """Refused: PeakWorkingSetSize is that of the whole life of a process."""
+    raise Unavailable("Windows counts the highest working set of a process's whole life only, and not of a test")
+
+
+def peak() -> int:
+    """Refused, as reset_peak()."""
+    raise Unavailable("Windows counts the highest working set of a process's whole life only, and not of a test")

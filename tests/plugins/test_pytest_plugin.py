@@ -1,0 +1,310 @@
+"""The pytest plugin: markers, isolation, what a test over its budget tells, and what other plugins see of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from budgeted import properties, run, text_of
+
+from wstrace.errors import Unavailable
+from wstrace_pytest.meter import Meter
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
+
+# -- not asked for ------------------------------------------------------------------------------------------------
+
+
+def test_without_the_option_nothing_is_imported_and_nothing_judged(pytester):
+    heavy = "sorted({name.partition('.')[0] for name in sys.modules} & {'numpy', 'psutil', 'wstrace', 'wstrace_os'})"
+    result = run(pytester, "--strict-markers", test_off=f"""
+import sys
+@pytest.mark.wstrace(faults=0)
+def test_off(): grow(); assert {heavy} == []
+""")  # fmt: skip
+    result.assert_outcomes(passed=1)
+    assert "wstrace:" not in text_of(result)
+
+
+def test_the_module_itself_needs_no_pytest():
+    code = "import sys; import wstrace_pytest; assert not {'pytest', 'numpy', 'wstrace'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_it_can_be_left_out(pytester):
+    run(pytester, "-p", "no:wstrace", test_it="def test_it(): pass").assert_outcomes(passed=1)
+
+
+# -- markers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        ("peek=1", "wstrace(peek=...) is no figure; did you mean 'peak'?"),
+        ("'8MiB'", "write wstrace(peak='8MiB', faults=3000)"),
+        ("peak='much'", "wstrace(peak='much'): 'much' is not a size such as 16MiB"),
+        ("faults='8MiB'", "give a number of faults"),
+        ("new=-1", "give a size such as '8MiB'"),
+        ("runs=3", "a test runs once in its own process; add isolated='fork' or isolated='exec'"),
+        ("runs=0", "give a number from 1 to 1000"),
+        ("isolated='thread'", "known: 'no', 'fork', 'exec'"),
+    ],
+)
+def test_a_marker_that_cannot_be_is_an_error_of_the_collection(pytester, marker, said):
+    pytester.makepyfile(test_it=f"import pytest\n@pytest.mark.wstrace({marker})\ndef test_it(): pass\n")
+    result = pytester.inline_run("--wstrace", "-p", "no:cacheprovider", "-q")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    (failed,) = result.getfailedcollections()
+    assert f"test_it.py::test_it: {said}" in str(failed.longrepr) or said in str(failed.longrepr)
+
+
+def test_a_marker_that_a_conftest_adds_counts_and_the_nearest_says_what(pytester):
+    pytester.makeconftest("""
+import pytest
+def pytest_collection_modifyitems(items):
+    for item in items: item.add_marker(pytest.mark.wstrace(faults=0, new=1 << 40))
+""")
+    result = run(pytester, "--wstrace", test_it="""
+def test_far(): grow()
+@pytest.mark.wstrace(faults=10**6)
+def test_near(): grow()
+""")  # fmt: skip
+    result.assert_outcomes(passed=1, failed=1)
+    assert "FAILED test_it.py::test_far" in text_of(result)
+
+
+# -- in place -----------------------------------------------------------------------------------------------------
+
+
+def test_the_figures_are_those_of_the_test(pytester):
+    """10 MB that stay, 40 MB that go: known to the page, but for what Python itself needs."""
+    result = run(pytester, "--wstrace", "--junitxml=j.xml", test_it="""
+import mmap
+@pytest.mark.wstrace()
+def test_it():
+    kept.append(mmap.mmap(-1, 10 << 20)); kept[0].write(b"x" * (10 << 20))
+    with mmap.mmap(-1, 40 << 20) as gone:
+        for at in range(0, 40 << 20, 4096): gone[at] = 1
+""")  # fmt: skip
+    result.assert_outcomes(passed=1)
+    found = properties(pytester.path / "j.xml")
+    assert abs(found["wstrace.peak"] - (50 << 20)) < 1 << 20
+    assert abs(found["wstrace.new"] - (10 << 20)) < 1 << 20
+    assert 0 <= found["wstrace.faults"] - found["wstrace.major"] - (50 << 8) < 4096
+    assert "wstrace.runs" not in found
+
+
+def test_over_the_limits_is_a_failure_that_names_the_line(pytester):
+    result = run(pytester, "--wstrace", test_it="""
+@pytest.mark.wstrace(peak="1MiB", new="1MiB", faults=100, major=10**6)
+def test_it(): grow()
+""")  # fmt: skip
+    result.assert_outcomes(failed=1)
+    said = text_of(result)
+    result.stdout.re_match_lines([r"wstrace: peak 9\.\d MiB, limit 1\.0 MiB", r"wstrace: new 9\.\d MiB, limit 1\.0 MiB",
+                                  r"wstrace: 2,[34]\d\d faults, limit 100"])  # fmt: skip
+    assert "major" not in said
+    if os.geteuid() == 0:
+        result.stdout.re_match_lines([r" +9\.\d MiB +9\.\d MiB +grow.* test_it\.py:3"])
+    assert "_pytest" not in said
+
+
+def test_what_fails_by_itself_is_not_judged(pytester):
+    result = run(pytester, "--wstrace", test_it="""
+@pytest.mark.wstrace(faults=0)
+def test_fails(): grow(); assert 1 == 2
+@pytest.mark.wstrace(faults=0)
+def test_skips(): grow(); pytest.skip("no")
+@pytest.mark.wstrace(faults=0)
+@pytest.mark.xfail(strict=True)
+def test_is_known(): grow()
+""")  # fmt: skip
+    result.assert_outcomes(failed=1, skipped=1, xfailed=1)
+    assert "assert 1 == 2" in text_of(result)
+    assert "limit 0" not in text_of(result)
+
+
+def test_written_counts_the_pages_that_were_written(pytester):
+    result = run(pytester, "--wstrace", "--junitxml=j.xml", test_it="""
+import mmap
+memory = mmap.mmap(-1, 16 << 20); memory.write(b"x" * (16 << 20))
+@pytest.mark.wstrace(written="4MiB")
+def test_it():
+    for at in range(0, 8 << 20, 4096): memory[at] = 1
+""")  # fmt: skip
+    if "written cannot be had" in text_of(result):
+        result.assert_outcomes(failed=1)
+        pytest.skip("this kernel has no write watch for other processes")
+    result.assert_outcomes(failed=1)
+    assert 0 <= properties(pytester.path / "j.xml")["wstrace.written"] - (8 << 20) < 4 << 20
+
+
+def test_classes_of_unittest_and_coroutines(pytester):
+    result = run(pytester, "--wstrace", test_it="""
+import asyncio, unittest
+class TestPlain(unittest.TestCase):
+    def setUp(self): self.x = 1
+    @pytest.mark.wstrace(faults=10)
+    def test_over(self): grow(); assert self.x
+    @pytest.mark.wstrace(faults=10**6, isolated="fork")
+    def test_fork(self): grow(); self.assertEqual(self.x, 1)
+    @pytest.mark.wstrace(faults=10**6, isolated="fork")
+    def test_fork_fails(self): self.assertEqual(self.x, 2)
+    @pytest.mark.wstrace(faults=10**6, isolated="exec")
+    def test_exec(self): grow(); self.assertEqual(self.x, 1)
+class TestAsync(unittest.IsolatedAsyncioTestCase):
+    @pytest.mark.wstrace(faults=10)
+    async def test_over(self): await asyncio.sleep(0); grow()
+    @pytest.mark.wstrace(faults=10**6, isolated="fork")
+    async def test_fork(self): await asyncio.sleep(0); grow()
+""")  # fmt: skip
+    result.assert_outcomes(failed=3, passed=3)
+    assert "AssertionError: 1 != 2" in text_of(result)
+
+
+def test_the_fixture(pytester):
+    run(pytester, test_it="""
+def test_it(wstrace_delta):
+    with wstrace_delta() as found: grow()
+    assert 9 << 20 < found.new_bytes < 13 << 20
+""").assert_outcomes(passed=1)  # fmt: skip
+
+
+# -- what cannot be had -------------------------------------------------------------------------------------------
+
+
+def test_a_figure_that_cannot_be_had_is_no_pass(pytester):
+    pytester.makeconftest("""
+from wstrace.errors import Unavailable
+from wstrace_pytest.linux import backend
+def refuse(): raise Unavailable("this kernel does not count it", "use another one")
+backend.reset_peak = refuse
+""")
+    result = run(pytester, "--wstrace", test_it="""
+@pytest.mark.wstrace(peak="1GiB")
+def test_peak(): pass
+@pytest.mark.wstrace(new="1GiB")
+def test_new(): pass
+""")  # fmt: skip
+    result.assert_outcomes(passed=1, failed=1)
+    assert "wstrace: peak cannot be had here: this kernel does not count it; use another one" in text_of(result)
+
+
+class Windows:
+    """A system that has what Windows has."""
+
+    def faults(self) -> tuple[int, int | None]:
+        return 7, None
+
+    def resident(self) -> int:
+        return 4096
+
+    def reset_peak(self) -> None:
+        raise Unavailable("of the whole life only")
+
+    def peak(self) -> int:
+        raise Unavailable("of the whole life only")
+
+
+@pytest.mark.parametrize("figure", ["peak", "major"])
+def test_a_system_that_lacks_figures(figure):
+    with pytest.raises(Unavailable, match=f"wstrace: {figure} cannot be had here"):
+        Meter(Windows(), {figure})
+    meter = Meter(Windows(), {"faults", "new"}).start()
+    meter.stop()
+    assert meter.figures == {"faults": 0, "new": 0}
+
+
+def test_the_backend_of_windows_says_what_it_has():
+    from wstrace_pytest.windows import backend
+
+    with pytest.raises(Unavailable, match="whole life"):
+        backend.reset_peak()
+
+
+#: refuses perf_event_open in the process and all that it starts, as Docker's own profile does
+NO_EVENTS = """
+import ctypes, struct
+def step(code, value, yes=0, no=0): return struct.pack("<HBBI", code, yes, no, value)
+steps = [step(0x20, 0), step(0x15, 298, 0, 1), step(0x06, 0x00050001), step(0x06, 0x7FFF0000)]
+memory = ctypes.create_string_buffer(b"".join(steps))
+program = ctypes.create_string_buffer(struct.pack("<H6xQ", len(steps), ctypes.addressof(memory)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.c_void_p(ctypes.addressof(program)), 0, 0) == 0
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="only on x86-64: the number of the system call")
+def test_without_events_files_and_kinds_are_told_and_what_lifts_it(pytester):
+    pytester.makeconftest(NO_EVENTS)
+    result = run(pytester, "--wstrace", test_it="""
+@pytest.mark.wstrace(new="1MiB")
+def test_it(): grow()
+""")  # fmt: skip
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines([r" +[89]\.\d MiB +\[(heap|anon)\]", r"\(files and kinds of memory only: .*; .*\)"])
+
+
+# -- beside other plugins -----------------------------------------------------------------------------------------
+
+
+def test_workers_of_xdist(pytester):
+    result = run(pytester, "--wstrace", "--wstrace-top=3", "-n2", "--junitxml=j.xml", test_it="""
+@pytest.mark.wstrace(new="1MiB")
+def test_over(): grow()
+@pytest.mark.wstrace(new="100MiB", isolated="fork", runs=2)
+def test_fork(): grow()
+@pytest.mark.wstrace(new="100MiB", isolated="exec")
+def test_exec(): grow()
+@pytest.mark.parametrize("n", range(4))
+def test_plain(n): pass
+""")  # fmt: skip
+    result.assert_outcomes(failed=1, passed=6)
+    said = text_of(result)
+    assert "in all 7 tests" in said
+    assert said.partition("most page faults")[2].count("test_it.py::") >= 3
+    assert properties(pytester.path / "j.xml")["wstrace.faults"] > 2000
+
+
+def test_a_worker_that_dies_is_told(pytester):
+    result = run(pytester, "--wstrace", "-n1", "--max-worker-restart=1", test_it="""
+import os
+def test_it(): pass
+def test_dies(): os._exit(1)
+""")  # fmt: skip
+    result.assert_outcomes(failed=1, passed=1)
+    assert "wstrace: worker gw0 ended early: the tests that it ran are not in this table" in text_of(result)
+
+
+def test_settings_in_a_file_and_no_table(pytester):
+    pytester.makeini("[pytest]\nwstrace = true\nwstrace_top = 0\n")
+    result = run(pytester, test_it="@pytest.mark.wstrace(faults=0)\ndef test_it(): grow()\n")
+    result.assert_outcomes(failed=1)
+    assert "most page faults" not in text_of(result)
+
+
+def test_github_is_told(pytester, monkeypatch):
+    summary = pytester.path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    result = run(pytester, "--wstrace", test_it="""
+@pytest.mark.wstrace(faults=100)
+@pytest.mark.parametrize("x", ["a|<b>,%"])
+def test_over(x): grow()
+@pytest.mark.wstrace()
+def test_under(): pass
+""")  # fmt: skip
+    result.assert_outcomes(passed=1, failed=1)
+    where = r"file=test_it\.py,line=5,title=wstrace"
+    result.stdout.re_match_lines([rf"^::error {where}::test_it\.py::test_over\[a\|<b>,%25\]: [\d,]+ faults, limit 100"])
+    told = summary.read_text()
+    assert told.startswith("before\n")
+    assert "| test | peak | new | faults |" in told
+    assert "&#124;&#60;b&#62;" in told
+    assert "<b>" not in told
