@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,14 +22,14 @@ _TOLD, _SHARE = 3, 0.03
 NAME_LIMIT = 60
 #: From this share of the peak on, a composition counts as that of the peak.
 _WHOLE = 0.995
+#: Below this share, the peak was too short for the looks: who held the rest is not known.
+_SEEN = 0.95
 
 
 def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:
     """The lines and tables to show."""
     if not told.total:
-        return [
-            "no resident pages are in the trace: record a command, or with -s working_set (wstrace doctor says why)"
-        ]
+        return _without_pages(told, views, sort, top)
     shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), Styled(completeness(told), "dim")]
     tables = [tuple(views)] if views else [(view,) for view in _USUAL]
     for view in tables:
@@ -40,6 +41,25 @@ def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | 
     return shown
 
 
+def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:
+    """Why no page is known to be there, and who brought what while it ran."""
+    of = told.of
+    why = "no resident pages are in the trace: record with -s working_set (wstrace doctor says why it cannot)"
+    ended = np.intersect1d(of.inputs.unseen, of.inputs.ends.space)
+    if len(ended):
+        first = printable(of.name_of(int(ended[0])), NAME_LIMIT)
+        more = f" and {number(len(ended) - 1)} more" if len(ended) > 1 else ""
+        whose = "their" if more else "its"
+        why = f"no resident pages are known: {first}{more} ended before {whose} memory was looked at"
+    if not len(of.history.faults):
+        return [why]
+    sort = "brought" if sort == "resident" else sort
+    title = " and ".join(TITLES[one] for one in views or ("line",))
+    rows = told.rows(*(views or ("line",)), sort=sort)
+    lines = [Styled(f"{why}; by what was brought:", "bold"), Styled(completeness(told, pages=False), "dim")]
+    return [*lines, "", table(told, title, rows, top, of="brought")]
+
+
 def answer(told: Blame) -> str:
     """`142.9 MiB resident at the exit: 50.1 by load_frame app.py:31, 37.0 by import pandas, ...`."""
     rows = told.rows("line")
@@ -49,21 +69,22 @@ def answer(told: Blame) -> str:
     parts = [f"{'~' * bool(row.estimated)}{row.resident / divisor:,.1f} {_by(row)}" for row in named]
     more = ", ..." if sum(row.resident for row in named) < told.total else ""
     spaces = len(np.unique(told.of.inputs.runs["space"]))
-    moment = moment_words(told.of.inputs.moment)
-    if spaces > 1 and told.of.inputs.moment == "exit":
-        moment = "at the last look at each"  # only the command itself is read at its exit, and they do not end at once
+    moment = moment_words(told.of.inputs.moment, several=spaces > 1)
     kinds = f" in {', '.join(told.kinds)}" if told.kinds else ""
     whole = f"{told.total / divisor:,.1f} {unit} resident{kinds} {printable(moment, NAME_LIMIT)}"
     whole += f" in {number(spaces)} processes" if spaces > 1 else ""
     peak = told.of.inputs.of_peak
     if peak and not told.kinds and told.total < _WHOLE * peak:
         share = told.total / peak
-        whole += f" (composition of {told.total / divisor:,.1f} of {peak / divisor:,.1f} {unit}, {share:.0%})"
+        seen = "" if share >= _SEEN else ", not seen whole"
+        whole += f" (composition of {told.total / divisor:,.1f} of {peak / divisor:,.1f} {unit}, {share:.0%}{seen})"
     return f"{whole}: {', '.join(parts)}{more}"
 
 
-def moment_words(moment: str) -> str:
+def moment_words(moment: str, *, several: bool = False) -> str:
     """The moment of a composition, as a sentence has it."""
+    if moment == "last look":
+        return "at the last look at each" if several else "at the last look"  # they do not end at once
     return {"exit": "at the exit", "peak": "at the peak", "start": "at the start", "now": "now",
             "end": "at the end"}.get(moment, f"at {moment}")  # fmt: skip
 
@@ -103,6 +124,8 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
         words.append(f"not recorded: what was {', '.join(of.assumed)}: rows may hold bytes of an older owner")
     if of.unsure and not of.lost:
         words.append(f"{size(of.unsure)} may have had an older owner, as not all that unmaps was recorded")
+    if len(of.inputs.unseen) and told.total:
+        words.append(_not_looked_at(told))
     if told.of.inputs.swapped:
         words.append(f"{size(of.inputs.swapped * of.page_size)} swapped out")
     head = (
@@ -116,24 +139,34 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
     return f"{'complete: ' * (not words)}{head}; {size(unknown)} ({share:.1%}) without a known fault"
 
 
-def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int) -> TextTable:
-    """The rows with the most, and the total of all."""
+def _not_looked_at(told: Blame) -> str:
+    """`3 processes not looked at (2 z, cc1)`: they had ended before a look, or began after it."""
+    unseen = told.of.inputs.unseen
+    names = Counter(printable(told.of.program_of(space), 16) for space in unseen.tolist())
+    shown = [f"{number(n)} {name}" if n > 1 else name for name, n in names.most_common(_TOLD)]
+    shown += ["..."] * (len(names) > _TOLD)
+    return f"{number(len(unseen))} process{'es' * (len(unseen) > 1)} not looked at ({', '.join(shown)})"
+
+
+def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str = "resident") -> TextTable:
+    """The rows with the most, and the total of all; the shares are of that column."""
     estimated = any(row.estimated for row in rows)
     columns = [("resident", "resident"), ("private", "private"), ("shared", "shared"), ("copied", "copied"),
                ("written", "written"), ("brought", "brought"), ("again", "again"),
                ("from disk", "from_disk")]  # fmt: skip
     samples = any(row.samples for row in rows)
-    kept = [(head, name) for head, name in columns if name in ("resident", "private", "brought")
-            or any(getattr(row, name) for row in rows)]  # fmt: skip
-    most = max((row.resident for row in rows), default=0)
+    kept = [(head, name) for head, name in columns if name in (of, "brought")
+            or (of == "resident" and name == "private") or any(getattr(row, name) for row in rows)]  # fmt: skip
+    most = max((getattr(row, of) for row in rows), default=0)
+    whole = sum(getattr(row, of) for row in rows)
     short = {row.whole: row.label for row in rows}
     cells: list[list[Cell]] = []
     for row in rows[:top]:
-        loader = f", loaded by {short[row.loaded_by]}" if row.loaded_by in short else ""
+        loader = f" (copied: loaded by {short[row.loaded_by]})" if row.loaded_by in short else ""
         mark = "~" if row.estimated else " " if estimated else ""
         cells.append([*(f"{mark * (name == 'resident')}{size(getattr(row, name))}" for _, name in kept),
                       *[number(row.samples)] * samples,
-                      f"{row.resident / max(told.total, 1):6.1%}", Bar(row.resident, most),
+                      f"{getattr(row, of) / max(whole, 1):6.1%}", Bar(getattr(row, of), most),
                       row.label + loader])  # fmt: skip
     total = [size(sum(getattr(row, name) for row in rows)) for _, name in kept]
     rest = len(rows) - top
@@ -142,4 +175,4 @@ def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int) -> TextTa
     heads = [Column(head, spare=name not in ("resident", "private")) for head, name in kept]
     heads += [Column("samples")] * samples
     return TextTable([*heads, Column("share"), Column("", "bar"), Column(title, "name")], cells, len(cells),
-                     [n for n, row in enumerate(rows[:top]) if row.resident == most])  # fmt: skip
+                     [n for n, row in enumerate(rows[:top]) if getattr(row, of) == most])  # fmt: skip

@@ -17,17 +17,24 @@ from wstrace_working_set.working_set import WorkingSet, working_set
 #: A look is taken when the sum of the resident sizes is larger than in the last one by this factor: the snapshot that
 #: is kept lacks at most 2 % of a peak that lasts until the next look.
 _GROWN = 1.02
-#: Looks are so many times their own duration apart, as each holds the lock of the target's mappings meanwhile.
+#: The same while it grows by more than that from one reading to the next: the look that counts is that of the peak, and
+#: no other one is to stand in its way.
+_GROWING = 1.5
+#: Looks are so many times their own duration apart, as each holds the lock of the target's mappings meanwhile. It is
+#: counted in CPU time: on a busy machine a look waits for a CPU before it begins, and would push the next one away.
 _APART = 20
+#: Readings of the sizes are as far apart, but not further than this: 20 us a process.
+_LONGEST_SECONDS = 0.1
 
 
 class PeakSnapshotSource(Source):
     """Runs of resident pages at the largest look, emitted at the end; of an attached process also at the start.
 
-    The resident sizes are read every `interval`; whenever their sum has grown by 2 %, a look is taken, at most one in
-    20 times as long as it takes (about 10 ms per GiB). A peak that is over before is not seen whole: compare the size
-    of the look with the peak that the system counts (`peak_resident_bytes`). Sizes of several processes are added up:
-    what they share counts several times.
+    The resident sizes are read every `interval`; when their sum has grown by 2 % (while it grows fast: by half), a look
+    is taken, at most one in 20 times as long as it takes (about 10 ms of CPU time per GiB). A peak that is over before
+    is not seen whole: compare the `bytes` of the look with the `largest` sum that was read, and with the peak of one
+    process that the system counts (`peak_resident_bytes`). Sizes of several processes are added up: what they share
+    counts several times.
 
     Args:
         interval: seconds between two readings of the resident sizes.
@@ -40,7 +47,8 @@ class PeakSnapshotSource(Source):
         if interval <= 0:
             raise UsageError(f"peak_snapshot: interval is {interval}", "give seconds above 0")
         self._interval = interval
-        self._due = 0.0
+        self._due = self._next = 0.0
+        self._size = self._most = 0  # the sum of the resident sizes at the last reading, and the largest one
         self._largest: list[WorkingSet] = []
         self._bytes, self._emitted = 0, False
         self._counts: dict[str, int | float] = {"looks": 0, "cpu_seconds": 0.0}
@@ -73,7 +81,11 @@ class PeakSnapshotSource(Source):
         """The largest look."""
         self._look_if_larger()
         if self._largest:
-            self._context.info.extra["peak_snapshot"] = {"time_ns": self._largest[0].time_ns, "bytes": self._bytes}
+            self._context.info.extra["peak_snapshot"] = {
+                "time_ns": self._largest[0].time_ns,
+                "bytes": self._bytes,
+                "largest": max(self._most, self._bytes),
+            }
             if not self._emitted:
                 yield from self._batches()
 
@@ -83,18 +95,24 @@ class PeakSnapshotSource(Source):
 
     def _look_if_larger(self) -> None:
         now = time.monotonic()
-        if now < self._due:
+        if now < self._next:
             return
         pids = self._pids()
-        if sum(map(self._resident, pids)) <= self._bytes * _GROWN:
+        before, self._size = self._size, sum(map(self._resident, pids))
+        self._most = max(self._most, self._size)
+        read = time.monotonic()
+        self._next = read + min(_APART * (read - now), _LONGEST_SECONDS)
+        grown = _GROWING if self._size > before * _GROWN and before else _GROWN
+        if read < self._due or self._size <= self._bytes * grown:
             return
         taken = []
         for pid in pids:
             with contextlib.suppress(Unavailable):  # it has ended, or belongs to another user
                 taken.append(working_set(pid, strings=self._context.strings))
-        self._due = time.monotonic() + _APART * (time.monotonic() - now)
+        cost = sum(one.cost_seconds for one in taken)
+        self._due = time.monotonic() + _APART * cost
         self._counts["looks"] += 1
-        self._counts["cpu_seconds"] += sum(one.cost_seconds for one in taken)
+        self._counts["cpu_seconds"] += cost
         total = sum(one.total_bytes for one in taken)
         if total > self._bytes:
             self._bytes, self._largest, self._emitted = total, taken, False

@@ -170,7 +170,7 @@ def test_a_child_has_its_own_copies_and_its_parents_lines():
     shown = table(told, "own line", told.rows("line"), 9)
     assert "copied" in [column.head for column in shown.columns]
     assert [row[-1] for row in shown.rows] == [
-        "load_frame app.py:31", "save app.py:40, loaded by load_frame app.py:31", "Total"]  # fmt: skip
+        "load_frame app.py:31", "save app.py:40 (copied: loaded by load_frame app.py:31)", "Total"]  # fmt: skip
 
 
 def test_what_a_vforked_child_brings_is_in_its_parents_memory():

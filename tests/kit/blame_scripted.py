@@ -66,6 +66,10 @@ class Script:
     def lose(self, time: int, event: int, pid: int = 7, start: int = 0, end: int = (1 << 64) - 1, other: int = 0):
         self.losses.append((time, pid, event, start, end, 0, other))
 
+    def process(self, time: int, pid: int, event: int, name: str) -> Batch:
+        """A row of a process's own thread."""
+        return batch_of(PROCESS, self.strings, time_ns=time, pid=pid, ppid=1, tid=pid, event=event, name=name, code=-1)
+
     def snapshot(self, time: int, *runs: tuple[int, int, int], pid: int = 7, number: int = 0, **columns) -> None:
         """Runs of (start, pages, flags)."""
         start, pages, flags = (list(column) for column in zip(*runs, strict=True))

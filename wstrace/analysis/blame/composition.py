@@ -135,9 +135,12 @@ class Composition:
 
     def name_of(self, space: int) -> str:
         """`python3 (4711)`."""
+        return f"{self.program_of(space)} ({self.inputs.pids[space]})"
+
+    def program_of(self, space: int) -> str:
+        """`python3`."""
         code = self.inputs.names.get(space, 0)
-        name = self.strings[code] if 0 < code < len(self.strings) else "[unknown]"
-        return f"{name} ({self.inputs.pids[space]})"
+        return self.strings[code] if 0 < code < len(self.strings) else "[unknown]"
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of the runs, of each resident page."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.losses import Losses, LossRows, key_of
-from wstrace.analysis.blame.moments import Recorded, Snapshot, Snapshots
+from wstrace.analysis.blame.moments import LAST, Moment, Recorded, Snapshot, Snapshots
 from wstrace.analysis.blame.sharing import Ends
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.process_names import ProcessNames
@@ -51,6 +51,7 @@ _WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
 MOST_PAGES = 1 << 26
 _SHARERS = 8  # processes in a row that run in each other's memory
 _LIMIT = 1 << 16
+_NEVER = np.uint64((1 << 64) - 1)
 
 
 @dataclass(slots=True)
@@ -68,7 +69,8 @@ class Inputs:
         runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
         before: such runs of the first snapshot of each process that was there before the trace.
         swapped: pages. time_ns: the latest of the snapshots. moment: what was asked for, in words.
-        of_peak: the largest resident set that the system accounted, in bytes, where the moment is the peak.
+        of_peak: the most that was resident, in bytes, where the moment is the peak.
+        unseen: the spaces of processes that ran at the moment, of which there is no snapshot.
     """
 
     page_size: int
@@ -88,6 +90,7 @@ class Inputs:
     of_peak: int | None = None
     tree: CallTree = field(default_factory=CallTree)
     shares_known: bool = False
+    unseen: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
 
     def descend_from_before(self) -> NDArray[np.intp]:
         """The spaces that began with the memory of a process that was there before the trace."""
@@ -155,6 +158,8 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
     by_number = told.roles(processes.pid)
     roles = {space: by_number[number] for space, number in enumerate(numbers.tolist()) if number in by_number}
     before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
+    ends = Ends(rows["space"][ended], rows["time_ns"][ended])
+    ran, none = _ran(faults, ends, len(numbers)), np.zeros(0, np.intp)
     found = []
     for moment in asked:
         runs = _runs({one: parts[one] for one in moment.snapshots}, spaces)
@@ -171,7 +176,7 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
             faults,
             mappings,
             losses,
-            Ends(rows["space"][ended], rows["time_ns"][ended]),
+            ends,
             began,
             runs,
             before,
@@ -181,6 +186,7 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
             moment.of_peak,
             tree,
             any("shares" in part for one in moment.snapshots for part in parts[one]),
+            _unseen(moment, runs, ran) if not pids else none,
         ))  # fmt: skip
     return found
 
@@ -236,6 +242,24 @@ def _sharers(faults: Columns, losses: LossRows) -> None:
         if not len(shared):
             return
         faults["space"][shared] = spaces.rows.other[spaces.row[last[shared]]]
+
+
+def _unseen(moment: Moment, runs: Columns, ran: tuple[NDArray[np.uint64], NDArray[np.uint64]]) -> NDArray[np.intp]:
+    """The spaces of processes that ran at the moment, or at all of a last look, and of which it has no snapshot."""
+    first, end = ran
+    there = first <= moment.until
+    if moment.snapshots and moment.words not in LAST:
+        there &= end > moment.until
+    there[runs["space"]] = False
+    return np.flatnonzero(there & (first < _NEVER))
+
+
+def _ran(faults: Columns, ends: Ends, n: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Of each space the time of its first fault and of its end; the greatest number where there is none."""
+    first, end = np.full(n, _NEVER), np.full(n, _NEVER)
+    np.minimum.at(first, faults["space"], faults["time_ns"])
+    np.minimum.at(end, ends.space, ends.time)
+    return first, end
 
 
 def _runs(parts: Mapping[Snapshot, Sequence[Batch]], spaces: Mapping[Snapshot, int]) -> Columns:

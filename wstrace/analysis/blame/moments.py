@@ -15,7 +15,7 @@ from wstrace.schema import MARK, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_P
 from wstrace.trace_info import TraceInfo
 
 #: Moments that are the last snapshot of each process, at its own end.
-_LAST = ("exit", "now", "end")
+LAST = ("exit", "last look", "now", "end")
 _NEVER = (1 << 64) - 1
 
 
@@ -52,8 +52,9 @@ class Snapshot(NamedTuple):
 class Moment(NamedTuple):
     """The snapshots that tell what processes held at a moment.
 
-    until: no later ones were taken. words: the moment. of_peak: the largest resident set that the system accounted, in
-    bytes, where the moment is the peak.
+    until: no later ones were taken. of_peak: the most that was resident, in bytes, where the moment is the peak.
+    words: the moment: `peak`, `exit` = a command's own exit, `last look` = the last look at each process, `start`,
+    `time`, or the text of a mark.
     """
 
     snapshots: list[Snapshot]
@@ -117,11 +118,23 @@ class Snapshots:
         """
         until, words = self._until(at)
         held = {one.whose: one for one in self.taken if one.time_ns <= until}
-        if at not in _LAST:
+        if at not in LAST:
             held = {whose: one for whose, one in held.items() if not self._gone(one, until)}
         found = [one for one in held.values() if not pids or one.whose[1] in pids]
-        peak = self.info.usage.peak_resident_bytes if words in ("peak", "exit") and at == "peak" else None
-        return Moment(found, until, words, peak)
+        if at == "exit" and not self._of_the_exit(found):
+            words = "last look"
+        return Moment(found, until, words, self._peak() if at == "peak" else None)
+
+    def _of_the_exit(self, held: Sequence[Snapshot]) -> bool:
+        """Whether these are the pages of a command at its exit; of its children the last look is left."""
+        info = self.info
+        return info.exit_code is not None and [one.whose[1] for one in held] == [info.final_snapshot]
+
+    def _peak(self) -> int | None:
+        """The most that was resident, in bytes: of one process, as the system accounts it, or of all, as was read."""
+        look = self.info.extra.get("peak_snapshot")
+        read = look.get("largest") if isinstance(look, dict) else None
+        return max(self.info.usage.peak_resident_bytes or 0, read if isinstance(read, int) else 0) or None
 
     def first(self, until: int) -> list[Snapshot]:
         """The first snapshot of each process up to a time."""
@@ -145,12 +158,12 @@ class Snapshots:
         """The last time of a snapshot that counts, and the moment in words."""
         if isinstance(at, int):
             return at, "time"
-        if at in _LAST:
+        if at in LAST:
             return _NEVER, at
         if at in ("peak", "start"):
             times = self._largest() if at == "peak" else [one.time_ns for one in self.taken[:1]]
-            last = self.info.final_snapshot is not None and bool(times) and times[0] == self.taken[-1].time_ns
-            return (times[0] if times else 0), "exit" if last else at
+            last = bool(times) and times[0] == self.taken[-1].time_ns and self._of_the_exit(self.taken[-1:])
+            return (times[0] if times else _NEVER), "exit" if last else at
         for time, text in self._marks:
             if text == at:
                 after = [one.time_ns for one in self.taken if one.time_ns >= time]

@@ -281,7 +281,12 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
     spaces = np.unique(of.inputs.runs["space"])
     return {
         "schema": 1,
-        "at": {"moment": of.inputs.moment, "time_ns": of.inputs.time_ns, "of_peak": of.inputs.of_peak},
+        "at": {
+            "moment": of.inputs.moment,
+            "time_ns": of.inputs.time_ns,
+            "of_peak": of.inputs.of_peak,
+            "not_looked_at": of.inputs.pids[of.inputs.unseen].tolist(),
+        },
         "pids": of.inputs.pids[spaces].tolist(),
         "complete": of.complete,
         "lost": of.lost,
