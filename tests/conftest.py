@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,7 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long proofs too")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's worker looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if "machine" in item.keywords:
+                item.add_marker(pytest.mark.xdist_group("machine"))
     if not config.getoption("--long"):
         for item in items:
             if "long" in item.keywords:
@@ -47,6 +54,15 @@ def signals_of_a_terminal() -> Iterator[None]:
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter. pytest's own lie in one that is closed to others."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
 @pytest.hookimpl(wrapper=True)

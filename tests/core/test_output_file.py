@@ -17,12 +17,9 @@ CALLER, STRANGER = 54_321, 54_322
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(open_folder: Path) -> Path:
     """A folder of the caller's, which everybody can reach."""
-    for parent in list(tmp_path.parents)[:3]:
-        parent.chmod(parent.stat().st_mode | 0o055)
-    tmp_path.chmod(0o755)
-    own = tmp_path / "own"
+    own = open_folder / "own"
     own.mkdir()
     os.chown(own, CALLER, CALLER)
     return own

@@ -62,8 +62,8 @@ def test_places_that_cannot_be_written_say_so_and_what_to_do(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="only on systems with users")
-def test_a_read_only_directory(tmp_path):
-    folder = tmp_path / "ro"
+def test_a_read_only_directory(open_folder):
+    folder = open_folder / "ro"
     folder.mkdir()
     folder.chmod(0o500)
     code = f"""
@@ -79,9 +79,6 @@ try:
 except OutputError as error:
     print(error.exit_code, error)
 """
-    for parent in folder.parents:  # pytest's folders are 0700
-        if parent.owner() == folder.owner() and parent != parent.parent and len(parent.parts) > 2:
-            parent.chmod(parent.stat().st_mode | 0o055)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert out.stdout.startswith("123 cannot write"), out.stderr
     assert "a directory that you may write to" in out.stdout
@@ -182,11 +179,8 @@ class TestUnderSudo:
     """As root for a user who, or whose programs, can write in the folder of the output."""
 
     @pytest.fixture
-    def folder(self, tmp_path, monkeypatch) -> Path:
-        for parent in list(tmp_path.parents)[:3]:
-            parent.chmod(parent.stat().st_mode | 0o055)
-        tmp_path.chmod(0o755)
-        own = tmp_path / "own"
+    def folder(self, open_folder, monkeypatch) -> Path:
+        own = open_folder / "own"
         own.mkdir()
         os.chown(own, 65534, 65534)
         monkeypatch.setenv("SUDO_UID", "65534")

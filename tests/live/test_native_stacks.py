@@ -114,19 +114,18 @@ def test_a_small_ring_loses_stacks_and_counts_them(recorded) -> None:
     assert names.faults["weight"].max() > 1, "each fault was sampled"
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes a sysctl and becomes nobody: needs root")
-def test_nobody_gets_the_stacks_of_its_own_processes(program: Path) -> None:
+def test_nobody_gets_the_stacks_of_its_own_processes(program: Path, open_folder: Path) -> None:
     paranoid = Path("/proc/sys/kernel/perf_event_paranoid")
     before = paranoid.read_text()
-    folder = Path("/tmp") / f"wstrace-native-{os.getpid()}"  # pytest's own folders are closed to others
+    open_folder.chmod(0o777)
+    own = open_folder / "program"
+    shutil.copy(program, own)
+    own.chmod(0o755)
+    trace = open_folder / "trace.wst"
     try:
-        folder.mkdir()
-        folder.chmod(0o777)
-        own = folder / "program"
-        shutil.copy(program, own)
-        own.chmod(0o755)
         paranoid.write_text("2")
-        trace = folder / "trace.wst"
         options = ["-q", "-o", trace, "-s", "page_faults:stacks=native,stack_period=4"]
         with nobody.nobody() as user:
             done = subprocess.run(
@@ -140,4 +139,3 @@ def test_nobody_gets_the_stacks_of_its_own_processes(program: Path) -> None:
             assert assert_right(names, known) > 50
     finally:
         paranoid.write_text(before)
-        shutil.rmtree(folder)

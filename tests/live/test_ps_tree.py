@@ -160,14 +160,12 @@ def test_gunicorn_with_preload(tmp_path, capsys):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="postgres runs as another user: needs root")
-def test_postgres_has_its_own_titles(tmp_path, capsys):
+def test_postgres_has_its_own_titles(open_folder, capsys):
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if not programs or shutil.which("setpriv") is None:
         pytest.skip("needs postgresql (tests/install-peers)")
-    data = tmp_path / "data"
+    data = open_folder / "data"
     data.mkdir()
-    for folder in (data, *[one for one in data.parents if one != Path("/")]):
-        folder.chmod(folder.stat().st_mode | 0o755)
     os.chown(data, 65534, 65534)
     become = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     subprocess.run([*become, programs[-1].with_name("initdb"), "-D", data, "-A", "trust", "--no-sync"], check=True,

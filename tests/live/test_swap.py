@@ -23,7 +23,10 @@ import wstrace
 from wstrace import schema
 from wstrace.cli import main
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: MADV_PAGEOUT")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: MADV_PAGEOUT"),
+    pytest.mark.machine,  # its swap
+]
 PAGE = mmap.PAGESIZE
 
 

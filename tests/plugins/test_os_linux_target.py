@@ -121,15 +121,13 @@ def test_refused_commands(tmp_path: Path) -> None:
 
 
 @root
-def test_runs_as_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path.chmod(0o777)
-    for parent in list(tmp_path.parents)[:3]:
-        parent.chmod(0o755)
-    assert shell("id -un; id -G; echo $HOME", tmp_path / "a", "nobody") == "nobody\n65534\n/nonexistent\n"
-    assert shell("id -un", tmp_path / "b", "65534") == "nobody\n"
+def test_runs_as_another_user(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_folder.chmod(0o777)
+    assert shell("id -un; id -G; echo $HOME", open_folder / "a", "nobody") == "nobody\n65534\n/nonexistent\n"
+    assert shell("id -un", open_folder / "b", "65534") == "nobody\n"
     monkeypatch.setenv("SUDO_UID", "65534")
-    assert shell("id -un", tmp_path / "c") == "nobody\n"
-    assert shell("id -un", tmp_path / "d", "root") == "root\n"
+    assert shell("id -un", open_folder / "c") == "nobody\n"
+    assert shell("id -un", open_folder / "d", "root") == "root\n"
     assert platform().output_owner() == (65534, 65534)
     with pytest.raises(Unavailable, match="no user someone-else"):
         platform().launch(["true"], user="someone-else")
