@@ -50,8 +50,8 @@ class Console(Exporter):
         path: a file instead.
         by: the only table to show; "" = own lines of Python, files, pairs, processes and threads.
         top: the number of rows per table.
-        sort: the order of the rows: by resident bytes, faults, or faults from disk (major); "" = resident bytes where
-            they are known of all processes, else faults.
+        sort: the order of the rows: by resident bytes, faults, faults from disk (major), or the time that the kernel
+            took to serve them; "" = resident bytes where they are known of all processes, else faults.
         hard: only faults that read from disk.
         soft: only faults that did not.
         file: glob on the page's file.
@@ -85,7 +85,7 @@ class Console(Exporter):
         path: str = "",
         by: ReportBy = "",
         top: int = 10,
-        sort: Literal["", "resident", "faults", "major"] = "",
+        sort: Literal["", "resident", "faults", "major", "time"] = "",
         hard: bool = False,
         soft: bool = False,
         file: str = "",
@@ -107,7 +107,7 @@ class Console(Exporter):
         self.summary = Summary()
         self._filter = Filter(file=file, kinds=kind, pids=pid, tids=tid, start=start, end=end, hard=hard, soft=soft)
         self._stream, self._to, self._path = stream, to, path
-        self._stacks = StackReport(by, own, not_own, callers, callees, native=native)
+        self._stacks = StackReport(by, own, not_own, callers, callees, native=native, sort=sort)
         self._format, self._by, self._top, self._json = format, by, max(top, 1), json
         self._sort = sort
         self._live_wanted, self._quiet, self._verbose = live, quiet, verbose
@@ -233,7 +233,7 @@ class Console(Exporter):
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
         parts += [Styled(line, "yellow") for line in headline.obstacles(info)]
-        if why := headline.nothing(self.summary, self._filter, self._seen):
+        if why := headline.nothing(self.summary, self._filter, self._seen) or self._no_times():
             parts += ["", why]
         elif self._stacks.shows:
             parts += ["", self._stacks.table(self._top, self._symbolizer, verbose=self._verbose)]
@@ -251,6 +251,16 @@ class Console(Exporter):
             next_by = "stack" if self._stacks.known else "function"
             parts += ["", headline.next_step(self.summary, info, next_by)]
         output.show(*parts)
+
+    def _no_times(self) -> str:
+        """Why the rows cannot be in order of time; "" = they can."""
+        if self._sort != "time":
+            return ""
+        if not self.summary.timed:
+            return "no service time was recorded: record with -s page_faults:service_time=true (see wstrace doctor)"
+        if self._stacks.shows and self._stacks.native:
+            return "samples of native code tell no time in faults: --by file, module or thread does"
+        return ""
 
     def _answer(self) -> str:
         line = self._stacks.answer(self._symbolizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -10,13 +11,14 @@ from wstrace.analysis.summary import By, Row, Summary
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, TextTable, rows_to_show
-from wstrace.text import base_name, number, printable, size
+from wstrace.text import base_name, duration, number, printable, size
 from wstrace.trace_info import TraceInfo
 from wstrace_console.headline import counters, only_snapshots
 
-Sort = Literal["", "resident", "faults", "major"]
+Sort = Literal["", "resident", "faults", "major", "time"]
 #: The figures of a row of pages and faults.
-_RESIDENT, _FAULTS, _MAJOR = range(3)
+_RESIDENT, _FAULTS, _MAJOR, _TIME = range(4)
+TIME = "time in faults"
 
 TITLES: dict[str, str] = {
     "file": "file of the page",
@@ -96,17 +98,29 @@ class _Held:
 
 
 def fault_table(summary: Summary, by: By, top: int, sort: Sort = "") -> TextTable:
-    """Faults, faults from disk if there are any, and the share of each row."""
-    if sort == "major":
-        rows = sorted(summary.top(by, None), key=lambda row: (-row.major, -row.total, row.label))[: top + 1]
+    """Faults, those from disk and the time in faults if there are any, and the share of each row."""
+    if sort in ("major", "time"):
+        first = operator.attrgetter("major" if sort == "major" else "time_ns")
+        rows = sorted(summary.top(by, None), key=lambda row: (-first(row), -row.total, row.label))[: top + 1]
     else:
         rows = summary.top(by, top + 1)
     total = _length(summary, by, rows, top + 1)
     rows = rows[: rows_to_show(total, top)]
-    disk = summary.major > 0
-    heads = ["faults", "from disk"] if disk else ["faults"]
-    shown = [(_faults(row.total, row.major, disk=disk), row.total, row.share, _name(by, row)) for row in rows]
+    disk, timed = summary.major > 0, summary.timed > 0
+    heads = ["faults", *["from disk"] * disk, *[TIME] * timed]
+    shown = []
+    for row in rows:
+        cells = [number(row.total), *[number(row.major)] * disk, *[time_cell(row.time_ns)] * timed]
+        value, share = (
+            (row.time_ns, row.time_ns / max(summary.time_ns, 1)) if sort == "time" else (row.total, row.share)
+        )
+        shown.append((cells, value, share, _name(by, row)))
     return shares_table(TITLES[by], heads, shown, total=total)
+
+
+def time_cell(ns: int) -> str:
+    """A time in faults; a dash where none of them has a known one."""
+    return duration(ns / 1e9) if ns else "-"
 
 
 def file_table(summary: Summary, held: _Held, top: int, sort: Sort = "") -> TextTable:
@@ -116,38 +130,40 @@ def file_table(summary: Summary, held: _Held, top: int, sort: Sort = "") -> Text
     pages: dict[str, int] = {}
     for file, _, n in summary.resident():
         pages[file] = pages.get(file, 0) + n
-    brought = {row.label: (row.total, row.major) for row in summary.top("file", None)}
+    brought = {row.label: (row.total, row.major, row.time_ns) for row in summary.top("file", None)}
     return _beside(TITLES["file"], brought, pages, held, top, sort)
 
 
 def place_table(places: PlaceCounts, held: _Held, top: int, sort: Sort = "") -> TextTable:
     """Faults by section, with the pages that are still in memory if there is a snapshot; or faults by function."""
-    brought = {label: (minor + major, major) for label, (minor, major) in places.faults().items()}
+    times = places.times()
+    brought = {label: (minor + major, major, times.get(label, 0)) for label, (minor, major) in places.faults().items()}
     return _beside(TITLES[places.by], brought, places.resident(), held, top, sort)
 
 
 def _beside(
-    title: str, brought: Mapping[str, tuple[int, int]], pages: Mapping[str, int], held: _Held, top: int, sort: Sort
+    title: str, brought: Mapping[str, tuple[int, int, int]], pages: Mapping[str, int], held: _Held, top: int, sort: Sort
 ) -> TextTable:
     """Faults and resident pages; what the rows are in order of comes first, and the shares are of it."""
     names = {*brought, *pages}
-    figures = {name: (pages.get(name, 0), *brought.get(name, (0, 0))) for name in names}
-    whole = [sum(figure[column] for figure in figures.values()) for column in range(3)]
+    figures = {name: (pages.get(name, 0), *brought.get(name, (0, 0, 0))) for name in names}
+    whole = [sum(figure[column] for figure in figures.values()) for column in range(4)]
     if not sort:
         sort = "resident" if pages and held.complete else "faults"
     shown = [_RESIDENT, _FAULTS] if sort == "resident" else [_FAULTS]
-    shown += [_MAJOR] if whole[_MAJOR] else []
+    shown += [figure for figure in (_MAJOR, _TIME) if whole[figure]]
     shown += [_RESIDENT] if pages and sort != "resident" else []
-    first = _RESIDENT if sort == "resident" else _MAJOR if sort == "major" else _FAULTS
+    first = {"resident": _RESIDENT, "major": _MAJOR, "time": _TIME}.get(sort, _FAULTS)
     order = sorted(names, key=lambda name: (-figures[name][first], *(-figures[name][n] for n in shown), name))
 
     def cells(figure: Sequence[int]) -> list[str]:
-        return [held.cell(figure[n]) if n == _RESIDENT else number(figure[n]) for n in shown]
+        forms = {_RESIDENT: held.cell, _TIME: time_cell}
+        return [forms.get(n, number)(figure[n]) for n in shown]
 
     share_of = first if first in shown else _FAULTS
     rows = [(cells(figure := figures[name]), figure[share_of], figure[share_of] / max(whole[share_of], 1), name)
             for name in order[: rows_to_show(len(order), top)]]  # fmt: skip
-    heads = [{_RESIDENT: held.head, _FAULTS: "faults", _MAJOR: "from disk"}[n] for n in shown]
+    heads = [{_RESIDENT: held.head, _FAULTS: "faults", _MAJOR: "from disk", _TIME: TIME}[n] for n in shown]
     return shares_table(title, heads, rows, total=len(order), totals=cells(whole) if pages else ())
 
 
@@ -201,10 +217,6 @@ def _pages(n: int, info: TraceInfo) -> str:
     """Pages as a size if the page size is known."""
     page_size = info.page_size
     return size(n * page_size) if page_size else f"{n:,} pages"
-
-
-def _faults(total: int, major: int, *, disk: bool) -> list[str]:
-    return [number(total), number(major)] if disk else [number(total)]
 
 
 def _name(by: By, row: Row) -> str:

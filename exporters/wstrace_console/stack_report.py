@@ -17,7 +17,7 @@ from wstrace.terminal.elide import elide
 from wstrace.terminal.table import TextTable, rows_to_show
 from wstrace.text import number, printable
 from wstrace_console.headline import NAME_LIMIT
-from wstrace_console.report_tables import shares_table
+from wstrace_console.report_tables import TIME, Sort, shares_table, time_cell
 
 if TYPE_CHECKING:
     from wstrace_console.json_stacks import Stacks
@@ -38,13 +38,22 @@ class StackReport:
         own, not_own: files and folders that are, or are not, the program's own.
         callers, callees: the function whose callers, or whose calls, are to be shown; "" = none.
         native: estimate from the sampled native stacks, instead of counting the Python stacks.
+        sort: the order of the rows: by time in faults, by faults from disk, else by faults.
 
     Raises:
         UsageError: callers and callees together, or with another table.
     """
 
     def __init__(
-        self, by: str, own: Sequence[str], not_own: Sequence[str], callers: str, callees: str, *, native: bool
+        self,
+        by: str,
+        own: Sequence[str],
+        not_own: Sequence[str],
+        callers: str,
+        callees: str,
+        *,
+        native: bool,
+        sort: Sort = "",
     ) -> None:
         if callers and callees:
             raise UsageError("--callers and --callees exclude each other", "ask for one of them")
@@ -53,7 +62,7 @@ class StackReport:
                 f"--by {by} and --{'callers' if callers else 'callees'} exclude each other", "leave one out"
             )
         self.counts = StackCounts()
-        self._by, self._rule = by, OwnRule(own, not_own)
+        self._by, self._rule, self._sort = by, OwnRule(own, not_own), sort
         self._function, self._callers, self._asked_native = callers or callees, bool(callers), native
         self._lines: Stacks | None = None
 
@@ -76,9 +85,13 @@ class StackReport:
     def rows(self, symbolizer: Symbolizer | None = None) -> list[StackRow]:
         """The rows of the table that was asked for; by own line where none was."""
         if self._function:
-            return self.counts.around(self._function, self._rule, symbolizer, callers=self._callers, native=self.native)
-        by = cast("StackBy", self._by if self._by in STACK_VIEWS else "line")
-        return self.counts.table(by, self._rule, symbolizer, native=self.native)
+            rows = self.counts.around(self._function, self._rule, symbolizer, callers=self._callers, native=self.native)
+        else:
+            by = cast("StackBy", self._by if self._by in STACK_VIEWS else "line")
+            rows = self.counts.table(by, self._rule, symbolizer, native=self.native)
+        if self._sort == "time":
+            return sorted(rows, key=lambda row: -row.time_ns)
+        return sorted(rows, key=lambda row: -row.major) if self._sort == "major" else rows
 
     def own_lines(self, symbolizer: Symbolizer | None) -> list[StackRow]:
         """The faults by own line of Python, the most first."""
@@ -110,7 +123,10 @@ class StackReport:
             return f"no stack goes through {printable(self._function, NAME_LIMIT)}: --by function shows the names"
         if self.asked_for == "stack" and not verbose:
             rows = shortened(rows[: rows_to_show(len(rows), top)]) + rows[rows_to_show(len(rows), top) :]
-        return stack_table(self._title(), rows, top, disk=self.counts.major > 0)
+        of_time = self.counts.time_ns if self._sort == "time" and not self.native else 0
+        return stack_table(
+            self._title(), rows, top, disk=self.counts.major > 0, timed=self.counts.timed > 0, of_time=of_time
+        )
 
     def _title(self) -> str:
         if not self._function:
@@ -169,20 +185,34 @@ def shortened(rows: Sequence[StackRow]) -> list[StackRow]:
     ]
 
 
-def stack_table(title: str, rows: Sequence[StackRow], top: int, *, disk: bool) -> TextTable:
-    """Faults, those from disk, and the share of each row; of estimates also the margin and the samples they rest on."""
+def stack_table(
+    title: str, rows: Sequence[StackRow], top: int, *, disk: bool, timed: bool = False, of_time: int = 0
+) -> TextTable:
+    """Faults, those from disk, the time in faults and the share of each row; of estimates the margin and the samples.
+
+    Args:
+        title: what the names are.
+        rows: the rows, in order.
+        top: the number of rows.
+        disk: whether any fault read from disk.
+        timed: whether the service time of any fault is known.
+        of_time: the time in all faults, in ns, if the shares are to be of that; 0 = they are of faults.
+    """
     estimated = any(row.samples for row in rows)
-    heads = ["faults", *(["from disk"] if disk and not estimated else []), *(["+-", "samples"] if estimated else [])]
+    disk, timed = disk and not estimated, timed and not estimated
+    heads = ["faults", *["from disk"] * disk, *[TIME] * timed, *(["+-", "samples"] if estimated else [])]
     shown = []
     for row in rows[: rows_to_show(len(rows), top)]:
-        cells = [number(row.total)] + [number(row.major)] * (disk and not estimated)
+        cells = [number(row.total), *[number(row.major)] * disk, *[time_cell(row.time_ns)] * timed]
         if estimated:
             cells += [number(row.margin), number(row.samples)] if row.samples else ["", ""]
-        shown.append((cells, row.total, row.share, row.label))
+        value, share = (row.time_ns, row.time_ns / of_time) if of_time else (row.total, row.share)
+        shown.append((cells, value, share, row.label))
     return shares_table(title, heads, shown, total=len(rows))
 
 
 def _as_dict(row: StackRow) -> dict[str, Any]:
     found: dict[str, Any] = {"name": row.label, "total": row.total, "share": round(row.share, 6)}
     found |= {"samples": row.samples, "margin": row.margin} if row.samples else {"major": row.major}
+    found |= {"time_ns": row.time_ns} if row.time_ns else {}
     return found | ({"frames": [frame.as_dict() for frame in row.frames]} if row.frames else {})

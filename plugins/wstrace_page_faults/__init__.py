@@ -31,6 +31,5 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
     """The ledger stages for events that the kernel takes off a program that gains privilege by exec."""
     return {
         "lost_privileged": (True, "faults of programs that gained privilege by exec, at most so many"),
-        "without_time": (False, "recorded faults without a service time, by reason"),
         "displaced": (True, "faults that were not recorded because another BPF program ran on their CPU"),
     }

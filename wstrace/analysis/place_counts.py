@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.service_times import service_times
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import PlaceBy, Symbolizer, label_of
 from wstrace.batch import Batch
@@ -46,17 +47,23 @@ class PlaceCounts:
         """Counts a batch of page_fault or resident rows."""
         if batch.schema.name == PAGE_FAULT.name and len(batch):
             major = (batch["flags"] & FAULT_MAJOR).astype(np.intp)
+            times = service_times(batch)
             address = "va" if self.by == "section" else "pc"
-            for label, (minor, hard) in self._sums(batch, address, np.stack([1 - major, major], axis=1), explain=True):
-                counts = self._faults.setdefault(self._bounded(label, self._faults), [0, 0])
-                counts[0] += minor
-                counts[1] += hard
+            values = np.stack([1 - major, major, np.zeros_like(major) if times is None else times], axis=1)
+            for label, sums in self._sums(batch, address, values, explain=True):
+                counts = self._faults.setdefault(self._bounded(label, self._faults), [0, 0, 0])
+                for i, n in enumerate(sums):
+                    counts[i] += n
         elif batch.schema.name == RESIDENT_PAGES.name and self.by == "section":
             self._snapshots.add(batch)
 
     def faults(self) -> dict[str, tuple[int, int]]:
         """label -> (minor, major) faults."""
         return {label: (counts[0], counts[1]) for label, counts in self._faults.items()}
+
+    def times(self) -> dict[str, int]:
+        """label -> how long the kernel took to serve its faults, in ns; empty where that was not recorded."""
+        return {label: counts[2] for label, counts in self._faults.items() if counts[2]}
 
     def resident(self) -> dict[str, int]:
         """label -> pages of the last whole snapshot of each process; empty by function."""
@@ -67,13 +74,17 @@ class PlaceCounts:
         return pages
 
     def top(self, n: int | None) -> list[dict[str, Any]]:
-        """The n with the most faults, then pages: section or function, total, minor, major, still_resident_pages."""
-        faults, pages = self.faults(), self.resident()
+        """The n with the most faults, then pages: section or function, total, minor, major, still_resident_pages.
+
+        time_ns is there where it is known.
+        """
+        faults, pages, times = self.faults(), self.resident(), self.times()
         rows = {label: (*faults.get(label, (0, 0)), pages.get(label, 0)) for label in {**faults, **pages}}
         order = sorted(rows.items(), key=lambda item: (-item[1][0] - item[1][1], -item[1][2], item[0]))
         fields = ("minor", "major", "still_resident_pages")[: 3 if self.by == "section" else 2]
         return [
             {self.by: label, "total": row[0] + row[1], **dict(zip(fields, row, strict=False))}
+            | ({"time_ns": times[label]} if label in times else {})
             for label, row in order[:n]
         ]
 

@@ -15,6 +15,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.frames import Frame
 from wstrace.analysis.other_programs import OtherPrograms
 from wstrace.analysis.own import OwnRule
+from wstrace.analysis.service_times import service_times
 from wstrace.analysis.stack_views import Label, StackBy, StackViews
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.analysis.tally import group
@@ -32,7 +33,9 @@ from wstrace.schema import (
 
 #: the marks behind labels whose stacks are not certain, by the stack's `stack_how`
 _MARKS = {HOW_LEARNED: " (learned)", HOW_BORROWED: " (borrowed)"}
-_NO_COUNTS: NDArray[np.int64] = np.empty((0, 5), np.int64)
+#: what is summed of each stack: faults, major faults, samples, the samples' weights, their squares; service times, ns
+_FAULTS, _MAJOR, _SAMPLES, _WEIGHTS, _SQUARES, _TIME = range(6)
+_NO_COUNTS: NDArray[np.int64] = np.empty((0, _TIME + 1), np.int64)
 #: half-width of an interval that holds the true number in 19 of 20 traces, in standard errors
 _ERRORS = 1.96
 
@@ -44,7 +47,8 @@ class StackRow(NamedTuple):
     faults, major that of those that read from disk; share is the part of all faults, 0..1. Where total is an estimate,
     samples is the number of stacks that it rests on, and margin the half-width of its 95 % confidence interval, in
     faults; both are 0 where total was counted. frames are those that the label names, innermost first. has_stack is
-    False in a row of faults without a stack, whose label is the reason.
+    False in a row of faults without a stack, whose label is the reason. time_ns is how long the kernel took to serve
+    the faults, where that was recorded and these are counted.
     """
 
     label: str
@@ -55,6 +59,7 @@ class StackRow(NamedTuple):
     margin: int = 0
     frames: tuple[Frame, ...] = ()
     has_stack: bool = True
+    time_ns: int = 0
 
 
 class Sums:
@@ -65,7 +70,7 @@ class Sums:
         self.sums: NDArray[np.int64] = _NO_COUNTS
 
     def add(self, keys: NDArray[np.uint64], values: NDArray[np.int64]) -> None:
-        """Adds rows of values, shape (n, 5), to those of keys, shape (n,), which are distinct."""
+        """Adds rows of values, as _NO_COUNTS has them, to those of keys, shape (n,), which are distinct."""
         at = self.keys.searchsorted(keys)
         known = at < len(self.keys)
         known[known] = self.keys[at[known]] == keys[known]
@@ -83,13 +88,14 @@ class StackCounts:
     Attributes:
         tree: the call sites so far.
         total, major: faults, and those of them that read from disk.
-        python: faults with a Python stack. native: samples with a native stack.
+        python: faults with a Python stack. native: samples with a native stack. timed: faults with a service time;
+            time_ns: the sum of these.
         recorded: whether any batch had a column of stacks, so that stacks were recorded.
     """
 
     def __init__(self) -> None:
         self.tree = CallTree()
-        self.total = self.major = self.python = self.native = 0
+        self.total = self.major = self.python = self.native = self.timed = self.time_ns = 0
         self.recorded = False
         self._python, self._native = Sums(), Sums()
         self._others = OtherPrograms()
@@ -110,11 +116,15 @@ class StackCounts:
         columns, zero = batch.columns, np.zeros(n, np.uint8)
         self.recorded = self.recorded or "stack_how" in columns or "native_how" in columns
         python = self.tree.known(columns.get("stack", zero))
-        self._count(self._python, python, columns.get("stack_how", zero), major, np.zeros(n, np.int64))
+        times = service_times(batch)
+        nothing = np.zeros(n, np.int64)
+        self._count(self._python, python, columns.get("stack_how", zero), major, nothing, times)
+        if times is not None:
+            self.timed, self.time_ns = self.timed + int(np.count_nonzero(times)), self.time_ns + int(times.sum())
         self.python += int(np.count_nonzero(python))
         others = np.flatnonzero(columns.get("stack_how", zero) == HOW_NOT_PYTHON)
         if len(others):
-            self._others.count(batch, others, major)
+            self._others.count(batch, others, major, nothing if times is None else times)
         if "native_how" in columns or "native_stack" in columns:
             native = self.tree.known(columns.get("native_stack", zero))
             weight = np.where(native != 0, columns.get("weight", zero), 0).astype(np.int64)
@@ -123,19 +133,26 @@ class StackCounts:
 
     @staticmethod
     def _count(
-        sums: Sums, stacks: NDArray[np.intp], how: NDArray[Any], major: NDArray[np.int64], weight: NDArray[np.int64]
+        sums: Sums,
+        stacks: NDArray[np.intp],
+        how: NDArray[Any],
+        major: NDArray[np.int64],
+        weight: NDArray[np.int64],
+        times: NDArray[np.int64] | None = None,
     ) -> None:
-        """Sums by stack and how: faults, major faults, samples, the samples' weights, and the weights' squares."""
+        """Sums by stack and how."""
         (ids, hows), counts = group(stacks, how)
         keys = ids.astype(np.uint64) << np.uint64(8) | hows.astype(np.uint64)
-        values = np.zeros((len(keys), 5), np.int64)
-        values[:, 0] = counts
+        values = np.zeros((len(keys), _NO_COUNTS.shape[1]), np.int64)
+        values[:, _FAULTS] = counts
+        if times is not None:
+            values[:, _TIME] = group(stacks, how, weights=times)[1]
         special = (major != 0) | (weight != 0)
         if special.any():
             own = stacks[special].astype(np.uint64) << np.uint64(8) | how[special].astype(np.uint64)
             at = keys.searchsorted(own)
             weight = weight[special]
-            for column, of_row in enumerate((major[special], weight != 0, weight, weight * weight), 1):
+            for column, of_row in enumerate((major[special], weight != 0, weight, weight * weight), _MAJOR):
                 np.add.at(values[:, column], at, of_row)
         sums.add(keys, values)
 
@@ -193,14 +210,14 @@ class StackCounts:
         table = self._native if native else self._python
         stacks, how = (table.keys >> np.uint64(8)).astype(np.intp), (table.keys & np.uint64(255)).astype(np.intp)
         sums = table.sums
-        kept = (stacks != 0) & (sums[:, 2] > 0) if native else stacks != 0
+        kept = (stacks != 0) & (sums[:, _SAMPLES] > 0) if native else stacks != 0
         leaves, which = np.unique(stacks[kept], return_inverse=True)
         labels = label(leaves)
         found: dict[str, list[Any]] = {}
         for leaf, its_how, values in zip(which.tolist(), how[kept].tolist(), sums[kept], strict=True):
             text, frames, _ = labels[leaf]
             if text:
-                row = found.setdefault(text + _MARKS.get(its_how, ""), [np.zeros(5, np.int64), frames])
+                row = found.setdefault(text + _MARKS.get(its_how, ""), [np.zeros_like(values), frames])
                 row[0] = row[0] + values
         rows = self._estimated(found) if native else self._counted(found)
         if whole:
@@ -210,8 +227,9 @@ class StackCounts:
     def _counted(self, found: dict[str, list[Any]]) -> list[StackRow]:
         all_ = max(self.total, 1)
         return [
-            StackRow(text, int(sums[0]), int(sums[1]), int(sums[0]) / all_, frames=frames)
+            StackRow(text, n, int(sums[_MAJOR]), n / all_, frames=frames, time_ns=int(sums[_TIME]))
             for text, (sums, frames) in found.items()
+            for n in [int(sums[_FAULTS])]
         ]
 
     def _estimated(self, found: dict[str, list[Any]]) -> list[StackRow]:
@@ -221,13 +239,14 @@ class StackCounts:
         sum of (w (1 - p))² over its samples and of (w p)² over the others: that of a ratio of two weighted sums.
         """
         all_ = max(self.total, 1)
-        weights, squares = (self._native.sums[:, column].sum() for column in (3, 4))
+        weights, squares = (self._native.sums[:, column].sum() for column in (_WEIGHTS, _SQUARES))
         rows = []
         for text, (sums, frames) in found.items():
-            share = sums[3] / max(weights, 1)
-            variance = (1 - 2 * share) * sums[4] + share * share * squares
+            share = sums[_WEIGHTS] / max(weights, 1)
+            variance = (1 - 2 * share) * sums[_SQUARES] + share * share * squares
             margin = round(_ERRORS * float(max(variance, 0)) ** 0.5)
-            rows.append(StackRow(text, int(sums[3]), int(sums[1]), int(sums[3]) / all_, int(sums[2]), margin, frames))
+            n = int(sums[_WEIGHTS])
+            rows.append(StackRow(text, n, int(sums[_MAJOR]), n / all_, int(sums[_SAMPLES]), margin, frames))
         return rows
 
     def _without_stack(
@@ -241,14 +260,17 @@ class StackCounts:
         found: dict[str, list[int]] = {}
         others = self._others.rows()
         if len(others) > 1:
-            found = {f"(not Python: {name})" if name else reason(HOW_NOT_PYTHON): [*n] for name, n in others.items()}
+            found = {f"(not Python: {name})" if name else reason(HOW_NOT_PYTHON): n for name, n in others.items()}
         for number, values in zip(how.tolist(), sums.tolist(), strict=True):
             if number == HOW_NOT_PYTHON and len(others) > 1:
                 continue
-            row = found.setdefault(reason(number), [0, 0])
-            row[0] += values[0]
-            row[1] += values[1]
-        return [StackRow(text, total, major, total / all_, has_stack=False) for text, (total, major) in found.items()]
+            row = found.setdefault(reason(number), [0, 0, 0])
+            for i, column in enumerate((_FAULTS, _MAJOR, _TIME)):
+                row[i] += values[column]
+        return [
+            StackRow(text, total, major, total / all_, has_stack=False, time_ns=ns)
+            for text, (total, major, ns) in found.items()
+        ]
 
 
 def reason(how: int) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.place_counts import OTHER, PlaceCounts
 from wstrace.analysis.process_names import ProcessNames
 from wstrace.analysis.processes import Processes
+from wstrace.analysis.service_times import service_times
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import UNKNOWN, PlaceBy
 from wstrace.analysis.tally import Tally, group
@@ -38,7 +39,7 @@ class Row(NamedTuple):
     label is the name as it came from the target (print it through wstrace.text.printable). share is the part of all
     faults of the table, 0..1. key is what the label was made of: (path,), (module,), (path, module), (name, pid, tid),
     (name, pid) or (kind,). role: of a process that executes the program of its parent, `worker 2 of 4711`; of that
-    parent `main`; else "".
+    parent `main`; else "". time_ns is how long the kernel took to serve the faults, where that was recorded.
     """
 
     label: str
@@ -48,6 +49,7 @@ class Row(NamedTuple):
     share: float
     key: tuple[str | int, ...]
     role: str = ""
+    time_ns: int = 0
 
 
 class HeldPages(NamedTuple):
@@ -72,6 +74,7 @@ class Summary:
         unresolved: faults whose page has no known mapping.
         kernel: faults of instructions in the kernel; observer: faults of the tracer itself.
         first_ns, last_ns: times of the first and last fault, monotonic; 0 when there was none.
+        timed, time_ns: faults whose service time is known, and the sum of these times.
         exits: processes that ended.
         strings: the Dictionary that codes point into: that of the first batch.
     """
@@ -81,9 +84,10 @@ class Summary:
     def __init__(self, places: Callable[[PlaceBy], PlaceCounts] | None = None) -> None:
         self._places = places
         self.total = self.minor = self.major = self.unresolved = self.kernel = self.observer = 0
-        self.first_ns = self.last_ns = self.exits = 0
+        self.first_ns = self.last_ns = self.exits = self.timed = self.time_ns = 0
         self.strings: Dictionary | None = None
         self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
+        self._times: dict[str, Tally] = {by: Tally(self.LIMIT) for by in get_args(By)}
         self._processes = Processes(self.LIMIT)  # Below, "process" means this number.
         self._names = ProcessNames(self.LIMIT)
         self._seen: set[int] = set()  # processes
@@ -131,16 +135,21 @@ class Summary:
             table.add(*whole[by], *part.get(by, ()))
         files, counts = whole["file"]
         self.unresolved += int(counts[files == 0].sum())
+        times = service_times(batch)
+        if times is not None:
+            self.timed, self.time_ns = self.timed + int(np.count_nonzero(times)), self.time_ns + int(times.sum())
+            for by, sums in self._keys(batch, times).items():
+                self._times[by].add(*sums)
 
-    def _keys(self, batch: Batch) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
-        """by -> keys of its table and their counts; keys may repeat."""
+    def _keys(self, batch: Batch, weights: NDArray[Any] | None = None) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """by -> keys of its table and their counts, or the sums of these weights; keys may repeat."""
         if "host" in batch:
-            (hosts, pids, tids), of_thread = group(batch["host"], batch["pid"], batch["tid"])
+            (hosts, pids, tids), of_thread = group(batch["host"], batch["pid"], batch["tid"], weights=weights)
             pids = self._processes.numbers(hosts, pids).astype(np.intp)
         else:
-            (pids, tids), of_thread = group(batch["pid"], batch["tid"])
-        (files, modules), of_pair = group(_column(batch, "file"), _column(batch, "pc_file"))
-        (kinds,), of_kind = group(_column(batch, "kind"))
+            (pids, tids), of_thread = group(batch["pid"], batch["tid"], weights=weights)
+        (files, modules), of_pair = group(_column(batch, "file"), _column(batch, "pc_file"), weights=weights)
+        (kinds,), of_kind = group(_column(batch, "kind"), weights=weights)
         return {
             "file": (files, of_pair),
             "module": (modules, of_pair),
@@ -188,8 +197,8 @@ class Summary:
             by: file = the page's file; module = last part of the instruction's file; pair = both; thread; process;
                 kind; section = the section of the page; function = the function of the instruction.
             n: the number of rows.
-            hard: count only faults that read from disk.
-            soft: count only faults that did not.
+            hard: count only faults that read from disk. Their time apart is not known, so that it is 0.
+            soft: the same for faults that did not.
 
         Raises:
             WstraceError: this summary has no counts by section or function.
@@ -207,22 +216,24 @@ class Summary:
         # Modules may share a name, so all are looked at; in other tables only the candidates for the first n.
         if n and by not in ("module", "pair") and n < len(chosen):
             chosen = chosen[sums[chosen] >= np.partition(sums[chosen], -n)[-n]]
-        found: dict[tuple[tuple[str | int, ...], int], tuple[int, int]] = {}
+        found: dict[tuple[tuple[str | int, ...], int], tuple[int, int, int]] = {}
+        timed = self._times[by]
+        times = dict(zip(timed.keys.tolist(), timed.counts[:, 0].tolist(), strict=True)) if not (hard or soft) else {}
         for code, (minor, major) in zip(table.keys[chosen].tolist(), counts[chosen].tolist(), strict=True):
             # Files with the same name are one module; processes with the same name and pid belong to several hosts.
             name = self._key(by, code)
             key = name, code if by in ("process", "thread") and len(name) > 1 else 0
-            before = found.get(key, (0, 0))
-            found[key] = before[0] + minor, before[1] + major
+            before = found.get(key, (0, 0, 0))
+            found[key] = before[0] + minor, before[1] + major, before[2] + times.get(code, 0)
         if other.any():
-            before = found.get(((OTHER,), 0), (0, 0))
-            found[(OTHER,), 0] = before[0] + int(other[0]), before[1] + int(other[1])
+            before = found.get(((OTHER,), 0), (0, 0, 0))
+            found[(OTHER,), 0] = before[0] + int(other[0]), before[1] + int(other[1]), before[2] + int(timed.other[0])
         whole = max(int(sums.sum() + other.sum()), 1)
-        ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))[:n]
+        ordered = sorted(found.items(), key=lambda item: (-sum(item[1][:2]), item[0]))[:n]
         roles = self._names.roles(self._processes.pid) if by == "process" else {}
         return [
-            Row(_label(by, key), sum(pair), *pair, sum(pair) / whole, key, roles.get(code, ""))
-            for (key, code), pair in ordered
+            Row(_label(by, key), minor + major, minor, major, (minor + major) / whole, key, roles.get(code, ""), ns)
+            for (key, code), (minor, major, ns) in ordered
         ]
 
     def _top_places(self, by: PlaceBy, n: int | None, *, hard: bool, soft: bool) -> list[Row]:
@@ -234,7 +245,12 @@ class Summary:
         }
         whole = max(sum(map(sum, found.values())), 1)
         ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
-        return [Row(label, sum(pair), *pair, sum(pair) / whole, (label,)) for label, pair in ordered if sum(pair)][:n]
+        times = self._places(by).times() if not (hard or soft) else {}
+        return [
+            Row(label, sum(pair), *pair, sum(pair) / whole, (label,), time_ns=times.get(label, 0))
+            for label, pair in ordered
+            if sum(pair)
+        ][:n]
 
     @property
     def processes(self) -> int:
@@ -316,6 +332,7 @@ class Summary:
         return {
             **{name: getattr(self, name) for name in ("total", "minor", "major", "unresolved", "kernel", "observer")},
             **{name: getattr(self, name) for name in ("first_ns", "last_ns", "exits")},
+            **({"timed": self.timed, "time_ns": self.time_ns} if self.timed else {}),
             "top": {by: [_as_dict(by, row) for row in self.top(by, n)] for by in get_args(By)},
             "snapshots": [one._asdict() for one in self.snapshots],
             "resident": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.resident()[:n]],
@@ -337,4 +354,5 @@ def _label(by: By, key: tuple[str | int, ...]) -> str:
 def _as_dict(by: By, row: Row) -> dict[str, Any]:
     fields = {"pair": ("file", "module"), "thread": ("name", "pid", "tid"), "process": ("name", "pid")}.get(by, (by,))
     named = dict(zip(fields, row.key, strict=False)) | ({"role": row.role} if row.role else {})
-    return {**named, "total": row.total, "minor": row.minor, "major": row.major, "share": round(row.share, 6)}
+    counted = {"total": row.total, "minor": row.minor, "major": row.major, "share": round(row.share, 6)}
+    return {**named, **counted, **({"time_ns": row.time_ns} if row.time_ns else {})}

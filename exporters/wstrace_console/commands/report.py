@@ -34,7 +34,7 @@ class _By(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic sin
 @click.option("--callees", metavar="FUNCTION", default="", help="Faults in and below a function, by what it called.")
 @click.option("--native", is_flag=True, help="Tell stacks by the samples of native code: estimates with their margin.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
-@click.option("--sort", type=click.Choice(["resident", "faults", "major"]),
+@click.option("--sort", type=click.Choice(["resident", "faults", "major", "time"]),
               help="Order of the rows: resident bytes where a snapshot tells them, else faults.")  # fmt: skip
 @click.option("--hard", is_flag=True, help="Only faults that read from disk.")
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
