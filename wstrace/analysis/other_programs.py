@@ -38,29 +38,22 @@ class OtherPrograms:
             times.append(time_ns)
             names.append(batch.strings[name])
 
-    def count(self, batch: Batch, rows: NDArray[np.intp], major: NDArray[np.int64], times: NDArray[np.int64]) -> None:
-        """Counts these rows of PAGE_FAULT.
-
-        Args:
-            batch: the faults.
-            rows: those of them that are counted.
-            major: 1 for each fault of the batch that read from disk.
-            times: the service time of each, in ns; 0 = not known.
-        """
+    def count(self, batch: Batch, rows: NDArray[np.intp], *values: NDArray[np.int64]) -> None:
+        """Counts these rows of PAGE_FAULT, and adds up values of the batch's faults: the same ones at each call."""
         hosts = batch.columns.get("host")
         processes = self._processes.numbers(None if hosts is None else hosts[rows], batch["pid"][rows])
         since = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], "<u8")
         for process in distinct(processes).tolist():
             mine = rows[processes == process]
-            since_when, names = self._programs.get(process, ([], [""]))
+            times, names = self._programs.get(process, ([], [""]))
             # A fault before the first row is of the first program: a launched process counts from its exec on.
-            which = np.maximum(np.array(since_when, "<u8").searchsorted(since[mine], side="right"), 1) - 1
+            which = np.maximum(np.array(times, "<u8").searchsorted(since[mine], side="right"), 1) - 1
             for i in distinct(which).tolist():
                 of_program = mine[which == i]
                 name = names[i] if names[i] in self._counts or len(self._counts) < _MOST_PROGRAMS else ""
-                counts = self._counts.setdefault(name, np.zeros(3, np.int64))
-                counts += (len(of_program), int(major[of_program].sum()), int(times[of_program].sum()))
+                counts = self._counts.setdefault(name, np.zeros(1 + len(values), np.int64))
+                counts += (len(of_program), *(int(value[of_program].sum()) for value in values))
 
-    def rows(self) -> dict[str, list[int]]:
-        """Name of a program -> [faults, those that read from disk, their service time in ns]."""
-        return {name: [int(n) for n in counts] for name, counts in self._counts.items()}
+    def rows(self) -> dict[str, tuple[int, ...]]:
+        """Name of a program -> (faults, the sums of their values)."""
+        return {name: tuple(int(n) for n in counts) for name, counts in self._counts.items()}

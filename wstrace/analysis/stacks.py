@@ -260,7 +260,7 @@ class StackCounts:
         found: dict[str, list[int]] = {}
         others = self._others.rows()
         if len(others) > 1:
-            found = {f"(not Python: {name})" if name else reason(HOW_NOT_PYTHON): n for name, n in others.items()}
+            found = {f"(not Python: {name})" if name else reason(HOW_NOT_PYTHON): [*n] for name, n in others.items()}
         for number, values in zip(how.tolist(), sums.tolist(), strict=True):
             if number == HOW_NOT_PYTHON and len(others) > 1:
                 continue
