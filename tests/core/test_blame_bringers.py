@@ -158,10 +158,11 @@ def test_a_write_to_a_shared_page_of_a_file_faults_although_it_may_be_there():
 def test_one_fault_maps_what_lies_around_it_in_the_mapping():
     of = history([Event(0, 1, 40, 41), Event(LOSS_DISCARDED, 1, 38, 39), Event(0, 1, 70, 71)], kind=KIND_FILE)
     mapped = (36, 200, 0)
-    resident = [page for page in range(30, 80) if page not in (55, 75)]  # so no larger folio can have been mapped whole
+    resident = [page for page in range(30, 80) if page not in (55, 62, 75)]  # so no folio was mapped whole
     found = of.bringers(pages_of(1, resident, 1000, mapping=mapped))
     how = dict(zip(resident, found.how.tolist(), strict=True))
-    around = {36, 37, 39, *range(41, 48), *range(64, 80)} - {70, 75}
+    # the window of the fault on 40 has 16 pages and begins with the mapping, that of the one on 70 is aligned
+    around = {36, 37, 39, *range(41, 52), *range(64, 80)} - {70, 75}
     assert {page for page in how if how[page] == WINDOW} == around
     assert how[38] == NOT_SEEN, "what was discarded came again without a fault that we saw"
     assert how[30] == BEFORE, "no page outside of the mapping came with one in it"
@@ -173,6 +174,17 @@ def test_a_large_folio_is_believed_where_it_is_whole():
     assert set(told(of, 1, list(range(100, 612)), mapping=mapped)) == set(range(100, 612))
     holed = [page for page in range(100, 612) if page != 200]
     assert set(told(of, 1, holed, mapping=mapped)) == set(range(100, 164)), "the folio that page 200 would be in"
+
+
+def test_a_folio_at_the_edge_of_a_window_is_mapped_whole():
+    of = history([Event(0, 1, 93, 94)], kind=KIND_FILE)
+    mapped = (91, 291, 475)  # as of algos.so: the window is 91 ... 106, and a folio has the file's pages 480 ... 495
+    resident = list(range(91, 112))
+    assert set(told(of, 1, resident, mapping=mapped)) == set(resident)
+    assert set(told(of, 1, resident[:-1], mapping=mapped)) == set(range(91, 108)), "page 111 is not there"
+    table = (1020, 1200, 0)  # a window ends with the page table, and nothing is mapped beyond it
+    found = told(history([Event(0, 1, 1022, 1023)], kind=KIND_FILE), 1, [1021, 1022, 1023, 1025], mapping=table)
+    assert set(found) == {1021, 1022, 1023}
 
 
 def test_two_faults_whose_windows_hold_a_page_are_both_told():

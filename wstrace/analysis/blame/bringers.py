@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.faults import FORKS, Faults
-from wstrace.analysis.blame.losses import Losses, key_of, page_of, space_of
+from wstrace.analysis.blame.losses import Losses, key_of, page_of
+from wstrace.analysis.blame.windows import POWERS, Mapped, reach
 from wstrace.analysis.segments import begins
 from wstrace.schema import (
     KIND_FILE,
@@ -31,9 +32,8 @@ NONE, OWN, WINDOW, HUGE, KHUGEPAGED, NOT_SEEN, BEFORE, EXEC, TOO_LONG = range(le
 
 #: Moves and forks that are followed back.
 _MOST_STEPS = 4096
-#: Pages that one fault maps around itself, unless the trace says otherwise (fault_around_bytes of 64 KiB), and the
-#: largest folio of a file that one maps, as powers of 2.
-_AROUND, _FOLIO, _HUGE = 4, 9, 9
+#: The pages of a huge page, as a power of 2.
+_HUGE = 9
 
 
 class PageRows(NamedTuple):
@@ -179,54 +179,36 @@ class _Walk:
         return _others(rows, at[one | several])
 
     def _window(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Pages of files that came with another one: what the kernel maps around it, or a whole large folio.
-
-        That one touch brought a whole folio is believed where all its pages are resident.
-        """
+        """Pages of files that came with another one: what the kernel maps around it, or a whole large folio."""
         pages = self.pages
         left = np.arange(len(rows))
         here = page_of(self.key[rows])
         mapped = pages.file[rows] & (pages.low[rows] <= here) & (here < pages.high[rows]) & ~self.moved[rows]
         at = np.flatnonzero(mapped)
-        for power in range(_AROUND, _FOLIO + 1):
+        for power in POWERS:
             if not len(at):
                 break
+            begin, end, whole = reach(self._mapped(rows[at]), power, self.resident)
+            at, begin, end = at[whole], begin[whole], end[whole]  # no larger folio is whole where this one is not
             row = rows[at]
-            begin, end, whole = self._block(row, power)
-            space = space_of(self.key[row])
-            early, late, _ = self._between(key_of(space, begin), key_of(space, end), life[at], row)
+            early, late, _ = self._between(begin, end, life[at], row)
             fits = early >= 0
-            if power > _AROUND:
-                fits &= whole
-                self.how[row[~whole]] = NONE
-                at = at[whole]
-                early, late, fits, row = early[whole], late[whole], fits[whole], row[whole]
             self._bring(row[fits], early[fits], late[fits], WINDOW)
             left = np.setdiff1d(left, at[fits], assume_unique=True)
             at = at[~fits]
         return left
 
-    def _block(
-        self, rows: NDArray[np.intp], power: int
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_]]:
-        """The first page of the block around each page and the one past it, and whether all its pages are resident."""
-        pages, page = self.pages, page_of(self.key[rows])
-        low, high = pages.low[rows], pages.high[rows]
-        # what is mapped around lies together in memory, a folio in the file
-        shift = np.uint64(0) if power == _AROUND else pages.offset[rows] - low
-        begin = np.maximum(_aligned(page, shift, power), low)
-        end = np.minimum(_aligned(page, shift, power) + np.uint64(1 << power), high)
-        own = space_of(pages.key[rows])
-        there = self.resident.searchsorted(key_of(own, end)) - self.resident.searchsorted(key_of(own, begin))
-        return begin, end, there.astype(np.uint64) == end - begin
+    def _mapped(self, rows: NDArray[np.intp]) -> Mapped:
+        pages = self.pages
+        return Mapped(self.key[rows], pages.low[rows], pages.high[rows], pages.offset[rows], pages.key[rows])
 
     def _before_a_write(self, rows: NDArray[np.intp]) -> None:
         """Pages that have a bringer, which may have written to what an earlier one had brought with its window."""
-        faults, space = self.faults, space_of(self.key[rows])
-        for power in range(_AROUND, _FOLIO + 1) if len(rows) else ():
-            begin, end, whole = self._block(rows, power)
-            early, _, _ = self._between(key_of(space, begin), key_of(space, end), self.life[rows], rows)
-            earlier = (early >= 0) & (whole | (power == _AROUND))
+        faults = self.faults
+        for power in POWERS if len(rows) else ():
+            begin, end, whole = reach(self._mapped(rows), power, self.resident)
+            early, _, _ = self._between(begin, end, self.life[rows], rows)
+            earlier = (early >= 0) & whole
             earlier[earlier] = faults.time[early[earlier]] < faults.time[self.first[rows[earlier]]]
             self.first[rows[earlier]] = early[earlier]
 
@@ -280,10 +262,3 @@ def _others(rows: NDArray[np.intp], at: NDArray[np.intp]) -> NDArray[np.intp]:
     left = np.ones(len(rows), np.bool_)
     left[at] = False
     return np.flatnonzero(left)
-
-
-def _aligned(page: NDArray[np.uint64], shift: NDArray[np.uint64] | np.uint64, power: int) -> NDArray[np.uint64]:
-    """The first page of the aligned block of 2**power pages around a page, aligned after adding the shift."""
-    bits = np.uint64(power)
-    found: NDArray[np.uint64] = ((page + shift) >> bits << bits) - shift
-    return found
