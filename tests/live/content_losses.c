@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,6 +49,10 @@ int main(int argc, char **argv) {
     memset(shared, 1, 4 * PAGE);
     must(!madvise(shared, PAGE, MADV_REMOVE) && shared[0] == 0), did("discarded", shared, 1, 0);
     if (!madvise(p + 40 * PAGE, PAGE, MADV_GUARD_INSTALL)) did("discarded", p + 40 * PAGE, 1, 0);  // Linux 6.13
+    int segment = shmget(IPC_PRIVATE, 5 * PAGE, 0600);
+    char *attached = shmat(segment, AT + 200 * PAGE, 0);
+    must(attached == AT + 200 * PAGE && !shmctl(segment, IPC_RMID, 0)), memset(attached, 1, 5 * PAGE);
+    must(shmdt(attached + PAGE) && !shmdt(attached)), did("unmapped", attached, 5, 0);
     char *heap = (char *)(((uintptr_t)sbrk(0) + PAGE - 1) & -PAGE);
     must(!brk(heap + 10 * PAGE) && !brk(heap + 4 * PAGE - 100)), did("brk shrank", heap + 4 * PAGE, 6, 0);
     brk((char *)PAGE);  // refused, which glibc does not tell

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("full_level")
 
 PROGRAM = Path(__file__).with_name("content_losses.c")
 REPLACED = "replaced by a new mapping"
-RARE = {"discarded", "lazily freed", "brk shrank"}
+RARE = {"unmapped", "discarded", "lazily freed", "brk shrank"}
 EVERY = {word for word in LOSS_EVENTS if word and not word.startswith("perhaps")}
 
 
@@ -92,6 +92,32 @@ def test_every_loss_is_a_row_and_no_failure_is(trace: Any, tmp_path: Path) -> No
     ours = [row[1:5] for row in rows if row[1] == "brk shrank" or row[2] >> 44 in (2, 3)]
     assert ours == expected
     assert set(done.context.info.content_losses) == EVERY
+
+
+STORM = """
+#include <sys/mman.h>
+int main(void) {
+    char *p = mmap(0, 1 << 20, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (;;) mmap(p, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), madvise(p, 4096, MADV_DONTNEED);
+}
+"""
+
+
+def test_a_storm_of_another_process_costs_nothing_once_it_is_left_out(trace: Any, tmp_path: Path) -> None:
+    if not traced():
+        pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
+    (tmp_path / "storm").mkdir()
+    storm, program = compiled(tmp_path / "storm", STORM), compiled(tmp_path, PROGRAM.read_text())
+    with subprocess.Popen([storm]) as other:
+        try:
+            done = trace(["sh", "-c", f"sleep 1; exec '{program}' '{tmp_path}/said'"])
+        finally:
+            other.kill()
+    rows = [row[1:5] for row in losses(done)]
+    assert [row for row in rows if row[0] == "brk shrank" or row[1] >> 44 in (2, 3)] == said(tmp_path / "said")
+    assert set(done.context.info.content_losses) == EVERY, "the tracepoints were not switched off"
+    executed = max(n for n, row in enumerate(rows) if row[0] == "executed")
+    assert "perhaps lost" not in [row[0] for row in rows[executed:]]
 
 
 #: a copy of the memory, the memory itself, and a program in its place

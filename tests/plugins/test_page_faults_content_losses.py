@@ -6,6 +6,7 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
 
@@ -13,6 +14,7 @@ from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
 from wstrace_page_faults.linux import rare_calls
 from wstrace_page_faults.linux.calls import Calls
+from wstrace_page_faults.linux.live import Live
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 
@@ -22,6 +24,7 @@ NUMBERS = {
     "madvise": (5, 6),
     "process_madvise": (7, 8),
     "brk": (9, 10),
+    "shmdt": (21, 22),
     "mmap": (11, 12),
 }
 NEW_TASK, CLONE_VM, CLONE_VFORK = 205, 0x100, 0x4000
@@ -178,6 +181,12 @@ def test_after_a_loss_of_records_anything_may_be_lost() -> None:
     assert rows[0] == (11, 7, "perhaps lost", 0, END, 0, 0)
 
 
+def test_a_detached_segment_is_unmapped_as_far_as_it_was_mapped() -> None:
+    attached = comm(b"a", 1) + mmap2(0x10000, 0x5000, b"/SYSV00000000 (deleted)", 10)
+    assert losses(attached, call("shmdt", 20, 0x10000)) == [(20, 7, "unmapped", 0x10000, 0x15000, 0, 0)]
+    assert losses(attached, call("shmdt", 20, 0x11000)) == [(25, 7, "perhaps lost", 0, END, 0, 0)]
+
+
 def test_which_kinds_are_told() -> None:
     side = make()
     assert side.traced_losses(calls_everywhere=True) == (
@@ -205,9 +214,34 @@ def test_a_full_ring_has_lost_what_came_after_it() -> None:
     assert [(row[0], LOSS_EVENTS[row[2]]) for row in rows] == [(10, "discarded"), (16, "perhaps lost")]
 
 
+def test_a_thread_that_calls_all_the_time_is_left_out_until_a_traced_one_has_its_id(monkeypatch) -> None:
+    opened: list[set[int]] = []
+
+    def watch_calls(cpus: Any, without: Any = ()) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
+        opened.append(set(without))
+        return {"brk": (9, 10)}, [(0, os.open("/dev/null", os.O_RDONLY))]
+
+    storm = b"".join(call("madvise", at, 0, 1, 4, pid=99) for at in range(300)) + call("madvise", 400, 0, 1, 4)
+    ring = SimpleNamespace(cpu=0, fd=0, waiting=0, size=4096, read=lambda: np.frombuffer(storm, "u1"),
+                           close=lambda: None)  # fmt: skip
+    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", watch_calls)
+    monkeypatch.setattr(rare_calls.perf, "ioctl", lambda *arguments: None)
+    monkeypatch.setattr(rare_calls, "Ring", lambda *_: ring)
+    rare = rare_calls.RareCalls([0], wanted=True)
+    for _ in rare.read():
+        pass
+    assert not rare.leave_out({7: Live(0, 0, {7})})
+    assert opened == [set(), {99}]
+    assert not rare.too_many(200_000), "what those that are left out had done does not count"
+    assert not rare.leave_out({7: Live(0, 0, {7})})
+    assert rare.leave_out({7: Live(0, 0, {7, 99})}), "the id is a traced thread's now"
+    assert opened[2:] == [set()]
+    rare.close()
+
+
 def test_others_that_call_all_the_time_end_the_tracepoints_of_rare_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
-    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda cpus: ({"brk": (9, 10)}, [(0, write)]))
+    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda *_: ({"brk": (9, 10)}, [(0, write)]))
     monkeypatch.setattr(rare_calls.perf, "ioctl", lambda *arguments: None)
     monkeypatch.setattr(
         rare_calls, "Ring", lambda kind, cpu, size: SimpleNamespace(cpu=cpu, fd=0, waiting=0, size=size)
@@ -224,7 +258,7 @@ def test_others_that_call_all_the_time_end_the_tracepoints_of_rare_calls(monkeyp
     given(side, END)
     assert side.others == 6
     side.rare_calls_end()
-    assert side.traced_losses(calls_everywhere=True) == ("unmapped", "moved", "forked", "executed", "shares memory")
+    assert side.traced_losses(calls_everywhere=True) == ("moved", "forked", "executed", "shares memory")
 
 
 def test_rare_calls_without_rings_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +266,7 @@ def test_rare_calls_without_rings_are_none(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError
 
     read, write = os.pipe()
-    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda cpus: ({"brk": (9, 10)}, [(0, write)]))
+    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda *_: ({"brk": (9, 10)}, [(0, write)]))
     monkeypatch.setattr(rare_calls, "Ring", refused)
     rare = rare_calls.RareCalls([0], wanted=True)
     assert (rare.numbers, list(rare.read()), rare.filled) == ({}, [], False)

@@ -266,6 +266,8 @@ class PageFaults(Source):
                 self._side.take(raw.tobytes())
         for calls, full in self._rare.read():
             self._side.take(calls, rare=True, full=full)
+        if self._rare.leave_out(self._side.live):
+            self._side.take(b"", rare=True, full=True)
         if self._rare.too_many(self._side.others):
             self._side.rare_calls_end()
         if self._side.stale:

@@ -20,7 +20,15 @@ _KEPT = 4096
 #: The arguments of each call that is read, which tell what it does to memory.
 _LAYOUTS = {
     name: struct.Struct(f"<{n}Q")
-    for name, n in (("munmap", 2), ("mremap", 4), ("madvise", 3), ("process_madvise", 5), ("brk", 1), ("mmap", 4))
+    for name, n in (
+        ("munmap", 2),
+        ("mremap", 4),
+        ("madvise", 3),
+        ("process_madvise", 5),
+        ("brk", 1),
+        ("shmdt", 1),
+        ("mmap", 4),
+    )
 }
 #: Return values from here on are -errno.
 _ERRORS = (1 << 64) - 4096

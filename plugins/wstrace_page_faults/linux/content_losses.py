@@ -33,7 +33,7 @@ _BIRTH_NS = 10_000_000
 
 #: The system calls whose tracepoints tell of a kind of loss.
 _NEEDED = {
-    LOSS_UNMAPPED: {"munmap", "mremap"},
+    LOSS_UNMAPPED: {"munmap", "mremap", "shmdt"},
     LOSS_REPLACED: {"mmap", "mremap"},
     LOSS_DISCARDED: {"madvise", "process_madvise"},
     LOSS_LAZILY_FREED: {"madvise", "process_madvise"},

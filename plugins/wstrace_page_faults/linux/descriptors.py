@@ -22,7 +22,7 @@ class ClosedBeside:
         """Begins to close them, and empties the list."""
         self._fds += fds
         fds.clear()
-        if self._fds and self._thread is None:
+        if self._fds and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._close, name="wstrace-close")
             try:
                 self._thread.start()

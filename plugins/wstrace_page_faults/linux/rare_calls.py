@@ -1,25 +1,35 @@
 """The tracepoints of rare calls, which are seen of all processes, and their rings.
 
 The rings are apart from the side band's: another process that calls all the time can cost what calls take away, but no
-mapping. Where others call more than MOST_A_SECOND times in the long run, the tracepoints are switched off; the trace
-says that these kinds of losses are not told.
+mapping. Its threads are left out in the kernel as soon as they are seen. Where many others call more than MOST_A_SECOND
+times in the long run, the tracepoints are switched off; the trace says that these kinds of losses are not told.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.descriptors import ClosedBeside
+from wstrace_page_faults.linux.live import Live
 from wstrace_page_faults.linux.rings import Ring
 
 _RING_BYTES = 1 << 20
 _RECORD = 256  # no record of a call is as long
 #: Records of others, at 2 us of our CPU each: so many at once, and so many a second.
 _AT_ONCE, MOST_A_SECOND = 100_000, 10_000
+#: A thread with so many records in a quarter of a ring is left out; the number of threads, as a filter is a text.
+_NOISY, _MOST_LEFT_OUT = 500, 32
+#: For so many seconds after threads were left out, what they had done is still read, and how much of it was lost.
+_SETTLES = 1.0
+#: A record's type and size, its process, and the thread's id in the first namespace (common_pid of the raw data).
+_HEADER, _PROCESS, _THREAD = struct.Struct("<I2xH"), struct.Struct("<I"), struct.Struct("<i")
+_AT_PROCESS, _AT_THREAD = 8, 32
 
 
 class RareCalls:
@@ -35,7 +45,10 @@ class RareCalls:
         self._rings: list[Ring] = []
         self._fds: list[int] = []
         self._closing = ClosedBeside()
-        self._began = time.monotonic()
+        self._began, self._cpus = time.monotonic(), cpus
+        self._left_out: frozenset[int] = frozenset()
+        self._callers: Counter[tuple[int, int]] = Counter()
+        self._forgiven, self._settled = 0, 0.0
         if not wanted:
             return
         self.numbers, opened = tracepoints.watch_calls(cpus)
@@ -43,13 +56,16 @@ class RareCalls:
         try:
             for cpu in cpus if opened else ():
                 self._rings.append(Ring("calls", cpu, _RING_BYTES))
-            into = {ring.cpu: ring.fd for ring in self._rings}
-            for cpu, fd in opened:
-                perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, into[cpu])
-                perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+            self._enable(opened)
         except OSError:  # no room for them
             self.close()
             self.numbers = {}
+
+    def _enable(self, opened: Sequence[tuple[int, int]]) -> None:
+        into = {ring.cpu: ring.fd for ring in self._rings}
+        for cpu, fd in opened:
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, into[cpu])
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
 
     @property
     def filled(self) -> bool:
@@ -60,10 +76,51 @@ class RareCalls:
         """What each ring holds, and whether it was full: the kernel tells a loss only with the next record."""
         for ring in self._rings:
             if len(raw := ring.read()):
+                if len(raw) > ring.size // 4:
+                    self._callers.update(_callers(raw.tobytes()))
                 yield raw.tobytes(), len(raw) > ring.size - _RECORD
+
+    def leave_out(self, traced: Mapping[int, Live]) -> bool:
+        """Leaves out threads of other processes that call all the time, for as long as none that is traced has the id.
+
+        Args:
+            traced: the processes that are traced.
+
+        Returns:
+            Whether what a traced thread did until now may be missing, as it has got the id of one that was left out.
+        """
+        callers, self._callers = self._callers, Counter()
+        noisy = {thread for (pid, thread), n in callers.items() if n >= _NOISY and pid not in traced}
+        if not self._fds or not (noisy or self._left_out):
+            return False
+        ours = {thread for thread in self._left_out if any(thread in live.threads for live in traced.values())}
+        wanted = frozenset(sorted((self._left_out | noisy) - ours)[:_MOST_LEFT_OUT])
+        if wanted != self._left_out:
+            self._open_again(wanted)
+            self._settled = time.monotonic() + _SETTLES
+        return bool(ours)
+
+    def _open_again(self, without: frozenset[int]) -> None:
+        """An event's filter cannot be changed: new events take the place of the old ones, which end after them."""
+        _, opened = tracepoints.watch_calls(self._cpus, without)
+        new = [fd for _, fd in opened]
+        try:
+            self._enable(opened)
+        except OSError:
+            self._closing.take(new)
+            return
+        if not new:
+            return
+        for fd in self._fds:
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
+        self._closing.take(self._fds)
+        self._fds, self._left_out = new, without
 
     def too_many(self, others: int) -> bool:
         """Whether to switch off, after so many records of other processes. True once, and it is done."""
+        if time.monotonic() < self._settled:
+            self._forgiven = others
+        others -= self._forgiven
         if not self._fds or others <= _AT_ONCE + MOST_A_SECOND * (time.monotonic() - self._began):
             return False
         self.disarm()
@@ -88,3 +145,15 @@ class RareCalls:
             os.close(self._fds.pop())
         for ring in self._rings:
             ring.after_fork_in_child()
+
+
+def _callers(raw: bytes) -> Iterator[tuple[int, int]]:
+    """The process and thread of each record of a call."""
+    at = 0
+    while at + _HEADER.size <= len(raw):
+        kind, size = _HEADER.unpack_from(raw, at)
+        if size < _HEADER.size or at + size > len(raw):
+            return
+        if kind == perf.PERF_RECORD_SAMPLE and size >= _AT_THREAD + _THREAD.size:
+            yield _PROCESS.unpack_from(raw, at + _AT_PROCESS)[0], _THREAD.unpack_from(raw, at + _AT_THREAD)[0]
+        at += size

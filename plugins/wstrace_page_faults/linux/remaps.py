@@ -60,6 +60,13 @@ class Remaps:
             rows.append((call.returned_ns, call.pid, SPACE_MAP, now, end, 0, self._anon, 0, 0, _ANON))
         return rows
 
+    def detached(self, call: Call) -> Call | None:
+        """shmdt() as the munmap() that it is; None where the mapping of that address is not known."""
+        for known in reversed(self._mapped.get(call.pid, ())):
+            if known[3] == call.arguments[0]:
+                return call._replace(name="munmap", arguments=(known[3], known[4] - known[3]))
+        return None
+
     def mapped(self, row: Row) -> None:
         """Remembers a mapping, up to a few thousand per process."""
         rows = self._mapped.setdefault(row[1], [])

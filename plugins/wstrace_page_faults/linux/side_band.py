@@ -198,9 +198,13 @@ class SideBand:
         if self._shared.sampled(thread, record) or self._calls is None:
             return
         call = self._calls.returned(time_ns, record)
-        if call is not None and self._remaps is not None:
-            self._changed(self._remaps.rows(call))
-            self._losses.called(call)
+        if call is None or self._remaps is None:
+            return
+        if call.name == "shmdt" and (call := self._remaps.detached(call)) is None:
+            self._losses.lost(time_ns, (pid,))
+            return
+        self._changed(self._remaps.rows(call))
+        self._losses.called(call)
 
     def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
         """Emits rows of an address space for every process that shares it."""

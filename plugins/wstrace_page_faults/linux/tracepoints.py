@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ EVERYWHERE = {
     "madvise": (_ADVICE, "ret == 0 || ret == -12"),  # ENOMEM: a part was done
     "process_madvise": (_ADVICE, "ret > 0"),
     "brk": ("", ""),
+    "shmdt": ("", "ret == 0"),
     "mmap": ("flags & 0x10", "ret < 0"),  # MAP_FIXED; what it maps is in a record of its own
 }
 _FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
@@ -88,11 +89,17 @@ def watch_births(attributes: NDArray[Any], cpu: int) -> int:
     return _open_filtered(attributes, cpu, _SHARING)
 
 
-def watch_calls(cpus: Sequence[int]) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
+def watch_calls(
+    cpus: Sequence[int], without: Iterable[int] = ()
+) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
     """Opens the tracepoints of EVERYWHERE on all processes: (the ids of their entries and exits, [(CPU, descriptor)]).
 
     Both are empty where tracefs or perf does not permit it.
+
+    Args:
+        without: threads that are left out, by their ids in the first namespace, as the records have them.
     """
+    others = [f"common_pid != {thread}" for thread in without]
     wanted = [(f"syscalls/sys_{side}_{name}", EVERYWHERE[name][i]) for name in EVERYWHERE
               for i, side in enumerate(("enter", "exit"))]  # fmt: skip
     opened: list[tuple[int, int]] = []
@@ -100,7 +107,8 @@ def watch_calls(cpus: Sequence[int]) -> tuple[dict[str, tuple[int, int]], list[t
         ids = _ids(tuple(event for event, _ in wanted))
         for number, (_, only) in zip(ids, wanted, strict=True):
             attributes = _attribute(number)
-            opened += [(cpu, _open_filtered(attributes, cpu, only)) for cpu in cpus]
+            condition = " && ".join([*([f"({only})"] if only else []), *others])
+            opened += [(cpu, _open_filtered(attributes, cpu, condition)) for cpu in cpus]
     except (OSError, ValueError):
         for _, fd in opened:
             os.close(fd)
