@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 from held_memory import holding
 from recorded_run import record
 
 import wstrace
-from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
@@ -51,25 +48,6 @@ def test_an_attached_process_is_read_at_the_start_and_at_its_peak():
     assert numbers[0] == 1
     assert len(set(numbers)) == len({batch.snapshot.time_ns for batch in keep.of("resident")})
     assert session.info.extra["peak_snapshot"]["bytes"] > 30 << 20
-
-
-def test_a_look_that_waits_for_a_processor_does_not_put_off_the_next(monkeypatch):
-    """On a busy machine a look of 1 ms lasts for 200: a peak of a second would be over before the next."""
-    from wstrace_working_set import peak
-
-    def waiting(pid, **options):
-        time.sleep(0.2)
-        return replace(working_set(pid, **options), cost_seconds=0.001)
-
-    working_set = peak.working_set
-    monkeypatch.setattr(peak, "working_set", waiting)
-    source = peak.PeakSnapshotSource()
-    source.start(Context())
-    list(source.drain(0))
-    held = bytearray(b"x") * (working_set(os.getpid()).total_bytes // 20)
-    time.sleep(0.05)
-    list(source.drain(0))
-    assert (source.statistics()["looks"], len(held) > 0) == (2, True)
 
 
 def test_an_interval_is_positive():
