@@ -43,7 +43,7 @@ class Stacks:
     def _keys(self, python: int, how: int, native: int, native_how: int) -> dict[str, Any]:
         tree = self._frames.tree
         inner, outer = tree.stack(max(python, 0)), tree.stack(max(native, 0))
-        frames = self._frames.interleaved(python, native) if inner and outer else self._frames.of(inner or outer)
+        frames = self._frames.interleaved(python, native) if inner and outer else self._frames.all(inner or outer)
         how_by_kind = {"python": how, "native": native_how, "kernel": native_how, "jit": native_how}
         shown = []
         for frame in frames:

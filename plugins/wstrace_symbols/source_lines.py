@@ -20,6 +20,7 @@ from typing import Any
 
 from wstrace.places import SourceLine
 from wstrace.text import printable
+from wstrace_symbols.demangle import demangle
 from wstrace_symbols.image import ImageFile
 
 log = logging.getLogger("wstrace")
@@ -111,4 +112,4 @@ def _by_tool(command: list[str], file: ImageFile, addresses: Sequence[int]) -> l
 
 
 def _line(function: str, path: str, line: int) -> SourceLine:
-    return SourceLine(printable(function), printable(path), line)
+    return SourceLine(printable(demangle(function)), printable(path), line)

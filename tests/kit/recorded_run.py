@@ -31,11 +31,11 @@ def faults(trace: Any) -> dict[str, np.ndarray]:
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def compiled(folder: Path, code: str, *options: str) -> Path:
-    """The program `program` in that folder, made of C code."""
+def compiled(folder: Path, code: str, *options: str, name: str = "program.c") -> Path:
+    """The program `program` in that folder, made of C code; `name`: of the source file."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
-    source, program = folder / "program.c", folder / "program"
+    source, program = folder / name, folder / "program"
     source.write_text(code)
     subprocess.run(["gcc", "-O1", "-pthread", "-o", program, source, *options], check=True)
     return program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, SourceFile, shared_folder, short_path
-from wstrace.analysis.own_native import JitFunction, jit_function, module_origin
+from wstrace.analysis.own_native import JitFunction, is_own, jit_function, module_origin
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.places import Place, SourceLine
 from wstrace.schema import (
@@ -38,8 +38,7 @@ class Frame:
     kind is one of FRAME_KINDS. function is a Python or JIT function, or the demangled symbol. file and line are those
     of its source, "" and 0 where they are not known; shown is the file as tables show it. module and offset are the
     place of native code. own is whether the code is the program's own, None where that is not known. flags are those of
-    the call site. inlined are the functions that the compiler inlined there, innermost first; file and line are then
-    those of the innermost one.
+    the call site. inlined: the compiler has inlined the function into the next frame, at the same call site.
     """
 
     kind: str
@@ -52,7 +51,7 @@ class Frame:
     own: bool | None = None
     flags: int = 0
     shown: str = ""
-    inlined: tuple[str, ...] = ()
+    inlined: bool = False
 
     @property
     def name(self) -> str:
@@ -80,18 +79,38 @@ class Frame:
         found: dict[str, Any] = {"kind": self.kind} if self.kind else {}
         found |= {key: value for key in ("function", "file", "line", "module") if (value := getattr(self, key))}
         if self.inlined:
-            found["inlined"] = list(self.inlined)
+            found["inlined"] = True
         if self.kind == "native":
             found |= {"offset": f"{self.offset:#x}"} | ({"build_id": self.build_id} if self.build_id else {})
         return found | ({} if self.own is None else {"own": self.own})
 
 
 def native_frame(place: Place, *, offset: int) -> Frame:
-    """The frame of an instruction of the program's own code, at an offset in its file."""
-    line = place.lines[0] if place.lines else SourceLine("", "", 0)
-    inlined = tuple(one.function for one in place.lines[:-1])
-    return Frame("native", place.function, line.file, line.line, place.module, offset, own=True,
-                 shown=short_path(line.file), inlined=inlined)  # fmt: skip
+    """The frame of an instruction of the program's own code, at an offset in its file: that of its own line."""
+    rule = OwnRule()
+    return _representative(
+        Frame("native", one.function, one.file, one.line, place.module, offset, own=is_own(one.file, rule),
+              shown=short_path(one.file), inlined=inlined)
+        for one, inlined in _functions(place)
+    )  # fmt: skip
+
+
+def _functions(place: Place | str, function: str = "") -> Iterator[tuple[SourceLine, bool]]:
+    """The functions that the compiler inlined at a place, innermost first, and at last the one that it is in.
+
+    The symbol names that one, as a part of a function that stands elsewhere (`.cold`) has a neighbour's source line.
+    """
+    lines = place.lines if isinstance(place, Place) else ()
+    yield from ((line, True) for line in lines[:-1])
+    symbol = function or (place.function if isinstance(place, Place) else "")
+    last = lines[-1] if lines else SourceLine("", "", 0)
+    yield last._replace(function=symbol or last.function), False
+
+
+def _representative(frames: Iterable[Frame]) -> Frame:
+    """Of the functions of a call site the innermost own one; of none that is own, the one that it is in."""
+    *inlined, last = frames
+    return next((frame for frame in inlined if frame.own), last)
 
 
 class Frames:
@@ -109,7 +128,8 @@ class Frames:
         self._of_jit: dict[int, JitFunction] = {}
         self._of_mapping: dict[int, tuple[Origin, str]] = {}
         self._classified = 0  # the rows of the tree from which these three were made
-        self._frames: dict[int, Frame] = {}
+        self._frames: dict[int, tuple[Frame, ...]] = {}
+        self._origins = np.zeros(0, np.uint8)  # by id, with the source lines of native code
         self._shared = ""  # the deepest folder that holds all own files
 
     def origins(self) -> NDArray[np.uint8]:
@@ -128,6 +148,25 @@ class Frames:
             origins = [origin_of.get(value, Origin.NONE) for value in values.tolist()]
             found[rows] = np.array(origins, np.uint8)[which]
         return found
+
+    def line_origins(self) -> NDArray[np.uint8]:
+        """As origins(), but code of the program's own module is GENERATED where all its source lines are a library's.
+
+        That is a template of a header, or a function of one, which the compiler has put into the module.
+        """
+        found = self.origins()
+        if len(self._origins) != len(found):
+            tree = self.tree
+            rows = np.flatnonzero((tree.column("kind") == FRAME_NATIVE) & (found == Origin.OWN))
+            if self._symbolizer is not None and len(rows):
+                mappings, offsets = tree.column("mapping")[rows], tree.column("offset")[rows]
+                index, places = self._symbolizer.at_offsets(mappings, offsets, tree.strings, lines=True)
+                library = [isinstance(place, Place) and len(place.lines) > 0
+                           and not any(is_own(line.file, self._rule) for line in place.lines)
+                           for place in places]  # fmt: skip
+                found[rows[np.array(library, np.bool_)[index]]] = Origin.GENERATED
+            self._origins = found
+        return self._origins
 
     def package(self, node: int) -> str:
         """The package that a call site's code belongs to; "" = none."""
@@ -167,6 +206,7 @@ class Frames:
         own += [jit.file for jit in self._of_jit.values() if jit.file and jit.origin == Origin.OWN]
         self._shared = shared_folder(own)
         self._frames.clear()
+        self._origins = np.zeros(0, np.uint8)
 
     def _modules(self, mappings: NDArray[Any]) -> dict[int, tuple[Origin, str]]:
         """mapping -> whose code its file is, and the package."""
@@ -180,7 +220,18 @@ class Frames:
         }
 
     def of(self, ids: Iterable[int]) -> list[Frame]:
-        """The frames with these ids, as CallTree.stack() returns them."""
+        """One frame for each of these ids, as CallTree.stack() returns them: that of its own line, if there is one."""
+        return [_representative(frames) for frames in self._of(ids)]
+
+    def functions(self, ids: Iterable[int]) -> list[Frame]:
+        """For each of these ids the function that it is in, into which others may be inlined."""
+        return [frames[-1] for frames in self._of(ids)]
+
+    def all(self, ids: Iterable[int]) -> list[Frame]:
+        """All frames of these ids: functions that the compiler has inlined have frames of their own."""
+        return [frame for frames in self._of(ids) for frame in frames]
+
+    def _of(self, ids: Iterable[int]) -> list[tuple[Frame, ...]]:
         self._classify()  # It clears the cache when there are new call sites.
         wanted = list(ids)
         new = np.array([i for i in dict.fromkeys(wanted) if i not in self._frames], np.intp)
@@ -193,7 +244,7 @@ class Frames:
 
     def stack(self, leaf: int) -> list[Frame]:
         """The frames of a stack, innermost first."""
-        return self.of(self.tree.stack(leaf))
+        return self.all(self.tree.stack(leaf))
 
     def interleaved(self, python: int, native: int) -> list[Frame]:
         """The frames of a fault with a Python and a native stack, innermost first.
@@ -206,11 +257,11 @@ class Frames:
         flags = self.tree.column("flags")
         loops = [at for at, i in enumerate(outer) if flags[i] & FRAME_INTERPRETER]
         if not inner or not loops:
-            return self.of([*outer, *inner])
+            return self.all([*outer, *inner])
         if len(loops) == len(inner):
             place = dict(zip(loops, inner, strict=True))
-            return self.of([place.get(at, i) for at, i in enumerate(outer)])
-        return self.of([*outer[: loops[0]], *inner, *outer[loops[-1] + 1 :]])
+            return self.all([place.get(at, i) for at, i in enumerate(outer)])
+        return self.all([*outer[: loops[0]], *inner, *outer[loops[-1] + 1 :]])
 
     def _add(self, ids: NDArray[np.intp]) -> None:
         tree = self.tree
@@ -225,24 +276,26 @@ class Frames:
             kind, function, file, line, _, offset, flags = values
             place, build_id = places.get(number, ("", ""))
             module = place if isinstance(place, str) else place.module
-            named = place.function if isinstance(place, Place) else ""
-            lines = place.lines if isinstance(place, Place) else ()
-            source = tree.text(file) or (lines[0].file if lines else "")
             jit = self._of_jit.get(function) if kind == FRAME_JIT else None
+            given = tree.text(function), tree.text(file), line
             if jit is not None and jit.file:
-                named, function, source = jit.function, 0, jit.file
-            self._frames[i] = Frame(
-                kind=FRAME_KINDS[kind] if kind < len(FRAME_KINDS) else FRAME_KINDS[FRAME_NONE],
-                function=tree.text(function) or named,
-                file=source,
-                line=line or (lines[0].line if lines else 0),
-                inlined=tuple(one.function for one in lines[:-1]),
-                module=module,
-                offset=offset,
-                build_id=build_id,
-                own=origins[number] >= Origin.INTERACTIVE if kind == FRAME_PYTHON or origins[number] else None,
-                flags=flags,
-                shown=short_path(source, self._shared),
+                given = jit.function, jit.file, line
+            own = origins[number] >= Origin.INTERACTIVE if kind == FRAME_PYTHON or origins[number] else None
+            self._frames[i] = tuple(
+                Frame(
+                    kind=FRAME_KINDS[kind] if kind < len(FRAME_KINDS) else FRAME_KINDS[FRAME_NONE],
+                    function=one.function,
+                    file=given[1] or one.file,
+                    line=given[2] or one.line,
+                    inlined=inlined,
+                    module=module,
+                    offset=offset,
+                    build_id=build_id,
+                    own=own and is_own(one.file, self._rule) if kind == FRAME_NATIVE else own,
+                    flags=flags,
+                    shown=short_path(given[1] or one.file, self._shared),
+                )
+                for one, inlined in _functions(place, given[0])
             )
 
     def _places(

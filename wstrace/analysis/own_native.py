@@ -10,6 +10,8 @@ from wstrace.text import base_name
 
 #: folders of the system's own files; /usr/local/bin and /opt belong to the user
 _SYSTEM = re.compile(r"/(?:usr/(?!local/)|usr/local/lib|lib|lib64|bin|sbin|nix/store|snap)(?:/|$)|/usr/(?!local/)")
+#: folders of the headers of C++ compilers, and of the sources of Rust's library
+_HEADERS = re.compile(r"/include/c\+\+/|/lib/(?:gcc|clang|llvm-[\d.]+)/|^/rustc/")
 #: language runtimes, and their libraries
 _RUNTIME = re.compile(r"(?:lib)?(?:python|pypy|node|java|jvm|jli|ruby|perl|php|dotnet|coreclr)[\d.]*(?:[.-]|$)")
 #: what V8 calls a function in a perf map: `JS:*name file:line:column`
@@ -44,6 +46,17 @@ def jit_function(symbol: str, rule: OwnRule) -> JitFunction:
         return JitFunction(function, file, Origin.PACKAGE, package[-1])
     ((origin, package_name),) = rule.origins([SourceFile(file, outermost=True)])
     return JitFunction(function, file, origin, package_name)
+
+
+def is_own(path: str, rule: OwnRule) -> bool:
+    """Whether a source file of code in the program's own module is the program's: not one of the system's headers.
+
+    A file that is not known ("") is taken for own.
+    """
+    ((origin, _),) = rule.origins([SourceFile(path)])
+    if rule.names(path):
+        return origin == Origin.OWN
+    return not path or (origin == Origin.OWN and not _SYSTEM.match(path) and not _HEADERS.search(path))
 
 
 def module_origin(path: str, rule: OwnRule) -> tuple[Origin, str]:

@@ -57,7 +57,7 @@ class StackViews:
 
     def attributed(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
         """The frame that each stack is attributed to, its innermost one of the highest Origin, and that Origin."""
-        origins = self._frames.origins()
+        origins = self._frames.line_origins()
         chosen, whose = leaves.copy(), np.zeros(len(leaves), np.uint8)
         open_ = np.arange(len(leaves))
         for origin in sorted(Origin, reverse=True)[:-1]:
@@ -98,7 +98,7 @@ class StackViews:
         return found
 
     def _innermost(self, leaves: NDArray[np.intp]) -> list[Label]:
-        return [Label(frame.located + frame.doubt, (frame,)) for frame in self._frames.of(leaves.tolist())]
+        return [Label(frame.located + frame.doubt, (frame,)) for frame in self._frames.functions(leaves.tolist())]
 
     def _modules(self, leaves: NDArray[np.intp]) -> list[Label]:
         frames = self._frames.of(leaves.tolist())

@@ -45,7 +45,7 @@ class EventStacks:
         if "stack" not in batch and "stack_how" not in batch:
             return {}
         stack = int(batch["stack"][row]) if "stack" in batch else 0
-        frames = self.frames.of(self.tree.stack(stack)[:_FRAMES])
+        frames = self.frames.all(self.tree.stack(stack)[:_FRAMES])
         if not frames:
             how = int(batch["stack_how"][row]) if "stack_how" in batch else 0
             return {names.STACK_REASON: stack_reason(how)}
