@@ -1,4 +1,4 @@
-"""The terminal: the summary at the end of a trace, a line per fault, a live line; four commands."""
+"""The terminal: the summary at the end of a trace, what grew, a line per fault, a live line; four commands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 @hookimpl
 def wstrace_exporters() -> Sequence[type[Exporter]]:
-    """Returns the console exporter."""
+    """Returns the exporters `console` and `over_time`."""
     from wstrace_console.console import Console
+    from wstrace_console.over_time import OverTimeExporter
 
-    return [Console]
+    return [Console, OverTimeExporter]
 
 
 @hookimpl

@@ -41,6 +41,7 @@ class Tracing:
     output: str | None
     force: bool
     duration: float | None
+    over_time: float | None
     children: bool
     wait_children: bool
     quiet: bool
@@ -53,6 +54,9 @@ class Tracing:
 
 #: For exporters when the console closes: Windows ends this process after 5 s, of which sources may take twice as long.
 _CLOSING_SECONDS = 1.0
+#: What --over-time asks for: looks, so rarely that they, which hold the lock of the target's mappings, take 1 % of the
+#: time at most, and what tells of them.
+_LOOKS, _GROWTH = "working_set:interval={:g},max_cpu=0.01", "over_time:step={:g}"
 _SPEC = "NAME[:OPT=VAL,...]"
 _OPTIONS = [
     click.option(
@@ -66,6 +70,7 @@ _OPTIONS = [
     click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE (- for stdout)."),
     click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
     click.option("--duration", type=Duration(), metavar="30s|5m", help="End the trace after this time."),
+    click.option("--over-time", type=Duration(), metavar="1s", help="Tell what grew, how fast, and by whom."),
     click.option("--children/--no-children", default=None, help="Trace processes that the target starts (default)."),
     click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),
     click.option("-q", "--quiet", is_flag=True, default=None, help="Print only errors and what was lost."),
@@ -148,8 +153,8 @@ class Recording:
         children = options.children if options.children is not None else _truth(config.get("children", True))
         return Session(
             targets=targets,
-            sources=self._specs("source", options.sources),
-            exporters=self._specs("exporter", options.exporters),
+            sources=self._specs("source", [*_over_time(_LOOKS, options), *options.sources]),
+            exporters=self._specs("exporter", [*_over_time(_GROWTH, options), *options.exporters]),
             command=command,
             children=children,
             wait_children=options.wait_children,
@@ -355,6 +360,10 @@ def _from_terminal() -> bool:
         except OSError:
             continue
     return False
+
+
+def _over_time(spec: str, options: Tracing) -> list[str]:
+    return [spec.format(options.over_time)] if options.over_time else []
 
 
 def _lost(ledger: Ledger, stage: str, who: str, n: int) -> str:
