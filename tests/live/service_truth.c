@@ -1,4 +1,4 @@
-/* Times its own page faults: `service_truth MODE N` prints for each of them its address, how long the access took, and
+/* Times its own page faults: `service_truth MODE N [FILE]` prints for each of them its address, how long the access took, and
    how long the fault took at least (where a handler of our own let it wait); in ns of CLOCK_MONOTONIC. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -22,7 +23,7 @@ static struct { unsigned long address; long took, least; } seen[MOST];
 static int n_seen;
 static char *slow;  /* served by the handler */
 static long least[MOST];
-static int handler_fd, pages, walks, zero;
+static int handler_fd, pages, reads, walks, zero;
 static pid_t faulting;
 
 static long now(void) {
@@ -45,7 +46,8 @@ static char *fresh(size_t bytes) {
 
 static void timed(char *p) {
     long begin = now();
-    *(volatile char *)p = 1;
+    if (reads) (void)*(volatile char *)p;
+    else *(volatile char *)p = 1;
     long took = now() - begin;
     int i = __atomic_fetch_add(&n_seen, 1, __ATOMIC_RELAXED);
     seen[i].address = (unsigned long)p;
@@ -126,6 +128,13 @@ int main(int argc, char **argv) {
             seen[n_seen].took = now() - begin;
             seen[n_seen++].address = (unsigned long)p + (size_t)i * PAGE;
         }
+    } else if (!strcmp(mode, "file")) {
+        int fd = open(argv[3], O_RDONLY);
+        struct stat known;
+        if (fstat(fd, &known)) return 5;  /* the kernel asks the file system for the size only then */
+        char *p = mmap(0, (size_t)n * PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+        reads = 1;
+        for (int i = 0; i < n; i++) timed(p + (size_t)i * PAGE);
     } else if (!strcmp(mode, "huge")) {
         char *p = fresh((size_t)n * HUGE);
         madvise(p, (size_t)n * HUGE, MADV_HUGEPAGE);

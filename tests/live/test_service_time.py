@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from other_tracers import beside
 from recorded_run import compiled
+from slow_file import slow_file
 
+from wstrace.schema import FAULT_MAJOR
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.service_time import programs
@@ -33,9 +35,11 @@ def program(tmp_path_factory: Any) -> Path:
 class Timed:
     """A traced run of the program: what it measured of its faults, and the service times of the same faults."""
 
-    def __init__(self, trace: Any, folder: Path, program: Path, mode: str, n: int, **options: Any) -> None:
+    def __init__(
+        self, trace: Any, folder: Path, program: Path, mode: str, n: int, file: Path | str = "", **options: Any
+    ) -> None:
         out = folder / "own"
-        self.trace = trace(["sh", "-c", f"exec {program} {mode} {n} > {out}"], service_time=True, **options)
+        self.trace = trace(["sh", "-c", f"exec {program} {mode} {n} {file} > {out}"], service_time=True, **options)
         own = np.array([line.split() for line in out.read_text().splitlines()], "u8")
         self.all = self.trace.column("page_fault", "service_ns")
         times = np.argsort(self.trace.column("page_fault", "time_ns"), kind="stable")
@@ -46,6 +50,7 @@ class Timed:
         self.of_own = int(hit.sum())
         self.took, self.least = own[hit, 1], own[hit, 2]
         self.service = self.all[times][order][at[hit]]
+        self.major = self.trace.column("page_fault", "flags")[times][order][at[hit]] & FAULT_MAJOR
 
     def assert_true(self, most_without: int = 0) -> None:
         """No time is wrong; and of so many faults at most it is not known."""
@@ -86,6 +91,32 @@ def test_a_handler_that_waits_makes_it_long(trace: Any, tmp_path: Path, program:
     assert timed.of_own == 40
     timed.assert_true()
     assert timed.service.min() >= SLOW_NS
+
+
+def test_a_fault_from_disk_holds_what_the_disk_takes(trace: Any, tmp_path: Path, program: Path) -> None:
+    with slow_file(tmp_path, 40, SLOW_NS / 1e9) as file:
+        timed = Timed(trace, tmp_path, program, "file", 40, file)
+    assert (timed.of_own, int(timed.major.sum())) == (40, 40)
+    timed.assert_true()
+    assert timed.service.min() >= SLOW_NS
+    assert np.median(timed.service) > 0.75 * np.median(timed.took)
+
+
+@pytest.mark.parametrize("others", ["-e page-faults -g", "-e page-faults,minor-faults -k CLOCK_REALTIME"])
+def test_beside_perf_record(trace: Any, tmp_path: Path, program: Path, others: str) -> None:
+    """perf gives the events of a kind one time between them, on the clock of one of them."""
+    if shutil.which("perf") is None:
+        pytest.skip("needs perf (tests/install-peers)")
+    with beside("perf", "record", "-a", "-c", "1", "-o", str(tmp_path / "perf.data"), *others.split()):
+        timed = Timed(trace, tmp_path, program, "touch", 2000)
+    timed.assert_true(timed.of_own // 10)
+
+
+def test_a_stack_dump_is_no_part_of_it(trace: Any, tmp_path: Path, program: Path) -> None:
+    """The event with the dump comes before that at the entry, so that copying 16 KiB is the access's, not the fault's."""
+    timed = Timed(trace, tmp_path, program, "touch", 500, stacks="native", stack_period=1)
+    timed.assert_true(2)
+    assert np.median(timed.service) < 0.5 * np.median(timed.took)
 
 
 def test_a_refused_access_is_no_part_of_the_next_one(trace: Any, tmp_path: Path, program: Path) -> None:

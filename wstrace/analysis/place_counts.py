@@ -49,7 +49,7 @@ class PlaceCounts:
             major = (batch["flags"] & FAULT_MAJOR).astype(np.intp)
             times = service_times(batch)
             address = "va" if self.by == "section" else "pc"
-            values = np.stack([1 - major, major, np.zeros_like(major) if times is None else times], axis=1)
+            values = np.stack([1 - major, major, *([] if times is None else [times])], axis=1)
             for label, sums in self._sums(batch, address, values, explain=True):
                 counts = self._faults.setdefault(self._bounded(label, self._faults), [0, 0, 0])
                 for i, n in enumerate(sums):

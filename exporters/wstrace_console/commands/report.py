@@ -87,7 +87,7 @@ def _two_keys(files: tuple[str, ...], by: str, glob: str, format_: str, options:
     from wstrace_console.two_keys import TwoKeys
 
     given = [f"--{name.replace('_', '-')}" for name in _ONE_KEY if options[name]]
-    given += ["--format"] * (format_ != "summary")
+    given += ["--format"] * (format_ != "summary") + ["--sort time"] * (options["sort"] == "time")
     if given:
         raise UsageError(f"--by {by} and {given[0]} exclude each other", "leave one out, or name one key")
     views = views_of(by)

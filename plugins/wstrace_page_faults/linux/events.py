@@ -103,6 +103,7 @@ class PerfEvents:
         opened: Callable[[int, str], None] = lambda fd, kind: None,
     ) -> None:
         self._rings, self._cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
+        # Of two events of one config the kernel calls the newer one first: a stack dump comes before a fault's entry.
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], ENTRY: [], MINOR: [], MAJOR: [], STACKS: []}
         self._closing = ClosedBeside()
         self._closed = dict.fromkeys(self._fds, (0, 0))  # counts of events that were closed before the end
