@@ -113,7 +113,7 @@ def test_beside_perf_record(trace: Any, tmp_path: Path, program: Path, others: s
 
 
 def test_a_stack_dump_is_no_part_of_it(trace: Any, tmp_path: Path, program: Path) -> None:
-    """The event with the dump comes before that at the entry, so that copying 16 KiB is the access's, not the fault's."""
+    """The event with the dump comes before that at the entry: copying 16 KiB is no part of the fault."""
     timed = Timed(trace, tmp_path, program, "touch", 500, stacks="native", stack_period=1)
     timed.assert_true(2)
     assert np.median(timed.service) < 0.5 * np.median(timed.took)
