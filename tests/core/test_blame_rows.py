@@ -8,7 +8,6 @@ import pytest
 from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
-from wstrace.analysis.blame.causes import without_arguments
 from wstrace.analysis.blame.orders import SORTS, VIEWS
 from wstrace.analysis.blame.rows import Blame, as_dict
 from wstrace.analysis.blame.unshared import Unshared
@@ -352,21 +351,6 @@ def test_sql_has_a_row_for_each_page_and_each_copy(tmp_path):
     saved(forked(4).trace(), path)
     with connect(path, "select own_line, pid, count(*) from unshared group by all order by 2") as answer:
         assert answer.rows == [("save app.py:40", pid, 16) for pid in (8, 9, 10, 11)]
-
-
-@pytest.mark.parametrize(
-    ("function", "short"),
-    [
-        ("main", "main"),
-        ("v8::Factory<v8::Map>::New(v8::Handle<v8::Map>, int)", "v8::Factory::New"),
-        ("(anonymous namespace)::f(int)", "(anonymous namespace)::f(int)"),
-        ("a::(anonymous namespace)::f(int)", "a::{anonymous}::f"),
-        ("std::vector<int>::operator[](unsigned long)", "std::vector<int>::operator[](unsigned long)"),
-        ("broken<(int", "broken<(int"),
-    ],
-)
-def test_functions_of_cxx_are_told_without_their_arguments(function, short):
-    assert without_arguments(function) == short
 
 
 def test_no_two_rows_have_the_same_label():

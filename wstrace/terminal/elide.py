@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from wstrace.signatures import without_parameters
+
 #: Tags of a compiler or interpreter, which do not help to identify a file.
 _NOISE = re.compile(r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w+\]")
 
@@ -12,7 +14,6 @@ _NOISE = re.compile(r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w
 _NARROW = re.compile("[ -~\u2026\u2500-\u259f]*")
 #: between the frames of a stack, innermost first
 _CALLED_BY = " < "
-_PARAMETERS_END = re.compile(r"\)(?= const$|$)")
 
 
 def width_of(text: str) -> int:
@@ -27,7 +28,7 @@ def width_of(text: str) -> int:
 def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]:
     """Each name shortened to at most `room` cells.
 
-    A name that is too wide loses the parameters of C++ functions first, then tags such as
+    A name that is too wide loses the parameters and return types of C++ functions first, then tags such as
     `.cpython-311-x86_64-linux-gnu`, then its middle. Names that would look the same are cut elsewhere, or numbered.
 
     Args:
@@ -55,28 +56,17 @@ def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]
 
 
 def _shorter(name: str, room: int) -> str:
-    """The name without C++ parameters and then without tags, as far as it is too wide."""
-    for spare in (_without_parameters, lambda text: _NOISE.sub("", text)):
+    """The name without C++ signatures and then without tags, as far as it is too wide."""
+    for spare in (_without_signature, lambda text: _NOISE.sub("", text)):
         if width_of(name) > room:
             name = spare(name)
     return name
 
 
-def _without_parameters(name: str) -> str:
-    """`lib.so!a::b` for `lib.so!a::b(int, C<d>) const`; sections (`lib.so!.text(14)`) and paths are unchanged."""
+def _without_signature(name: str) -> str:
+    """`lib.so!a::b` for `lib.so!int a::b(int, C<d>) const`; sections (`lib.so!.text(14)`) and paths are unchanged."""
     module, bang, function = name.partition("!")
-    end = _PARAMETERS_END.search(function)
-    if not bang or module.startswith("/") or end is None:
-        return name
-    depth, at = 0, end.start()
-    while at >= 0:
-        depth += {")": 1, "(": -1}.get(function[at], 0)
-        if not depth:
-            break
-        at -= 1
-    if at <= 0 or function[at + 1 : end.start()].isdigit() or function[:at].endswith("operator"):
-        return name
-    return f"{module}!{function[:at].rstrip()}"
+    return f"{module}!{without_parameters(function)}" if bang and not module.startswith("/") else name
 
 
 def _cut(text: str, room: int, mark: str) -> str:

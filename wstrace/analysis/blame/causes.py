@@ -24,6 +24,7 @@ from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Dictionary
 from wstrace.places import Place
 from wstrace.schema import FAULT_PC_KERNEL
+from wstrace.signatures import without_arguments
 
 CauseBy = Literal["line", "function", "package"]
 _NATIVE = np.uint64(1 << 63)
@@ -207,20 +208,6 @@ def _of_place(place: Place | str, by: CauseBy) -> Cause:
     label = f"{module}!{without_arguments(function)}" if function else where
     whole = f"{module}!{function}" if function else where
     return Cause(label + mark, whole + mark, function=function, package=module)
-
-
-def without_arguments(function: str) -> str:
-    """A C++ function without the types of its arguments and templates: `v8::internal::Factory::NewArray`."""
-    if "(" not in function or function.startswith(("(", "operator")) or "operator" in function:
-        return function
-    kept, depth = [], 0
-    for letter in function.replace("(anonymous namespace)", "{anonymous}"):
-        if letter == "(" and not depth:
-            break
-        depth += (letter == "<") - (letter == ">")
-        if not depth and letter != ">":
-            kept.append(letter)
-    return "".join(kept) if depth == 0 and kept else function
 
 
 def _of_native(frame: Frame) -> Cause:
