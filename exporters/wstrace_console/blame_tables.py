@@ -9,6 +9,7 @@ import numpy as np
 
 from wstrace.analysis.blame.causes import NO_LINE
 from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.blame.sums import sums_of
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
 from wstrace.text import number, plural, printable, size
@@ -62,23 +63,33 @@ def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> li
 
 def answer(told: Blame) -> str:
     """`142.9 MiB resident at the exit: 50.1 by load_frame app.py:31, 37.0 by import pandas, ...`."""
-    rows = told.rows("line")
+    sums = sums_of(told)
+    spaces, by_pss = sums.processes, sums.processes > 1 and told.of.pss is not None
+    rows = told.rows("line", sort="pss" if by_pss else "resident")
     unit, divisor = unit_of(told.total)
-    big = [row for row in rows if row.resident >= _SHARE * told.total][:_TOLD]
-    named = [row for row in big if not row.reason] or big
-    parts = [f"{'~' * bool(row.estimated)}{row.resident / divisor:,.1f} {_by(row)}" for row in named]
-    more = ", ..." if sum(row.resident for row in named) < told.total else ""
-    spaces = len(np.unique(told.of.inputs.runs["space"]))
+    held = [((row.pss or 0) if by_pss else row.resident, row) for row in rows]
+    total = told.pss or 0 if by_pss else told.total
+    big = [(n, row) for n, row in held if n >= _SHARE * total][:_TOLD]
+    named = [(n, row) for n, row in big if not row.reason] or big
+    parts = [f"{'~' * bool(row.estimated)}{n / divisor:,.1f} {_by(row)}" for n, row in named]
+    more = ", ..." if sum(n for n, _ in named) < total else ""
     moment = moment_words(told.of.inputs.moment, several=spaces > 1)
     kinds = f" in {', '.join(told.kinds)}" if told.kinds else ""
-    whole = f"{told.total / divisor:,.1f} {unit} resident{kinds} {printable(moment, NAME_LIMIT)}"
-    whole += f" in {number(spaces)} processes" if spaces > 1 else ""
+    first = f"{told.total / divisor:,.1f} {unit} resident"
+    if spaces > 1 and sums.pss is not None:
+        first = f"{sums.pss / divisor:,.1f} {unit} pss"
+    whole = f"{first}{kinds} {printable(moment, NAME_LIMIT)}"
+    if spaces > 1:
+        others = [f"rss_sum {told.total / divisor:,.1f}"] if sums.pss is not None else []
+        others += [f"distinct {sums.distinct / divisor:,.1f}"] if sums.distinct is not None else []
+        whole += f" in {number(spaces)} processes" + (f" ({', '.join(others)})" if others else "")
     peak = told.of.inputs.of_peak
     if peak and not told.kinds and told.total < _WHOLE * peak:
         share = told.total / peak
         seen = "" if share >= _SEEN else ", not seen whole"
         whole += f" (composition of {told.total / divisor:,.1f} of {peak / divisor:,.1f} {unit}, {share:.0%}{seen})"
-    return f"{whole}: {', '.join(parts)}{more}"
+    of = "of rss_sum " if spaces > 1 and sums.pss is not None and not by_pss else ""
+    return f"{whole}: {of}{', '.join(parts)}{more}"
 
 
 def moment_words(moment: str, *, several: bool = False) -> str:
@@ -134,9 +145,12 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
         else f"{plural(faults, 'fault')}; {'; '.join(words)}"
     )
     share = unknown / max(told.total, 1)
+    sums = sums_of(told)
+    lack = [name for name, value in (("pss", sums.pss), ("distinct", sums.distinct)) if value is None]
+    whole = f"; {' and '.join(lack)} not known: {printable(sums.why)}" if lack and sums.processes > 1 else ""
     if not pages:
         return f"{'complete: ' * (not words)}{head}"
-    return f"{'complete: ' * (not words)}{head}; {size(unknown)} ({share:.1%}) without a known fault"
+    return f"{'complete: ' * (not words)}{head}; {size(unknown)} ({share:.1%}) without a known fault{whole}"
 
 
 def _not_looked_at(told: Blame) -> str:
@@ -151,8 +165,8 @@ def _not_looked_at(told: Blame) -> str:
 def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str = "resident") -> TextTable:
     """The rows with the most, and the total of all; the shares are of that column."""
     estimated = any(row.estimated for row in rows)
-    columns = [("resident", "resident"), ("private", "private"), ("shared", "shared"), ("copied", "copied"),
-               ("written", "written"), ("brought", "brought"), ("again", "again"),
+    columns = [("resident", "resident"), ("private", "private"), ("shared", "shared"), ("pss", "pss"),
+               ("copied", "copied"), ("written", "written"), ("brought", "brought"), ("again", "again"),
                ("from disk", "from_disk")]  # fmt: skip
     samples = any(row.samples for row in rows)
     kept = [(head, name) for head, name in columns if name in (of, "brought")
@@ -164,11 +178,11 @@ def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str =
     for row in rows[:top]:
         loader = f" (copied: loaded by {short[row.loaded_by]})" if row.loaded_by in short else ""
         mark = "~" if row.estimated else " " if estimated else ""
-        cells.append([*(f"{mark * (name == 'resident')}{size(getattr(row, name))}" for _, name in kept),
+        cells.append([*(f"{mark * (name == 'resident')}{size(round(getattr(row, name) or 0))}" for _, name in kept),
                       *[number(row.samples)] * samples,
                       f"{getattr(row, of) / max(whole, 1):6.1%}", Bar(getattr(row, of), most),
                       row.label + loader])  # fmt: skip
-    total = [size(sum(getattr(row, name) for row in rows)) for _, name in kept]
+    total = [size(round(sum(getattr(row, name) or 0 for row in rows))) for _, name in kept]
     rest = len(rows) - top
     total += [number(sum(row.samples for row in rows))] * samples
     cells.append([*total, "100.0%", Bar(0, most), f"Total (of {number(len(rows))} rows)" if rest > 0 else "Total"])

@@ -12,6 +12,7 @@ from wstrace.batch import Batch
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace_working_set.process_tree import Held, sums
 from wstrace_working_set.working_set import WorkingSet, working_set
 
 #: A look is taken when the sum of the resident sizes is larger than in the last one by this factor: the snapshot that
@@ -25,6 +26,8 @@ _GROWING = 1.5
 _APART = 20
 #: Readings of the sizes are as far apart, but not further than this: 20 us a process.
 _LONGEST_SECONDS = 0.1
+#: The sums are read when the processes have not grown for so many seconds.
+_SETTLED = 0.1
 
 
 class PeakSnapshotSource(Source):
@@ -34,7 +37,7 @@ class PeakSnapshotSource(Source):
     is taken, at most one in 20 times as long as it takes (about 10 ms of CPU time per GiB). A peak that is over before
     is not seen whole: compare the `bytes` of the look with the `largest` sum that was read, and with the peak of one
     process that the system counts (`peak_resident_bytes`). Sizes of several processes are added up: what they share
-    counts several times.
+    counts several times; their `pss` and `distinct` are read beside that look.
 
     Args:
         interval: seconds between two readings of the resident sizes.
@@ -47,8 +50,9 @@ class PeakSnapshotSource(Source):
         if interval <= 0:
             raise UsageError(f"peak_snapshot: interval is {interval}", "give seconds above 0")
         self._interval = interval
-        self._due = self._next = 0.0
+        self._due = self._next = self._sums_due = self._grown = 0.0
         self._size = self._most = 0  # the sum of the resident sizes at the last reading, and the largest one
+        self._summed = False
         self._largest: list[WorkingSet] = []
         self._bytes, self._emitted = 0, False
         self._counts: dict[str, int | float] = {"looks": 0, "cpu_seconds": 0.0}
@@ -73,6 +77,7 @@ class PeakSnapshotSource(Source):
         """The snapshot at the start of an attached process; otherwise nothing before the end."""
         first = not self._counts["looks"]
         self._look_if_larger()
+        self._sum_if_due()
         if first and not any(target.launched for target in self._context.targets):
             yield from self._batches()
         time.sleep(min(timeout, self._interval))
@@ -80,6 +85,7 @@ class PeakSnapshotSource(Source):
     def stop(self) -> Iterable[Batch]:
         """The largest look."""
         self._look_if_larger()
+        self._sum_if_due(final=True)
         if self._largest:
             self._context.info.extra["peak_snapshot"] = {
                 "time_ns": self._largest[0].time_ns,
@@ -115,7 +121,30 @@ class PeakSnapshotSource(Source):
         self._counts["cpu_seconds"] += cost
         total = sum(one.total_bytes for one in taken)
         if total > self._bytes:
-            self._bytes, self._largest, self._emitted = total, taken, False
+            self._bytes, self._largest, self._emitted, self._summed = total, taken, False, len(taken) < 2
+            self._grown = now
+
+    def _sum_if_due(self, *, final: bool = False) -> None:
+        """Takes the sums of several processes as long as they have what the largest look saw.
+
+        The frames of all pages are read for that, which takes ten times as long as a look: at most 5 % of the time.
+        """
+        now = time.monotonic()
+        if self._summed or (now < max(self._sums_due, self._grown + _SETTLED) and not final):
+            return
+        pids = [one.pid for one in self._largest]
+        self._sums_due = now + _SETTLED
+        if not self._bytes / _GROWN <= sum(map(self._resident, pids)) <= self._bytes * _GROWN:
+            return
+        held = [Held(pid, self._resident(pid), self._backend.accounted(pid).pss) for pid in pids]
+        told = sums(self._backend, held)
+        self._sums_due = time.monotonic() + _APART * (time.monotonic() - now)
+        self._summed = True
+        times = [one.time_ns for one in self._largest]
+        self._context.info.extra["sums"] = {
+            "from_ns": min(times), "to_ns": max(times), "pids": pids, "rss_sum": told.rss_sum,
+            "pss": None if told.refused else told.pss, "distinct": told.distinct, "why": told.why,
+        }  # fmt: skip
 
     def _resident(self, pid: int) -> int:
         try:

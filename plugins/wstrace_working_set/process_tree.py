@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wstrace.errors import Unavailable
 from wstrace.text import base_name
@@ -38,6 +39,14 @@ class Process:
     shared: int | None
     pss: int | None
     large: int | None
+
+
+class Held(NamedTuple):
+    """What sums() asks of a process; sizes in bytes."""
+
+    pid: int
+    resident: int
+    pss: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +109,7 @@ def processes(system: Backend, roots: Iterable[int] = ()) -> Iterator[Process]:
                       private, shared, told.pss, told.large)  # fmt: skip
 
 
-def sums(system: Backend, found: Sequence[Process], *, distinct: bool = True) -> Sums:
+def sums(system: Backend, found: Sequence[Process | Held], *, distinct: bool = True) -> Sums:
     """The three sums of these processes."""
     known = [process.pss for process in found if process.pss is not None]
     pages, why = None, ""

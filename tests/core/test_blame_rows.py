@@ -93,7 +93,7 @@ def test_the_rows_of_every_view_sum_to_the_same_total_in_every_column(views):
 
 def test_json_has_whole_labels_and_the_keys_that_are_documented():
     report = as_dict(loaded().blame(), ["line"])
-    assert set(report) == {"schema", "at", "pids", "complete", "lost", "assumed", "by", "total", "rows"}
+    assert set(report) == {"schema", "at", "pids", "complete", "lost", "assumed", "by", "total", "sums", "rows"}
     first = next(row for row in report["rows"] if row["function"] == "load_frame")
     assert first["label"] == "/srv/app/app.py:31 load_frame"
     assert (first["file"], first["line"], first["reason"]) == ("/srv/app/app.py", 31, "")

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from wstrace.analysis.blame.sums import read_sums
 from wstrace.analysis.snapshots import resident_rows
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
@@ -17,6 +18,8 @@ from wstrace.trace_info import TraceInfo
 #: Moments that are the last snapshot of each process, at its own end.
 LAST = ("exit", "last look", "now", "end")
 _NEVER = (1 << 64) - 1
+#: From this part of the largest one on, a look counts as the peak where the sums were read beside it.
+_AS_LARGE = 0.99
 
 
 class Recorded(Protocol):
@@ -171,14 +174,24 @@ class Snapshots:
         raise UsageError(f"there is no mark {at!r}", "write: exit, peak, start, or the text of a mark")
 
     def _largest(self) -> list[int]:
-        """The time at which the last snapshots of the processes that lived then were the largest; [] without any."""
+        """The time at which the last snapshots of the processes that lived then were the largest; [] without any.
+
+        A look beside which the sums of the processes were read goes before one that is hardly larger.
+        """
         held: dict[tuple[int, int], Snapshot] = {}
         best: list[tuple[int, int]] = []
         for one in self.taken:
             held[one.whose] = one
             held = {whose: last for whose, last in held.items() if not self._gone(last, one.time_ns)}
             best.append((sum(last.pages for last in held.values()), one.time_ns))
-        return [max(best)[1]] if best else []
+        if not best:
+            return []
+        pages, time = max(best)
+        read = read_sums(self.info)
+        summed = [n for n, at in best if read is not None and at == read.end]
+        if read is not None and summed and summed[-1] >= _AS_LARGE * pages:
+            return [read.end]
+        return [time]
 
     def _gone(self, one: Snapshot, time: int) -> bool:
         """Whether a process has ended since a snapshot and up to a time. One taken after its end is of its exit."""

@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 VIEWS = ("line", "function", "file", "package", "kind", "process")
-SORTS = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "again", "major", "time")
+SORTS = ("resident", "private", "shared", "pss", "brought", "written", "from_disk", "faults", "again", "major", "time")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.blame.bringers import HOWS
 from wstrace.analysis.blame.causes import Cause
 from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.blame.sums import sums_of
 from wstrace.analysis.filter import kind_numbers
 from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import UNKNOWN
@@ -244,8 +245,8 @@ def _place(row: BlameRow, sort: str) -> float:
     """Where a row stands in an order: the most first, or the earliest; rows without a time last."""
     if sort == "time":
         return row.first_ns or float("inf")
-    value: float = getattr(row, sort)
-    return -value
+    value: float | None = getattr(row, sort)
+    return -(value or 0)
 
 
 def _earliest(label: NDArray[np.intp], times: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
@@ -276,7 +277,8 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
     names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated", "copied",
              "again", "major")  # fmt: skip
     total: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
-    total["pss"] = blame.pss
+    sums = sums_of(blame)
+    total["pss"] = sums.pss
     total["swapped"] = of.inputs.swapped * of.page_size
     spaces = np.unique(of.inputs.runs["space"])
     return {
@@ -293,5 +295,6 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
         "assumed": of.assumed,
         "by": list(by),
         "total": total,
+        "sums": {"rss_sum": sums.rss_sum, "pss": sums.pss, "distinct": sums.distinct, "why": sums.why},
         "rows": [row.as_dict() for row in rows],
     }

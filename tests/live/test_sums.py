@@ -1,0 +1,36 @@
+"""The sums of a forked family at its peak, against what its pages must be."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import wstrace
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="page frames are root's")
+FAMILY = """
+import os, time
+data = bytearray(b"x") * (40 << 20)
+for _ in range(3):
+    if not os.fork():
+        own = bytearray(b"y") * (10 << 20); time.sleep(2); os._exit(0)
+for _ in range(3): os.wait()
+"""
+MIB = 1 << 20
+
+
+def test_a_page_that_four_have_counts_four_times_in_parts_or_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.wst")
+    done = wstrace("blame", "-o", path, "--json", "--", sys.executable, "-c", FAMILY)
+    told = json.loads(done.stdout)
+    total, resident = told["sums"], told["total"]["resident"]
+    own = 40 + 3 * 10
+    assert total["rss_sum"] == resident >= (4 * 40 + 3 * 10) * MIB
+    # libraries are some of it, of which processes outside have a part
+    assert own * MIB <= total["pss"] <= total["distinct"] <= (own + 40) * MIB
+    report = wstrace("report", path).stdout.splitlines()[0]
+    assert "; 4 together " in report
+    assert "distinct " in report

@@ -1,0 +1,74 @@
+"""Sums: what several processes have in memory together, as three numbers that answer three questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from wstrace.trace_info import TraceInfo
+
+if TYPE_CHECKING:
+    from wstrace.analysis.blame.rows import Blame
+
+_MOST = 1 << 63
+_MOST_PROCESSES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What processes have in memory, in bytes.
+
+    rss_sum: of each process, where a page counts once for each that has it. pss: of each its proportional share: a page
+    counts for a part where others have it too. distinct: each page once. None = not known; why: the reason.
+    """
+
+    processes: int
+    rss_sum: int
+    pss: int | None = None
+    distinct: int | None = None
+    why: str = ""
+
+
+class ReadSums(NamedTuple):
+    """The sums that the source `peak_snapshot` has read of these processes beside a look, between two times in ns."""
+
+    sums: Sums
+    pids: frozenset[int]
+    begin: int
+    end: int
+
+
+def read_sums(info: TraceInfo) -> ReadSums | None:
+    """What a trace says of the sums at the peak; None where it says nothing, or what cannot be."""
+    noted = info.extra.get("sums")
+    if not isinstance(noted, dict) or not isinstance(pids := noted.get("pids"), list):
+        return None
+    begin, end, rss_sum, pss, distinct = (
+        value if type(value := noted.get(name)) is int and 0 <= value < _MOST else None
+        for name in ("from_ns", "to_ns", "rss_sum", "pss", "distinct")
+    )
+    if begin is None or end is None or rss_sum is None or not 0 < len(pids) <= _MOST_PROCESSES:
+        return None
+    why = noted.get("why")
+    told = Sums(len(pids), rss_sum, pss, distinct, why if isinstance(why, str) else "")
+    return ReadSums(told, frozenset(pid for pid in pids if type(pid) is int), begin, end)
+
+
+def sums_of(told: Blame) -> Sums:
+    """The sums of a composition; pss and distinct as far as they were read at its moment."""
+    inputs = told.of.inputs
+    pids = frozenset(inputs.pids[np.unique(inputs.runs["space"])].tolist())
+    noted, times = read_sums(told.of.info), inputs.runs["time"]
+    why = ""
+    if told.kinds:
+        why = "they are read of all memory"
+    elif noted is None:
+        why = "the trace does not tell (-s peak_snapshot reads them of several processes)"
+    elif noted.pids != pids or int(times.min()) < noted.begin or int(times.max()) > noted.end:
+        why = "they were read at another moment"
+    if why or noted is None:
+        return Sums(len(pids), told.total, told.pss, None, why)
+    pss = noted.sums.pss if told.pss is None else told.pss
+    return Sums(len(pids), told.total, pss, noted.sums.distinct, noted.sums.why)
