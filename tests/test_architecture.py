@@ -26,6 +26,7 @@ LAYERS = [
     "errors",
     "schema",
     "text",
+    "signatures",
     "declarations",
     "entry_points",
     "ledger",

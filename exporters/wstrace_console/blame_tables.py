@@ -9,7 +9,6 @@ import numpy as np
 
 from wstrace.analysis.blame.causes import NO_LINE
 from wstrace.analysis.blame.rows import Blame, BlameRow
-from wstrace.analysis.blame.sums import sums_of
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
 from wstrace.text import number, plural, printable, size
@@ -63,7 +62,7 @@ def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> li
 
 def answer(told: Blame) -> str:
     """`142.9 MiB resident at the exit: 50.1 by load_frame app.py:31, 37.0 by import pandas, ...`."""
-    sums = sums_of(told)
+    sums = told.sums
     spaces, by_pss = sums.processes, sums.processes > 1 and told.of.pss is not None
     rows = told.rows("line", sort="pss" if by_pss else "resident")
     unit, divisor = unit_of(told.total)
@@ -145,7 +144,7 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
         else f"{plural(faults, 'fault')}; {'; '.join(words)}"
     )
     share = unknown / max(told.total, 1)
-    sums = sums_of(told)
+    sums = told.sums
     lack = [name for name, value in (("pss", sums.pss), ("distinct", sums.distinct)) if value is None]
     whole = f"; {' and '.join(lack)} not known: {printable(sums.why)}" if lack and sums.processes > 1 else ""
     if not pages:

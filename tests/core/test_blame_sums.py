@@ -6,7 +6,7 @@ import pytest
 from blame_scripted import ANON, APP, PAGE, SAVE, Script
 
 from wstrace.analysis.blame.rows import as_dict
-from wstrace.analysis.blame.sums import Sums, read_sums, sums_of
+from wstrace.analysis.blame.sums import Sums, read_sums
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_SHARED
 from wstrace_console.blame_tables import answer, completeness, table
 
@@ -30,7 +30,7 @@ def two(extra: object = None, shares: bool = False, pids: tuple[int, ...] = (7, 
 
 def test_the_sums_that_were_read_at_the_look_are_told_by_name():
     told = two(SUMS)
-    assert sums_of(told) == Sums(2, 8 * PAGE, 6 * PAGE, 5 * PAGE)
+    assert told.sums == Sums(2, 8 * PAGE, 6 * PAGE, 5 * PAGE)
     assert answer(told).startswith(
         "24.0 KiB pss at the peak in 2 processes (rss_sum 32.0, distinct 20.0): of rss_sum 8.0 by load_frame"
     )
@@ -58,10 +58,10 @@ def test_rows_are_by_pss_where_the_mappings_of_each_page_were_counted():
 )
 def test_a_sum_that_is_not_known_is_told_with_the_reason(extra, why):
     told = two(extra)
-    assert sums_of(told).pss is None
-    assert why in sums_of(told).why
+    assert told.sums.pss is None
+    assert why in told.sums.why
     assert answer(told).startswith("32.0 KiB resident at the peak in 2 processes: ")
-    assert f"pss and distinct not known: {sums_of(told).why}" in completeness(told)
+    assert f"pss and distinct not known: {told.sums.why}" in completeness(told)
 
 
 def test_of_one_process_nothing_is_summed():
@@ -74,4 +74,4 @@ def test_of_one_process_nothing_is_summed():
                                    {**SUMS, "pids": []}, {**SUMS, "rss_sum": 1 << 70}])  # fmt: skip
 def test_what_a_damaged_file_says_is_not_believed(extra):
     assert read_sums(two(extra).of.info) is None
-    assert sums_of(two(extra)).pss is None
+    assert two(extra).sums.pss is None

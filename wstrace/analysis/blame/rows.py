@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.blame.bringers import HOWS
 from wstrace.analysis.blame.causes import Cause
 from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.sums import sums_of
+from wstrace.analysis.blame.sums import Sums, sums_at
 from wstrace.analysis.filter import kind_numbers
 from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import UNKNOWN
@@ -97,6 +97,13 @@ class Blame:
         """The same in proportional shares; None where it is not known how many processes share the pages."""
         known = [row.pss for row in self.rows("kind") if row.pss is not None]
         return None if self.of.pss is None else round(sum(known))
+
+    @property
+    def sums(self) -> Sums:
+        """What the processes have in memory together."""
+        inputs = self.of.inputs
+        pids = inputs.pids[np.unique(inputs.runs["space"])].tolist()
+        return sums_at(self.of.info, pids, inputs.runs["time"], self.total, self.pss, all_kinds=not self.kinds)
 
     def rows(self, *views: str, sort: str = "resident") -> list[BlameRow]:
         """All rows by these views together, largest first. Each column sums to the same total in every view."""
@@ -277,7 +284,7 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
     names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated", "copied",
              "again", "major")  # fmt: skip
     total: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
-    sums = sums_of(blame)
+    sums = blame.sums
     total["pss"] = sums.pss
     total["swapped"] = of.inputs.swapped * of.page_size
     spaces = np.unique(of.inputs.runs["space"])

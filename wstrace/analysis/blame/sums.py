@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wstrace.trace_info import TraceInfo
-
-if TYPE_CHECKING:
-    from wstrace.analysis.blame.rows import Blame
 
 _MOST = 1 << 63
 _MOST_PROCESSES = 1 << 16
@@ -56,19 +55,25 @@ def read_sums(info: TraceInfo) -> ReadSums | None:
     return ReadSums(told, frozenset(pid for pid in pids if type(pid) is int), begin, end)
 
 
-def sums_of(told: Blame) -> Sums:
-    """The sums of a composition; pss and distinct as far as they were read at its moment."""
-    inputs = told.of.inputs
-    pids = frozenset(inputs.pids[np.unique(inputs.runs["space"])].tolist())
-    noted, times = read_sums(told.of.info), inputs.runs["time"]
+def sums_at(
+    info: TraceInfo, pids: Collection[int], times: NDArray[np.uint64], total: int, pss: int | None, *, all_kinds: bool
+) -> Sums:
+    """The sums of a composition; pss and distinct as far as they were read at its moment.
+
+    Args:
+        info: the description of the trace.
+        pids: the processes. times: of their snapshots, in ns.
+        total: what is resident in them, in bytes. pss: the same by proportional shares, where their pages tell it.
+        all_kinds: whether this is of all kinds of memory.
+    """
+    noted = read_sums(info)
     why = ""
-    if told.kinds:
+    if not all_kinds:
         why = "they are read of all memory"
     elif noted is None:
         why = "the trace does not tell (-s peak_snapshot reads them of several processes)"
-    elif noted.pids != pids or int(times.min()) < noted.begin or int(times.max()) > noted.end:
+    elif noted.pids != frozenset(pids) or int(times.min()) < noted.begin or int(times.max()) > noted.end:
         why = "they were read at another moment"
     if why or noted is None:
-        return Sums(len(pids), told.total, told.pss, None, why)
-    pss = noted.sums.pss if told.pss is None else told.pss
-    return Sums(len(pids), told.total, pss, noted.sums.distinct, noted.sums.why)
+        return Sums(len(pids), total, pss, None, why)
+    return Sums(len(pids), total, noted.sums.pss if pss is None else pss, noted.sums.distinct, noted.sums.why)
