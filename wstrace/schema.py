@@ -172,6 +172,9 @@ STACK_HOW = (
     "own, too deep",  # or more than are unwound
     "before Python's first frame",  # no interpreter was made yet
     "not a Python program",  # neither its program nor a library that it has mapped is a CPython
+    "the place of its line is not learned",  # too few samples have shown where the interpreter keeps it
+    "its code was first read after it",  # so what was there at the fault is not proven
+    "native stack cut before a Python frame",  # there may be one further out
 )
 (
     HOW_UNKNOWN,
@@ -194,6 +197,9 @@ STACK_HOW = (
     HOW_OWN_DEEP,
     HOW_BEFORE_PYTHON,
     HOW_NOT_PYTHON,
+    HOW_NOT_LEARNED,
+    HOW_NOT_PROVEN,
+    HOW_LOOP_CUT,
 ) = range(len(STACK_HOW))
 
 # -- streams -----------------------------------------------------------------------------------------------------
@@ -385,6 +391,7 @@ STACK_DUMP = Schema(
         Column("registers", "u64", "addr", "as perf gives them: AX BX CX DX SI DI BP SP IP R8-R15", width=17),
         Column("dump", "u64", "bits", "words of the stack from the stack pointer up", width=0),
         Column("size", "u32", "count", "bytes of the dump that are real"),
+        Column("lines", "u8", "bits", "1 the Python line is wanted, too; absent where it is not"),
     ),
     always=frozenset(("time_ns", "pid", "tid", "pc", "va", "registers", "dump", "size")),
     internal=True,

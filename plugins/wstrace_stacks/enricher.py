@@ -20,7 +20,8 @@ class NativeStacks(Enricher):
     """Unwinds sampled stacks, gives out their call sites, and adds native_stack, native_how and weight to faults.
 
     A source that samples stacks says so by an empty batch of `stack_dump` before any other; without it nothing is
-    done. The bytes of the target's stack go no further.
+    done. Where that batch has the column `lines`, stack and stack_how are added, too: the Python line of each sample.
+    The bytes of the target's stack go no further.
     """
 
     name: ClassVar[str] = "native_stacks"
@@ -60,7 +61,7 @@ class NativeStacks(Enricher):
 
     def _hold(self, batch: Batch) -> None:
         if self._worker is None:
-            self._worker = backend("wstrace_stacks", "linux").Worker(self._context)
+            self._worker = backend("wstrace_stacks", "linux").Worker(self._context, lines="lines" in batch)
         if not len(batch):
             return
         if self._bytes + batch.nbytes > MOST_HELD:
@@ -81,6 +82,15 @@ class NativeStacks(Enricher):
         self._context.ledger.add("stacks_lost", worker.join.without_row - missed, "no row of that fault")
         stack, weight = np.zeros(len(batch), "<u4"), np.zeros(len(batch), "<u4")
         how = np.full(len(batch), HOW_NOT_SAMPLED, "u1")
-        stack[joined.rows], how[joined.rows], weight[joined.rows] = joined.stack, joined.how, joined.weight
+        stack[joined.rows], how[joined.rows], weight[joined.rows] = (
+            joined.stacks.stack,
+            joined.stacks.how,
+            joined.weight,
+        )
+        columns = {"native_stack": stack, "native_how": how, "weight": weight}
+        if worker.lines is not None and "stack" not in batch:
+            python, python_how = np.zeros(len(batch), "<u4"), np.full(len(batch), HOW_NOT_SAMPLED, "u1")
+            python[joined.rows], python_how[joined.rows] = joined.stacks.python, joined.stacks.python_how
+            columns |= {"stack": python, "stack_how": python_how}
         worker.given += len(joined.rows)
-        yield batch.with_columns({"native_stack": stack, "native_how": how, "weight": weight})
+        yield batch.with_columns(columns)

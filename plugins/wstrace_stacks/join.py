@@ -20,7 +20,10 @@ MOST_THREADS = 65_536
 
 
 class Stacks(NamedTuple):
-    """Unwound samples, columns of shape (n,): when, who and where, the innermost call site, and how it was had."""
+    """Unwound samples, columns of shape (n,): when, who and where, the innermost call site, and how it was had.
+
+    python, python_how: the same of the Python frame; 0 where it is not wanted.
+    """
 
     time_ns: NDArray[Any]
     tid: NDArray[Any]
@@ -28,21 +31,22 @@ class Stacks(NamedTuple):
     va: NDArray[Any]
     stack: NDArray[Any]
     how: NDArray[Any]
+    python: NDArray[Any]
+    python_how: NDArray[Any]
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Stacks:
         """Those of these rows."""
         return Stacks(*(column[rows] for column in self))
 
 
-NO_STACKS = Stacks(*(np.zeros(0, dtype) for dtype in ("<u8", "<u4", "<u8", "<u8", "<u4", "u1")))
+NO_STACKS = Stacks(*(np.zeros(0, dtype) for dtype in ("<u8", "<u4", "<u8", "<u8", "<u4", "u1", "<u4", "u1")))
 
 
 class Joined(NamedTuple):
-    """Rows of a batch that have a stack, shape (m,), with its call site, how it was had, and its weight."""
+    """Rows of a batch to which samples belong, shape (m,), with these samples, and the rows that each stands for."""
 
     rows: NDArray[np.intp]
-    stack: NDArray[np.uint32]
-    how: NDArray[np.uint8]
+    stacks: Stacks
     weight: NDArray[np.uint32]
 
 
@@ -77,7 +81,7 @@ class Join:
         # of two events that sampled one fault (of a thread that was attached twice) one is kept
         rows, first = np.unique(at, return_index=True)
         stacks = found.take(first)
-        return Joined(rows, stacks.stack, stacks.how, self._weights(tids, slots, position, begins, ends, rows))
+        return Joined(rows, stacks, self._weights(tids, slots, position, begins, ends, rows))
 
     def _next_rows(
         self,

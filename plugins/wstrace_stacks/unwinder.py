@@ -21,6 +21,9 @@ MOST_FRAMES = 512
 REGISTER_ORDER = (0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16)
 PROGRAM_COUNTER = 8
 
+#: the columns of LoopFrames.registers
+LOOP_REGISTERS = (rules.RBP, *rules.SAVED)
+
 #: why an unwound stack ends where it ends
 REASONS = ("", "end", "cut by the dump", "no mapping", "no rule", "register not known", "not rising", "too deep")
 END, CUT, NO_MAPPING, NO_RULE, NO_REGISTER, NOT_RISING, TOO_DEEP = range(1, 8)
@@ -48,31 +51,60 @@ class Code(Protocol):
     def numbers_of(self, rows: NDArray[np.intp], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
         """The frame numbers of code addresses, each in the process and at the time of its sample (rows)."""
 
+    def loops(self, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Which frame numbers are of an interpreter's loop."""
+
+
+class LoopFrames(NamedTuple):
+    """The innermost frame of an interpreter's loop in each sample that has one; shape (m,) or (m, registers).
+
+    row: of the sample. code_address: its instruction. stack_pointer: where it begins. cfa: where it ends, 0 = not
+    known. registers: RBP and rules.SAVED as they are in this frame; 0 = not known.
+    """
+
+    row: NDArray[np.intp]
+    code_address: NDArray[np.uint64]
+    stack_pointer: NDArray[np.uint64]
+    cfa: NDArray[np.uint64]
+    registers: NDArray[np.uint64]
+
+    def take(self, rows: NDArray[np.intp]) -> LoopFrames:
+        """Those of these rows."""
+        return LoopFrames(
+            self.row[rows], self.code_address[rows], self.stack_pointer[rows], self.cfa[rows], self.registers[rows]
+        )
+
 
 class Unwound(NamedTuple):
     """Stacks: frame numbers int32 (n, deepest), innermost first, 0 behind the last; depth (n,); reason (n,).
 
-    guessed, bool (n, deepest): the frame was found by believing the frame pointer.
+    guessed, bool (n, deepest): the frame was found by believing the frame pointer. loops: where they were asked for.
     """
 
     frames: NDArray[np.int32]
     depth: NDArray[np.int32]
     reason: NDArray[np.int8]
     guessed: NDArray[np.bool_]
+    loops: LoopFrames | None = None
 
 
 #: values of registers and whether each is known, by register
 _Registers = dict[int, tuple[NDArray[np.uint64], NDArray[np.bool_]]]
 
 
-def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES) -> Unwound:
+def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES, *, loops: bool = False) -> Unwound:
     """The stacks of samples.
 
     Args:
         samples: registers and dumps.
         code: what is known of the processes' code.
         most: frames of one stack.
+        loops: give the innermost frames of interpreters' loops, too. It takes twice the time.
     """
+    if loops:
+        inner: list[LoopFrames] = []
+        whole = _unwind(samples, code, most, saved=True, loops=inner)
+        return whole._replace(loops=LoopFrames(*map(np.concatenate, zip(*inner, strict=True))))
     found = _unwind(samples, code, most, saved=False)
     # few functions find their caller by another register than rsp and rbp: the dynamic linker's, by rbx
     rows = np.flatnonzero(found.reason == NO_REGISTER)
@@ -92,8 +124,8 @@ def _replaced(found: Unwound, rows: NDArray[np.intp], better: Unwound) -> Unwoun
     return Unwound(frames, found.depth, found.reason, guessed)
 
 
-def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
-    """saved: all callee-saved registers are followed, not only rbp."""
+def _unwind(samples: Samples, code: Code, most: int, *, saved: bool, loops: list[LoopFrames] | None = None) -> Unwound:
+    """saved: all callee-saved registers are followed, not only rbp. loops: to which LoopFrames are appended."""
     n, words = samples.dump.shape
     flat = np.append(samples.dump.reshape(-1), np.uint64(0)) if not samples.dump.size else samples.dump.reshape(-1)
     depth, reason = np.zeros(n, np.int32), np.full(n, TOO_DEEP, np.int8)
@@ -103,7 +135,7 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
     sp = samples.registers[:, REGISTER_ORDER[rules.RSP]].copy()
     bp = samples.registers[:, REGISTER_ORDER[rules.RBP]].copy()
     base, limit = sp, np.minimum(samples.size >> _WORD_SHIFT, np.uint64(words))
-    known, guessed = np.ones(n, bool), np.zeros(n, bool)
+    known, guessed, in_loop = np.ones(n, bool), np.zeros(n, bool), np.zeros(n, bool)
     others: _Registers = {number: (samples.registers[:, column], known) for number, column in enumerate(REGISTER_ORDER)}
     for step in range(most):
         numbers = code.numbers_of(alive, code_address)
@@ -133,6 +165,12 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
             value, there = load(cfa, loaded & ~bad)
             bad |= loaded & ~there
             cfa = np.where(loaded, value, cfa)
+        if loops is not None:
+            first = code.loops(numbers) & ~in_loop[alive]
+            in_loop[alive[first]] = True
+            end = np.where(bad, np.uint64(0), cfa)
+            registers = _kept(first, {**others, rules.RBP: (bp, known)})
+            loops.append(LoopFrames(alive[first], code_address[first], sp[first], end[first], registers))
         address, stored = _saved_at(kind, rule[rules.RETURN_OFFSET], cfa, sp, bp)
         back, returned = load(address, stored & ~bad)
         address, stored_bp = _saved_at(kind_bp, rule[rules.RBP_OFFSET], cfa, sp, bp)
@@ -163,6 +201,15 @@ def _unwind(samples: Samples, code: Code, most: int, *, saved: bool) -> Unwound:
         others = {register: (value[go], there[go]) for register, (value, there) in callers.items()}
         sp, base, limit, alive, guessed = cfa[go], base[go], limit[go], alive[go], guess[go]
     return _stacked(n, steps, depth, reason)
+
+
+def _kept(which: NDArray[np.bool_], registers: _Registers) -> NDArray[np.uint64]:
+    """The columns of LoopFrames.registers."""
+    values = np.zeros((int(which.sum()), len(LOOP_REGISTERS)), "<u8")
+    for column, number in enumerate(LOOP_REGISTERS):
+        value, known = registers[number]
+        values[:, column] = np.where(known[which], value[which], np.uint64(0))
+    return values
 
 
 def _frame_address(

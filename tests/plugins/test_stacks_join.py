@@ -27,7 +27,7 @@ def samples(*rows: tuple[int, int, int]) -> Stacks:
 def joined(join: Join, batch) -> dict[int, tuple[int, int]]:
     """time of the row -> (stack, weight)."""
     found = join.rows(batch)
-    columns = (batch["time_ns"][found.rows].tolist(), found.stack.tolist(), found.weight.tolist())
+    columns = (batch["time_ns"][found.rows].tolist(), found.stacks.stack.tolist(), found.weight.tolist())
     return {time_ns: (stack, weight) for time_ns, stack, weight in zip(*columns, strict=True)}
 
 

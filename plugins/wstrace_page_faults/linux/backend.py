@@ -67,9 +67,9 @@ class PageFaults(Source):
         kernel: also record faults that kernel code takes on the target's memory (read() into a new buffer).
         children: follow the processes that the target starts.
         period: record one fault out of this many; all are counted.
-        stacks: whose frames a fault carries: python, native, or python+native; auto = python where the kernel permits
-            it; none.
-        stack_rate: for native: faults a second, of each thread and CPU, that are sampled with their stack.
+        stacks: whose frames a fault carries: python, native, or python+native; lines = native, with the Python lines of
+            the samples, learned without eBPF; auto = python where the kernel permits it; none.
+        stack_rate: for native and lines: faults a second, of each thread and CPU, that are sampled with their stack.
         stack_period: instead of stack_rate: sample one fault out of this many.
         service_time: measure how long the kernel takes to serve each fault, by eBPF programs: column service_ns.
     """
@@ -102,7 +102,7 @@ class PageFaults(Source):
         self._stacks = parse_stacks(stacks)
         rate = StackRate(stack_rate, stack_period)
         self._stack_rate = rate if self._stacks.native else None
-        self._dumps, self._announced = StackDumps(), self._stack_rate is None
+        self._dumps, self._announced = StackDumps(lines=self._stacks.lines), self._stack_rate is None
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
         self._service: ServiceTimes | None = None

@@ -11,6 +11,7 @@ from wstrace.schema import HOW_NO_ROOM, HOW_OWN, HOW_OWN_CUT, HOW_OWN_DEEP, HOW_
 from wstrace_stacks import unwinder
 from wstrace_stacks.join import Join, Stacks
 from wstrace_stacks.linux.known_code import KnownCode
+from wstrace_stacks.linux.python_lines import Found, PythonLines
 from wstrace_stacks.linux.stack_tree import add_stacks
 from wstrace_stacks.unwinder import Samples
 
@@ -28,14 +29,20 @@ _HOW[unwinder.TOO_DEEP] = HOW_OWN_DEEP
 class Worker:
     """Unwinds samples into call sites, and joins them to rows.
 
+    Args:
+        context: the session's.
+        lines: find the samples' Python lines, too.
+
+
     given: rows that got a stack.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, lines: bool = False) -> None:
         self._context = context
         self.code = KnownCode(context.strings, context.resolvers.get("sections"))
         self.tree = CallSites(context.stack_ids, context.strings, "native_stacks")
         self.join = Join()
+        self.lines = PythonLines(self.code, self.tree, context.strings) if lines else None
         self.unwound = self.frames = self.given = 0
 
     def unwind(self, batch: Batch) -> None:
@@ -48,15 +55,19 @@ class Worker:
         mappings_at = self._context.mappings_at
         self.code.begin(np.unique(pid).tolist(), lambda rows, addresses: mappings_at(pid[rows], addresses, time[rows]))
         samples = Samples(batch["registers"], np.ascontiguousarray(batch["dump"]), batch["size"].astype("<u8"))
-        stacks = unwinder.unwind(samples, self.code)
+        stacks = unwinder.unwind(samples, self.code, loops=self.lines is not None)
+        # first of all, while the code objects that were running are still there
+        lines = Found.none(len(batch)) if self.lines is None else self.lines.lines(samples, stacks, pid, time)
         leaf = add_stacks(self.tree, self.code, stacks, pc, mappings_at(pid, pc, time))
         self.unwound += len(batch)
         self.frames += int(stacks.depth.sum())
         how = np.where(leaf == self.tree.cut, np.uint8(HOW_NO_ROOM), _HOW[stacks.reason])
-        self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how))
+        self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how, *lines))
 
     def close(self) -> None:
-        """Closes files."""
+        """Closes files and memory."""
+        if self.lines is not None:
+            self.lines.close()
         self.code.close()
 
     def statistics(self) -> dict[str, int]:
@@ -68,4 +79,5 @@ class Worker:
             "without_row": self.join.without_row,
             **self.code.statistics(),
             **self.tree.statistics(),
+            **({} if self.lines is None else self.lines.statistics()),
         }

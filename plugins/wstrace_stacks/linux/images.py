@@ -78,6 +78,10 @@ class Images:
         self._files.move_to_end(key)
         return self._files[key][1]
 
+    def descriptor(self, mapping: CodeMapping) -> int:
+        """A descriptor of the file that is mapped there, which stays this object's; -1 where none is proven to be."""
+        return self._files[mapping.which_file][0] if not mapping.is_vdso and self.of(mapping) is not None else -1
+
     def close(self) -> None:
         """Closes the files."""
         while self._files:

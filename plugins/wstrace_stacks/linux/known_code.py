@@ -53,6 +53,9 @@ class Frame(NamedTuple):
     flags: int = 0
 
 
+_FLAGS = Frame._fields.index("flags")
+
+
 class KnownCode:
     """The rules and frames of all code addresses that have occurred.
 
@@ -155,6 +158,16 @@ class KnownCode:
             numbers[new] = found = self._searched(ids, addresses)
             self._slot_ids[slots], self._slot_addresses[slots], self._slot_numbers[slots] = ids, addresses, found
         return numbers
+
+    def loops(self, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Which frame numbers are of CPython's loop."""
+        found: NDArray[np.bool_] = (self.frames[:, _FLAGS].take(numbers) & np.uint64(FRAME_INTERPRETER)) != 0
+        return found
+
+    def mapping(self, number: int) -> CodeMapping | None:
+        """The mapping of that id."""
+        at = int(np.searchsorted(self._ids, number))
+        return self._mappings[at] if at < len(self._ids) and self._ids[at] == number else None
 
     def _empty_slots(self) -> None:
         """Empties the table in front of the search: a slot has the address last searched for that falls into it."""

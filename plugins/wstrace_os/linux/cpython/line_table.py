@@ -27,6 +27,12 @@ class LineTable:
             return None
         return self._lines[bisect.bisect_right(self._starts, unit) - 1]
 
+    def by_unit(self) -> list[int]:
+        """The line of each code unit that the table describes; 0 = none."""
+        ends = [*self._starts[1:], self._end]
+        spans = zip(self._starts, ends, self._lines, strict=False)
+        return [line or 0 for start, end, line in spans for _ in range(end - start)]
+
 
 def _entries(table: bytes, line: int) -> tuple[list[int], list[int | None], int]:
     """The first units of the entries, their lines, and the unit behind the last one."""

@@ -1,0 +1,167 @@
+"""Python lines without a program in the kernel: from the words of the interpreter's loop in sampled stacks.
+
+The innermost frame of CPython's loop has the address of its next instruction at a place that LearnedPlaces finds, and
+CodeObjects knows the line of that address. Of the function's callers nothing is told: calls from Python to Python
+share one frame of the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Dictionary
+from wstrace.call_sites import CallSites
+from wstrace.schema import (
+    FRAME_CUT,
+    FRAME_PYTHON,
+    HOW_LEARNED,
+    HOW_LOOP_CUT,
+    HOW_NO_INTERPRETER,
+    HOW_NO_PYTHON,
+    HOW_NO_ROOM,
+    HOW_NOT_LEARNED,
+    HOW_NOT_PROVEN,
+    HOW_NOT_READABLE,
+)
+from wstrace_stacks.linux.code_objects import CodeObjects
+from wstrace_stacks.linux.cpythons import CPythons
+from wstrace_stacks.linux.images import CodeMapping
+from wstrace_stacks.linux.known_code import KnownCode
+from wstrace_stacks.linux.learned_places import UNKNOWN, LearnedPlaces
+from wstrace_stacks.linux.loop_words import loop_words
+from wstrace_stacks.unwinder import END, LoopFrames, Samples, Unwound
+
+MOST_PROCESSES, MOST_BUILDS, MOST_MET = 256, 256, 1 << 16
+#: user addresses have 47 bits: a line and the begin of its code object as one number
+_LINE_SHIFT = np.uint64(40)
+
+
+class Found(NamedTuple):
+    """For each sample, shape (n,): the call site of its Python frame, 0 = none, and how it was had or why not."""
+
+    stack: NDArray[np.uint32]
+    how: NDArray[np.uint8]
+
+    @classmethod
+    def none(cls, n: int) -> Found:
+        """Of n samples whose lines nobody wants."""
+        return cls(np.zeros(n, "<u4"), np.zeros(n, "u1"))
+
+
+class PythonLines:
+    """Finds the Python lines of samples, and learns from them.
+
+    Args:
+        code: what is known of the processes' code.
+        tree: to which frames are added.
+        strings: the session's names.
+    """
+
+    def __init__(self, code: KnownCode, tree: CallSites, strings: Dictionary) -> None:
+        self._code, self._tree, self._strings = code, tree, strings
+        self._pythons = CPythons(code.images)
+        self._builds: dict[tuple[int, ...], LearnedPlaces] = {}
+        #: process and mapping of the interpreter -> its code objects; None = its memory may not be read
+        self._objects: OrderedDict[tuple[int, int], CodeObjects | None] = OrderedDict()
+        self._processes: set[int] = set()
+        self.learned = 0
+
+    def lines(self, samples: Samples, stacks: Unwound, pid: NDArray[np.uint32], time: NDArray[np.uint64]) -> Found:
+        """The lines of samples of these processes at these times, which were unwound with their loops."""
+        loops, n = stacks.loops, len(pid)
+        assert loops is not None
+        if len(self._processes) > MOST_MET:
+            self._processes.clear()
+        self._processes.update(np.unique(pid[loops.row]).tolist())
+        with_python = np.isin(pid, list(self._processes))
+        how = np.where(stacks.reason == END, np.where(with_python, HOW_NO_PYTHON, HOW_NO_INTERPRETER), HOW_LOOP_CUT)
+        found = Found(np.zeros(n, "<u4"), how.astype("u1"))
+        if len(loops.row):
+            words = loop_words(samples, loops)
+            ids = self._code.mappings_at(loops.row, loops.code_address)
+            owner = pid[loops.row].astype("<u8") << np.uint64(32) | ids
+            for one in np.unique(owner).tolist():
+                own = np.flatnonzero(owner == one)
+                self._of_process(one >> 32, one & 0xFFFF_FFFF, loops.take(own), words[own], time, found)
+        return found
+
+    def _of_process(
+        self,
+        pid: int,
+        mapping: int,
+        loops: LoopFrames,
+        words: NDArray[np.uint64],
+        time: NDArray[np.uint64],
+        found: Found,
+    ) -> None:
+        """Fills in the rows of the loop frames of one process in one mapping of an interpreter."""
+        found.how[loops.row] = HOW_NO_INTERPRETER
+        described = self._code.mapping(mapping)
+        if described is None:
+            return
+        objects = self._code_objects(pid, described, int(loops.code_address[0]))
+        if objects is None:
+            if self._pythons.of(described) is not None:
+                found.how[loops.row] = HOW_NOT_READABLE
+            return
+        objects.begin()
+        build = self._build(described)
+        instruction = loops.code_address - np.uint64(described.start)
+        objects.find(build.worth_reading(instruction, words))
+        code = objects.locate(words)
+        line = objects.lines_of(words, code)
+        build.learn(instruction, np.where(line > 0, objects.begins_of(code) ^ line.astype("<u8") << _LINE_SHIFT, 0))
+        place = build.places(instruction)
+        row = np.arange(len(place))
+        code, line = code[row, place], line[row, place]
+        how = np.full(len(place), HOW_LEARNED, "u1")
+        how[objects.since_of(code) > time[loops.row]] = HOW_NOT_PROVEN
+        how[(code < 0) | (line == 0)] = HOW_NOT_READABLE
+        how[place == UNKNOWN] = HOW_NOT_LEARNED
+        good = how == HOW_LEARNED
+        function, file = objects.names[code[good]].T
+        leaf = self._tree.add(0, kind=FRAME_PYTHON, function=function, file=file, line=line[good], flags=FRAME_CUT)
+        how[good] = np.where(leaf == self._tree.cut, HOW_NO_ROOM, HOW_LEARNED)
+        found.stack[loops.row[good]] = leaf
+        found.how[loops.row] = how
+        self.learned += int(good.sum())
+
+    def _build(self, mapping: CodeMapping) -> LearnedPlaces:
+        if len(self._builds) >= MOST_BUILDS:
+            self._builds.clear()
+        return self._builds.setdefault(mapping.which_file, LearnedPlaces())
+
+    def _code_objects(self, pid: int, mapping: CodeMapping, address: int) -> CodeObjects | None:
+        """The code objects of a process in whose interpreter's mapping that address is; None = not readable."""
+        key = pid, mapping.id
+        if key not in self._objects:
+            python, image = self._pythons.of(mapping), self._code.images.of(mapping)
+            made: CodeObjects | None = None
+            if python is not None and image is not None:
+                linked = image.unwind.address_of(address - mapping.start + mapping.offset)
+                with contextlib.suppress(OSError):
+                    made = CodeObjects(pid, python.layout, python.types_in(address - (linked or 0)), self._strings)
+            self._objects[key] = made
+            if len(self._objects) > MOST_PROCESSES:
+                _close(self._objects.popitem(last=False)[1])
+        self._objects.move_to_end(key)
+        return self._objects[key]
+
+    def close(self) -> None:
+        """Closes the processes' memory."""
+        while self._objects:
+            _close(self._objects.popitem()[1])
+
+    def statistics(self) -> dict[str, int]:
+        """Samples whose line is known."""
+        return {"python_lines": self.learned}
+
+
+def _close(objects: CodeObjects | None) -> None:
+    if objects is not None:
+        objects.close()

@@ -1,0 +1,106 @@
+# ruff: noqa: PTH123
+"""A target whose lines touch pages of their own again and again, and which knows them: writes its regions.
+
+`python python_lines_truth.py OUT SECONDS`. A comment `# @region` marks the line that touches a region's pages. Each
+round has regions of its own, at addresses that no other round had.
+"""
+
+import ctypes
+import json
+import mmap
+import re
+import struct
+import sys
+import threading
+import time
+
+OUT, SECONDS, P, N = sys.argv[1], float(sys.argv[2]), mmap.PAGESIZE, 150
+regions, keep = [], []
+
+
+def region(name):
+    m = mmap.mmap(-1, N * P)
+    m.madvise(mmap.MADV_NOHUGEPAGE)
+    keep.append(m)
+    regions.append([ctypes.addressof(ctypes.c_char.from_buffer(m)), name])
+    return m
+
+
+def at(m):
+    return ctypes.addressof(ctypes.c_char.from_buffer(m))
+
+
+def mixed(a, b, c, d, e):
+    total = 0
+    for i in range(N):
+        a[i * P] = 1  # @assigned
+        total += b[i * P]  # @read
+        struct.pack_into("<I", c, i * P, 5)  # @packed
+        ctypes.memset(d + i * P, 7, 8)  # @memset
+        try:
+            e[i * P] = 3  # @tried
+            raise KeyError(i)
+        except KeyError:
+            total -= 1
+    return total
+
+
+def walk(m):
+    for i in range(N):
+        yield m[i * P]  # @yielded
+
+
+def deep(m, i, stop):
+    m[i * P] = 1  # @deep
+    if i + 1 < stop:
+        deep(m, i + 1, stop)
+
+
+class Key:
+    def __init__(self, m):
+        self.m = m
+
+    def touch(self, i):
+        with memoryview(self.m) as view:
+            view[i * P] = 9  # @viewed
+        return i
+
+
+def worker(m, n):
+    for i in range(N):
+        m[i * P] = 1  # @thread
+        n.seek(i * P)
+        n.write(b"q")  # @written
+
+
+def round_():
+    mixed(region("assigned"), region("read"), region("packed"), at(region("memset")), region("tried"))
+    sum(walk(region("yielded")))
+    deep(region("deep"), 0, N)
+    key = Key(region("viewed"))
+    sorted(range(N), key=lambda i: key.touch(i))
+    thread = threading.Thread(target=worker, args=(region("thread"), region("written")))
+    thread.start()
+    thread.join()
+    m = region("comprehension")
+    return {i: m.__setitem__(i * P, 2) for i in range(N)}  # @comprehension
+
+
+end = time.monotonic() + SECONDS
+while time.monotonic() < end:
+    round_()
+    time.sleep(0.1)
+time.sleep(0.8)  # what was taken last is read from a process that is there
+marks, function = {}, ""
+with open(__file__, encoding="utf-8") as text:
+    for number, line in enumerate(text, 1):
+        if hit := re.match(r"\s*(?:def|class) (\w+)", line):
+            function = hit[1]
+        if hit := re.search(r"# @(\w+)$", line):
+            marks[hit[1]] = (function, number)
+functions = {"viewed": "Key.touch", "comprehension": "round_"}
+if sys.version_info < (3, 12):
+    functions["comprehension"] += ".<locals>.<dictcomp>"
+with open(OUT, "w") as f:
+    json.dump([[begin, begin + N * P, functions.get(name, marks[name][0]), marks[name][1]]
+               for begin, name in regions], f)  # fmt: skip
