@@ -89,20 +89,9 @@ KIND_SHIFT = 8
 OFFSET_UNKNOWN = 1 << 62
 
 (
-    PAGE_READ,
-    PAGE_WRITE,
-    PAGE_EXECUTE,
-    PAGE_COPY_ON_WRITE,
-    PAGE_SHARED,
-    PAGE_FILE,
-    PAGE_EXCLUSIVE,
-    PAGE_HUGE,
-    PAGE_ZERO,
-    PAGE_SWAPPED,
-    PAGE_LOCKED,
-    PAGE_GUARD,
-    PAGE_LARGE,
-) = (1 << bit for bit in range(13))
+    PAGE_READ, PAGE_WRITE, PAGE_EXECUTE, PAGE_COPY_ON_WRITE, PAGE_SHARED, PAGE_FILE, PAGE_EXCLUSIVE, PAGE_HUGE,
+    PAGE_ZERO, PAGE_SWAPPED, PAGE_LOCKED, PAGE_GUARD, PAGE_LARGE,
+) = (1 << bit for bit in range(13))  # fmt: skip
 #: what no system counts in a resident set: the zero page, what is swapped out, guard pages, large pages (hugetlb)
 NOT_RESIDENT = PAGE_ZERO | PAGE_SWAPPED | PAGE_GUARD | PAGE_LARGE
 

@@ -143,26 +143,27 @@ class StackReport:
     def answer(self, symbolizer: Symbolizer | None = None) -> tuple[str, bool]:
         """`58 % parse_record leak.py:12`: the own line with most faults, "" = none; and whether it is the answer.
 
-        Without Python stacks it is an estimate from the native ones: `about 58 % parseRecord leak.js` of the faults
-        that these stand for, and none where these are less than half of all: the others may be of anything.
+        Where only samples have a stack it is an estimate: `about 58 % parseRecord leak.js` of the faults that these
+        stand for, and none where these are less than half of all: the others may be of anything.
         """
         if not self.known:
             return "", False
         native = not self.counts.python
+        estimated = native or self.counts.sampled
         rows = self.counts.table("line", self._rule, symbolizer, native=native)
         with_stack = [row for row in rows if row.has_stack]
         own = [row for row in with_stack if row.frames and row.frames[0].own]
         if native and not own:
             return "", False
-        of = sum(row.total for row in with_stack) if native else self.counts.total
-        if 2 * of < self.counts.total:
+        of = sum(row.total for row in with_stack) if estimated else self.counts.total
+        if not with_stack or 2 * of < self.counts.total:
             return "", False
         best = (
             own[0] if own else next((row for row in with_stack if row.frames), with_stack[0])
         )  # an own line before a package
         (label,) = elide([printable(best.label)], NAME_LIMIT, unicode=False)
         share = best.total / of
-        return f"{'about ' * native}{share * 100:.0f} % {label}", best is rows[0] or share >= _ANSWERS
+        return f"{'about ' * estimated}{share * 100:.0f} % {label}", best is rows[0] or share >= _ANSWERS
 
     def folded(self, symbolizer: Symbolizer | None) -> Iterator[str]:
         """Lines `outermost;...;innermost faults`, as flame graphs take them."""

@@ -1,6 +1,7 @@
 """StackCounts: counts page faults by stack, and labels them by line, function, stack or package for a table.
 
-Each fault with a Python stack counts once. Native stacks are samples, from which the number of faults is estimated.
+Each fault with a Python stack counts once. Native stacks are samples, from which the number of faults is estimated, and
+so are the Python lines that were learned from them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from wstrace.schema import (
     CALL_SITE,
     FAULT_MAJOR,
     HOW_BORROWED,
+    HOW_EXACT,
     HOW_LEARNED,
     HOW_NOT_PYTHON,
+    HOW_NOT_SAMPLED,
     PAGE_FAULT,
     PROCESS,
     STACK_HOW,
@@ -35,6 +38,8 @@ from wstrace.schema import (
 _MARKS = {HOW_LEARNED: " (learned)", HOW_BORROWED: " (borrowed)"}
 #: what is summed of each stack: faults, major faults, samples, the samples' weights, their squares; service times, ns
 _FAULTS, _MAJOR, _SAMPLES, _WEIGHTS, _SQUARES, _TIME = range(6)
+#: the columns of sums that count samples and their weights
+_OF_SAMPLES = np.isin(np.arange(_TIME + 1), (_SAMPLES, _WEIGHTS))
 _NO_COUNTS: NDArray[np.int64] = np.empty((0, _TIME + 1), np.int64)
 #: half-width of an interval that holds the true number in 19 of 20 traces, in standard errors
 _ERRORS = 1.96
@@ -90,13 +95,14 @@ class StackCounts:
         total, major: faults, and those of them that read from disk.
         python: faults with a Python stack. native: samples with a native stack. timed: faults with a service time;
             time_ns: the sum of these.
+        sampled: whether Python stacks are of samples, so that their tables are estimates, too.
         recorded: whether any batch had a column of stacks, so that stacks were recorded.
     """
 
     def __init__(self) -> None:
         self.tree = CallTree()
         self.total = self.major = self.python = self.native = self.timed = self.time_ns = 0
-        self.recorded = False
+        self.recorded = self.sampled = False
         self._python, self._native = Sums(), Sums()
         self._others = OtherPrograms()
 
@@ -115,16 +121,18 @@ class StackCounts:
         self.major += int(major.sum())
         columns, zero = batch.columns, np.zeros(n, np.uint8)
         self.recorded = self.recorded or "stack_how" in columns or "native_how" in columns
-        python = self.tree.known(columns.get("stack", zero))
+        python, how = self.tree.known(columns.get("stack", zero)), columns.get("stack_how", zero)
+        sampled = bool((how == HOW_NOT_SAMPLED).any() or (how == HOW_LEARNED).any())
+        self.sampled = self.sampled or sampled
+        weight = np.where(how == HOW_EXACT, 0, columns.get("weight", zero)).astype(np.int64) * sampled
         times = service_times(batch)
-        nothing = np.zeros(n, np.int64)
-        self._count(self._python, python, columns.get("stack_how", zero), major, nothing, times)
+        self._count(self._python, python, how, major, weight, times)
         if times is not None:
             self.timed, self.time_ns = self.timed + int(np.count_nonzero(times)), self.time_ns + int(times.sum())
         self.python += int(np.count_nonzero(python))
-        others = np.flatnonzero(columns.get("stack_how", zero) == HOW_NOT_PYTHON)
+        others = np.flatnonzero(how == HOW_NOT_PYTHON)
         if len(others):
-            self._others.count(batch, others, major, nothing if times is None else times)
+            self._others.count(batch, others, major, np.zeros(n, np.int64) if times is None else times)
         if "native_how" in columns or "native_stack" in columns:
             native = self.tree.known(columns.get("native_stack", zero))
             weight = np.where(native != 0, columns.get("weight", zero), 0).astype(np.int64)
@@ -209,52 +217,61 @@ class StackCounts:
     ) -> list[StackRow]:
         table = self._native if native else self._python
         stacks, how = (table.keys >> np.uint64(8)).astype(np.intp), (table.keys & np.uint64(255)).astype(np.intp)
-        sums = table.sums
-        kept = (stacks != 0) & (sums[:, _SAMPLES] > 0) if native else stacks != 0
+        sums, estimated = table.sums, native or self.sampled
+        learned = self.sampled and not native
+        if learned:  # beside samples, in a merged trace, a fault that was asked stands for itself
+            itself = (sums[:, _SAMPLES] == 0) & (how != HOW_NOT_SAMPLED)
+            sums = np.where(itself[:, None] & _OF_SAMPLES, sums[:, :1], sums)
+        kept = (stacks != 0) & (sums[:, _SAMPLES] > 0) if estimated else stacks != 0
         leaves, which = np.unique(stacks[kept], return_inverse=True)
         labels = label(leaves)
         found: dict[str, list[Any]] = {}
         for leaf, its_how, values in zip(which.tolist(), how[kept].tolist(), sums[kept], strict=True):
             text, frames, _ = labels[leaf]
             if text:
-                row = found.setdefault(text + _MARKS.get(its_how, ""), [np.zeros_like(values), frames])
+                row = found.setdefault(text + _MARKS.get(its_how, ""), [np.zeros_like(values), frames, True])
                 row[0] = row[0] + values
-        rows = self._estimated(found) if native else self._counted(found)
+        if learned and whole:  # samples without a line stand for faults, too
+            for its_how, values in zip(how[~kept].tolist(), sums[~kept], strict=True):
+                if values[_SAMPLES]:
+                    row = found.setdefault(reason(its_how), [np.zeros_like(values), (), False])
+                    row[0] = row[0] + values
+        rows = self._estimated(found, sums) if estimated else self._counted(found)
         if whole:
-            rows += self._without_stack(rows, how[~kept], sums[~kept], native=native)
+            rows += self._without_stack(rows, how[~kept], sums[~kept], estimated=estimated)
         return sorted(rows, key=lambda row: (-row.total, row.label))
 
     def _counted(self, found: dict[str, list[Any]]) -> list[StackRow]:
         all_ = max(self.total, 1)
         return [
             StackRow(text, n, int(sums[_MAJOR]), n / all_, frames=frames, time_ns=int(sums[_TIME]))
-            for text, (sums, frames) in found.items()
+            for text, (sums, frames, _) in found.items()
             for n in [int(sums[_FAULTS])]
         ]
 
-    def _estimated(self, found: dict[str, list[Any]]) -> list[StackRow]:
-        """Estimated rows, with their margins.
+    def _estimated(self, found: dict[str, list[Any]], every: NDArray[np.int64]) -> list[StackRow]:
+        """Estimated rows, with their margins; every: the sums of all samples.
 
         Each sample has its own weight w. With p the row's share of all weights, the variance of the row's sum is the
         sum of (w (1 - p))² over its samples and of (w p)² over the others: that of a ratio of two weighted sums.
         """
         all_ = max(self.total, 1)
-        weights, squares = (self._native.sums[:, column].sum() for column in (_WEIGHTS, _SQUARES))
+        weights, squares = (every[:, column].sum() for column in (_WEIGHTS, _SQUARES))
         rows = []
-        for text, (sums, frames) in found.items():
+        for text, (sums, frames, has_stack) in found.items():
             share = sums[_WEIGHTS] / max(weights, 1)
             variance = (1 - 2 * share) * sums[_SQUARES] + share * share * squares
             margin = round(_ERRORS * float(max(variance, 0)) ** 0.5)
-            n = int(sums[_WEIGHTS])
-            rows.append(StackRow(text, n, int(sums[_MAJOR]), n / all_, int(sums[_SAMPLES]), margin, frames))
+            n, samples = int(sums[_WEIGHTS]), int(sums[_SAMPLES])
+            rows.append(StackRow(text, n, int(sums[_MAJOR]), n / all_, samples, margin, frames, has_stack))
         return rows
 
     def _without_stack(
-        self, rows: list[StackRow], how: NDArray[np.intp], sums: NDArray[np.int64], *, native: bool
+        self, rows: list[StackRow], how: NDArray[np.intp], sums: NDArray[np.int64], *, estimated: bool
     ) -> list[StackRow]:
         """Rows of the faults without a stack, one per reason; in estimates one row of those without a sample."""
         all_ = max(self.total, 1)
-        if native:
+        if estimated:
             rest = self.total - sum(row.total for row in rows)
             return [StackRow("(no sample stands for it)", rest, 0, rest / all_, has_stack=False)] if rest > 0 else []
         found: dict[str, list[int]] = {}

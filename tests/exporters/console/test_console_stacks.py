@@ -17,6 +17,8 @@ from wstrace.schema import (
     FRAME_JIT,
     FRAME_NATIVE,
     FRAME_PYTHON,
+    HOW_LEARNED,
+    HOW_NOT_PROVEN,
     HOW_NOT_SAMPLED,
     HOW_NOT_YET,
     HOW_OWN,
@@ -125,6 +127,29 @@ def test_estimates_have_their_margin_and_samples(kit: Any) -> None:
     assert lines[4].split()[:3] == ["20", "0", "1"]
     assert lines[5].split()[:2] == ["5", "20.0%"]
     assert lines[5].endswith("(no sample stands for it)")
+
+
+def test_learned_lines_are_estimates_and_say_so(kit: Any) -> None:
+    """20 faults, 3 samples of which 2 have a line: the tables are of what these stand for."""
+    learned = [Fault([PARSE], [(0, 8)], 12, HOW_LEARNED), Fault([MAIN], [(0, 8)], 2, HOW_LEARNED)]
+    rest = [Fault(None, [(0, 8)], 4, HOW_NOT_PROVEN), *[Fault(None, how=HOW_NOT_SAMPLED)] * 17]
+    text = told(kit, learned + rest)
+    assert text.startswith("20 faults, 0 from disk; about 86 % parse_record leak.py:12 (learned)")
+    assert [plain(line) for line in text.splitlines()[3:8]] == [
+        ["faults", "+-", "samples", "share", "own", "line"],
+        ["12", "10", "1", "60.0%", "parse_record", "leak.py:12", "(learned)"],
+        ["4", "8", "1", "20.0%", "(its", "code", "was", "first", "read", "after", "it)"],
+        ["2", "4", "1", "10.0%", "<module>", "leak.py:40", "(learned)"],
+        ["2", "10.0%", "(no", "sample", "stands", "for", "it)"],
+    ]
+
+
+def test_exact_lines_beside_learned_ones_of_another_trace_stand_for_themselves(kit: Any) -> None:
+    faults = [*[Fault([PARSE])] * 7, *[Fault([])] * 2, Fault([MAIN], [(0, 8)], 5, HOW_LEARNED)]
+    faults += [Fault(None, how=HOW_NOT_SAMPLED)] * 6
+    found = {row["name"]: row["total"] for row in rows(kit, faults, "line")}
+    assert found == {"parse_record leak.py:12": 7, "<module> leak.py:40 (learned)": 5, "(no Python frame)": 2,
+                     "(no sample stands for it)": 2}  # fmt: skip
 
 
 def test_without_python_the_own_function_of_native_stacks_is_about_the_answer(kit: Any) -> None:
