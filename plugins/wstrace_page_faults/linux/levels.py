@@ -11,6 +11,7 @@ from wstrace.interfaces import Level, Target
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.events import Settings
+from wstrace_page_faults.linux.lines_level import lines_level
 from wstrace_page_faults.linux.rings import MINOR, STACKS
 from wstrace_page_faults.linux.stack_event import StackRate
 
@@ -87,7 +88,13 @@ def stack_levels() -> Mapping[str, Level]:
     from wstrace_page_faults.linux.python_stacks.asked import level
     from wstrace_page_faults.linux.service_time.capture import level as service_level
 
-    return {"stacks=python": level(), "stacks=native": _native_level(), "service_time=on": service_level()}
+    native = _native_level()
+    return {
+        "stacks=python": level(),
+        "stacks=native": native,
+        "stacks=lines": lines_level(native),
+        "service_time=on": service_level(),
+    }
 
 
 def _native_level() -> Level:

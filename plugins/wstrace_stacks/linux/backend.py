@@ -42,7 +42,7 @@ class Worker:
         self.code = KnownCode(context.strings, context.resolvers.get("sections"))
         self.tree = CallSites(context.stack_ids, context.strings, "native_stacks")
         self.join = Join()
-        self.lines = PythonLines(self.code, self.tree, context.strings) if lines else None
+        self.lines = PythonLines(self.code, self.tree, context.strings, context.info.lack) if lines else None
         self.unwound = self.frames = self.given = 0
 
     def unwind(self, batch: Batch) -> None:

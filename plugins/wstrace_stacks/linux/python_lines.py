@@ -7,8 +7,8 @@ share one frame of the loop.
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -60,9 +60,11 @@ class PythonLines:
         code: what is known of the processes' code.
         tree: to which frames are added.
         strings: the session's names.
+        lack: is told what the trace lacks, and why.
     """
 
-    def __init__(self, code: KnownCode, tree: CallSites, strings: Dictionary) -> None:
+    def __init__(self, code: KnownCode, tree: CallSites, strings: Dictionary, lack: Callable[[str], None]) -> None:
+        self._lack = lack
         self._code, self._tree, self._strings = code, tree, strings
         self._pythons = CPythons(code.images)
         self._builds: dict[tuple[int, ...], LearnedPlaces] = {}
@@ -144,8 +146,14 @@ class PythonLines:
             made: CodeObjects | None = None
             if python is not None and image is not None:
                 linked = image.unwind.address_of(address - mapping.start + mapping.offset)
-                with contextlib.suppress(OSError):
-                    made = CodeObjects(pid, python.layout, python.types_in(address - (linked or 0)), self._strings)
+                types = python.types_in(address - (linked or 0))
+                try:
+                    made = CodeObjects(pid, python.layout, types, self._strings)
+                except PermissionError as error:
+                    self._lack(f"Python lines of some processes: their memory may not be read ({error.strerror}): "
+                               "wstrace doctor says what permits it")  # fmt: skip
+                except OSError:  # it has ended
+                    made = None
             self._objects[key] = made
             if len(self._objects) > MOST_PROCESSES:
                 _close(self._objects.popitem(last=False)[1])
