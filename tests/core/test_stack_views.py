@@ -24,7 +24,6 @@ from wstrace.schema import (
     HOW_BORROWED,
     HOW_EXACT,
     HOW_LEARNED,
-    HOW_NOT_PROVEN,
     HOW_NOT_PYTHON,
     HOW_NOT_SAMPLED,
     HOW_NOT_YET,
@@ -286,26 +285,6 @@ def test_samples_stand_for_their_weight_and_the_rest_is_a_row(rows):
         table = counts.table(by, native=True)
         assert sum(row.total for row in table) == max(len(faults), weights)
         assert sum(row.samples for row in table) == sum(fault.weight > 0 for fault in faults)
-
-
-@given(st.lists(st.tuples(st.one_of(st.none(), SOME), st.integers(0, 4)), min_size=1, max_size=40))
-@settings(max_examples=40, deadline=None)
-def test_learned_lines_stand_for_their_samples_faults(rows):
-    """rows: the line, None = none was had; the faults of the thread since the sample before."""
-    faults = []
-    for line, before in rows:
-        faults += [Fault(None, how=HOW_NOT_SAMPLED)] * before
-        faults.append(Fault(line and [line], [(0, 1)], before + 1, HOW_LEARNED if line else HOW_NOT_PROVEN))
-    faults += [Fault(None, how=HOW_NOT_SAMPLED)] * 3
-    counts = counted(*faults)
-    for by in STACK_VIEWS:
-        table = counts.table(by)
-        assert sum(row.total for row in table) == len(faults)
-        assert sum(row.samples for row in table) == len(rows)
-        assert sum(row.total for row in table if not row.has_stack) == 3 + sum(
-            before + 1 for line, before in rows if not line
-        )
-        assert all(row.label.endswith(" (learned)") == row.has_stack for row in table)
 
 
 def test_the_margin_of_samples_holds_the_truth_in_about_19_of_20_traces():
