@@ -66,11 +66,22 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Bringer:
+    """A line of a program, which ranges of the file it brought, and how many bytes of processes' memory these are."""
+
+    label: str
+    whole: str
+    ranges: Ranges
+    resident: int
+
+
+@dataclass(frozen=True, slots=True)
 class FileHeat:
     """What of a file is in memory.
 
     cached: in the page cache; None where the kernel does not tell, with the reason in not_cached. cached_bytes: how
-    much, also where the kernel tells no more. refused: processes whose mappings may not be read.
+    much, also where the kernel tells no more. refused: processes whose mappings may not be read. bringers: who brought
+    what processes have, the most first, where a trace tells it.
     """
 
     path: str
@@ -82,6 +93,7 @@ class FileHeat:
     not_cached: str = ""
     refused: int = 0
     parts: Sequence[Part] = field(default=())
+    bringers: Sequence[Bringer] = field(default=())
 
     @property
     def mapped(self) -> Ranges:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 descendants, referenced_bits, arguments, parents = procfs.descendants, ReferencedBits, procfs.arguments, procfs.parents
 
 
-def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
+def file_heat(path: str, pids: Sequence[int] | None = ()) -> FileHeat:
     """What of a file is in memory now; see backend.Backend."""
     from wstrace_working_set.linux import file_pages
 

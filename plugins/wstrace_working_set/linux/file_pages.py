@@ -32,7 +32,7 @@ _CACHESTAT = 451  # the same number on all machines
 _mincore = declare(None, "mincore", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
-def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
+def file_heat(path: str, pids: Sequence[int] | None = ()) -> FileHeat:
     """What of a file is in memory now; see backend.Backend."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -49,7 +49,7 @@ def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
     finally:
         os.close(fd)
     real, holders, refused = os.path.realpath(path), [], 0
-    for pid in pids or procfs.processes():
+    for pid in () if pids is None else pids or procfs.processes():
         try:
             holder = _holder(pid, real, status)
         except TargetExited:
