@@ -159,6 +159,9 @@ class ReferencedBits(Protocol):
     def read(self) -> Uses:
         """What has been used since. Raises TargetExited, also when another program was executed; Unavailable."""
 
+    def close(self) -> None:
+        """Ends it."""
+
 
 class Backend(Protocol):
     """The module that talks to the operating system."""

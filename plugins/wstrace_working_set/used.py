@@ -35,6 +35,7 @@ class Window:
 
     begin: seconds since the first window began. cost: seconds that clearing and reading took. ended: the process ended
     in the window, or executed another program, and what it used in it is not known. uses: the largest first.
+    method: that of backend.ReferencedBits, or `emptying`.
     """
 
     begin: float
@@ -42,6 +43,7 @@ class Window:
     cost: float
     uses: tuple[Use, ...]
     ended: bool = False
+    method: str = "emptying"
 
     @property
     def used(self) -> int:
@@ -78,13 +80,14 @@ def windows(pid: int, seconds: float, every: float | None = None) -> Iterator[Wi
             except TargetExited:
                 if not begin:
                     raise
-                yield Window(begin, time.perf_counter() - started - begin, 0.0, (), ended=True)
+                yield Window(begin, time.perf_counter() - started - begin, 0.0, (), True, bits.method)
                 return
             yield window
             cost, begin = window.cost, time.perf_counter() - started
             if seconds - begin < (every or seconds) / 2:  # what is left is no window of that length
                 return
     finally:
+        bits.close()
         target.close()
 
 
@@ -97,7 +100,7 @@ def _window(bits: ReferencedBits, target: Target, begin: float, length: float) -
     times.append(time.perf_counter())
     uses = bits.read()
     clearing, seconds, reading = (after - before for before, after in pairwise([*times, time.perf_counter()]))
-    return Window(begin, seconds, clearing + reading, _summed(uses))
+    return Window(begin, seconds, clearing + reading, _summed(uses), method=bits.method)
 
 
 def after_emptying(pid: int, seconds: float) -> tuple[Emptied, Window, int | None]:

@@ -20,9 +20,18 @@ from wstrace_working_set.linux.referenced import ReferencedBits
 from wstrace_working_set.linux.space import Space as Space
 
 if TYPE_CHECKING:
+    from wstrace_working_set.backend import ReferencedBits as ReferencedBits_
     from wstrace_working_set.file_heat import FileHeat
 
-descendants, referenced_bits, arguments, parents = procfs.descendants, ReferencedBits, procfs.arguments, procfs.parents
+descendants, arguments, parents = procfs.descendants, procfs.arguments, procfs.parents
+
+
+def referenced_bits(pid: int) -> ReferencedBits_:
+    """By idle page tracking, which disturbs nothing, where there is one and we are root; else by clear_refs."""
+    from wstrace_working_set.linux import idle_pages
+
+    usable = os.access(idle_pages.BITMAP, os.R_OK | os.W_OK)
+    return idle_pages.IdlePages(pid) if usable else ReferencedBits(pid)
 
 
 def file_heat(path: str, pids: Sequence[int] | None = ()) -> FileHeat:
