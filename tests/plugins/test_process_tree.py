@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
 from wstrace.errors import Unavailable
 from wstrace_working_set.backend import Accounted
+from wstrace_working_set.commands.ps import ps
 from wstrace_working_set.process_tree import processes, sums, title
 
 MIB = 1 << 20
@@ -69,3 +71,25 @@ def test_the_sums_say_what_they_leave_out():
     assert (total.processes, total.rss_sum, total.pss, total.refused) == (4, 16 * MIB, 6 * MIB, 1)
     assert (total.distinct, total.why) == (None, "hidden; run as root")
     assert {p.pid: (p.private, p.shared) for p in found}[11] == (4 * MIB, 0), "private is not read at the same moment"
+
+
+class Named(System):
+    """One process with a command line of 900 cells, a part of which is a secret in its middle."""
+
+    def listed(self):
+        return iter([(10, "python3", "somebody", 4 * MIB)])
+
+    def arguments(self, pid):
+        return ("/usr/bin/python3", "-m", "server", *["--a=b"] * 100, "--password=secret", *["--c=d"] * 30, "last")
+
+
+@pytest.mark.parametrize(("words", "most"), [(["--tree"], 80), ([], 80), (["--tree", "--wide"], 1000)])
+def test_lines_fit_80_columns_unless_they_are_to_be_wide(words, most, monkeypatch):
+    monkeypatch.setattr("wstrace_working_set.backend.backend", Named)
+    lines = CliRunner().invoke(ps, words, catch_exceptions=False).output.splitlines()
+    table = [line for line in lines if line and "known" not in line]
+    assert max(map(len, table)) <= most
+    if "--tree" in words:
+        assert table[-1].split()[-1] == "last"
+        assert ("secret" in table[-1]) is ("--wide" in words)
+    assert [word for line in table for word in line.split() if word in ("pid", "pss", "10")] == ["pid", "pss", "10"]

@@ -34,8 +34,10 @@ class Output:
         broken: whether its reader closed the pipe (`| head`) or it was closed; later text is discarded.
     """
 
-    def __init__(self, stream: TextIO, *, name: str = "the terminal", owned: bool = False) -> None:
-        self.stream = stream
+    def __init__(
+        self, stream: TextIO, *, name: str = "the terminal", owned: bool = False, width: int | None = None
+    ) -> None:
+        self.stream, self._width = stream, width
         self.name = name
         self.broken = False
         self._owned = owned
@@ -55,12 +57,16 @@ class Output:
         return cls(os.fdopen(opened.fd, "w", encoding="utf-8"), name=path, owned=True)
 
     @classmethod
-    def standard(cls, name: str) -> Output:
-        """The present stdout or stderr of this process; the null device when it has none, as under pythonw."""
+    def standard(cls, name: str, *, width: int | None = None) -> Output:
+        """The present stdout or stderr of this process; the null device when it has none, as under pythonw.
+
+        Args:
+            width: the cells of a line where it is no terminal; None = as many as it takes.
+        """
         stream = getattr(sys, name)
         if stream is None:
             return cls(Path(os.devnull).open("w", encoding="utf-8"), owned=True)
-        return cls(stream, name=name)
+        return cls(stream, name=name, width=width)
 
     def write(self, text: str) -> None:
         """Writes text and flushes. Raises OutputError for a failure such as a full disk, not for a closed pipe."""
@@ -92,8 +98,8 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """The width of the terminal in cells; None when it is no terminal."""
-        return max(self.rich().width, 20) if self.terminal else None
+        """The width of the terminal in cells; where it is no terminal that of standard(), None = endless."""
+        return max(self.rich().width, 20) if self.terminal else self._width
 
     def rich(self) -> RichConsole:
         """A rich console on the stream, without markup or highlighting; plain under NO_COLOR or TERM=dumb."""
