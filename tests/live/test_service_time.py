@@ -235,21 +235,32 @@ while True:
     assert timed.trace.ledger("unaccounted") == 0
 
 
-def test_attached_threads_have_times_once(attach: Any, tmp_path: Path) -> None:
+BUSY = """
+import mmap, sys, threading, time
+def work():
+    while True:
+        m = mmap.mmap(-1, 1 << 20, flags=34)
+        m[:] = bytes(1 << 20)
+        time.sleep(0.01)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_attached_threads_have_times_once(attach: Any) -> None:
     """Threads that have both inherited events and those opened on them run both programs twice."""
-    code = "import mmap, sys, threading, time\nprint(flush=True)\n" + (
-        "def work():\n"
-        "    for _ in range(20):\n"
-        "        m = mmap.mmap(-1, 1 << 20, flags=34)\n        m[:] = bytes(1 << 20)\n        time.sleep(.01)\n"
-        "ts = [threading.Thread(target=work) for _ in range(4)]\n[t.start() for t in ts]\n[t.join() for t in ts]\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", BUSY], **pipes) as process:
         process.stdout.readline()
         traced = attach(process.pid, service_time=True, stacks="none")
-        traced.drain(lambda: process.poll() is not None)
+        traced.drain(lambda: len(traced.column("page_fault", "va")) > 2000)
+        process.stdin.close()
+        process.wait()
         traced.stop()
     times = traced.column("page_fault", "service_ns")
-    assert len(times) > 1000
+    assert len(times) > 2000
     assert (times > 0).mean() > 0.95
     assert int((times == 0).sum()) == traced.ledger("without_time")
 

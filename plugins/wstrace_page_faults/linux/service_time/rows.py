@@ -12,7 +12,6 @@ from wstrace_page_faults.linux.service_time.programs import SERVICE_ROW
 
 _HEADER, _ROW_IDS, _SAMPLE_IDS, _MARK, _VALUE = 0, 1, 2, 3, 4
 _TID, _TYPE = np.uint64(32), np.uint64(0xFFFFFFFF)
-_NOBODY = np.uint64((1 << 64) - 1)
 
 #: What a sample has instead of its time, plus 1: no row stood before it; its row says that the entry was not seen.
 NO_ROW, NO_ENTRY = 0, 1
@@ -26,7 +25,7 @@ class ServiceRows:
     """
 
     def __init__(self) -> None:
-        self._tid, self._value = _NOBODY, np.uint64(0)  # of the last row of the call before
+        self._last: NDArray[Any] | None = None  # the row that the call before ended with, if its sample comes now
 
     def pair(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The rows without those of times, and each one's time in ns plus 1 (NO_ROW, NO_ENTRY) as a last column.
@@ -37,16 +36,17 @@ class ServiceRows:
         Returns:
             u64, shape (m, k + 1).
         """
-        lost = (rows[:, _HEADER] & _TYPE) == perf.PERF_RECORD_LOST
-        times = (rows[:, _MARK] == SERVICE_ROW) & ~lost
-        # of each row: the thread and the time that the row before it tells
-        tids = np.append(self._tid, np.where(times, rows[:, _ROW_IDS] >> _TID, _NOBODY))
-        values = np.append(self._value, rows[:, _VALUE])
-        self._tid, self._value = tids[-1], values[-1]
-        kept = ~times
-        samples = rows[kept]
-        out = np.empty((len(samples), rows.shape[1] + 1), "<u8")
-        out[:, :-1] = samples
-        mine = tids[:-1][kept] == samples[:, _SAMPLE_IDS] >> _TID
-        out[:, -1] = np.where(mine, values[:-1][kept] + np.uint64(1), np.uint64(NO_ROW))
+        times = (rows[:, _MARK] == SERVICE_ROW) & ((rows[:, _HEADER] & _TYPE) != perf.PERF_RECORD_LOST)
+        kept = np.flatnonzero(~times)
+        before, last = kept - 1, self._last
+        out = np.empty((len(kept), rows.shape[1] + 1), "<u8")
+        out[:, :-1] = rows.take(kept, axis=0)
+        mine = times.take(before) & (rows[:, _ROW_IDS].take(before) >> _TID == out[:, _SAMPLE_IDS] >> _TID)
+        out[:, -1] = np.where(mine, rows[:, _VALUE].take(before) + np.uint64(1), np.uint64(NO_ROW))
+        if len(kept) and not kept[0]:  # what stands before it came with the call before
+            out[0, -1] = NO_ROW
+            if last is not None and last[_ROW_IDS] >> _TID == out[0, _SAMPLE_IDS] >> _TID:
+                out[0, -1] = last[_VALUE] + np.uint64(1)
+        if len(rows):
+            self._last = rows[-1].copy() if times[-1] else None
         return out
