@@ -27,6 +27,12 @@ class UsageError(WstraceError):
     """An option, a name or a value is not one that wstrace accepts."""
 
 
+class BudgetError(WstraceError):
+    """A command takes more page faults or memory than its baseline or a limit allows (`wstrace check`)."""
+
+    exit_code = 120
+
+
 class LossError(WstraceError):
     """Records were lost under `--fail-on-loss`, although every exporter wrote all that it accepted."""
 

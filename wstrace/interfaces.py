@@ -300,6 +300,10 @@ class Platform(abc.ABC):
     def environment(self) -> Mapping[str, str]:
         """What `doctor` shows of this machine: system, kernel, machine, privilege; name -> text."""
 
+    def versions(self) -> Mapping[str, str]:
+        """What the page faults of a program depend on besides itself, for baselines: kernel, libc ...; name -> text."""
+        return {}
+
     def remedies(self) -> Mapping[str, str]:
         """Ready lines that lift missing privilege, for `doctor`: where they belong (Docker, systemd ...) -> line."""
         return {}

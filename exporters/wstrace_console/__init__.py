@@ -1,4 +1,4 @@
-"""The terminal: the summary at the end of a trace, what grew, a line per fault, a live line; four commands."""
+"""The terminal: the summary at the end of a trace, what grew, a line per fault, a live line; five commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wstrace_exporters() -> Sequence[type[Exporter]]:
 
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
-    """Returns the commands `report`, `blame`, `unshared` and `diff`."""
+    """Returns the commands `report`, `blame`, `unshared`, `diff` and `check`."""
     return [
         Command("report", "Show who brought which pages, from a trace file.",
                 "wstrace_console.commands.report:report", "Inspect"),
@@ -33,4 +33,6 @@ def wstrace_commands() -> Sequence[Command]:
                 "wstrace_console.commands.unshared:unshared", "Inspect"),
         Command("diff", "Show what a second trace has more in memory, and whose.",
                 "wstrace_console.commands.diff:diff", "Inspect"),
+        Command("check", "Fail when a command takes more memory than its baseline.",
+                "wstrace_console.commands.check:check", "Inspect"),
     ]  # fmt: skip

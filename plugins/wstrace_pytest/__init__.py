@@ -23,18 +23,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("wstrace", "budgets of page faults and resident memory")
     group.addoption("--wstrace", action="store_true", default=None, help="Measure tests; judge those with a marker.")
     group.addoption("--wstrace-top", type=int, metavar="N", help="Rows of the table at the end (default 10, 0: none).")
+    flags = {
+        "--wstrace-update": "Record tests with a marker in .wstrace/baseline.json: later runs are compared with it.",
+        "--wstrace-require-baseline": "Fail tests with a marker that have no baseline for this environment.",
+    }
+    for flag, meaning in flags.items():
+        group.addoption(flag, action="store_true", default=None, help=meaning)
     parser.addini("wstrace", "Switch --wstrace on.", type="bool", default=False)
     parser.addini("wstrace_top", "Value of --wstrace-top.", default="10")
+    parser.addini("wstrace_update", "Switch --wstrace-update on.", type="bool", default=False)
+    parser.addini("wstrace_require_baseline", "Switch --wstrace-require-baseline on.", type="bool", default=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the fixture and the marker, and with `--wstrace` what measures."""
     from wstrace_pytest import fixtures
+    from wstrace_pytest.settings import switched_on
 
     config.addinivalue_line("markers", MARKER)
     config.pluginmanager.register(fixtures, "wstrace-fixtures")
-    wanted = config.getoption("wstrace")
-    if config.getini("wstrace") if wanted is None else wanted:
+    if switched_on(config, "wstrace"):
         from wstrace_pytest.plugin import Budgets
 
         config.pluginmanager.register(Budgets(config), "wstrace-budgets")

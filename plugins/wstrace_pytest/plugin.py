@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from wstrace.errors import Unavailable, UsageError
-from wstrace_pytest import report
+from wstrace_pytest import baselines, report
 from wstrace_pytest.backend import backend
+from wstrace_pytest.baselines import Baselines
 from wstrace_pytest.isolated import CHILD, Apart, Child, run_apart
 from wstrace_pytest.limits import FIGURES, Limits, limits_of
 from wstrace_pytest.measured import Measured
@@ -50,6 +52,7 @@ class Budgets:
         self._system = backend()
         self._faults = self._system.faults
         self._observer = Observer()
+        self._baselines = Baselines(config)
         #: in a process that runs one test for another pytest: whether it is to see who brings memory; else None
         self._traced: bool | None = None
         how, _, path = os.environ.pop(CHILD, "").partition(":")
@@ -58,6 +61,9 @@ class Budgets:
             config.pluginmanager.register(Child(config, path))
         self.counted: list[tuple[str, int]] = []
         self.lost: list[str] = []
+        self._is_worker = hasattr(config, "workerinput")
+        if self._baselines.updating and not self._is_worker and not path:
+            config.pluginmanager.register(self._baselines, "wstrace-baselines")
         config.option.wstrace_arguments = getattr(
             config.option, "wstrace_arguments", [str(word) for word in config.invocation_params.args]
         )  # a worker of xdist gets it with the other options
@@ -88,6 +94,8 @@ class Budgets:
             except UsageError as error:
                 raise pytest.UsageError(f"{item.nodeid}: {error}") from None
             if limits is not None:
+                if self._baselines.updating and limits.isolated != "no":
+                    limits = replace(limits, runs=max(limits.runs, baselines.RUNS))
                 item.stash[_LIMITS] = limits
                 if limits.isolated != "no" and self._traced is None:
                     self._set_apart(item, limits)
@@ -101,7 +109,7 @@ class Budgets:
             vars(item)["runtest"] = own
 
         def runtest() -> None:
-            found = run_apart(item, limits, in_child, lambda measured: bool(measured.over(limits.most)))
+            found = run_apart(item, limits, in_child, lambda measured: self._names_wanted(item, limits, measured))
             item.stash[_APART] = found
             item.user_properties += [pair for pair in found.report.user_properties if pair not in item.user_properties]
             if found.measured is not None:
@@ -164,9 +172,18 @@ class Budgets:
                 item.user_properties.append((f"wstrace.{name}", measured.least[name]))
         if limits.isolated != "no":
             item.user_properties.append(("wstrace.runs", len(measured.runs)))
-        measured.broken = measured.over(limits.most)
+        judgement = self._baselines.judge(item.nodeid, measured)
+        measured.notes = judgement.noisy
+        measured.broken = [*measured.over(limits.most), *judgement.broken]
         if measured.broken:
-            pytest.fail(report.failure(measured), pytrace=False)
+            grown = self._baselines.grown(item.nodeid, measured) if judgement.broken else []
+            pytest.fail(report.failure(measured, grown), pytrace=False)
+
+    def _names_wanted(self, item: pytest.Item, limits: Limits, measured: Measured) -> bool:
+        """Whether it will be told who brings the memory of a test whose figures are these."""
+        if self._baselines.updating or measured.over(limits.most):
+            return True
+        return bool(self._baselines.judge(item.nodeid, measured).broken)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
@@ -183,9 +200,11 @@ class Budgets:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def pytest_sessionfinish(self) -> None:
-        """Hands what a worker of xdist has counted to the one that prints."""
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Writes the baselines; a worker of xdist hands on what it has counted."""
         self._observer.close()
+        if self._config.pluginmanager.has_plugin("wstrace-baselines") and not self._baselines.save():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if (output := getattr(self._config, "workeroutput", None)) is not None:
             output["wstrace"] = self.counted
 
@@ -205,7 +224,8 @@ class Budgets:
             wanted = int(self._config.getini("wstrace_top"))
         reports = [told for several in terminalreporter.stats.values() for told in several if hasattr(told, "wstrace")]
         if wanted > 0:
-            report.top(terminalreporter, self.counted, self.lost, wanted)
+            report.top(terminalreporter, self.counted, wanted)
+        report.notes(terminalreporter, [*self.lost, *self._baselines.told], reports)
         if os.environ.get("GITHUB_ACTIONS") == "true":
             from wstrace_pytest import github
 

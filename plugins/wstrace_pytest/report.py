@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from wstrace.text import number, printable, size
@@ -15,11 +17,12 @@ if TYPE_CHECKING:
 
 _ROWS = 10
 _LABEL = 90
+_NAMES = 5
 
 
-def failure(measured: Measured) -> str:
-    """The text of a test that is over its budget: which figures, and whose memory it is."""
-    lines = [f"wstrace: {text}" for text in measured.broken]
+def failure(measured: Measured, grown: Sequence[str]) -> str:
+    """The text of a test that is over its budget: which figures, what grew, and whose memory it is."""
+    lines = [*(f"wstrace: {text}" for text in measured.broken), *map(printable, grown)]
     seen = measured.seen
     if seen is not None:
         lines += _lines(seen.rows[:_ROWS]) if seen.by == "line" else _files(seen.rows[:_ROWS])
@@ -39,12 +42,23 @@ def _files(rows: list[Row]) -> list[str]:
     return head + [f"{size(left):>10}  {printable(label, _LABEL)}" for label, _, left in rows]
 
 
-def top(terminal: pytest.TerminalReporter, counted: list[tuple[str, int]], lost: list[str], rows: int) -> None:
+def top(terminal: pytest.TerminalReporter, counted: list[tuple[str, int]], rows: int) -> None:
     """The tests with the most page faults."""
     terminal.section("wstrace: most page faults")
     for name, faults in heapq.nlargest(rows, counted, key=lambda row: row[1]):
         terminal.write_line(f"{number(faults):>12}  {printable(name, _LABEL)}")
     total = sum(faults for _, faults in counted)
     terminal.write_line(f"{number(total):>12}  in all {number(len(counted))} tests")
-    for text in lost:
-        terminal.write_line(f"wstrace: {text}", yellow=True)
+
+
+def notes(terminal: pytest.TerminalReporter, told: Iterable[str], reports: list[pytest.TestReport]) -> None:
+    """Sentences on the whole run, and the tests that were not judged, by why not."""
+    tests = defaultdict(list)
+    for report in reports:
+        for note in report.wstrace["notes"]:
+            tests[note].append(report.nodeid)
+    for text in told:
+        terminal.write_line(f"wstrace: {printable(text)}", yellow=True)
+    for note, names in tests.items():
+        more = f" and {number(len(names) - _NAMES)} more" if len(names) > _NAMES else ""
+        terminal.write_line(f"wstrace: {printable(note)}: {printable(', '.join(names[:_NAMES]))}{more}", yellow=True)

@@ -24,6 +24,7 @@ from wstrace_os.linux.file_rights import file_rights, sudo_caller
 from wstrace_os.linux.launcher import Launcher, start
 from wstrace_os.linux.libc import mallopt
 from wstrace_os.linux.remedies import remedies
+from wstrace_os.linux.versions import versions
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 #: The system call number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64).
@@ -249,6 +250,10 @@ class LinuxPlatform(Platform):
             if value is not None:
                 shown[path.replace("/", ".")] = str(value)
         return shown
+
+    def versions(self) -> Mapping[str, str]:
+        """Kernel, libc, transparent huge pages, processor."""
+        return versions()
 
     def remedies(self) -> Mapping[str, str]:
         """How to gain CAP_PERFMON, or more of perf events without it, in each environment."""

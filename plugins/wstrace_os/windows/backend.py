@@ -177,6 +177,10 @@ class WindowsPlatform(Platform):
         wine = processes.wine_version()
         return {**shown, "wine": f"{wine}: the watch of working sets is a stub there"} if wine else shown
 
+    def versions(self) -> Mapping[str, str]:
+        """The version of Windows and the processor."""
+        return {"system": f"Windows {machine.version()}", "cpu": machine.processor()}
+
     def remedies(self) -> Mapping[str, str]:
         """Commands that lift the level, for PowerShell."""
         return {

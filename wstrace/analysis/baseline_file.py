@@ -1,0 +1,157 @@
+"""The file of baselines that is committed beside the tests: `.wstrace/baseline.json`.
+
+`{"version": 1, "environments": {"cpython-3.12-linux-x86_64-4096": {"versions": {...}, "tests": {ID: {...}}}}}`, sorted,
+with a line for each test, so that two branches that measure different tests can be merged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from wstrace.analysis.baseline import Entry
+from wstrace.errors import UsageError
+from wstrace.output_file import callers_rights, whole_file
+from wstrace.text import json_safe, printable
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Platform
+
+#: Where it is, from the folder of the project on.
+PLACE = os.path.join(".wstrace", "baseline.json")
+_VERSION = 1
+#: More than any baseline has; a larger file is not read.
+_MOST_BYTES = 64 << 20
+#: Recorded, but figures do not depend on it: runners of one CI have several.
+_NOT_COMPARED = frozenset(("cpu",))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where figures are measured.
+
+    key: implementation, version, system and page size; figures of another one are not compared. versions: what else
+    figures depend on, name -> text.
+    """
+
+    key: str
+    versions: Mapping[str, str]
+
+    @classmethod
+    def this(cls, system: Platform) -> Self:
+        """The running one."""
+        python = sys.version_info
+        name = f"{sys.implementation.name}-{python[0]}.{python[1]}-{sysconfig.get_platform()}-{system.page_size}"
+        return cls(name, {"python": platform.python_version(), **system.versions()})
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What is recorded of one kind of environment."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    tests: dict[str, Entry] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Baseline:
+    """A file of baselines; `environments` is empty where there is none yet."""
+
+    path: str
+    environments: dict[str, Recorded] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str) -> Self:
+        """Reads it.
+
+        Raises:
+            UsageError: it cannot be read, or is no baseline.
+        """
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123
+                text = file.read(_MOST_BYTES + 1)
+        except FileNotFoundError:
+            return cls(path)
+        except OSError as error:
+            raise UsageError(f"cannot read the baseline {path}: {error.strerror}") from None
+        anew = "record it anew: --wstrace-update in pytest, --update of wstrace check"
+        if any(line.startswith((b"<<<<<<< ", b"=======", b">>>>>>> ")) for line in text.splitlines()):
+            raise UsageError(f"the baseline {path} has a merge conflict in it", f"take one side of each, or {anew}")
+        try:
+            version, found = _parsed(text)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            what = f"{type(error).__name__}: {printable(str(error), 80)}"
+            raise UsageError(f"{path} is no baseline ({what})", anew) from None
+        if version != _VERSION:
+            raise UsageError(f"the baseline {path} has version {version}, and this wstrace knows {_VERSION}", anew)
+        return cls(path, found)
+
+    def save(self) -> None:
+        """Writes it, and makes its folder. Raises OutputError."""
+        if folder := os.path.dirname(self.path):
+            with callers_rights():
+                Path(folder).mkdir(parents=True, exist_ok=True)
+        with whole_file(self.path, force=True) as file:
+            file.write(self._text().encode())
+
+    def _text(self) -> str:
+        lines = []
+        for key in sorted(self.environments):
+            one = self.environments[key]
+            versions = _json(dict(sorted(one.versions.items())))
+            tests = [f"    {_json(name)}: {_json(one.tests[name].as_dict())}" for name in sorted(one.tests)]
+            inside = "{\n" + ",\n".join(tests) + "\n   }" if tests else "{}"
+            lines.append(f'  {_json(key)}: {{\n   "versions": {versions},\n   "tests": {inside}\n  }}')
+        return f'{{"version": {_VERSION}, "environments": {{\n' + ",\n".join(lines) + "\n}}\n"
+
+    def why_not(self, machine: Machine) -> str:
+        """Why figures of this machine are not compared with it; "" = they are."""
+        one = self.environments.get(machine.key)
+        if one is None:
+            if not self.environments:
+                return f"there is no baseline ({self.path})"
+            others = ", ".join(printable(key, 60) for key in sorted(self.environments)[:3])
+            return f"{self.path} has no baseline for {machine.key}, only for {others}"
+        there, here = one.versions, machine.versions
+        other = [
+            f"{printable(name, 40)} {printable(there.get(name, '?'), 60)} there, {here.get(name, '?')} here"
+            for name in sorted({*there, *here} - _NOT_COMPARED)
+            if there.get(name) != here.get(name)
+        ]
+        return f"{self.path} was recorded with other versions: {', '.join(other)}" if other else ""
+
+    def record(self, machine: Machine, entries: Mapping[str, Entry], page_size: int) -> None:
+        """Takes measurements in; what was recorded with other versions is not kept, nor compared with them."""
+        if self.why_not(machine):
+            self.environments[machine.key] = Recorded()
+        one = self.environments[machine.key]
+        one.versions = dict(machine.versions)
+        for name, entry in entries.items():
+            earlier = one.tests.get(name)
+            one.tests[name] = earlier.learned(entry, page_size) if earlier else entry
+
+
+def _parsed(text: bytes) -> tuple[int, dict[str, Recorded]]:
+    """The version and, if it is ours, the environments of a file. Raises what a wrong value raises."""
+    if len(text) > _MOST_BYTES:
+        raise ValueError("it is too large")
+    data = json.loads(text)
+    version = int(data["version"])
+    return version, {
+        str(key): Recorded(
+            {str(name): str(value) for name, value in one["versions"].items()},
+            {str(name): Entry.from_dict(entry) for name, entry in one["tests"].items()},
+        )
+        for key, one in (data["environments"] if version == _VERSION else {}).items()
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(json_safe(value))
