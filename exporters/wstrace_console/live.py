@@ -61,10 +61,13 @@ def resident_bytes(pids: list[int]) -> int:
 
 
 def resident_of(pid: int) -> int | None:
-    """The bytes of a process in memory now; None where the system does not say."""
+    """The bytes of a process in memory now; None where the system does not say, or the process has ended.
+
+    One that has ended and is not waited for yet has a size of 0.
+    """
     import psutil
 
     try:
-        return int(psutil.Process(pid).memory_info().rss)
+        return int(psutil.Process(pid).memory_info().rss) or None
     except (psutil.Error, OSError):
         return None

@@ -16,8 +16,10 @@ _TOLD = 3
 
 def parts(told: Unshared, views: Sequence[str], top: int) -> list[str | Styled | TextTable]:
     """The lines and tables to show."""
-    shown: list[str | Styled | TextTable] = [
-        Styled(answer(told), "bold"), Styled(completeness(told.blame, pages=False), "dim")]  # fmt: skip
+    complete = completeness(told.blame, pages=False)
+    if told.total and told.ended:
+        complete += "; what they copied while they ended counts too"  # an interpreter's end writes to what it frees
+    shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), Styled(complete, "dim")]
     if not told.total:
         return shown
     for view in [tuple(views)] if views else [(view,) for view in _USUAL]:

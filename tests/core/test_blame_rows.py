@@ -266,6 +266,16 @@ def test_a_child_that_only_ran_another_program_unshared_nothing():
     assert Unshared(script.blame()).total == 0
 
 
+def test_copies_of_a_process_that_ended_are_told_to_hold_those_of_its_end(tmp_path):
+    script = forked(1)
+    told = Unshared(script.blame())
+    assert (told.total, told.ended) == (16 * PAGE, False)
+    script.batches.append(script.process(5000, 8, PROCESS_EXIT, "app"))
+    saved(script.trace(), path := str(tmp_path / "x.wst"))
+    lines = CliRunner().invoke(unshared, [path], catch_exceptions=False).output.splitlines()
+    assert lines[1].endswith("; what they copied while they ended counts too")
+
+
 def test_pages_that_came_with_a_huge_page_are_shared_too():
     script = Script()
     script.fault(10, ANON, APP)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from stacks_scripted import Fault, Stacks
 
 from wstrace_console import growth
 from wstrace_console.console import Console
+from wstrace_console.live import resident_of
 
 PARSE, CHURN = ("parse_record", "/srv/app/leak.py", 12), ("churn", "/srv/app/leak.py", 20)
 PAGE = 4096
@@ -42,14 +46,22 @@ def test_growth_rate_and_line(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert "1,000 faults" in lines[1]
 
 
-@pytest.mark.parametrize("sizes", [[500, 600], [500, 20_000]], ids=["churn", "huge pages"])
-def test_no_line_is_named_where_the_faults_do_not_account_for_the_growth(
-    kit: Any, monkeypatch: pytest.MonkeyPatch, sizes: list[int | None]
+@pytest.mark.parametrize(
+    ("sizes", "churned"), [([500, 600], 100), ([500, 20_000], 0)], ids=["churn of two lines", "huge pages"]
+)
+def test_no_line_is_named_where_another_one_may_have_brought_the_growth(
+    kit: Any, monkeypatch: pytest.MonkeyPatch, sizes: list[int | None], churned: int
 ) -> None:
-    lines = first_lines(kit, monkeypatch, [Fault([PARSE])] * 1000, sizes)
+    faults = [Fault([PARSE])] * (1000 - churned) + [Fault([CHURN])] * churned
+    lines = first_lines(kit, monkeypatch, faults, sizes)
     assert lines[0].startswith("+")
     assert "leak.py" not in lines[0]
     assert "wstrace blame 700 " in lines[0]
+
+
+def test_a_line_that_brought_all_is_named_however_much_it_gave_back(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = first_lines(kit, monkeypatch, [Fault([PARSE])] * 960 + [Fault([CHURN])] * 40, [500, 600])
+    assert lines[0] == "+400.0 KiB in 10.0 s (40.0 KiB/s): parse_record leak.py:12"
 
 
 def test_what_shrank_or_ended_or_was_launched(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +80,11 @@ def test_json_has_the_growth(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         json.loads("\n".join(first_lines(kit, monkeypatch, [Fault([PARSE])], [1, None], json=True))).get("growth")
         is None
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="zombies are Linux's")
+def test_a_process_that_has_ended_has_no_size() -> None:
+    """GIVEN a process that has ended and is not waited for THEN it has not shrunk to nothing: its size is not known."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert resident_of(ended.pid) is None

@@ -74,6 +74,12 @@ class Unshared:
         return len(events)
 
     @property
+    def ended(self) -> bool:
+        """Whether a process that copied has ended in the trace: what it copied as it ended is among the copies."""
+        copied_in = space_of(self.of.history.faults.key[self.copies])
+        return bool(np.isin(copied_in, self.of.inputs.ends.space).any())
+
+    @property
     def earlier(self) -> bool:
         """Whether no process forked in the trace, and some were there before it: an earlier fork may have been."""
         of = self.of
