@@ -9,9 +9,9 @@ from wstrace.analysis.stacks import StackRow
 from wstrace.text import duration, printable, size
 from wstrace_console.live import resident_of
 
-#: The share of the growth that must certainly be a line's for it to be the answer. Measured with attaches of 4 s: a leak
-#: of 50 KB in 20 ms had 2,384 faults for 2,849 pages, all of its line (the sizes are read a bit before and after the
-#: faults); 30 MiB at once 7,681 faults for 7,681 pages; a server that answers 5 requests a second 22 faults for 3 pages.
+#: The share of the growth that must certainly be a line's for it to be the answer. Measured with attaches of 4 s: a
+#: leak of 50 KB in 20 ms had 2,384 faults for 2,849 pages, all of its line (the sizes are read a bit before and after
+#: the faults); 30 MiB at once 7,681 faults for 7,681 pages; a server of 5 requests a second 22 faults for 3 pages.
 _SHARE = 0.5
 _NAME_LIMIT = 60
 
@@ -42,8 +42,8 @@ class Growth:
         """The own line that brought at least half of the growth; "" = not known.
 
         What arrived is more than the growth where memory is given back, and less where one fault brings several pages.
-        In the worst case all that other lines brought has stayed, and all that no fault tells of is another line's. What
-        is left then is the line's for certain.
+        In the worst case all that other lines brought has stayed, and all that no fault tells of is another line's.
+        What is left then is the line's for certain.
 
         Args:
             rows: the faults by own line, the most first. faults: all of them. page_size: bytes.
