@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -74,6 +77,20 @@ def test_a_process_that_could_not_be_asked_about_is_asked_about_again(
     storm = 'i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done; "$@"; true'
     traced = trace(["sh", "-c", storm, "sh", python, "-S", "-c", program])
     assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
+
+
+def test_who_looks_at_new_processes_runs_before_others_and_the_target_does_not() -> None:
+    program = """if True:
+        import os, time
+        nice, until = lambda tid: os.getpriority(os.PRIO_PROCESS, int(tid)), time.monotonic() + 10
+        while min(map(nice, os.listdir(f"/proc/{os.getppid()}/task"))) > -10 and time.monotonic() < until:
+            time.sleep(0.02)
+        print(min(map(nice, os.listdir(f"/proc/{os.getppid()}/task"))), nice(os.getppid()), nice(0))
+    """
+    words = [sys.executable, "-m", "wstrace", "run", "-q", "--", OURS[0].program, "-S", "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert list(map(int, done.stdout.split())) == [-10, ours, ours]
 
 
 def test_a_file_that_was_told_of_is_known_in_every_process_that_executes_it(trace: Any, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.decoder import Decoder
 from wstrace_page_faults.linux.python_stacks.gate import Gate
 from wstrace_page_faults.linux.python_stacks.history import History
+from wstrace_page_faults.linux.python_stacks.hurry import hurry
 from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, is_library, is_unborn
 from wstrace_page_faults.linux.python_stacks.kernel import load_walker, output_attributes, this_kernel
 from wstrace_page_faults.linux.python_stacks.maps import WALKERS, Maps
@@ -132,7 +133,7 @@ class PythonStacks(NoStacks):
         self._launched: set[int] = set()
         self._libraries: dict[int, bool] = {}
         self._refused: set[str] = set()
-        self._off = False
+        self._off = self._hurried = False
         self._last: dict[str, int] = {}
         self._hows = np.zeros(len(STACK_HOW), "<i8")
 
@@ -190,6 +191,9 @@ class PythonStacks(NoStacks):
         Returns:
             The seconds until the next look, at most `wait`.
         """
+        if not self._hurried:
+            self._hurried = True
+            hurry()
         now = time.monotonic()
         for record in self._asked.read():
             self._expected.setdefault(int.from_bytes(record, "little"), now + _LOOK_FOR_SECONDS)
