@@ -44,6 +44,9 @@ def test_different_names_stay_different_and_fit(names: list[str], room: int, uni
          "parse leak.py:5 < load leak.py:8 < … < <module> leak.py:41"),
         ("parse leak.py:5 < load leak.py:8 < run leak.py:20 < <module> leak.py:41", 37,
          "parse leak.py:5 < load leak.py:8 < …"),
+        ("gunicorn (29051)  lib.so!some_function_with_a_long_name", 36, "gunicorn (29051)  lib.s…_a_long_name"),
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6  by  ld-linux-x86-64.so.2", 40,
+         "/usr/…/libc.so.6  by  ld-li…x86-64.so.2"),
         ("hashtable_with_a_long_name_311-x86_64-linux-gnu.so!.text(11)", 30, "hashtable…nux-gnu.so!.text(11)"),
     ],
 )  # fmt: skip

@@ -12,6 +12,9 @@ _NOISE = re.compile(r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w
 
 #: What tables are drawn with: the ellipsis, lines and blocks.
 _NARROW = re.compile("[ -~\u2026\u2500-\u259f]*")
+#: between the names of a table by two keys, and of `file  by  module`
+_BESIDE = "  "
+_PART = 10  # the least cells for each of them
 #: between the frames of a stack, innermost first
 _CALLED_BY = " < "
 
@@ -73,6 +76,8 @@ def _cut(text: str, room: int, mark: str) -> str:
     """The text without its middle: the start gets a third of the room, or less if a path's last part needs more."""
     if width_of(text) <= room:
         return text
+    if 1 < len(parts := text.split(_BESIDE)) <= room // _PART:
+        return _parts(parts, room, mark)
     if label := _fewer_frames(text.split(_CALLED_BY), room, mark):
         return label
     last_part = width_of(text) - width_of(text[: text.rfind("/")]) if "/" in text else 0
@@ -82,6 +87,16 @@ def _cut(text: str, room: int, mark: str) -> str:
     if 0 < cut <= len(tail) // 3:
         tail = tail[cut:]
     return f"{head}{mark}{tail}"
+
+
+def _parts(parts: Sequence[str], room: int, mark: str) -> str:
+    """Names beside each other, each shortened: those that are short give the others what they do not need."""
+    free = room - len(_BESIDE) * (len(parts) - 1)
+    found = list(parts)
+    for done, number in enumerate(sorted(range(len(parts)), key=lambda number: width_of(parts[number]))):
+        found[number] = _cut(_NOISE.sub("", parts[number]), max(free // (len(parts) - done), 0), mark)
+        free -= width_of(found[number])
+    return _BESIDE.join(found)
 
 
 def _fewer_frames(frames: Sequence[str], room: int, mark: str) -> str:

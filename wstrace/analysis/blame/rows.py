@@ -112,7 +112,7 @@ class Blame:
         found = [row for row in rows if row.resident or row.faults or row.brought]
         same = Counter(row.label for row in found)
         for row in found:
-            if same[row.label] > 1:
+            if same[row.label] > 1 or views == ("process",):  # beside another key there is no room for the role
                 row.label = row.whole
         return sorted(found, key=lambda row: (_place(row, sort), -row.resident, row.whole))
 
@@ -160,8 +160,8 @@ class Blame:
         if view == "process":
             page, fault = of.inputs.runs["space"][run], faults.space
             roles = {n: f", {role}" for n, role in of.inputs.roles.items()}
-            names = [of.name_of(n) + roles.get(n, "") for n in range(len(of.inputs.pids))]
-            rows = [BlameRow(name, name) for name in names]
+            names = [of.name_of(n) for n in range(len(of.inputs.pids))]
+            rows = [BlameRow(name, name + roles.get(n, "")) for n, name in enumerate(names)]
         elif view == "kind":
             page, fault = of.inputs.runs["kind"][run].astype(np.intp), faults.kind
             n = max(int(page.max(initial=0)), int(fault.max(initial=0)), len(KINDS) - 1) + 1
