@@ -7,9 +7,11 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from machine import one_after_the_other
 
 # How fast examples are made says how busy the machine is, and nothing about what is tested.
 settings.register_profile("wstrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,12 +22,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long proofs too")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's worker looks for groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2`; with another `--dist` than the usual one, that one."""
+    return one_after_the_other(config, log) if config.getoption("dist") == "load" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if "machine" in item.keywords:
-                item.add_marker(pytest.mark.xdist_group("machine"))
     if not config.getoption("--long"):
         for item in items:
             if "long" in item.keywords:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from machine import MACHINE
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "wstrace"
@@ -295,3 +296,9 @@ def test_every_package_has_its_entry_point_and_is_in_the_wheel():
     behind = {*points["wstrace"].values(), *points["pytest11"].values()}
     packed = {Path(p).name for p in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     assert {p.name for p in (*PLUGINS, *EXPORTERS)} == behind == packed - {"wstrace"}
+
+
+def test_what_one_worker_runs_is_there() -> None:
+    """A renamed test would run beside those that it disturbs."""
+    for file, _, name in (entry.partition("::") for entry in MACHINE):
+        assert f"def {name or 'test_'}" in (ROOT / file).read_text("utf-8"), (file, name)

@@ -14,10 +14,7 @@ import nobody as kit_nobody
 import pytest
 
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="becomes nobody: needs root"),
-    pytest.mark.machine,  # kernel.perf_event_paranoid
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes nobody: needs root")
 
 #: answers perf_event_open with an errno (or lets it pass: 0), then becomes wstrace
 LAUNCHER = """

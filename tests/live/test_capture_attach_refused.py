@@ -97,7 +97,6 @@ def test_processes_that_end_while_they_are_attached(attach: Any) -> None:
     assert handles() == before
 
 
-@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
 def test_another_users_process(child: Any) -> None:
     one = child("input()")

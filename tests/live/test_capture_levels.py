@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
-pytestmark = pytest.mark.machine
 
 #: a process without privilege, or one whose perf_event_open is refused, traces a command and tells what it got
 SCRIPT = """

@@ -357,7 +357,6 @@ print(level.name, len(batches), level.why, "|", level.remedy)
 """
 
 
-@pytest.mark.machine
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_without_privilege_it_works_where_the_kernel_allows_it(allowed: int) -> None:
     from wstrace_working_set.linux import keeper

@@ -17,10 +17,7 @@ from wstrace import schema
 from wstrace.cli import main
 from wstrace.errors import Unavailable
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: MAP_HUGETLB"),
-    pytest.mark.machine,  # its reserve of huge pages
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: MAP_HUGETLB")
 MAP_HUGETLB = 0x40000
 
 

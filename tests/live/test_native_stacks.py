@@ -114,7 +114,6 @@ def test_a_small_ring_loses_stacks_and_counts_them(recorded) -> None:
     assert names.faults["weight"].max() > 1, "each fault was sampled"
 
 
-@pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes a sysctl and becomes nobody: needs root")
 def test_nobody_gets_the_stacks_of_its_own_processes(program: Path, open_folder: Path) -> None:
     paranoid = Path("/proc/sys/kernel/perf_event_paranoid")

@@ -19,7 +19,7 @@ from stack_truth import SOURCE, StackNames, assert_right, regions
 
 import wstrace
 
-pytestmark = [pytest.mark.usefixtures("full_level"), pytest.mark.machine]  # bpftrace traces everything
+pytestmark = pytest.mark.usefixtures("full_level")
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)")

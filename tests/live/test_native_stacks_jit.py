@@ -22,7 +22,7 @@ function innermost(n) {
 }
 function middle(n) { return innermost(n).length + 1; }
 let sum = 0;
-for (let round = 0; round < 200; round++) sum += middle(60);
+for (let round = 0; round < 60; round++) sum += middle(60);
 """
 GO = """
 package main
@@ -34,7 +34,7 @@ func touch(n int) int {
 }
 //go:noinline
 func caller(n int) int { return touch(n) + 1 }
-func main() { sum := 0; for i := 0; i < 60; i++ { sum += caller(8 << 20) }; if sum == 7 { println(sum) } }
+func main() { sum := 0; for i := 0; i < 6; i++ { sum += caller(8 << 20) }; if sum == 7 { println(sum) } }
 """
 PYTHON = """
 import mmap, sys

@@ -21,7 +21,7 @@ from recorded_run import compiled
 from wstrace.schema import STACK_HOW
 
 HERE = Path(__file__).parent
-pytestmark = [pytest.mark.usefixtures("full_level", "python_stacks"), pytest.mark.machine]  # tracers of everything
+pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
 
 def truth(

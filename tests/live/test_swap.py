@@ -23,10 +23,7 @@ import wstrace
 from wstrace import schema
 from wstrace.cli import main
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: MADV_PAGEOUT"),
-    pytest.mark.machine,  # its swap
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: MADV_PAGEOUT")
 PAGE = mmap.PAGESIZE
 
 

@@ -33,8 +33,8 @@ for n in range(2):
     asyncio.run(later(9))
     json.loads(json.dumps([{str(i): [i] * 50} for i in range(2000)]))
     try:
-        re.sub("(a|b)*c", lambda m: str(deep(3))[:1], "ababc" * 50)
-        raise ValueError(sorted([str(i) for i in range(20000)], key=lambda word: deep(0) and word))
+        re.sub("(a|b)*c", lambda m: str(deep(3))[:1], "ababc" * 5)
+        raise ValueError(sorted([str(i) for i in range(1000)], key=lambda word: deep(0) and word))
     except ValueError:
         pass
 """
