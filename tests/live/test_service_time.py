@@ -24,7 +24,10 @@ from wstrace_page_faults.linux.service_time import programs
 
 HERE = Path(__file__).parent
 SLOW_NS = 2_000_000
-pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
+pytestmark = [
+    pytest.mark.usefixtures("full_level", "python_stacks"),
+    pytest.mark.machine,  # what writes maps all the time displaces programs on the whole machine
+]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +105,6 @@ def test_a_fault_from_disk_holds_what_the_disk_takes(trace: Any, tmp_path: Path,
     assert np.median(timed.service) > 0.75 * np.median(timed.took)
 
 
-@pytest.mark.machine
 @pytest.mark.parametrize("others", ["-e page-faults -g", "-e page-faults,minor-faults -k CLOCK_REALTIME"])
 def test_beside_perf_record(trace: Any, tmp_path: Path, program: Path, others: str) -> None:
     """perf gives the events of a kind one time between them, on the clock of one of them."""
@@ -219,7 +221,6 @@ def test_one_in_so_many(trace: Any, tmp_path: Path, program: Path) -> None:
     timed.assert_true(2)
 
 
-@pytest.mark.machine
 def test_beside_a_program_that_writes_maps_all_the_time(trace: Any, tmp_path: Path, program: Path) -> None:
     """bpf(2) keeps other programs off its CPU while it changes a map: one half of a pair is missing then."""
     code = f"""
