@@ -54,6 +54,17 @@ def test_a_place_that_never_moves_is_no_instruction_pointer() -> None:
     assert place(learned) == UNKNOWN
 
 
+def test_lines_at_rare_instructions_prove_that_a_place_moves() -> None:
+    """A loop at one line, after a start of which each instruction was sampled once."""
+    learned = LearnedPlaces()
+    learn(learned, samples(100, moves=1))
+    assert place(learned) == UNKNOWN
+    for instruction in range(10, 10 + LEAST_LINES):
+        learn(learned, samples(1) + instruction * (samples(1) > 0), instruction)
+    assert place(learned) == TRUE
+    assert place(learned, 10) == UNKNOWN, "of that one there are too few samples"
+
+
 def test_of_two_that_contradict_each_other_none_is_believed() -> None:
     learned, shown = LearnedPlaces(), samples(100)
     shown[:, OTHER] = 3000 + np.arange(100) % 15

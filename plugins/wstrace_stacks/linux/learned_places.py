@@ -70,18 +70,19 @@ class LearnedPlaces:
 
     def _decided(self) -> dict[int, int]:
         """The places by instruction, by what was seen so far."""
-        full = {one: (seen > 0).mean(axis=0) >= FULL for one, seen in self._seen.items() if len(seen) >= LEAST}
+        fitting = {one: (seen > 0).mean(axis=0) >= FULL for one, seen in self._seen.items()}
+        full = {one: fits for one, fits in fitting.items() if len(self._seen[one]) >= LEAST}
         if not full:
             return {}
         weight = {one: len(self._seen[one]) for one in full}
         score = np.sum([fits * weight[one] for one, fits in full.items()], axis=0)
-        able = (self._lines_shown(full) >= LEAST_LINES) & (score >= LEAST_SHARE * sum(weight.values()))
+        able = (self._lines_shown(fitting) >= LEAST_LINES) & (score >= LEAST_SHARE * sum(weight.values()))
         return {one: _clearest(self._seen[one], fits * score, able) for one, fits in full.items()}
 
-    def _lines_shown(self, full: dict[int, NDArray[np.bool_]]) -> NDArray[np.intp]:
+    def _lines_shown(self, fitting: dict[int, NDArray[np.bool_]]) -> NDArray[np.intp]:
         """How many lines each place has shown at the instructions that it fits."""
-        shown: list[set[int]] = [set() for _ in next(iter(full.values()))]
-        for one, fits in full.items():
+        shown: list[set[int]] = [set() for _ in next(iter(fitting.values()))]
+        for one, fits in fitting.items():
             for place in np.flatnonzero(fits).tolist():
                 shown[place].update(self._seen[one][:, place].tolist())
         return np.array([len(lines - {0}) for lines in shown])
