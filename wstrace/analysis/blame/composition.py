@@ -81,6 +81,8 @@ class Composition:
 
     def reason(self, how: int) -> str:
         """Why no bringer of a page is known, in the words of a row."""
+        if how == NOT_SEEN and self.sampled > 1:
+            return f"not recorded: one of {self.sampled} faults is"
         if how == NOT_SEEN:
             return "lost, or came without a fault" if self.lost else "came without a fault"
         return "put together by khugepaged" if how == KHUGEPAGED else HOWS[how]
