@@ -39,6 +39,7 @@ LAYERS = [
     "trace_info",
     "places",
     "interfaces",
+    "conditions",
     "options",
     "hookspecs",
     "hook_checks",

@@ -304,6 +304,14 @@ class Platform(abc.ABC):
         """What the page faults of a program depend on besides itself, for baselines: kernel, libc ...; name -> text."""
         return {}
 
+    def without_aslr(self) -> AbstractContextManager[None]:
+        """While entered, what is launched has its memory at the same addresses each time. Raises Unavailable."""
+        raise Unavailable(f"{self.name} cannot switch off ASLR for what is started next")
+
+    def evict(self, files: Iterable[str]) -> None:
+        """Takes files out of the page cache, but for pages that others use. Raises Unavailable."""
+        raise Unavailable(f"{self.name} cannot take single files out of its cache")
+
     def remedies(self) -> Mapping[str, str]:
         """Ready lines that lift missing privilege, for `doctor`: where they belong (Docker, systemd ...) -> line."""
         return {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from wstrace.analysis.baseline import NAMES, Bytes, Entry
 
 if TYPE_CHECKING:
+    from wstrace.conditions import Conditions
     from wstrace.interfaces import Platform
 
 
@@ -19,20 +20,25 @@ class Runs:
     """The runs of a command.
 
     Args:
-        platform: launches it. command: its words. to_stderr: whether what it prints goes there.
+        platform: launches it. command: its words. conditions: those of its runs. to_stderr: whether what it prints
+            goes there.
 
     Attributes:
         figures: of each run that counts: `faults`, `major` and `peak`, as far as the system says them.
     """
 
-    def __init__(self, platform: Platform, command: Sequence[str], *, to_stderr: bool) -> None:
+    def __init__(self, platform: Platform, command: Sequence[str], conditions: Conditions, *, to_stderr: bool) -> None:
         self._platform, self._command, self._to_stderr = platform, command, to_stderr
+        self._conditions = conditions
+        self._files: list[str] = []  # those that it maps, known after a traced run
         self.figures: list[dict[str, int]] = []
 
     def count(self, n: int) -> int:
         """Runs it once to warm up and n times that count. Returns the first exit code that is not 0, else 0."""
         with _streams({1: 2} if self._to_stderr else {}):
             code = self._run()
+        if self._conditions.cold and not code:
+            self.traced()
         with _streams({0: None, 1: None, 2: None}):
             for _ in range(n):
                 if code:
@@ -41,7 +47,9 @@ class Runs:
         return code
 
     def _run(self, *, counts: bool = False) -> int:
-        with closing(self._platform.launch(self._command)) as target:
+        with self._conditions.held(self._platform, self._files):
+            launched = self._platform.launch(self._command)
+        with closing(launched) as target:
             target.resume()
             try:
                 while (code := target.wait(0.5)) is None:
@@ -72,13 +80,18 @@ class Runs:
 
         options = {"output": None, "force": False, "duration": None, "sources": ()}
         with ExitStack() as stack:
-            with _streams({0: None, 1: None, 2: None}):
+            with _streams({0: None, 1: None, 2: None}), self._conditions.held(self._platform, self._files):
                 trace, _ = stack.enter_context(trace_of(tuple(self._command), options, literal=True))
             by_line = bool(trace.rows.get("page_fault"))
-            told = trace.blame(at="peak").rows("line" if by_line else "file")
+            blame = trace.blame(at="peak")
+            told = files = blame.rows("file")
+            self._files = [row.file for row in files if row.file.startswith("/")]
+            if by_line:
+                told = blame.rows("line")
         by = [Bytes(row.label, row.brought if by_line else row.resident) for row in told if row.faults or not by_line]
         by.sort(key=lambda row: (-row.bytes, row.label))
-        return replace(self.entry(), by=tuple(by[:NAMES]), level="line" if by_line else "file")
+        counted = self.entry() if self.figures else Entry({}, {}, 0)
+        return replace(counted, by=tuple(by[:NAMES]), level="line" if by_line else "file")
 
 
 @contextmanager

@@ -26,13 +26,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     flags = {
         "--wstrace-update": "Record tests with a marker in .wstrace/baseline.json: later runs are compared with it.",
         "--wstrace-require-baseline": "Fail tests with a marker that have no baseline for this environment.",
+        "--wstrace-no-aslr": "Place the memory of children (isolated='exec') at the same addresses in each run.",
+        "--wstrace-cold": "Take the files that such a child maps out of the page cache before each run.",
     }
     for flag, meaning in flags.items():
         group.addoption(flag, action="store_true", default=None, help=meaning)
+        parser.addini(flag[2:].replace("-", "_"), f"Switch {flag} on.", type="bool", default=False)
+    group.addoption("--wstrace-hash-seed", metavar="N", help="PYTHONHASHSEED of such children.")
     parser.addini("wstrace", "Switch --wstrace on.", type="bool", default=False)
     parser.addini("wstrace_top", "Value of --wstrace-top.", default="10")
-    parser.addini("wstrace_update", "Switch --wstrace-update on.", type="bool", default=False)
-    parser.addini("wstrace_require_baseline", "Switch --wstrace-require-baseline on.", type="bool", default=False)
+    parser.addini("wstrace_hash_seed", "Value of --wstrace-hash-seed.", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:

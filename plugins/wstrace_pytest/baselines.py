@@ -12,7 +12,7 @@ from wstrace.analysis.baseline_file import PLACE, Baseline, Machine
 from wstrace.errors import OutputError, UsageError
 from wstrace.text import plural, size
 from wstrace_pytest.measured import Measured
-from wstrace_pytest.settings import switched_on
+from wstrace_pytest.settings import conditions, switched_on
 
 #: Runs of a test in children whose baseline is recorded: by these its spread is learned.
 RUNS = 5
@@ -50,7 +50,7 @@ class Baselines:
         if self.updating or self._required or self._path.exists():
             platform = wstrace_os.backend("wstrace_os").platform()
             self._page_size: int = platform.page_size
-            machine, file = Machine.this(platform), self._load()
+            machine, file = Machine.this(platform, conditions(config)), self._load()
             self._state = _State(file, machine, file.why_not(machine))
             if self._state.why_not and not self.updating:
                 self.told.append(

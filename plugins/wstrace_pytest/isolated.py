@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from wstrace.text import json_safe, printable
-from wstrace_pytest import forked_coverage
+from wstrace_pytest.executed import run_executed
+from wstrace_pytest.forked import run_forked
+from wstrace_pytest.limits import Limits
 from wstrace_pytest.measured import Measured
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from wstrace_pytest.limits import Limits
-
-#: The variable that makes a pytest such a child: `counted:FILE`, or `traced:FILE` if it is to see who brings memory.
-CHILD = "WSTRACE_PYTEST_CHILD"
-_TAIL = 2000
 
 
 @dataclass(slots=True)
@@ -61,7 +42,7 @@ class Apart:
 
 
 def run_apart(item: pytest.Item, limits: Limits, in_child: Callable[[bool], None],
-              wanted: Callable[[Measured], bool]) -> Apart:  # fmt: skip
+              wanted: Callable[[Measured], bool], *, cold: bool) -> Apart:  # fmt: skip
     """Runs a test as often as its marker says, once before if more than once, and once more to see who brings memory.
 
     Args:
@@ -69,20 +50,26 @@ def run_apart(item: pytest.Item, limits: Limits, in_child: Callable[[bool], None
         limits: how often and how.
         in_child: called in a forked child, with whether this run is to see who brings memory.
         wanted: whether that is wanted for these figures.
+        cold: whether the files that it maps are to be out of the page cache, so that they have to be known first.
     """
     runs: list[dict[str, int]] = []
 
+    files: set[str] = set()
+
     def run(*, traced: bool) -> pytest.TestReport:
         if limits.isolated == "fork":
-            return _forked(item, lambda: in_child(traced))
-        return _executed(item, traced=traced)
+            return run_forked(item, lambda: in_child(traced))
+        return run_executed(item, files, traced=traced)
 
-    for n in range(limits.runs + (limits.runs > 1)):
+    warm_up = limits.runs > 1 or cold
+    for n in range(limits.runs + warm_up):
         report = run(traced=False)
         if not (report.passed and hasattr(report, "wstrace")):
             return Apart(report)
-        if n or limits.runs == 1:
-            runs += Measured.of(report.wstrace).runs
+        counted = Measured.of(report.wstrace)
+        files.update(counted.files)
+        if n or not warm_up:
+            runs += counted.runs
     measured = Measured(runs)
     if wanted(measured):
         last = run(traced=True)
@@ -90,139 +77,3 @@ def run_apart(item: pytest.Item, limits: Limits, in_child: Callable[[bool], None
             return Apart(last)
         measured.seen = Measured.of(last.wstrace).seen
     return Apart(report, measured)
-
-
-def _forked(item: pytest.Item, in_child: Callable[[], None]) -> pytest.TestReport:
-    if not hasattr(os, "fork"):
-        _fail("wstrace: isolated='fork' cannot be had: this system has no fork; use isolated='exec'")
-    others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
-    if others:
-        _fail(f"wstrace: isolated='fork' cannot be had beside other threads ({', '.join(others[:5])}): a fork has none "
-              "of them, and waits for ever for a lock that one holds; use isolated='exec'")  # fmt: skip
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    with tempfile.TemporaryFile() as answer, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # since 3.12 of a fork beside threads of native libraries
-        pid = os.fork()
-        if not pid:
-            _child(item, in_child, answer.fileno())
-        status = _waited(pid)
-        answer.seek(0)
-        data = answer.read()
-    if status or not data:
-        how = signal.Signals(-status).name if status < 0 else f"exit code {status}"
-        _fail(f"wstrace: the child in which the test ran ended early: {how}")
-    answered = json.loads(data)
-    forked_coverage.add(answered["covered"])
-    return _report(item.config, answered["report"])
-
-
-def _child(item: pytest.Item, in_child: Callable[[], None], answer: int) -> NoReturn:
-    """What the forked child does: it calls the test with all hooks around it, and never returns."""
-    code = 1
-    try:
-        in_child()
-        gc.collect()
-        gc.freeze()  # a later collection writes to no page that the parent has, too
-        call = pytest.CallInfo.from_call(lambda: item.ihook.pytest_runtest_call(item=item), when="call")
-        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
-        data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-        answered = {"report": json_safe(data), "covered": forked_coverage.traced()}
-        with os.fdopen(answer, "wb", closefd=False) as file:
-            file.write(json.dumps(answered, default=str).encode())
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _waited(pid: int) -> int:
-    """The exit code of a child, negative for a signal; one that is not waited for to its end is killed."""
-    try:
-        _, status = os.waitpid(pid, 0)
-    except BaseException:  # Ctrl-C, or the timeout of a test
-        with contextlib.suppress(OSError):
-            os.kill(pid, getattr(signal, "SIGKILL"))  # noqa: B009  Windows lacks it
-            os.waitpid(pid, 0)
-        raise
-    return os.waitstatus_to_exitcode(status)
-
-
-def _executed(item: pytest.Item, *, traced: bool) -> pytest.TestReport:
-    with tempfile.TemporaryDirectory(prefix="wstrace-") as folder:
-        answer = Path(folder, "reports.json")
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith(("PYTEST_XDIST_", "PYTEST_CURRENT_TEST"))}  # fmt: skip
-        environment[CHILD] = f"{'traced' if traced else 'counted'}:{answer}"
-        ended = subprocess.run(
-            _command(item, folder),
-            cwd=item.config.invocation_params.dir,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        reports = json.loads(answer.read_bytes()) if answer.exists() else []
-    if not reports:
-        output = ended.stdout.decode(errors="replace")[-_TAIL:].splitlines()
-        _fail(f"wstrace: the pytest in which the test was to run ended with exit code {ended.returncode}:\n"
-              + "\n".join(map(printable, output)))  # fmt: skip
-    told = [_report(item.config, data) for data in reports]
-    called = next((report for report in told if report.when == "call"), None)
-    wrong = next((report for report in told if not report.passed and report is not called), None)
-    return wrong if wrong is not None and (called is None or called.passed) else called or told[0]
-
-
-def _command(item: pytest.Item, folder: str) -> list[str]:
-    """A pytest with the options of this one that runs one test and writes no report of its own."""
-    config = item.config
-    options: dict[str, Any] = vars(config.option)
-    places = set(options.get("file_or_dir") or ())
-    words = [word for word in options["wstrace_arguments"] if word not in places]
-    _, _, inside = item.nodeid.partition("::")
-    words += [f"--rootdir={config.rootpath}", "--wstrace", "--wstrace-top=0", "--capture=fd", "-o",
-              f"cache_dir={folder}", "--basetemp=" + os.path.join(folder, "base")]  # fmt: skip
-    if config.inipath is not None:
-        words += ["-c", str(config.inipath)]
-    for option, off in (("numprocesses", "-n0"), ("xmlpath", "--junitxml="), ("cov_source", "--no-cov")):
-        if option in options:
-            words.append(off)
-    return [sys.executable, "-m", "pytest", *words, f"{item.path}::{inside}"]
-
-
-class Child:
-    """In a pytest that runs one test for another one: writes its reports to a file.
-
-    Args:
-        config: of this pytest. path: the file.
-    """
-
-    def __init__(self, config: pytest.Config, path: str) -> None:
-        self._config, self._path = config, path
-        self._reports: list[Any] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes a report."""
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._reports.append(json_safe(data))
-
-    def pytest_sessionfinish(self) -> None:
-        """Writes them."""
-        Path(self._path).write_text(json.dumps(self._reports, default=str), "utf-8")
-
-
-def _report(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
-    """A report from its JSON, which has lists in the place of tuples."""
-    report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=data)
-    if isinstance(report.longrepr, list):
-        path, line, reason = report.longrepr
-        report.longrepr = (path, line, reason)
-    report.user_properties = [(name, value) for name, value in report.user_properties]
-    report.sections = [(title, text) for title, text in report.sections]
-    return report
-
-
-def _fail(text: str) -> NoReturn:
-    pytest.fail(text, pytrace=False)

@@ -14,11 +14,14 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace_pytest import baselines, report
 from wstrace_pytest.backend import backend
 from wstrace_pytest.baselines import Baselines
-from wstrace_pytest.isolated import CHILD, Apart, Child, run_apart
+from wstrace_pytest.executed import CHILD, Child
+from wstrace_pytest.isolated import Apart, run_apart
 from wstrace_pytest.limits import FIGURES, Limits, limits_of
 from wstrace_pytest.measured import Measured
 from wstrace_pytest.meter import Meter, cannot
 from wstrace_pytest.observer import Observer
+from wstrace_pytest.report import Counted
+from wstrace_pytest.settings import switched_on
 
 _LIMITS = pytest.StashKey[Limits]()
 _MEASURED = pytest.StashKey[Measured]()
@@ -40,11 +43,17 @@ def _agent() -> Iterator[None]:
         agent.close()
 
 
+def _mapped_files() -> list[str]:
+    import psutil
+
+    return [mapping.path for mapping in psutil.Process().memory_maps() if mapping.path.startswith("/")]
+
+
 class Budgets:
     """The hooks of a run; one object for each process of xdist.
 
     Attributes:
-        counted: (test, page faults) of those that were called here. lost: what is missing in it, in words.
+        counted: those that were called here. lost: what is missing in it, in words.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -53,13 +62,14 @@ class Budgets:
         self._faults = self._system.faults
         self._observer = Observer()
         self._baselines = Baselines(config)
+        self._cold = switched_on(config, "wstrace_cold")
         #: in a process that runs one test for another pytest: whether it is to see who brings memory; else None
         self._traced: bool | None = None
         how, _, path = os.environ.pop(CHILD, "").partition(":")
         if path:
             self._traced = how == "traced"
             config.pluginmanager.register(Child(config, path))
-        self.counted: list[tuple[str, int]] = []
+        self.counted: list[Counted] = []
         self.lost: list[str] = []
         self._is_worker = hasattr(config, "workerinput")
         if self._baselines.updating and not self._is_worker and not path:
@@ -109,7 +119,8 @@ class Budgets:
             vars(item)["runtest"] = own
 
         def runtest() -> None:
-            found = run_apart(item, limits, in_child, lambda measured: self._names_wanted(item, limits, measured))
+            found = run_apart(item, limits, in_child, lambda measured: self._names_wanted(item, limits, measured),
+                              cold=self._cold and limits.isolated == "exec")  # fmt: skip
             item.stash[_APART] = found
             item.user_properties += [pair for pair in found.report.user_properties if pair not in item.user_properties]
             if found.measured is not None:
@@ -131,7 +142,7 @@ class Budgets:
             try:
                 return (yield)
             finally:
-                self.counted.append((item.nodeid, self._faults()[0] - before))
+                self.counted.append((item.nodeid, self._faults()[0] - before, ""))
         if self._traced is None and limits.isolated != "no":
             return (yield)
         return (yield from self._measure(item, limits))
@@ -161,17 +172,21 @@ class Budgets:
         measured = item.stash[_MEASURED] = Measured([meter.figures], seen if names else None)
         if self._traced is None:
             self._judge(item, limits, measured)
+        elif self._cold:
+            measured.files = _mapped_files()
         return result
 
     def _judge(self, item: pytest.Item, limits: Limits, measured: Measured) -> None:
         """Notes the figures, and fails the test when a limit is passed."""
         item.stash[_MEASURED] = measured
-        self.counted.append((item.nodeid, measured.least["faults"]))
+        self.counted.append((item.nodeid, measured.least["faults"], measured.spread))
         for name in FIGURES:
             if name in measured.least:
                 item.user_properties.append((f"wstrace.{name}", measured.least[name]))
         if limits.isolated != "no":
             item.user_properties.append(("wstrace.runs", len(measured.runs)))
+        if len(measured.runs) > 1:
+            item.user_properties.append(("wstrace.spread", measured.spread_of("faults")))
         judgement = self._baselines.judge(item.nodeid, measured)
         measured.notes = judgement.noisy
         measured.broken = [*measured.over(limits.most), *judgement.broken]
@@ -213,7 +228,7 @@ class Budgets:
         """Takes what a worker of xdist has counted."""
         output = getattr(node, "workeroutput", None) or {}
         if "wstrace" in output:
-            self.counted += [(str(name), int(faults)) for name, faults in output["wstrace"]]
+            self.counted += [(str(name), int(faults), str(note)) for name, faults, note in output["wstrace"]]
         else:
             self.lost.append(f"worker {node.gateway.id} ended early: the tests that it ran are not in this table")
 

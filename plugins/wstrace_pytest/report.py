@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from wstrace_pytest.measured import Measured
     from wstrace_pytest.observer import Row
 
+#: (test, its page faults, how far its runs lie apart, in words)
+Counted = tuple[str, int, str]
 _ROWS = 10
 _LABEL = 90
 _NAMES = 5
@@ -42,12 +44,12 @@ def _files(rows: list[Row]) -> list[str]:
     return head + [f"{size(left):>10}  {printable(label, _LABEL)}" for label, _, left in rows]
 
 
-def top(terminal: pytest.TerminalReporter, counted: list[tuple[str, int]], rows: int) -> None:
+def top(terminal: pytest.TerminalReporter, counted: list[Counted], rows: int) -> None:
     """The tests with the most page faults."""
     terminal.section("wstrace: most page faults")
-    for name, faults in heapq.nlargest(rows, counted, key=lambda row: row[1]):
-        terminal.write_line(f"{number(faults):>12}  {printable(name, _LABEL)}")
-    total = sum(faults for _, faults in counted)
+    for name, faults, note in heapq.nlargest(rows, counted, key=lambda row: row[1]):
+        terminal.write_line(f"{number(faults):>12}  {printable(name, _LABEL)}" + (f"  ({note})" if note else ""))
+    total = sum(faults for _, faults, _ in counted)
     terminal.write_line(f"{number(total):>12}  in all {number(len(counted))} tests")
 
 

@@ -81,7 +81,7 @@ def test_exec_pays_for_what_it_imports_and_has_its_own_fixtures(pytester):
 import os, sys
 @pytest.fixture
 def parent(): return os.getppid()
-@pytest.mark.wstrace(faults=200, runs=2, isolated="exec")
+@pytest.mark.wstrace(faults=20, runs=2, isolated="exec")
 @pytest.mark.parametrize("x", ["a b"])
 def test_import(parent, x):
     assert "sqlite3" not in sys.modules and "PYTEST_CURRENT_TEST" in os.environ
@@ -98,7 +98,7 @@ def test_dies(): os._exit(3)
 """)  # fmt: skip
     result.assert_outcomes(failed=4, skipped=1)
     said = text_of(result)
-    for words in ("faults, limit 200 (the least of 2 runs", "assert parent == 1", "out of it", "'no_fixture' not found",
+    for words in ("faults, limit 20 (the least of 2 runs", "assert parent == 1", "out of it", "'no_fixture' not found",
                   "ended with exit code 3"):  # fmt: skip
         assert words in said, words
 
@@ -115,3 +115,25 @@ def test_coverage_of_a_forked_test_is_kept(pytester):
     assert done.returncode == 0, done.stdout + done.stderr
     told = subprocess.run([*command, "report", "-m"], capture_output=True, text=True, timeout=60, check=True).stdout
     assert "mine.py 4 1 75% 6" in " ".join(told.split())
+
+
+def test_conditions_of_children(pytester):
+    options = ["--wstrace-no-aslr", "--wstrace-hash-seed=7", "--wstrace-cold"]
+    pytester.path.joinpath("large.bin").write_bytes(bytes(4 << 20))
+    result = run(pytester, "--wstrace", "--junitxml=j.xml", *options, test_it="""
+import mmap, os
+mapped = open("large.bin", "rb"); memory = mmap.mmap(mapped.fileno(), 0, prot=mmap.PROT_READ)
+@pytest.mark.wstrace(isolated="exec", runs=2)
+def test_it():
+    assert os.environ["PYTHONHASHSEED"] == "7"
+    assert int(open("/proc/self/personality").read(), 16) & 0x40000
+    os.fsync(mapped.fileno())
+    for at in range(0, 4 << 20, 4096): memory[at]
+""")  # fmt: skip
+    result.assert_outcomes(passed=1)
+    assert "(2 runs, spread " in text_of(result)
+    found = properties(pytester.path / "j.xml")
+    assert found["wstrace.major"] > 0
+    assert found["wstrace.spread"] >= 0
+    result = run(pytester, "--wstrace", "--wstrace-hash-seed=x")
+    assert "--wstrace-hash-seed x: give a number from 0 to 4294967295" in text_of(result)

@@ -22,6 +22,7 @@ from wstrace.output_file import callers_rights, whole_file
 from wstrace.text import json_safe, printable
 
 if TYPE_CHECKING:
+    from wstrace.conditions import Conditions
     from wstrace.interfaces import Platform
 
 #: Where it is, from the folder of the project on.
@@ -45,11 +46,11 @@ class Machine:
     versions: Mapping[str, str]
 
     @classmethod
-    def this(cls, system: Platform) -> Self:
-        """The running one."""
+    def this(cls, system: Platform, conditions: Conditions) -> Self:
+        """The running one, with the conditions under which it measures."""
         python = sys.version_info
         name = f"{sys.implementation.name}-{python[0]}.{python[1]}-{sysconfig.get_platform()}-{system.page_size}"
-        return cls(name, {"python": platform.python_version(), **system.versions()})
+        return cls(name, {"python": platform.python_version(), **system.versions(), **conditions.versions})
 
 
 @dataclass(slots=True)

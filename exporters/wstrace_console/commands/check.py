@@ -39,6 +39,9 @@ class _Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
 @click.option("--name", metavar="ID", help="The command's name in it; its words by default.")
 @click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True,
               help="Runs, of which the least counts; one more warms up.")  # fmt: skip
+@click.option("--no-aslr", is_flag=True, help="Place its memory at the same addresses in each run.")
+@click.option("--hash-seed", type=click.IntRange(0, 4294967295), metavar="N", help="PYTHONHASHSEED of its runs.")
+@click.option("--cold", is_flag=True, help="Take the files that it maps out of the page cache before each run.")
 @click.option("--faults", type=click.IntRange(0), metavar="N", help="A limit of its page faults.")
 @click.option("--major", type=click.IntRange(0), metavar="N", help="A limit of those from disk.")
 @click.option("--peak", type=_Size(), metavar="SIZE", help="A limit of its highest resident size, such as 200MiB.")
@@ -57,14 +60,16 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
     """
     from wstrace.analysis.baseline import Judgement
     from wstrace.analysis.baseline_file import Baseline, Machine
+    from wstrace.conditions import Conditions
     from wstrace.plugins import default_plugins
     from wstrace_console.counted_runs import Runs
 
     command = command_of(target, literal=ctx.meta["wstrace.literal"])
     platform = default_plugins().platform
-    file, machine = Baseline.load(path), Machine.this(platform)
+    conditions = Conditions(not options["no_aslr"], options["hash_seed"], options["cold"])
+    file, machine = Baseline.load(path), Machine.this(platform, conditions)
     name = options["name"] or shlex.join([base_name(command[0]), *command[1:]])
-    runs = Runs(platform, command, to_stderr=as_json)
+    runs = Runs(platform, command, conditions, to_stderr=as_json)
     if code := runs.count(options["runs"]):
         return code
     measured = runs.entry()

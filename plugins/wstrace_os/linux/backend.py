@@ -10,7 +10,7 @@ import platform as machine
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from wstrace.errors import TargetExited, Unavailable, WstraceError
 from wstrace.interfaces import Platform, Target, Usage
 from wstrace_os.foreign import declare
-from wstrace_os.linux import procfs
+from wstrace_os.linux import procfs, steady
 from wstrace_os.linux.address_space import check_room
 from wstrace_os.linux.file_rights import file_rights, sudo_caller
 from wstrace_os.linux.launcher import Launcher, start
@@ -254,6 +254,14 @@ class LinuxPlatform(Platform):
     def versions(self) -> Mapping[str, str]:
         """Kernel, libc, transparent huge pages, processor."""
         return versions()
+
+    def without_aslr(self) -> AbstractContextManager[None]:
+        """By personality(2), which a child inherits."""
+        return steady.without_aslr()
+
+    def evict(self, files: Iterable[str]) -> None:
+        """By posix_fadvise(2) on each."""
+        steady.evict(files)
 
     def remedies(self) -> Mapping[str, str]:
         """How to gain CAP_PERFMON, or more of perf events without it, in each environment."""
