@@ -55,13 +55,3 @@ def test_by_function_the_instruction_tells_all():
     script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
     (row,) = as_dict(script.blame(), ["function"])["rows"]
     assert (row["label"], row["estimated"], row["samples"]) == ("tool", 0, 0)
-
-
-def test_where_one_of_several_faults_is_recorded_the_others_did_not_come_without_one():
-    script = Script()
-    script.fault(10, ANON, APP)
-    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
-    trace = script.trace()
-    trace.info.sampled = 4
-    rows = {row.label: row.resident // PAGE for row in trace.blame().rows("line")}
-    assert rows == {"load_frame app.py:31": 1, "(not recorded: one of 4 faults is)": 3}

@@ -25,14 +25,17 @@ Each resident page is told by the fault that made it arrive: the first since its
   brought    bytes of all pages that arrived, those that are gone again included
   again      bytes of pages that arrived although they had been there before: churn
   from disk  bytes whose fault read from disk, at least
-  samples    native stacks (stacks=native) that stand for the row's faults: it is right to about 1 / sqrt(samples)
+  samples    native stacks (stacks=native), or with `period` recorded faults, that stand for the row's other faults: it
+             is right to about 1 / sqrt(samples)
 Blame is by first touch: memory that malloc gives out again stays with the line that touched it first. It tells who
 made the process big, not which objects are alive: for these use a heap profiler such as memray. A leak is told by
 growth: compare two moments.
 Rows in parentheses have no line: (came without a fault) are pages that MAP_POPULATE, mlock or direct I/O made
 resident; (before the trace) those that were there when it began. ~ marks rows that hold bytes which may as well be
 another row's: two faults could have brought them (the first may have read the page of zeros, which is in no resident
-set), or what happened to them in between was not recorded."""
+set), or what happened to them in between was not recorded. With one of several faults recorded (page_faults:period=7)
+the memory of each process and file is shared out by its recorded faults: all such rows are estimates, as are brought,
+written and again; copied is a lower bound."""
 
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})

@@ -62,7 +62,7 @@ def pages_batch(blame: Blame, strings: Dictionary) -> Batch:
         "kind": of.column("kind"),
         "private": ((flags & PAGE_EXCLUSIVE) != 0).astype("|u1"),
         "brought_ns": brought,
-        "estimated": ((first != of.found.second) | (of.found.assumed & known)).astype("|u1"),
+        "estimated": ((first != of.found.second) | ((of.found.assumed | (of.sampled > 1)) & known)).astype("|u1"),
     }
     for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
         told, labels = blame.labels_of_pages(view)

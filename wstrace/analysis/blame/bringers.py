@@ -27,8 +27,9 @@ from wstrace.schema import (
 )
 
 #: How a page's bringer was found, or the reason why none is known; values of `Found.how`.
-HOWS = ("", "own", "window", "huge page", "khugepaged", "not seen", "before the trace", "exec", "too long a way")
-NONE, OWN, WINDOW, HUGE, KHUGEPAGED, NOT_SEEN, BEFORE, EXEC, TOO_LONG = range(len(HOWS))
+HOWS = ("", "own", "window", "huge page", "khugepaged", "not seen", "before the trace", "exec", "too long a way",
+        "shared out")  # fmt: skip
+NONE, OWN, WINDOW, HUGE, KHUGEPAGED, NOT_SEEN, BEFORE, EXEC, TOO_LONG, SHARED_OUT = range(len(HOWS))
 
 #: Moves and forks that are followed back.
 _MOST_STEPS = 4096
@@ -80,6 +81,7 @@ def bringers(
     *,
     resident: NDArray[np.uint64] | None = None,
     lossless: bool = False,
+    sampled: bool = False,
 ) -> Found:
     """The fault that brought each page.
 
@@ -90,16 +92,17 @@ def bringers(
         resident: the keys of all pages that are there, ascending; None = no others than these.
         lossless: no fault and no move was lost. Then what was perhaps discarded has not come again without a fault
             that is here, and a page without one was not discarded.
+        sampled: only one of several faults was recorded, so that no page is known to have come with that of another.
     """
     resident = pages.key if resident is None else resident
-    walk = _Walk(pages, faults, losses, limits, resident, lossless=lossless)
+    walk = _Walk(pages, faults, losses, limits, resident, lossless=lossless, sampled=sampled)
     found = walk.found()
     doubtful = walk.perhaps_kept(found)
     if len(doubtful):
         order = doubtful[np.argsort(walk.key[doubtful], kind="stable")]
         life = walk.life[order]
         before = pages.take(order)._replace(key=walk.key[order], time=losses.time[life])
-        earlier = bringers(before, faults, losses, life - 1, resident=resident)
+        earlier = bringers(before, faults, losses, life - 1, resident=resident, sampled=sampled)
         known = earlier.first >= 0
         found.first[order[known]] = earlier.first[known]
     return found
@@ -117,8 +120,10 @@ class _Walk:
         resident: NDArray[np.uint64],
         *,
         lossless: bool,
+        sampled: bool,
     ) -> None:
         self.pages, self.faults, self.losses, self.lossless = pages, faults, losses, lossless
+        self.sampled = sampled
         self.resident = resident
         n = len(pages.key)
         self.first, self.second = np.full(n, -1), np.full(n, -1)
@@ -136,10 +141,10 @@ class _Walk:
                 break
             life = self.losses.latest(self.key[rows], self.limit[rows])
             self.life[rows], asked = life, rows
-            for step in (self._own, self._huge, self._window):
+            for step in (self._own,) if self.sampled else (self._own, self._huge, self._window):
                 left = step(rows, life)
                 rows, life = rows[left], life[left]
-            found = self.first[asked] >= 0
+            found = (self.first[asked] >= 0) & (not self.sampled)
             self._before_a_write(asked[found & self.pages.noticed[asked]])
             rows = self._back(rows, life)
         self.how[rows] = TOO_LONG

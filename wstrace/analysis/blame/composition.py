@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.bringers import BEFORE, EXEC, HOWS, KHUGEPAGED, NOT_SEEN, Found
+from wstrace.analysis.blame.bringers import BEFORE, EXEC, HOWS, KHUGEPAGED, NOT_SEEN, OWN, Found
 from wstrace.analysis.blame.cells import PageCells, page_cells, still_there
 from wstrace.analysis.blame.moments import Recorded
 from wstrace.analysis.blame.past import Past
 from wstrace.analysis.blame.resident import AT_ONCE, ResidentPages
+from wstrace.analysis.blame.sampling import shared_out
 from wstrace.analysis.segments import distinct
 from wstrace.schema import KIND_STACK, PAGE_EXCLUSIVE
 
@@ -51,7 +52,10 @@ class Composition:
         found = Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
         if (found.first == found.second).all():
             found = found._replace(second=found.first)
-        self.found = self._without_more(found)
+        found = self._without_more(found)
+        if self.sampled > 1:
+            found = shared_out(found, self.inputs, self.run, pages.key, self.sampled)
+        self.found = found
 
     def _without_more(self, found: Found) -> Found:
         """The bringers; a reason says no more than is known."""
@@ -82,7 +86,7 @@ class Composition:
     def reason(self, how: int) -> str:
         """Why no bringer of a page is known, in the words of a row."""
         if how == NOT_SEEN and self.sampled > 1:
-            return f"not recorded: one of {self.sampled} faults is"
+            return f"not recorded: one of {self.sampled} faults is, or came without one"
         if how == NOT_SEEN:
             return "lost, or came without a fault" if self.lost else "came without a fault"
         return "put together by khugepaged" if how == KHUGEPAGED else HOWS[how]
@@ -96,6 +100,15 @@ class Composition:
         alike = [runs[name] for name in ("space", "kind", "file", "shares")]
         rows, of = distinct(*alike, self.private)
         return page_cells(self.found, self.history.faults, self.past.causes.of, rows.astype(np.uint32)[of][self.run])
+
+    def samples(self, view: str) -> NDArray[np.intp]:
+        """The faults, in the order of the inputs, that stand for others in a view by line, function or package."""
+        causes = self.past.causes
+        of_stacks = causes.samples(view)
+        if self.sampled <= 1:
+            return of_stacks
+        recorded = np.unique(self.history.faults.order[self.found.first[self.found.how == OWN]])
+        return np.union1d(of_stacks, recorded[~causes.estimated(view)[causes.of[recorded]]])
 
     @cached_property
     def still_there(self) -> NDArray[np.intp]:

@@ -25,7 +25,7 @@ class History:
         ends: when the memory of processes ended.
         before: keys of pages that were there before the trace, ascending, and the times of the snapshots that tell it.
         seen: parts of the pages that a snapshot showed: those without a fault were there nevertheless.
-        lossless: whether no record of a fault or of a move was lost.
+        lossless: whether no record of a fault or of a move was lost. sampled: whether only one of several was made.
 
     Attributes:
         faults, losses: see there.
@@ -42,8 +42,9 @@ class History:
         before: tuple[NDArray[np.uint64], NDArray[np.uint64]],
         *,
         lossless: bool = False,
+        sampled: bool = False,
     ) -> None:
-        self._lossless = lossless
+        self._lossless, self._sampled = lossless, sampled
         self.losses = Losses(losses)
         self.faults = Faults(rows, self.losses)
         self.faults.ready()
@@ -58,7 +59,8 @@ class History:
 
     def bringers(self, pages: PageRows, resident: NDArray[np.uint64] | None = None) -> Found:
         """The fault that brought each of these pages; `resident`: the keys of all that are there, ascending."""
-        return bringers(pages, self.faults, self.losses, resident=resident, lossless=self._lossless)
+        return bringers(pages, self.faults, self.losses, resident=resident, lossless=self._lossless,
+                        sampled=self._sampled)  # fmt: skip
 
     def loaders(self, pages: PageRows, found: Found) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Those of these pages that their bringer copied, and of each the fault that had loaded it, where it is known.

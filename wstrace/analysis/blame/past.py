@@ -12,10 +12,10 @@ from wstrace.analysis.blame.causes import Causes
 from wstrace.analysis.blame.cells import FaultCells, fault_cells
 from wstrace.analysis.blame.faults import FORKS, FaultRows
 from wstrace.analysis.blame.history import History
-from wstrace.analysis.blame.inputs import mapping_rows, of_mapping, pages_of, read_all
+from wstrace.analysis.blame.inputs import mapping_rows, of_mapping, read_all
 from wstrace.analysis.blame.losses import key_of
 from wstrace.analysis.blame.moments import Recorded
-from wstrace.analysis.blame.resident import ResidentPages
+from wstrace.analysis.blame.resident import ResidentPages, keys_of
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.interfaces import Context
 from wstrace.ledger import Ledger
@@ -75,8 +75,9 @@ class Past:
         rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind)
         del columns["page"], columns["mapping"]  # the history has the keys
         seen = (part for one in self.inputs for part in ResidentPages(one).parts())
-        lossless = not self.lost and self.sampled <= 1
-        self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(), lossless=lossless)
+        sampled = self.sampled > 1
+        self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(),
+                               lossless=not self.lost and not sampled, sampled=sampled)  # fmt: skip
 
     @cached_property
     def symbolizer(self) -> Symbolizer:
@@ -105,7 +106,5 @@ class Past:
         parents = losses.other[np.isin(losses.event, FORKS)]
         asked = np.isin(runs["space"], parents) & ((runs["flags"] & PAGE_FILE) == 0)
         runs = {name: column[asked] for name, column in runs.items()}
-        run, number = pages_of(runs)
-        shift = np.uint64(self.inputs[0].page_size.bit_length() - 1)
-        first = key_of(runs["space"], runs["start"] >> shift)
-        return first[run] + number.astype(np.uint64), runs["time"][run]
+        run, keys = keys_of(runs, self.inputs[0].page_size)
+        return keys, runs["time"][run]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wstrace.analysis.blame.bringers import PageRows
-from wstrace.analysis.blame.inputs import Inputs, mapping_rows, of_mapping, pages_of
+from wstrace.analysis.blame.inputs import Columns, Inputs, mapping_rows, of_mapping, pages_of
 from wstrace.analysis.blame.losses import key_of
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_SHARED, MAP_WRITE, PAGE_FILE, PAGE_HUGE
 
@@ -24,10 +25,7 @@ class ResidentPages:
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
-        self.run, number = pages_of(inputs.runs)
-        shift = np.uint64(inputs.page_size.bit_length() - 1)
-        first = key_of(inputs.runs["space"], inputs.runs["start"] >> shift)
-        self.key = first[self.run] + number.astype(np.uint64)
+        self.run, self.key = keys_of(inputs.runs, inputs.page_size)
 
     def parts(self) -> Iterator[PageRows]:
         """The pages, AT_ONCE at a time, as a large process has millions; at least one part."""
@@ -46,3 +44,10 @@ class ResidentPages:
         for begin in range(0, max(len(self.run), 1), AT_ONCE):
             run = self.run[begin : begin + AT_ONCE]
             yield PageRows(self.key[begin : begin + AT_ONCE], *(column[run] for column in columns))
+
+
+def keys_of(runs: Columns, page_size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+    """Of each page of resident runs its run, and its key."""
+    run, number = pages_of(runs)
+    first = key_of(runs["space"], runs["start"] >> np.uint64(page_size.bit_length() - 1))
+    return run, first[run] + number.astype(np.uint64)

@@ -36,7 +36,8 @@ class BlameRow:
     copied: the part of resident that this row's faults copied as a child wrote to it; loaded_by: the whole label of the
     row that had loaded most of that, "" = itself, or not known. again: of pages that this row's faults brought though
     they had been there before: churn. major: faults that read from disk; first_ns: time of the first fault, 0 = none.
-    samples: how many sampled stacks the estimate rests on; its error is about 1 / sqrt(samples) of the row.
+    samples: how many sampled stacks or recorded faults (TraceInfo.sampled) the estimate rests on; its error is about
+    1 / sqrt(samples) of the row.
     """
 
     label: str
@@ -192,10 +193,10 @@ class Blame:
         for how in range(len(HOWS)):
             reason = of.reason(how)
             rows.append(BlameRow(f"({reason})", f"({reason})", reason=reason))
-        estimated, samples = of.past.causes.estimated(view), of.past.causes.samples(view)
+        estimated, samples = of.past.causes.estimated(view), of.samples(view)
         by_sample = np.zeros(len(cells.first), np.bool_)
         for cause in (cells.first, cells.second):
-            by_sample[cause >= 0] |= estimated[cause[cause >= 0]]
+            by_sample[cause >= 0] |= estimated[cause[cause >= 0]] | (of.sampled > 1)
         faults = of.past.fault_cells
         n = np.bincount(faults.of[samples], minlength=len(faults.cause))
         return _Labels(of_pages(cells.first), of_pages(cells.second), label[faults.cause], rows, by_sample, n)
@@ -214,13 +215,14 @@ class Blame:
 
         resident = counted(pages.pages) * size
         pss = None if of.pss is None else counted(of.pss[pages.run] * pages.pages)
-        gone = of_label(faults.brings - of.still_there)
+        gone = of_label(faults.brings - of.still_there) * of.sampled
         copier, loader, copies = of.copies
         columns = {"resident": resident, "private": counted(pages.pages * of.private[pages.run]) * size,
-                   "brought": resident + gone * size, "written": of_label(faults.written) * size,
+                   "brought": resident + gone * size, "written": of_label(faults.written) * size * of.sampled,
                    "from_disk": counted(pages.pages * pages.major) * size, "faults": of_label(faults.faults),
                    "estimated": counted(pages.pages * (pages.unsure | told.by_sample | (first != second))) * size,
-                   "copied": np.bincount(first[copier], copies, n) * size, "again": of_label(faults.again) * size,
+                   "copied": np.bincount(first[copier], copies, n) * size,
+                   "again": of_label(faults.again) * size * of.sampled,
                    "major": of_label(faults.major), "samples": of_label(told.samples),
                    "first_ns": _earliest(of_faults, faults.first_ns, n)}  # fmt: skip
         for number, row in enumerate(labels):
