@@ -24,10 +24,7 @@ from wstrace_page_faults.linux.service_time import programs
 
 HERE = Path(__file__).parent
 SLOW_NS = 2_000_000
-pytestmark = [
-    pytest.mark.usefixtures("full_level", "python_stacks"),
-    pytest.mark.machine,  # what writes maps all the time displaces programs on the whole machine
-]
+pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
 
 @pytest.fixture(scope="module")
