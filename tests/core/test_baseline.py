@@ -52,7 +52,7 @@ def test_the_least_counts_and_the_spread_is_learned():
     both = one.learned(Entry.of([{"faults": 1040}]), PAGE)
     assert (both.figures, both.spread, both.runs) == ({"faults": 1000}, {"faults": 40}, 3)
     lower = both.learned(Entry.of([{"faults": 990}]), PAGE)
-    assert (lower.figures, lower.spread) == ({"faults": 990}, {"faults": 50})
+    assert (lower.figures, lower.spread, lower.runs) == ({"faults": 990}, {"faults": 50}, 4)
     anew = lower.learned(Entry.of([{"faults": 2000}, {"faults": 2005}]), PAGE)
     assert (anew.figures, anew.spread, anew.runs) == ({"faults": 2000}, {"faults": 5}, 2)
 

@@ -84,15 +84,15 @@ class Entry:
 
     def learned(self, later: Entry, page_size: int) -> Entry:
         """What is recorded after a later measurement: a figure within what is allowed only widens its spread."""
-        figures, spread = dict(later.figures), dict(later.spread)
+        figures, spread, runs = dict(later.figures), dict(later.spread), later.runs
         for figure, now in later.figures.items():
             if figure in self.figures and abs(now - self.figures[figure]) <= self.allowed(figure, page_size):
                 was = self.figures[figure]
                 figures[figure] = min(was, now)
                 most = max(was + self.spread.get(figure, 0), now + later.spread.get(figure, 0))
                 spread[figure] = most - figures[figure]
-        same = any(later.figures[name] != value for name, value in figures.items())
-        return replace(later, figures=figures, spread=spread, runs=later.runs + (self.runs if same else 0))
+                runs = later.runs + self.runs
+        return replace(later, figures=figures, spread=spread, runs=runs)
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of a baseline file."""
