@@ -64,15 +64,15 @@ class Listings:
         """The codes of the build-ids of these mappings' files, 0 where unknown.
 
         Only executed files are queried, once per process: the kernel would read the first page of a data file from
-        disk.
+        disk. After chroot(2) a process may map another file of the same name.
         """
-        asked: dict[tuple[int, int], Row] = {}
+        asked: dict[tuple[int, int, int, int], Row] = {}
         for row in rows:
             if row.kind == KIND_FILE and row.flags & MAP_EXECUTE:
-                asked.setdefault((row.pid, row.file), row)
+                asked.setdefault((row.pid, row.file, row.dev, row.ino), row)
         found = self._backend().build_ids(list(asked.values()), self._strings) if asked else ()
         codes = dict(zip(asked, map(self._strings.code, found), strict=True))
-        return [codes.get((row.pid, row.file), 0) for row in rows]
+        return [codes.get((row.pid, row.file, row.dev, row.ino), 0) for row in rows]
 
     def _backend(self) -> Any:
         self._system = self._system or backend("wstrace_mapped_files")

@@ -102,7 +102,7 @@ class ImageResolver(Resolver):
 
         try:
             with ImageFile(path_of(file.path), root_of(file)) as opened:
-                return file_parts(opened)
+                return file_parts(opened) if is_inode(opened, file) else ()
         except (OSError, ValueError, ImageError):
             return ()
 

@@ -16,9 +16,30 @@ import pytest
 import wstrace
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
+from wstrace.schema import MAP_EXECUTE
 from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_mapped_files.linux import backend as linux
+from wstrace_mapped_files.listings import Listings
 from wstrace_os.linux import procfs
+from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
+from wstrace_stacks.linux.images import CodeMapping, Images
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes its root: needs root")
+
+#: writes memory; then, if it is given a folder, executes the program of its own name in that root
+ROOTS = """
+#include <stdlib.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) void %(function)s(char *at, long n) { for (long i = 0; i < n; i += 4096) at[i] = 1; }
+int main(int argc, char **argv) {
+    %(function)s(malloc(32L << 20), 32L << 20);
+    if (argc < 2) { puts("%(function)s"); fflush(stdout); getchar(); return 0; }
+    if (chroot(argv[1]) || chdir("/")) return 1;
+    execl(argv[0], argv[0], NULL);
+    return 2;
+}
+"""
 
 PROGRAM = """
 #include <stdio.h>
@@ -44,8 +65,8 @@ def build_id(file: Path | str) -> str:
     return found[1] if found else ""
 
 
-def compiled(folder: Path, function: str, *flags: str) -> Path:
-    (folder / f"{function}.c").write_text(PROGRAM % {"function": function})
+def compiled(folder: Path, function: str, *flags: str, source: str = PROGRAM) -> Path:
+    (folder / f"{function}.c").write_text(source % {"function": function})
     program = folder / function
     words = ["gcc", "-O1", "-Wl,--build-id", *flags, "-o", str(program), str(folder / f"{function}.c")]
     subprocess.run(words, check=True)
@@ -174,3 +195,64 @@ def test_a_report_names_no_function_of_another_build(tmp_path: Path) -> None:
     shutil.copy(compiled(tmp_path, "other"), program)
     assert functions_of_pages(file) == {None}
     assert most_by_function(file) == "program"
+
+
+@pytest.fixture
+def two_roots(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A program, a root, and the program of the same name in that root, which is another one."""
+    program, root = tmp_path / "program", tmp_path / "root"
+    inside = root / str(program).lstrip("/")
+    inside.parent.mkdir(parents=True)
+    for function, place in (("outer", program), ("inner", inside)):
+        shutil.copy(compiled(tmp_path, function, "-static", source=ROOTS), place)
+    assert build_id(program) != build_id(inside)
+    return program, root, inside
+
+
+@needs_root
+@pytest.mark.usefixtures("full_level")
+def test_in_another_root_a_name_is_that_of_another_file(two_roots: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """GIVEN a process that executes a program and then, in a chroot, another one of the same name WHEN it is traced
+    THEN no mapping has the build-id of the other file, and no function of the first is named for the second."""
+    program, root, inside = two_roots
+    file = tmp_path / "t.wst"
+    wstrace_command("run", "-q", "-o", file, "-s", "page_faults:stacks=native", "--", program, root)
+    with wstrace.open_trace(str(file)) as trace:
+        told = {(batch.strings[b], ino) for batch in trace.batches("mapping")
+                for f, b, ino in zip(*(batch[k].tolist() for k in ("file", "build_id", "ino")), strict=True)
+                if batch.strings[f] == str(program) and batch.strings[b]}  # fmt: skip
+    own = {(build_id(one), one.stat().st_ino) for one in (program, inside)}
+    assert told <= own, "the second one's is not known where it ended before it was looked for"
+    assert (build_id(program), program.stat().st_ino) in told
+    report = json.loads(wstrace_command("report", file, "--by", "function", "--json"))
+    assert {row["function"] for row in report["summary"]["top"]["function"][:2]} == {"program!outer", "program"}
+
+
+@needs_root
+def test_the_file_of_a_process_in_another_root(two_roots: tuple[Path, Path, Path], strings: Dictionary) -> None:
+    """Alive or ended, asked by the name that the file has for it: its own file, or none."""
+    program, root, inside = two_roots
+    with subprocess.Popen([str(program), str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        own = [row._replace(file=strings.code(str(program))) for row in mappings(process.pid, strings)
+               if strings[row.file] == str(inside)]  # fmt: skip
+        assert linux.build_ids(own, strings) == [build_id(inside)] * len(own)
+        row = next(one for one in own if one.flags & MAP_EXECUTE)
+        before = row._replace(id=99, start=row.start + 1, ino=program.stat().st_ino)  # as it was before chroot(2)
+        codes = Listings(strings).build_ids([before, row])
+        assert [strings[code] for code in codes] == [build_id(program), build_id(inside)]
+        images = Images(strings)
+        assert row.ino == inside.stat().st_ino
+        mapping = CodeMapping(1, 0, row.pid, row.start, row.end, row.offset, row.file, row.dev, row.ino, 0, 0)
+        image = images.of(mapping)
+        assert image is not None
+        assert image.unwind.build_id == build_id(inside)
+        images.close()
+        looked = Interpreters().of_mapped(row.pid, str(program), (row.dev, row.ino), (row.start, row.end))
+        assert looked is not None
+        assert looked.file == (row.dev, row.ino)
+        process.kill()
+    assert linux.build_ids(own, strings) == [""] * len(own)
+    assert Images(strings).of(mapping) is None
+    assert Interpreters().of_mapped(row.pid, str(program), (row.dev, row.ino)) is None

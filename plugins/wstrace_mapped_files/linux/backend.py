@@ -9,13 +9,11 @@ import ctypes
 import errno
 import mmap
 import os
-import stat
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +23,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_os.linux import libc, procfs
+from wstrace_os.linux.mapped import is_mapped, open_mapped
 
 LISTING_NS = 100_000_000
 COMPLETE = True
@@ -71,8 +70,8 @@ def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
     """The build-ids, in hex, of the files of mappings; "" = the file has none, or it cannot be found out.
 
     For a live process the kernel reads the id from the very file that is mapped, even a deleted or replaced one. For a
-    process that has ended, or that maps something else there by now, it is read from the file at that path if that is
-    still the same inode. Before Linux 6.11 the kernel does not report build-ids.
+    process that has ended, or that maps something else there by now, it is read from the file at that path, in the
+    process's root or in ours, if that is still the same inode. Before Linux 6.11 the kernel does not report build-ids.
     """
     told: dict[int, str] = {}
     files: dict[tuple[int, int, int], str] = {}
@@ -80,27 +79,30 @@ def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
         with suppress(Unavailable), _Question(pid) as question:
             for row in own:
                 there = question.ask(row.start)
-                same = row.start, row.offset, strings[row.file]
-                if there and (there.start, there.offset, there.path) == same and there.may_be(row.dev, row.ino):
+                if there and there.is_of(row, strings[row.file]):
                     told[row.id] = there.build_id
     for row in rows:
         key = row.file, row.dev, row.ino
         if row.id not in told and key not in files:
-            files[key] = _build_id_of(Path(strings[row.file]), row.dev, row.ino)
+            files[key] = _build_id_of(row, strings[row.file])
     return [told[row.id] if row.id in told else files[row.file, row.dev, row.ino] for row in rows]
 
 
-def _build_id_of(path: Path, dev: int, ino: int) -> str:
-    """The build-id of a file that is still the same one: the kernel is queried about a mapping of our own."""
-    with suppress(OSError, ValueError, Unavailable):
-        status = path.stat()  # before open(): opening a device could have an effect on it
-        if (status.st_dev, status.st_ino) == (dev, ino) and stat.S_ISREG(status.st_mode):
-            with path.open("rb") as file, mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ) as mapped:
-                address = np.frombuffer(mapped, "|u1").ctypes.data
-                with _Question(os.getpid()) as question:
-                    there = question.ask(address)
-                    return there.build_id if there else ""
-    return ""
+def _build_id_of(row: Row, name: str) -> str:
+    """The build-id of the mapped file, if it is found: the kernel is queried about a mapping of our own."""
+    if not name.startswith("/"):
+        return ""
+    fd = open_mapped(row.pid, name, lambda fd: is_mapped(fd, row.dev, row.ino), (row.start, row.end))
+    if fd < 0:
+        return ""
+    try:
+        with mmap.mmap(fd, 1, access=mmap.ACCESS_READ) as mapped, _Question(os.getpid()) as question:
+            there = question.ask(np.frombuffer(mapped, "|u1").ctypes.data)
+            return there.build_id if there else ""
+    except (OSError, ValueError, Unavailable):
+        return ""
+    finally:
+        os.close(fd)
 
 
 class _Answer(NamedTuple):
@@ -111,9 +113,14 @@ class _Answer(NamedTuple):
     path: str
     build_id: str
 
-    def may_be(self, dev: int, ino: int) -> bool:
-        """False when it is certainly another inode; a row without one (0) may be any inode."""
-        return not ino or (dev, ino) == (self.dev, self.ino)
+    def is_of(self, row: Row, name: str) -> bool:
+        """Whether it is the mapping of a row, of a file of that name.
+
+        The name in the row is that in the process's root, ours has what leads to that root before it.
+        """
+        if (self.start, self.offset) != (row.start, row.offset):
+            return False
+        return (self.dev, self.ino) == (row.dev, row.ino) and self.path.endswith(name) if row.ino else self.path == name
 
 
 class _Question:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import stat
 from collections import OrderedDict
 from typing import NamedTuple
 
 from wstrace.batch import Dictionary
-from wstrace.errors import WstraceError
 from wstrace.schema import KIND_SHIFT, KIND_VDSO
-from wstrace_os.linux.in_root import identity_in_maps, open_in_root
+from wstrace_os.linux.mapped import is_mapped, open_mapped
 from wstrace_os.linux.vdso import own_vdso
 from wstrace_stacks.dynamic_symbols import DynamicSymbols
 from wstrace_stacks.eh_frame import Read, UnwindFile
@@ -89,13 +86,18 @@ class Images:
 
     def _opened(self, mapping: CodeMapping, name: str) -> tuple[int, Image | None]:
         build_id = self._strings[mapping.build_id]
-        for fd in _candidates(mapping, name):
+        image: Image | None = None
+
+        def proven(fd: int) -> bool:
+            nonlocal image
             image = _image(functools.partial(_read, fd))
-            if (image is not None and image.unwind.build_id == build_id) if build_id else _is_inode(fd, mapping):
-                return fd, image
-            _close(fd)
-        self.refused += 1
-        return -1, None
+            if build_id:
+                return image is not None and image.unwind.build_id == build_id
+            return is_mapped(fd, mapping.dev, mapping.ino)
+
+        fd = open_mapped(mapping.pid, name, proven, (mapping.start, mapping.end))
+        self.refused += fd < 0
+        return fd, image if fd >= 0 else None
 
 
 def _image(read: Read) -> Image | None:
@@ -103,41 +105,6 @@ def _image(read: Read) -> Image | None:
         return Image(UnwindFile(read), DynamicSymbols(read))
     except ValueError:
         return None
-
-
-def _candidates(mapping: CodeMapping, name: str) -> list[int]:
-    """Descriptors of what may be the mapped file, at most one.
-
-    The process's own link to what is mapped there leads to a deleted or replaced file, too; it needs privilege.
-    """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    link = f"/proc/{mapping.pid}/map_files/{mapping.start:x}-{mapping.end:x}"
-    for top, path in (("", link), (f"/proc/{mapping.pid}/root", name), ("/", name)):
-        with contextlib.suppress(OSError, ValueError):
-            place = open_in_root(top, path, os.O_PATH) if top else os.open(path, os.O_PATH | os.O_CLOEXEC)
-            return [_regular(place, flags)]
-    return []
-
-
-def _regular(path: int, flags: int) -> int:
-    """Opens for reading what an O_PATH descriptor, which is closed, names: to open a device may have effects."""
-    try:
-        if not stat.S_ISREG(os.fstat(path).st_mode):
-            raise OSError("no regular file")
-        return os.open(f"/proc/self/fd/{path}", flags)
-    finally:
-        os.close(path)
-
-
-def _is_inode(fd: int, mapping: CodeMapping) -> bool:
-    """Whether this is the file with the mapping's device and inode."""
-    status = os.fstat(fd)
-    inode = (mapping.dev, mapping.ino)
-    if not mapping.ino or inode == (status.st_dev, status.st_ino):
-        return bool(mapping.ino)
-    with contextlib.suppress(OSError, ValueError, WstraceError):
-        return bool(inode == identity_in_maps(fd))
-    return False
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:

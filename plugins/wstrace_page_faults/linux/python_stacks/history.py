@@ -113,11 +113,13 @@ class History:
             program.mapped = time_ns
 
     def _look(self, pid: int, file: int, dev: int, ino: int) -> bool | None:
+        """Whether the mapped file is a CPython or needs one; None where its name leads to it no more."""
         key = (file, dev, ino)
         if key not in self._files:
             if len(self._files) >= _MOST_FILES:
                 self._files.clear()
-            self._files[key] = self._interpreters.of_mapped(pid, self._strings[file], (dev, ino))
+            looked = self._interpreters.of_mapped(pid, self._strings[file], (dev, ino))
+            self._files[key] = None if looked is None else looked.python is not None or looked.needs
         return self._files[key]
 
     def began(self, pid: int, time_ns: int) -> int:

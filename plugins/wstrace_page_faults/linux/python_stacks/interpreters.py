@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from wstrace_os.linux import procfs
 from wstrace_os.linux.cpython.elf import ElfFile, Python, python_in
-from wstrace_os.linux.in_root import identity_in_maps, open_in_root
+from wstrace_os.linux.mapped import is_mapped, open_mapped
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 #: how the programs and libraries of a CPython are named; others are looked into if they are a process's program
@@ -57,6 +57,14 @@ class Command(NamedTuple):
     program: tuple[int, int] | None = None
 
 
+class Looked(NamedTuple):
+    """What was seen in a mapped file: the CPython that it has, whether it needs a libpython; its device and inode."""
+
+    python: Python | None
+    needs: bool
+    file: tuple[int, int]
+
+
 class Interpreters:
     """The ELF files that were looked into, by device, inode and time of change."""
 
@@ -83,58 +91,41 @@ class Interpreters:
             if name != program and not is_named(name):
                 continue
             seen.add(name)
-            begin, end = int(columns["start"][row]), int(columns["end"][row])
-            python, needs, file = self._look(pid, begin, end, name)
+            begin, end, dev, ino = (int(columns[key][row]) for key in ("start", "end", "dev", "ino"))
+            looked = self.of_mapped(pid, name, (dev, ino), (begin, end))
+            if looked is None:
+                continue
+            python, needs, file = looked
             coming = coming or needs
             if python is not None:
                 at = python.runtime + (begin - python.first) * python.movable
                 return Found(python, at, file if name == program else None), False
         return None, coming
 
-    def _look(self, pid: int, begin: int, end: int, name: str) -> tuple[Python | None, bool, tuple[int, int]]:
-        """Looks into a file that is mapped there: the mapped file itself, or the one that has its name by now.
-
-        Returns:
-            As of_file(), and the file's device and inode.
-        """
-        for path, root in ((f"/proc/{pid}/map_files/{begin:x}-{end:x}", ""), (name, f"/proc/{pid}/root")):
-            try:
-                fd = open_in_root(root, path, os.O_RDONLY) if root else os.open(path, os.O_RDONLY | _os.O_CLOEXEC)
-            except (OSError, ValueError):
-                continue
-            try:
-                status = os.fstat(fd)
-                return *self.of_file(fd), (status.st_dev, status.st_ino)
-            finally:
-                os.close(fd)
-        return None, False, (0, 0)
-
-    def of_mapped(self, pid: int, name: str, identity: tuple[int, int]) -> bool | None:
-        """Whether a file that a process has mapped is a CPython or needs one; the process may have ended.
+    def of_mapped(
+        self, pid: int, name: str, identity: tuple[int, int], span: tuple[int, int] = (0, 0)
+    ) -> Looked | None:
+        """What a file is that a process has mapped; the process may have ended.
 
         Args:
             pid: the process.
             name: the name that the file has for it.
             identity: its device and inode, as the kernel gives them for mappings.
+            span: begin and end of a mapping of it, where known.
 
         Returns:
             None where the name does not lead to that file any more.
         """
-        for root in (f"/proc/{pid}/root", "/"):
-            try:
-                fd = open_in_root(root, name, os.O_RDONLY | os.O_NONBLOCK)
-            except (OSError, ValueError):
-                continue
-            try:
-                status = os.fstat(fd)
-                if identity == (status.st_dev, status.st_ino) or identity == identity_in_maps(fd):
-                    python, needs = self.of_file(fd)
-                    return python is not None or needs
-            except (OSError, ValueError):
-                continue
-            finally:
-                os.close(fd)
-        return None
+        fd = open_mapped(pid, name, lambda fd: is_mapped(fd, *identity), span)
+        if fd < 0:
+            return None
+        try:
+            status = os.fstat(fd)
+            return Looked(*self.of_file(fd), (status.st_dev, status.st_ino))
+        except (OSError, ValueError):
+            return None
+        finally:
+            os.close(fd)
 
     def of_file(self, fd: int) -> tuple[Python | None, bool]:
         """(the CPython that an open file defines, whether it needs a libpython)."""
