@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from wstrace.errors import Unavailable, UsageError
-from wstrace_pytest import baselines, report
+from wstrace_pytest import report
 from wstrace_pytest.backend import backend
-from wstrace_pytest.baselines import Baselines
+from wstrace_pytest.baselines import RUNS, Baselines
 from wstrace_pytest.executed import CHILD, Child
 from wstrace_pytest.isolated import Apart, run_apart
 from wstrace_pytest.limits import FIGURES, Limits, limits_of
@@ -105,7 +105,7 @@ class Budgets:
                 raise pytest.UsageError(f"{item.nodeid}: {error}") from None
             if limits is not None:
                 if self._baselines.updating and limits.isolated != "no":
-                    limits = replace(limits, runs=max(limits.runs, baselines.RUNS))
+                    limits = replace(limits, runs=max(limits.runs, RUNS))
                 item.stash[_LIMITS] = limits
                 if limits.isolated != "no" and self._traced is None:
                     self._set_apart(item, limits)

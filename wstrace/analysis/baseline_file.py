@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wstrace.analysis.baseline import Entry
 from wstrace.errors import UsageError
-from wstrace.output_file import callers_rights, whole_file
 from wstrace.text import json_safe, printable
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ class Baseline:
 
     def save(self) -> None:
         """Writes it, and makes its folder. Raises OutputError."""
+        from wstrace.output_file import callers_rights, whole_file  # it imports much, and most runs write nothing
+
         if folder := os.path.dirname(self.path):
             with callers_rights():
                 Path(folder).mkdir(parents=True, exist_ok=True)
