@@ -78,17 +78,31 @@ def answer(told: Blame) -> str:
     if spaces > 1 and sums.pss is not None:
         first = f"{sums.pss / divisor:,.1f} {unit} pss"
     whole = f"{first}{kinds} {printable(moment, NAME_LIMIT)}"
+    aside: list[str] = []
     if spaces > 1:
         others = [f"rss_sum {told.total / divisor:,.1f}"] if sums.pss is not None else []
         others += [f"distinct {sums.distinct / divisor:,.1f}"] if sums.distinct is not None else []
-        whole += f" in {number(spaces)} processes" + (f" ({', '.join(others)})" if others else "")
-    peak = told.of.inputs.of_peak
-    if peak and not told.kinds and told.total < _WHOLE * peak:
-        share = told.total / peak
-        seen = "" if share >= _SEEN else ", not seen whole"
-        whole += f" (composition of {told.total / divisor:,.1f} of {peak / divisor:,.1f} {unit}, {share:.0%}{seen})"
+        whole += f" in {number(spaces)} processes"
+        aside += [", ".join(others)] if others else []
+    if composition := _of_peak(told):
+        aside.append(composition)
+    whole += f" ({'; '.join(aside)})" if aside else ""
     of = "of rss_sum " if spaces > 1 and sums.pss is not None and not by_pss else ""
     return f"{whole}: {of}{', '.join(parts)}{more}"
+
+
+def _of_peak(told: Blame) -> str:
+    """`composition of 298.0 of 310.0 MiB, 96%`: how much of the peak was seen, and how to see it; "" = all of it."""
+    peak = told.of.inputs.of_peak
+    if not peak or told.kinds or told.total >= _WHOLE * peak:
+        return ""
+    unit, divisor = unit_of(told.total)
+    share = told.total / peak
+    text = f"composition of {told.total / divisor:,.1f} of {peak / divisor:,.1f} {unit}, {share:.0%}"
+    if share >= _SEEN:
+        return text
+    looked = "peak_snapshot" in told.of.info.extra
+    return f"{text}, not seen whole" if looked else f"{text}; for the peak record with -s peak_snapshot"
 
 
 def moment_words(moment: str, *, several: bool = False) -> str:

@@ -80,7 +80,7 @@ def _peak(summary: Summary, info: TraceInfo) -> str:
     if most is not None and most.pages * info.page_size > peak:
         peak, at_least, pid, owner = most.pages * info.page_size, True, most.pid, most.name
     owner = printable(owner, NAME_LIMIT) or UNKNOWN
-    whose = f"{owner} ({pid})" if pid is not None else "its largest process (which is not known)"
+    whose = f"{owner} ({pid})" if pid is not None else f"the largest of its {number(summary.processes)} processes"
     several = f" in {whose}{_together(info)}" if summary.processes > 1 else ""
     return f"peak {'at least ' if at_least else ''}{size(peak)} resident{several}" if peak else ""
 

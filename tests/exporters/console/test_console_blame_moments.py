@@ -67,7 +67,17 @@ def test_processes_that_no_look_saw_are_named():
 def test_a_peak_that_the_looks_missed_is_told_as_a_share():
     trace = loaded(100).trace()
     trace.info.usage = dataclasses.replace(trace.info.usage, peak_resident_bytes=200 * PAGE)
-    assert "(composition of 400.0 of 800.0 KiB, 50%, not seen whole)" in lines(trace, "peak")[0]
+    how = "for the peak record with -s peak_snapshot"
+    assert f"(composition of 400.0 of 800.0 KiB, 50%; {how})" in lines(trace, "peak")[0]
+    sums = {"from_ns": 1000, "to_ns": 1000, "pids": [7, 8], "rss_sum": 1, "pss": 90 * PAGE, "distinct": None, "why": ""}
+    script = loaded(100)
+    script.snapshot(1000, (ANON, 20, PAGE_EXCLUSIVE), pid=8, number=1)
+    several = script.trace()
+    several.info.usage = dataclasses.replace(several.info.usage, peak_resident_bytes=150 * PAGE)
+    several.info.extra["sums"] = sums
+    assert lines(several, "peak")[0].startswith(
+        f"360.0 KiB pss at the peak in 2 processes (rss_sum 480.0; composition of 480.0 of 600.0 KiB, 80%; {how}): "
+    )
     trace.info.usage = dataclasses.replace(trace.info.usage, peak_resident_bytes=104 * PAGE)
     assert "(composition of 400.0 of 416.0 KiB, 96%)" in lines(trace, "peak")[0]
     trace.info.extra["peak_snapshot"] = {"time_ns": 1000, "bytes": 100 * PAGE, "largest": 160 * PAGE}

@@ -26,8 +26,7 @@ def test_first_line_is_the_answer_and_the_second_completeness(kit: Any) -> None:
     trace = kit.Trace()
     first, second, *rest = kit.printed(trace, kit.ordinary(trace)).splitlines()
     assert first == (
-        "peak 412.6 MiB resident in its largest process (which is not known); 9,700 faults, 60 from disk; "
-        "most in libtorch_cpu.so"
+        "peak 412.6 MiB resident in the largest of its 2 processes; 9,700 faults, 60 from disk; most in libtorch_cpu.so"
     )
     assert second == (
         "recorded 9,700 + lost 0 = counted 9,700; rusage 9,960; "
@@ -100,7 +99,7 @@ def test_sampled_is_named_with_an_estimate(kit: Any) -> None:
     trace.context.info.sampled = 10
     lines = kit.printed(trace, batches).splitlines()
     assert lines[0].startswith(
-        "peak 412.6 MiB resident in its largest process (which is not known); "
+        "peak 412.6 MiB resident in the largest of its 2 processes; "
         "9,700 faults sampled, 1 in 10 (about 97,000 in all), 60 from disk; most in"
     )
     assert "= counted" not in lines[1]

@@ -71,7 +71,7 @@ def test_processes_whose_snapshots_were_forgotten_are_said(kit: Any) -> None:
 
 def test_a_peak_among_several_processes_is_that_of_one(kit: Any) -> None:
     trace = kit.Trace()
-    not_known = "peak 412.6 MiB resident in its largest process (which is not known); "
+    not_known = "peak 412.6 MiB resident in the largest of its 2 processes; "
     assert kit.printed(trace, kit.ordinary(trace)).startswith(not_known)
     trace = kit.Trace()
     batches = kit.ordinary(trace)
