@@ -39,15 +39,17 @@ def history(
     kind: int = KIND_ANON,
     kinds: dict[int, int] | None = None,
     *,
+    places: dict[int, int] | None = None,
     lossless: bool = True,
 ) -> History:
-    """Of events at the times 10, 20, 30 ...; kinds: event -> flags of that fault."""
+    """Of events at the times 10, 20, 30 ...; kinds: event -> flags of that fault; places: -> whence it came."""
     times = np.arange(1, len(events) + 1, dtype=np.uint64) * np.uint64(10)
     rows = [(number, event) for number, event in enumerate(events) if not event.what]
     at = np.array([number for number, _ in rows], np.intp)
     key = key_of(np.array([e.pid for _, e in rows], np.intp), np.array([e.start for _, e in rows], np.uint64))
     told = np.array([(kinds or {}).get(number, flags) for number, _ in rows], np.uint8)
-    faults = FaultRows(key, times[at], told, np.full(len(rows), kind, np.uint8))
+    place = np.array([(places or {}).get(number, 0) for number, _ in rows], np.uint32)
+    faults = FaultRows(key, times[at], told, np.full(len(rows), kind, np.uint8), place)
     lost = [(number, event) for number, event in enumerate(events) if event.what]
     whole = [e.what in (LOSS_EXECUTED, LOSS_FORKED, LOSS_PERHAPS) for _, e in lost]
     losses = LossRows(
@@ -190,6 +192,18 @@ def test_a_folio_at_the_edge_of_a_window_is_mapped_whole():
 def test_two_faults_whose_windows_hold_a_page_are_both_told():
     of = history([Event(0, 1, 33, 34), Event(0, 1, 35, 36)], kind=KIND_FILE)
     assert told(of, 1, [33, 34, 35], mapping=(32, 64, 0)) == {33: (0, 0), 34: (0, 1), 35: (1, 1)}
+
+
+def test_of_three_faults_whose_windows_hold_a_page_two_of_different_places_are_told():
+    three = [Event(0, 1, 33, 34), Event(0, 1, 35, 36), Event(0, 1, 37, 38)]
+    resident, mapping = [33, 34, 35, 37], (32, 64, 0)
+    for places, either in (({}, (0, 2)), ({0: 7, 2: 7}, (0, 1)), ({1: 7, 2: 7}, (0, 2))):
+        of = history(three, kind=KIND_FILE, places=places)
+        assert told(of, 1, resident, mapping=mapping)[34] == either, places
+        # 36 was there when 37 was written to: the window of either fault before it may have brought it
+    for places, either in (({}, (0, 2)), ({0: 7, 2: 7}, (1, 2))):
+        of = history(three, kind=KIND_FILE, places=places)
+        assert told(of, 1, resident, mapping=mapping, noticed=True)[37] == either, places
 
 
 def test_the_only_fault_in_a_huge_page_brought_all_of_it():

@@ -212,7 +212,9 @@ class _Walk:
         faults = self.faults
         for power in POWERS if len(rows) else ():
             begin, end, whole = reach(self._mapped(rows), power, self.resident)
-            early, _, _ = self._between(begin, end, self.life[rows], rows)
+            early, late, _ = self._between(begin, end, self.life[rows], rows)
+            place = faults.place[self.first[rows]]
+            early = np.where((faults.place[early] == place) & (faults.place[late] != place), late, early)
             earlier = (early >= 0) & whole
             earlier[earlier] = faults.time[early[earlier]] < faults.time[self.first[rows[earlier]]]
             self.first[rows[earlier]] = early[earlier]

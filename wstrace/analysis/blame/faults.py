@@ -37,12 +37,16 @@ FORKS = (LOSS_FORKED, LOSS_PERHAPS_FORKED)
 
 
 class FaultRows(NamedTuple):
-    """Faults in any order, each an array of shape (n,). key: the page, as losses.key_of() gives it."""
+    """Faults in any order, each an array of shape (n,).
+
+    key: the page, as losses.key_of() gives it. place: of the program, equal for faults that came from the same one.
+    """
 
     key: NDArray[np.uint64]
     time: NDArray[np.uint64]
     flags: NDArray[np.uint8]
     kind: NDArray[np.uint8]
+    place: NDArray[np.uint32]
 
 
 class Faults:
@@ -56,7 +60,7 @@ class Faults:
 
     Attributes:
         order: the row of each fault in `rows`.
-        key, time, flags, kind: columns, in this order.
+        key, time, flags, kind, place: columns, in this order.
         life: the range of the losses since which the page held what it held at the fault, 0 = none before it.
         first: of each group, its first fault.
         brings: whether each fault made its page arrive.
@@ -68,6 +72,7 @@ class Faults:
         self.order = by_time[np.argsort(rows.key[by_time], kind="stable")]
         self.key, self.time = rows.key[self.order], rows.time[self.order]
         self.flags, self.kind = rows.flags[self.order], rows.kind[self.order]
+        self.place = rows.place[self.order]
         self.losses = losses
         self.life = losses.latest(self.key, losses.upto(self.time))
         new_page, new = begins(self.key), begins(self.key, self.life)
@@ -171,7 +176,10 @@ class Faults:
         since: NDArray[np.uint64],
         until: NDArray[np.uint64],
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
-        """The first and the last fault in time that brought a page of each range within a time; -1 = none.
+        """The first fault in time that brought a page of each range within a time, and the last one; -1 = none.
+
+        The last one is that of another place of the program than the first, if there is any: of faults at A, B and A
+        again either A or B brought what had no fault of its own.
 
         Args:
             first, last: keys of the pages, the last one exclusive. since, until: times, both inclusive.
@@ -195,12 +203,15 @@ class Faults:
             rank = np.empty(total, np.intp)
             rank[by_time] = np.arange(total)
             earliest = np.minimum.reduceat(np.where(fits, rank, total), begin)
-            latest = np.maximum.reduceat(np.where(fits, rank, -1), begin)
+            place = self.place[fault]
+            first_place = place[by_time[np.minimum(earliest, total - 1)]]
+            ahead = np.where(place != first_place[which], total, 0)  # what is of another place comes before the others
+            latest = np.maximum.reduceat(np.where(fits, rank + ahead, -1), begin)
             lowest = np.minimum.reduceat(np.where(fits, fault, len(self)), begin)
             highest = np.maximum.reduceat(np.where(fits, fault, -1), begin)
             some = highest >= 0
             several[has[some]] = self.key[lowest[some]] != self.key[highest[some]]
-            early[has[some]], late[has[some]] = fault[by_time[earliest[some]]], fault[by_time[latest[some]]]
+            early[has[some]], late[has[some]] = fault[by_time[earliest[some]]], fault[by_time[latest[some] % total]]
         return early, late, several
 
 

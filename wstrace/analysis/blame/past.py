@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,8 @@ class Past:
         copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
         self.copyable = copyable
         columns = inputs.faults
-        rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind)
+        rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind,
+                         _places(columns))  # fmt: skip
         del columns["page"], columns["mapping"]  # the history has the keys
         seen = (part for one in self.inputs for part in ResidentPages(one).parts())
         sampled = self.sampled > 1
@@ -108,3 +110,8 @@ class Past:
         runs = {name: column[asked] for name, column in runs.items()}
         run, keys = keys_of(runs, self.inputs[0].page_size)
         return keys, runs["time"][run]
+
+
+def _places(faults: Mapping[str, NDArray[Any]]) -> NDArray[np.uint32]:
+    """Of each fault the place of the program that it came from: its stack, or its instruction where it has none."""
+    return np.where(faults["stack"] != 0, faults["stack"], ~faults["pc"].astype(np.uint32))
