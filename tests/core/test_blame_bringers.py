@@ -204,6 +204,9 @@ def test_of_three_faults_whose_windows_hold_a_page_two_of_different_places_are_t
     for places, either in (({}, (0, 2)), ({0: 7, 2: 7}, (1, 2))):
         of = history(three, kind=KIND_FILE, places=places)
         assert told(of, 1, resident, mapping=mapping, noticed=True)[37] == either, places
+        # neither does a larger folio change that, where all of one is there
+        whole = list(range(32, 64))
+        assert told(of, 1, whole, mapping=mapping, noticed=True)[37] == either, places
 
 
 def test_the_only_fault_in_a_huge_page_brought_all_of_it():

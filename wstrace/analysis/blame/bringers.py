@@ -213,7 +213,7 @@ class _Walk:
         for power in POWERS if len(rows) else ():
             begin, end, whole = reach(self._mapped(rows), power, self.resident)
             early, late, _ = self._between(begin, end, self.life[rows], rows)
-            place = faults.place[self.first[rows]]
+            place = faults.place[self.second[rows]]
             early = np.where((faults.place[early] == place) & (faults.place[late] != place), late, early)
             earlier = (early >= 0) & whole
             earlier[earlier] = faults.time[early[earlier]] < faults.time[self.first[rows[earlier]]]
