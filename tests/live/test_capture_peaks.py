@@ -15,7 +15,11 @@ from wstrace.trace_info import Usage
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="needs root on Linux")
 
 MIB = 1 << 20
-LARGE = "python3 -c 'import time; held = bytearray({0} << 20); held[::4096] = b\"x\" * ({0} << 8); time.sleep({1})'"
+# not `python3`, which may be a script that takes as long to find one as the trace lasts
+LARGE = (
+    f"{sys.executable} -IS -c "
+    "'import time; held = bytearray({0} << 20); held[::4096] = b\"x\" * ({0} << 8); time.sleep({1})'"
+)
 
 
 def traced(tmp_path, *arguments: str) -> Usage:
