@@ -152,7 +152,19 @@ def test_an_end_without_its_own_entry_has_no_time() -> None:
     memory.madvise(mmap.MADV_NOHUGEPAGE)
 
     def access(page: int, *on: int) -> int:
-        """What the end of an access to a page tells while these events (0 entry, 1 end) are on."""
+        """What the end of an access to a page tells while these events (0 entry, 1 end) are on.
+
+        The events are on for all that this thread does between two calls: where its own memory had a fault too (the
+        interpreter's, after a fork or under pressure), the access is made again.
+        """
+        for _ in range(20):
+            ends, time = once(page, *on)
+            if ends == (1 in on):
+                break
+        assert ends == (1 in on)
+        return time
+
+    def once(page: int, *on: int) -> tuple[int, int]:
         told.set(bytes(4), bytes(8 * 9))
         memory.madvise(mmap.MADV_DONTNEED)
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + page * mmap.PAGESIZE
@@ -162,8 +174,7 @@ def test_an_end_without_its_own_entry_has_no_time() -> None:
         for event in on:
             perf.ioctl(events[event], perf.PERF_EVENT_IOC_DISABLE)
         times = np.frombuffer(told.get(bytes(4)), "<u8")
-        assert times[0] == (1 in on)
-        return int(times[1])
+        return int(times[0]), int(times[1])
 
     try:
         for event, one in zip(events, loaded, strict=True):

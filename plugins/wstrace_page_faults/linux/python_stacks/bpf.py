@@ -27,6 +27,8 @@ _PERF_EVENT_PROGRAM = 7
 #: the helpers that a program walking user memory needs are for programs with a licence that is GPL-compatible
 _LICENCE = b"Dual MIT/GPL"
 _LOG_BYTES = 1 << 16
+#: of loading a program that signals interrupt; libbpf makes 5
+_ATTEMPTS = 20
 
 _NUMBER = libc.number_of(280, x86_64=321)
 _OBJECT_ATTR = struct.Struct("<IIQQQ")
@@ -97,7 +99,7 @@ class Program:
         self._functions = code.functions if len(code.functions) > 1 else ()
         types = _types(len(self._functions)) if self._functions else 0
         try:
-            self.fd = self._load(types, 0, 0, 0)
+            self.fd = self._verified(types)
         except OSError as refused:
             if refused.errno not in (errno.EINVAL, errno.EACCES, errno.E2BIG, errno.EFAULT):
                 raise
@@ -105,6 +107,15 @@ class Program:
         finally:
             if types:
                 os.close(types)
+
+    def _verified(self, types: int) -> int:
+        """Loads it, again where a signal has come: the verifier gives up at one (EAGAIN), whoever it is for."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._load(types, 0, 0, 0)
+            except BlockingIOError:
+                continue
+        return self._load(types, 0, 0, 0)
 
     def _load(self, types: int, level: int, log: int, size: int) -> int:
         code, licence, n = ctypes.addressof(self._code), ctypes.addressof(self._licence), len(self._functions)
