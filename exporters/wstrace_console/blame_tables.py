@@ -12,6 +12,7 @@ from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
 from wstrace.text import number, plural, printable, size
+from wstrace_console.headline import obstacles
 
 TITLES = {"line": "own line", "function": "function", "package": "package", "file": "file of the page",
            "kind": "kind of memory", "process": "process"}  # fmt: skip
@@ -24,13 +25,15 @@ NAME_LIMIT = 60
 _WHOLE = 0.995
 #: Below this share, the peak was too short for the looks: who held the rest is not known.
 _SEEN = 0.95
+#: What looks at the pages of all processes while they run.
+_LOOK = "-s peak_snapshot"
 
 
 def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:
     """The lines and tables to show."""
     if not told.total:
         return _without_pages(told, views, sort, top)
-    shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), Styled(completeness(told), "dim")]
+    shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), *known(told)]
     tables = [tuple(views)] if views else [(view,) for view in _USUAL]
     for view in tables:
         rows = told.rows(*view, sort=sort)
@@ -41,12 +44,18 @@ def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | 
     return shown
 
 
+def known(told: Blame, more: str = "", *, pages: bool = True) -> list[Styled]:
+    """The lines below the first one: how complete it is, and what the records lack, with what lifts that."""
+    lines = [completeness(told, pages=pages) + more, *obstacles(told.of.info)]
+    return [Styled(line, "dim") for line in lines]
+
+
 def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:
     """Why no page is known to be there, and who brought what while it ran."""
     of = told.of
-    why = "no resident pages are in the trace: record with -s working_set (wstrace doctor says why it cannot)"
+    why = f"no resident pages are in the trace: record with {_LOOK} (wstrace doctor says why it cannot)"
     ended = np.intersect1d(of.inputs.unseen, of.inputs.ends.space)
-    if len(ended):
+    if len(ended) and len(ended) == len(of.inputs.unseen):  # one that lives could have been looked at
         first = printable(of.name_of(int(ended[0])), NAME_LIMIT)
         more = f" and {number(len(ended) - 1)} more" if len(ended) > 1 else ""
         whose = "their" if more else "its"
@@ -56,7 +65,7 @@ def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> li
     sort = "brought" if sort == "resident" else sort
     title = " and ".join(TITLES[one] for one in views or ("line",))
     rows = told.rows(*(views or ("line",)), sort=sort)
-    lines = [Styled(f"{why}; by what was brought:", "bold"), Styled(completeness(told, pages=False), "dim")]
+    lines = [Styled(f"{why}; by what was brought:", "bold"), *known(told, pages=False)]
     return [*lines, "", table(told, title, rows, top, of="brought")]
 
 
@@ -74,7 +83,7 @@ def answer(told: Blame) -> str:
     more = ", ..." if sum(n for n, _ in named) < total else ""
     moment = moment_words(told.of.inputs.moment, several=spaces > 1)
     kinds = f" in {', '.join(told.kinds)}" if told.kinds else ""
-    first = f"{told.total / divisor:,.1f} {unit} resident"
+    first = f"{told.total / divisor:,.1f} {unit} {'resident' if spaces <= 1 else 'rss_sum'}"
     if spaces > 1 and sums.pss is not None:
         first = f"{sums.pss / divisor:,.1f} {unit} pss"
     whole = f"{first}{kinds} {printable(moment, NAME_LIMIT)}"
@@ -102,7 +111,7 @@ def _of_peak(told: Blame) -> str:
     if share >= _SEEN:
         return text
     looked = "peak_snapshot" in told.of.info.extra
-    return f"{text}, not seen whole" if looked else f"{text}; for the peak record with -s peak_snapshot"
+    return f"{text}, not seen whole" if looked else f"{text}; for the peak record with {_LOOK}"
 
 
 def moment_words(moment: str, *, several: bool = False) -> str:
@@ -189,7 +198,7 @@ def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str =
     short = {row.whole: row.label for row in rows}
     cells: list[list[Cell]] = []
     for row in rows[:top]:
-        loader = f" (copied: loaded by {short[row.loaded_by]})" if row.loaded_by in short else ""
+        loader = f" (copied: loaded by {short[row.loaded_by].removesuffix(NO_LINE)})" if row.loaded_by in short else ""
         mark = "~" if row.estimated else " " if estimated else ""
         cells.append([*(f"{mark * (name == 'resident')}{size(round(getattr(row, name) or 0))}" for _, name in kept),
                       *[number(row.samples)] * samples,

@@ -8,7 +8,7 @@ from wstrace.analysis.blame.unshared import Unshared
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
 from wstrace.text import number, plural, size
-from wstrace_console.blame_tables import TITLES, completeness, name_of, unit_of
+from wstrace_console.blame_tables import TITLES, known, name_of, unit_of
 
 _USUAL = ("line", "function", "file")
 _TOLD = 3
@@ -16,10 +16,10 @@ _TOLD = 3
 
 def parts(told: Unshared, views: Sequence[str], top: int) -> list[str | Styled | TextTable]:
     """The lines and tables to show."""
-    complete = completeness(told.blame, pages=False)
+    more = ""
     if told.total and told.ended:
-        complete += "; what they copied while they ended counts too"  # an interpreter's end writes to what it frees
-    shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), Styled(complete, "dim")]
+        more = "; what they copied while they ended counts too"  # an interpreter's end writes to what it frees
+    shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), *known(told.blame, more, pages=False)]
     if not told.total:
         return shown
     for view in [tuple(views)] if views else [(view,) for view in _USUAL]:

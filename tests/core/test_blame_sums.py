@@ -60,7 +60,7 @@ def test_a_sum_that_is_not_known_is_told_with_the_reason(extra, why):
     told = two(extra)
     assert told.sums.pss is None
     assert why in told.sums.why
-    assert answer(told).startswith("32.0 KiB resident at the peak in 2 processes: ")
+    assert answer(told).startswith("32.0 KiB rss_sum at the peak in 2 processes: ")
     assert f"pss and distinct not known: {told.sums.why}" in completeness(told)
 
 

@@ -39,6 +39,7 @@ def test_different_names_stay_different_and_fit(names: list[str], room: int, uni
         ("node!v8::internal::Heap::Allocate(v8::internal::JSObjectSlot, v8::internal::HeapObject)", 40,
          "node!v8::internal::Heap::Allocate"),
         ("x!std::function<void (int)>::operator()(int) const", 46, "x!std::function<void (int)>::operator()"),
+        ("postgres -D /var/lib/data -k /tmp/some-folder -c listen_addresses=", 28, "postgres … listen_addresses="),
         ("libc.so.6!__strlen_evex (no line)", 26, "libc.so.6!__strlen_evex"),
         ("parse leak.py:5 < load leak.py:8 < run leak.py:20 < <module> leak.py:41", 60,
          "parse leak.py:5 < load leak.py:8 < … < <module> leak.py:41"),

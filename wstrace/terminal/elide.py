@@ -73,14 +73,18 @@ def _without_signature(name: str) -> str:
 
 
 def _cut(text: str, room: int, mark: str) -> str:
-    """The text without its middle: the start gets a third of the room, or less if a path's last part needs more."""
+    """The text without its middle: the start gets a third of the room, or less if a path's last part needs more.
+
+    Where words follow the last part, the text is a command line: it begins with its program.
+    """
     if width_of(text) <= room:
         return text
     if 1 < len(parts := text.split(_BESIDE)) <= room // _PART:
         return _parts(parts, room, mark)
     if label := _fewer_frames(text.split(_CALLED_BY), room, mark):
         return label
-    last_part = width_of(text) - width_of(text[: text.rfind("/")]) if "/" in text else 0
+    _, slash, last = text.rpartition("/")
+    last_part = width_of(slash + last) if slash and " " not in last else 0
     left = max(min((room - len(mark)) // 3, room - len(mark) - last_part), 0)
     head, tail = _first(text, left), _last(text, room - len(mark) - left)
     cut = tail.find("/")  # let the tail begin with a whole component of the path, if that costs little

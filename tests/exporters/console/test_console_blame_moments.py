@@ -10,6 +10,7 @@ from blame_scripted import ANON, APP, PAGE, Script
 from wstrace.analysis.blame.rows import as_dict
 from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PROCESS_EXEC, PROCESS_EXIT
 from wstrace.terminal.table import Styled, TextTable
+from wstrace.trace_info import Level
 from wstrace_console.blame_tables import parts
 
 
@@ -47,7 +48,7 @@ def test_the_exit_is_told_only_where_the_pages_are_those_of_the_exit():
     script.snapshot(500, (ANON, 2, PAGE_EXCLUSIVE), pid=8, number=2)
     trace = script.trace()
     trace.info.final_snapshot, trace.info.exit_code = 7, 0
-    assert " resident at the last look at each in 2 processes: " in lines(trace)[0]
+    assert " rss_sum at the last look at each in 2 processes: " in lines(trace)[0]
     assert as_dict(trace.blame(at="exit"), ["line"])["at"]["moment"] == "last look"
 
 
@@ -84,6 +85,32 @@ def test_a_peak_that_the_looks_missed_is_told_as_a_share():
     assert "(composition of 400.0 of 640.0 KiB, 62%, not seen whole)" in lines(trace, "peak")[0], "of several together"
 
 
+def test_what_the_records_lack_is_told_with_what_lifts_it():
+    trace = loaded(3).trace()
+    trace.info.lack("Python stacks: they need root; sudo wstrace ...")
+    trace.info.level = Level("user", "faults taken by kernel code are not shown", "sudo sysctl x=1")
+    assert lines(trace)[2:4] == [
+        "level user: faults taken by kernel code are not shown; to lift it: sudo sysctl x=1",
+        "without Python stacks: they need root; sudo wstrace ...",
+    ]
+    script = Script()
+    script.batches.append(script.process(2, 7, PROCESS_EXEC, "app"))
+    script.fault(10, ANON, APP)
+    script.snapshot(1000, (ANON, 2, PAGE_EXCLUSIVE))
+    trace = script.trace()
+    trace.info.level = Level("user", "", "")
+    labels = [row.label for row in trace.blame(at="exit").rows("line")]
+    assert "(not recorded at level user, or came without a fault)" in labels
+
+
+def test_a_process_that_lives_was_not_looked_at_because_nobody_asked():
+    script = Script()
+    child(script, 8, 200, 2000)
+    script.fault(400, ANON, APP)
+    shown = parts(script.trace().blame(at="peak"), [], "resident", 10)
+    assert shown[0].text.startswith("no resident pages are in the trace: record with -s peak_snapshot")
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_without_resident_pages_the_table_is_of_what_was_brought(named):
     script = Script()
@@ -93,7 +120,7 @@ def test_without_resident_pages_the_table_is_of_what_was_brought(named):
         script.batches.append(script.process(2000, 7, PROCESS_EXIT, "app"))
     trace = script.trace()
     shown = parts(trace.blame(at="peak"), [], "resident", 10)
-    why = "no resident pages are in the trace: record with -s working_set (wstrace doctor says why it cannot)"
+    why = "no resident pages are in the trace: record with -s peak_snapshot (wstrace doctor says why it cannot)"
     if named:
         why = "no resident pages are known: app (7) ended before its memory was looked at"
     assert shown[0].text == f"{why}; by what was brought:"

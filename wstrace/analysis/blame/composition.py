@@ -88,7 +88,9 @@ class Composition:
         if how == NOT_SEEN and self.sampled > 1:
             return f"not recorded: one of {self.sampled} faults is, or came without one"
         if how == NOT_SEEN:
-            return "lost, or came without a fault" if self.lost else "came without a fault"
+            level = self.info.level_name  # a lesser one does not record all faults
+            may = ["lost"] * bool(self.lost) + [f"not recorded at level {level}"] * (level != "full")
+            return ", or ".join([*may, "came without a fault"])
         return "put together by khugepaged" if how == KHUGEPAGED else HOWS[how]
 
     # -- what tables are summed from ---------------------------------------------------------------------------------
