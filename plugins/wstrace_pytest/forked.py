@@ -49,12 +49,14 @@ def run_forked(item: pytest.Item, in_child: Callable[[], None]) -> pytest.TestRe
 
 def _child(item: pytest.Item, in_child: Callable[[], None], answer: int) -> NoReturn:
     """What the forked child does: it calls the test with all hooks around it, and never returns."""
-    code = 1
+    code, me = 1, os.getpid()
     try:
         in_child()
         gc.collect()
         gc.freeze()  # a later collection writes to no page that the parent has, too
         call = pytest.CallInfo.from_call(lambda: item.ihook.pytest_runtest_call(item=item), when="call")
+        if os.getpid() != me:  # the test has forked, and this is what it forked
+            os._exit(0)
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
         answered = {"report": json_safe(data), "covered": forked_coverage.traced()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,7 @@ def test_another_environment_is_not_compared(tmp_path):
         ('{"version": 1, "environments": {"e": {"versions": {}, "tests": {"t": {"faults": -1}}}}}', "-1 is no count"),
         ('{"version": 1, "environments": {"e": {"versions": {}, "tests": {"t": {"runs": 1}}}}}', "no figure"),
         ("[" * 100_000, "is no baseline"),
+        ('{"version": 1e400}', "is no baseline (OverflowError"),
     ],
 )
 def test_a_file_that_is_none_is_a_sentence(tmp_path, text, said):
@@ -124,6 +126,13 @@ def test_a_file_that_is_none_is_a_sentence(tmp_path, text, said):
     with pytest.raises(UsageError) as refused:
         Baseline.load(str(path))
     assert said in str(refused.value).replace("\n", " ")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a FIFO in a folder")
+def test_a_fifo_in_its_place_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "b.json")
+    with pytest.raises(UsageError, match=r"it is no regular file"):
+        Baseline.load(str(tmp_path / "b.json"))
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path):

@@ -53,6 +53,16 @@ def test_a_command_that_takes_more_than_its_baseline(tmp_path):
     assert "printed" in told
 
 
+def test_a_file_that_is_no_baseline_is_recorded_anew(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "baseline.json").write_text("<<<<<<< ours\n")
+    _, told = check(tmp_path, 1, code=125)
+    assert "or record it anew: " in told
+    _, told = check(tmp_path, 1, "--update")
+    assert "the baseline is recorded anew: " in told
+    check(tmp_path, 1, "--require-baseline")
+
+
 def test_limits_and_the_failure_of_the_command(tmp_path):
     found = json.loads(check(tmp_path, 8, "--peak", "1GiB", "--faults", "1000000", "--json")[0])
     assert found["ok"]

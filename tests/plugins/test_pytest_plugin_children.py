@@ -137,3 +137,15 @@ def test_it():
     assert found["wstrace.spread"] >= 0
     result = run(pytester, "--wstrace", "--wstrace-hash-seed=x")
     assert "--wstrace-hash-seed x: give a number from 0 to 4294967295" in text_of(result)
+
+
+def test_a_fork_of_the_test_gives_no_answer_of_its_own(pytester):
+    """Both return from the test; what the test forked is not the child that ran it."""
+    result = run(pytester, "--wstrace", test_it="""
+import os
+@pytest.mark.wstrace(faults=10**6, isolated="fork")
+def test_it():
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+""")  # fmt: skip
+    result.assert_outcomes(passed=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import stat
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -75,18 +76,21 @@ class Baseline:
             UsageError: it cannot be read, or is no baseline.
         """
         try:
-            with open(path, "rb") as file:  # noqa: PTH123
-                text = file.read(_MOST_BYTES + 1)
+            with open(path, "rb", opener=_without_waiting) as file:
+                regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+                text = file.read(_MOST_BYTES + 1) if regular else b""
         except FileNotFoundError:
             return cls(path)
         except OSError as error:
             raise UsageError(f"cannot read the baseline {path}: {error.strerror}") from None
+        if not regular:
+            raise UsageError(f"cannot read the baseline {path}: it is no regular file", "remove it, or name another")
         anew = "record it anew: --wstrace-update in pytest, --update of wstrace check"
         if any(line.startswith((b"<<<<<<< ", b"=======", b">>>>>>> ")) for line in text.splitlines()):
             raise UsageError(f"the baseline {path} has a merge conflict in it", f"take one side of each, or {anew}")
         try:
             version, found = _parsed(text)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             what = f"{type(error).__name__}: {printable(str(error), 80)}"
             raise UsageError(f"{path} is no baseline ({what})", anew) from None
         if version != _VERSION:
@@ -138,6 +142,11 @@ class Baseline:
         for name, entry in entries.items():
             earlier = one.tests.get(name)
             one.tests[name] = earlier.learned(entry, page_size) if earlier else entry
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a file; a FIFO that nobody writes to is opened, too."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _parsed(text: bytes) -> tuple[int, dict[str, Recorded]]:

@@ -11,12 +11,13 @@ from wstrace.analysis.baseline_file import PLACE
 from wstrace.cli.common import print_json
 from wstrace.cli.run import TargetWords, command_of
 from wstrace.cli.tracing import warn
-from wstrace.errors import BudgetError, Unavailable
+from wstrace.errors import BudgetError, Unavailable, UsageError
 from wstrace.options import parse_size
 from wstrace.text import base_name, plural, printable, size
 
 if TYPE_CHECKING:
     from wstrace.analysis.baseline import Entry, Judgement
+    from wstrace.analysis.baseline_file import Baseline
     from wstrace_console.counted_runs import Runs
 
 _GREW = 10
@@ -59,7 +60,7 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
     wstrace check --peak 200MiB --faults 30000 -- node app.js
     """
     from wstrace.analysis.baseline import Judgement
-    from wstrace.analysis.baseline_file import Baseline, Machine
+    from wstrace.analysis.baseline_file import Machine
     from wstrace.conditions import Conditions
     from wstrace.plugins import default_plugins
     from wstrace_console.counted_runs import Runs
@@ -67,7 +68,7 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
     command = command_of(target, literal=ctx.meta["wstrace.literal"])
     platform = default_plugins().platform
     conditions = Conditions(not options["no_aslr"], options["hash_seed"], options["cold"])
-    file, machine = Baseline.load(path), Machine.this(platform, conditions)
+    file, machine = _loaded(path, anew=options["update"]), Machine.this(platform, conditions)
     name = options["name"] or shlex.join([base_name(command[0]), *command[1:]])
     runs = Runs(platform, command, conditions, to_stderr=as_json)
     if code := runs.count(options["runs"]):
@@ -94,6 +95,19 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
     if judgement.broken:
         raise BudgetError(f"over its budget: {'; '.join(judgement.broken)}")
     return 0
+
+
+def _loaded(path: str, *, anew: bool) -> Baseline:
+    """The file; `anew` takes the place of one that is no baseline."""
+    from wstrace.analysis.baseline_file import Baseline
+
+    try:
+        return Baseline.load(path)
+    except UsageError as error:
+        if not anew:
+            raise
+        warn(f"the baseline is recorded anew: {error.why}")
+        return Baseline(path)
 
 
 def _judge_limits(judgement: Judgement, runs: Runs, options: dict[str, Any]) -> None:
