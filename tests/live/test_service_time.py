@@ -21,6 +21,7 @@ from wstrace.schema import FAULT_MAJOR
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.service_time import programs
+from wstrace_page_faults.linux.service_time.capture import fault_counts
 
 HERE = Path(__file__).parent
 SLOW_NS = 2_000_000
@@ -143,8 +144,8 @@ def test_an_end_without_its_own_entry_has_no_time() -> None:
     threads = bpf.Map(bpf.LRU_HASH, 8, programs.STAMP_BYTES, 16, b"entered")
     told = bpf.Map(bpf.ARRAY, 4, 8 * 9, 1, b"trials")
     loaded = [
-        bpf.Program(programs.entry(threads.fd), b"entry"),
-        bpf.Program(programs.trial(threads.fd, told.fd, 8), b"end"),
+        bpf.Program(programs.entry(threads.fd, fault_counts()), b"entry"),
+        bpf.Program(programs.trial(threads.fd, fault_counts(), told.fd, 8, own=1), b"end"),
     ]
     configs = perf.PERF_COUNT_SW_PAGE_FAULTS, perf.PERF_COUNT_SW_PAGE_FAULTS_MIN
     events = [perf.perf_event_open(perf.attr(1, config, sample_period=1), 0, -1) for config in configs]
@@ -185,6 +186,8 @@ def test_an_end_without_its_own_entry_has_no_time() -> None:
         assert access(1, 0) == 0
         assert access(2, 1) == 0  # another address than that of the last entry
         assert access(2, 0, 1) > 0
+        assert access(2, 0) == 0
+        assert access(2, 1) == 0  # the same access: the end of the last one and the entry of this one were displaced
     finally:
         for event in events:
             os.close(event)

@@ -30,7 +30,7 @@ _OF_TASKS = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("
              ("task_struct", "thread"), ("thread_struct", "fsbase"))  # fmt: skip
 #: bytes of the kernel's description that are read at first, and then: a read of a page takes 20 us, and the structures
 #: of tasks stand in its first 50 KiB
-_BEGINS = (1 << 16, 1 << 20, 1 << 30)
+BEGINS = (1 << 16, 1 << 20, 1 << 30)
 _CONTAINER = "start the container with --cap-add BPF --cap-add PERFMON, or with --security-opt seccomp=unconfined"
 
 
@@ -42,11 +42,11 @@ def this_kernel() -> Kernel:
     """
     if platform.machine() != _MACHINE:
         raise Unavailable(f"Python stacks are read on {_MACHINE} only, this machine is {platform.machine()}")
-    for begin in _BEGINS:
+    for begin in BEGINS:
         types = KernelTypes(begin=begin)
         found = {member: types.offset(*member) for member in _OF_TASKS}
         path = _program_path(types)
-        if None not in found.values() and (path is not None or begin != _BEGINS[0]):
+        if None not in found.values() and (path is not None or begin != BEGINS[0]):
             break
     exec_id, parent, tgid, thread, base = found.values()
     if exec_id is None or parent is None or tgid is None or thread is None or base is None:

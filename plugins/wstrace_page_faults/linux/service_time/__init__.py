@@ -6,7 +6,4 @@ varies. rows: the times in the fault rings and the samples that they belong to. 
 Why programs and not a pair of events with rings, which would need no privilege: perf gives all events of one kind the
 time of whichever comes first, so beside `perf record -e page-faults` the entry would carry another clock's time, and
 nothing shows that it does; and an entry row lost in one ring lets an end take the entry of another fault.
-
-One case is left in which an end takes an older entry: another BPF program displaces ours at the end of a fault and at
-the entry of the next one, which is by the same instruction at the same address. The ledger has a row `displaced` then.
 """

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wstrace.errors import Unavailable
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
-from wstrace_page_faults.linux.service_time.programs import trial
+from wstrace_page_faults.linux.service_time.programs import Counts, trial
 
 _FAULTS = 512
 _PAGE = mmap.PAGESIZE
@@ -35,7 +35,7 @@ class OwnCost(NamedTuple):
         return 2 * self.noise
 
 
-def own_cost(threads: bpf.Map, entry: bpf.Program) -> OwnCost:
+def own_cost(threads: bpf.Map, counts: Counts, entry: bpf.Program) -> OwnCost:
     """Measures it in the calling thread, in about a millisecond.
 
     Both programs hang on events of the end of a fault there, so that between them is all of their own work, and nothing
@@ -43,6 +43,7 @@ def own_cost(threads: bpf.Map, entry: bpf.Program) -> OwnCost:
 
     Args:
         threads: the map of stamps.
+        counts: where the kernel counts a thread's faults.
         entry: the program at a fault's entry.
 
     Raises:
@@ -51,7 +52,7 @@ def own_cost(threads: bpf.Map, entry: bpf.Program) -> OwnCost:
     """
     times = bpf.Map(bpf.ARRAY, 4, 8 * (_FAULTS + 1), 1, b"trials")
     try:
-        end = bpf.Program(trial(threads.fd, times.fd, _FAULTS), b"trial")
+        end = bpf.Program(trial(threads.fd, counts, times.fd, _FAULTS), b"trial")
         try:
             for first, second in ((end, entry), (entry, end)):
                 measured = _trials(times, first, second)

@@ -18,7 +18,8 @@ from wstrace.trace_info import TraceInfo
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.assembler import Assembler
-from wstrace_page_faults.linux.python_stacks.kernel import output_attributes, refusal
+from wstrace_page_faults.linux.python_stacks.btf import KernelTypes
+from wstrace_page_faults.linux.python_stacks.kernel import BEGINS, output_attributes, refusal
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, Ring
 from wstrace_page_faults.linux.service_time import programs
 from wstrace_page_faults.linux.service_time.calibration import OwnCost, own_cost
@@ -46,7 +47,8 @@ class ServiceTimes:
 
     Raises:
         OSError: the kernel refuses the programs.
-        Unavailable: the machine is not x86-64, or the programs' own cost cannot be measured.
+        Unavailable: the machine is not x86-64, its kernel does not tell where it counts faults, or the programs' own
+            cost cannot be measured.
 
     Attributes:
         own: what the programs' own work costs; it is taken off each time.
@@ -66,9 +68,10 @@ class ServiceTimes:
             self._threads = self._map(bpf.LRU_HASH, 8, programs.STAMP_BYTES, _THREADS, b"entered")
             self._outputs = self._map(bpf.PERF_EVENT_ARRAY, 4, 4, 2 * (max(cpus) + 1), b"times")
             self._lost = self._map(bpf.PER_CPU_ARRAY, 4, 8, len(_KINDS), b"lost")
-            self._entry = bpf.Program(programs.entry(self._threads.fd), b"entered")
+            self._counts = fault_counts()
+            self._entry = bpf.Program(programs.entry(self._threads.fd, self._counts), b"entered")
             self._opened.append(self._entry)
-            self.own = own_cost(self._threads, self._entry)
+            self.own = own_cost(self._threads, self._counts, self._entry)
         except BaseException:
             self.close()
             raise
@@ -87,7 +90,7 @@ class ServiceTimes:
 
     def tell(self, a: Assembler, kind: int) -> None:
         """What the program at the end of faults of a kind (0 minor, 1 major) begins with: writes the time's row."""
-        programs.tell(a, self._threads.fd, self._outputs.fd, self._lost.fd, kind)
+        programs.tell(a, self._threads.fd, self._counts, self._outputs.fd, self._lost.fd, kind)
 
     def join(self, ring: Ring) -> ServiceRows:
         """Lets the programs write rows into a fault ring; returns what pairs them with the samples."""
@@ -139,6 +142,20 @@ class ServiceTimes:
             one.close()
 
     after_fork_in_child = close
+
+
+def fault_counts() -> programs.Counts:
+    """Where the running kernel counts a thread's faults.
+
+    Raises:
+        Unavailable: it does not tell.
+    """
+    for begin in BEGINS:
+        types = KernelTypes(begin=begin)
+        minor, major = (types.offset("task_struct", name) for name in ("min_flt", "maj_flt"))
+        if minor is not None and major is not None:
+            return programs.Counts(minor, major)
+    raise Unavailable("this kernel's task_struct.min_flt is not where it can be read")
 
 
 def served(told: NDArray[Any], own: OwnCost) -> tuple[NDArray[Any], tuple[int, int, int]]:
