@@ -128,6 +128,14 @@ class UnwindFile:
             return None
         return END if self._entry <= address < self._entry + _ENTRY_BYTES else None
 
+    def first_rule(self, address: int) -> Rule | None:
+        """The rule at the begin of what an address is in: a function, or the part of one that is rarely run."""
+        try:
+            frames = self._covering(address)
+            return None if frames is None else rule_at(frames, frames.start)
+        except _UNREADABLE:
+            return None
+
     def _covering(self, address: int) -> Frames | None:
         distance = address - self._base
         if not len(self._starts) or not -(1 << 31) <= distance < 1 << 31:

@@ -106,7 +106,8 @@ def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: 
     loops = {11: (0x100, 0x200), 12: (0x300, 0x400)}
 
     def image(mapping: CodeMapping) -> Any:
-        unwind = SimpleNamespace(address_of=lambda offset: offset, rule=lambda address: rules.FRAME_POINTER)
+        rule = {"rule": lambda address: rules.FRAME_POINTER, "first_rule": lambda address: rules.FRAME_POINTER}
+        unwind = SimpleNamespace(address_of=lambda offset: offset, **rule)
         return SimpleNamespace(unwind=unwind, symbols=SimpleNamespace(range_of=lambda name: loops[mapping.ino]))
 
     monkeypatch.setattr(code.images, "of", image)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from wstrace_stacks.dynamic_symbols import DynamicSymbols
-from wstrace_stacks.linux.images import _vdso
+from wstrace_stacks.linux.images import _image, _vdso
+from wstrace_stacks.linux.known_code import Loop
 
 
 def test_a_function_of_the_vdso_has_its_rule():
@@ -44,3 +48,44 @@ def test_any_bytes_give_symbols_or_none():
                 broken[at] = dice.integers(0, 256)
         symbols = DynamicSymbols(lambda at, size, broken=broken: bytes(broken[at : at + size]))
         assert len(symbols.range_of(b"main")) == 2
+
+
+#: an interpreter's loop, and another function, of which the compiler puts what is rarely run elsewhere
+PARTED = """
+int rare(int, char *) __attribute__((cold));
+int used(int, char *);
+int other(int n) {
+    char kept[64];
+    if (__builtin_expect(used(n, kept) < 0, 0)) return rare(n, kept) + kept[n];
+    return n;
+}
+int _PyEval_EvalFrameDefault(int n) {
+    char kept[4000];
+    int sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += used(i, kept) * used(sum, kept);
+        if (__builtin_expect(sum < 0, 0)) { sum += rare(sum, kept) + rare(i, kept); }
+    }
+    return sum + kept[n];
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc (tests/install-peers)")
+def test_the_part_of_the_loop_that_is_put_elsewhere_is_the_loops(tmp_path: Path) -> None:
+    """`_PyEval_EvalFrameDefault.cold`: a frame there that is not known would let the frame of a caller be told."""
+    library = tmp_path / "libpython.so"
+    (tmp_path / "parted.c").write_text(PARTED)
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, tmp_path / "parted.c"], check=True)
+    names = subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
+    at = {name: int(address, 16) for address, _, name in re.findall(r"^(\w+) (\w) (\S+)$", names, re.M)}
+    data = library.read_bytes()
+    image = _image(lambda offset, size: data[offset : offset + size])
+    assert image is not None
+    loop = Loop.of(image)
+    start, part = at["_PyEval_EvalFrameDefault"], at["_PyEval_EvalFrameDefault.cold"]
+    assert not start <= part < loop.end
+    assert loop.has(image, start)
+    assert loop.has(image, part)
+    assert not any(loop.has(image, at[name]) for name in ("other", "other.cold"))
+    assert not any(loop.has(image, address) for address in (0, loop.end, 1 << 40, 1 << 63))

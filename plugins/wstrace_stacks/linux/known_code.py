@@ -53,6 +53,34 @@ class Frame(NamedTuple):
     flags: int = 0
 
 
+class Loop(NamedTuple):
+    """Where CPython's loop is in a file: its addresses [start, end), and the rule in its middle.
+
+    rule: None where nothing is known from it, as it is that of the function's first instruction.
+    """
+
+    start: int
+    end: int
+    rule: Rule | None
+
+    @classmethod
+    def of(cls, image: Image) -> Loop:
+        """The loop in a file; of no address where it has none."""
+        start, end = image.symbols.range_of(_LOOP)
+        rule = image.unwind.rule((start + end) // 2) if end else None
+        return cls(start, end, rule if rule != image.unwind.first_rule(start) else None)
+
+    def has(self, image: Image, address: int) -> bool:
+        """Whether an address is in the loop, or in the part of it that a compiler has put elsewhere: `.cold`.
+
+        That part has no exported name, but it begins within the loop's frame, as no function does. Such a part of
+        another function may have the same frame: there, no place is ever learned (LearnedPlaces).
+        """
+        if self.start <= address < self.end:
+            return True
+        return self.rule is not None and image.unwind.first_rule(address) == self.rule
+
+
 _FLAGS = Frame._fields.index("flags")
 
 
@@ -76,7 +104,7 @@ class KnownCode:
         #: pid -> the time of its first executable mapping: a listing may repeat it later, when its map is whole already
         self._began: dict[int, int] = {}
         self._files: dict[tuple[int, int, int, int], int] = {}
-        self._loops: dict[tuple[int, int, int, int], tuple[int, int]] = {}
+        self._loops: dict[tuple[int, int, int, int], Loop] = {}
         self._rule_rows: dict[Rule, int] = {}
         self.mappings_at: MappingsAt = lambda rows, addresses: np.zeros(len(rows), "<u4")
         self._forget()
@@ -239,9 +267,8 @@ class KnownCode:
             return native
         key = mapping.which_file
         if key not in self._loops:
-            self._loops[key] = image.symbols.range_of(_LOOP)
-        start, end = self._loops[key]
-        return native._replace(flags=FRAME_INTERPRETER) if start <= address < end else native
+            self._loops[key] = Loop.of(image)
+        return native._replace(flags=FRAME_INTERPRETER) if self._loops[key].has(image, address) else native
 
     def _first_of_file(self, mapping: CodeMapping) -> int:
         """The first mapping of the same file: ten thousand processes that execute it share their call sites."""
