@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,10 @@ import numpy as np
 import pytest
 
 from wstrace.batch import Dictionary
+from wstrace.interfaces import Resolver
+from wstrace.places import MappedFile
 from wstrace.schema import FRAME_INTERPRETER, KIND_ANON, KIND_FILE, KIND_SHIFT, MAP_EXECUTE, MAPPING
+from wstrace.stack_ids import StackIds
 from wstrace.testing import batch_of
 
 if sys.platform != "linux":
@@ -19,6 +24,7 @@ if sys.platform != "linux":
 
 from wstrace_stacks import rules
 from wstrace_stacks.linux import known_code
+from wstrace_stacks.linux.backend import Worker
 from wstrace_stacks.linux.images import CodeMapping
 from wstrace_stacks.linux.known_code import KnownCode
 
@@ -115,3 +121,23 @@ def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: 
         code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
         numbers = code.numbers_of(np.zeros(2, np.intp), np.array([0x10000 + inside, 0x10000 + outside], "<u8"))
         assert code.frames[numbers].T[5].tolist() == [FRAME_INTERPRETER, 0]
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_the_names_of_the_kernel_are_read_beside_the_worker(error: type[Exception] | None) -> None:
+    """It takes up to a second, in which the rings would fill; a resolver that fails does not harm the worker."""
+    asked: queue.Queue[tuple[str, bool]] = queue.Queue()
+
+    class Asked(Resolver):
+        name = "sections"
+
+        def resolve(self, file: MappedFile, offsets: Any) -> list[Any]:
+            asked.put((file.path, threading.current_thread() is threading.main_thread()))
+            if error is not None:
+                raise error
+            return []
+
+    context = SimpleNamespace(strings=Dictionary(), resolvers={"sections": Asked()}, stack_ids=StackIds())
+    worker = Worker(context)  # type: ignore[arg-type]
+    assert asked.get(timeout=60) == ("[kernel]", False)
+    worker.close()

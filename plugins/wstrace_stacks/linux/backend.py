@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from wstrace.batch import Batch
@@ -40,6 +42,7 @@ class Worker:
     def __init__(self, context: Context, *, lines: bool = False) -> None:
         self._context = context
         self.code = KnownCode(context.strings, context.resolvers.get("sections"))
+        threading.Thread(target=self.code.read_kernel, name="wstrace-kernel", daemon=True).start()
         self.tree = CallSites(context.stack_ids, context.strings, "native_stacks")
         self.join = Join()
         self.lines = PythonLines(self.code, self.tree, context.strings, context.info.lack) if lines else None

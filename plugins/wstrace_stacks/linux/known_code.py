@@ -6,6 +6,7 @@ and memory that is mapped anew is met anew. What numpy looks up for thousands of
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -287,6 +288,11 @@ class KnownCode:
         """The names of the kernel's functions at addresses, as codes, u32, shape (n,); 0 = not known."""
         known, of = np.unique(addresses, return_inverse=True)
         return np.array(self._of_kernel(_KERNEL, known - KERNEL_START), "<u4")[of]
+
+    def read_kernel(self) -> None:
+        """Has the kernel's names read before they are needed; it takes up to a second: another thread is to call it."""
+        with contextlib.suppress(Exception):  # anyone may have written the resolver; who needs a name is told of it
+            self._of_kernel(_KERNEL, np.zeros(0, "<u8"))
 
     def _of_kernel(self, file: str, offsets: NDArray[np.uint64]) -> list[int]:
         """The codes of the functions at offsets in one of OWN_KERNEL; 0 = not known."""
