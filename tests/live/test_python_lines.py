@@ -44,7 +44,7 @@ def folder() -> Iterator[Callable[[Installed], tuple[Path, Path]]]:
         shutil.rmtree(one)
 
 
-def recorded(place: Path, command: list[str], wstrace: Sequence[str] = (sys.executable,), **options: Any) -> Path:
+def recorded(place: Path, command: list[Any], wstrace: Sequence[str] = (sys.executable,), **options: Any) -> Path:
     """The trace of a command under `stacks=lines`."""
     trace = place / "trace.wst"
     words = [*wstrace, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "-s",
@@ -89,13 +89,32 @@ def compared(trace: Path, truth: Path) -> tuple[Counter[str], Counter[Any]]:
     return seen, wrong
 
 
+def learned(record: Callable[[float], Path], truth: Path) -> tuple[int, Counter[Any]]:
+    """(samples with a line, what was told instead of the truth) of all recordings together.
+
+    A worker that a busy machine lets wait reads code too late to trust it: the program runs longer then, until enough
+    is learned. What a recording tells is judged in any case.
+    """
+    lines, wrong, reasons = 0, Counter[Any](), []
+    for seconds in (2.5, 6, 15):
+        seen, told = compared(record(seconds), truth)
+        lines += seen["learned"]
+        wrong += told
+        if lines > 40:
+            return lines, wrong
+        reasons.append(seen)
+    raise AssertionError(f"too few samples have lines: {reasons}")
+
+
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
 def test_learned_lines_are_right(folder: Any, python: Installed) -> None:
     ours, its = folder(python)
-    command = python.command(its / "python_lines_truth.py", its / "regions.json", 2.5)
-    seen, wrong = compared(recorded(ours, command), ours / "regions.json")
-    assert seen["learned"] > 40, seen
-    assert sum(wrong.values()) <= 0.02 * seen["learned"], wrong
+
+    def record(seconds: float) -> Path:
+        return recorded(ours, python.command(its / "python_lines_truth.py", its / "regions.json", seconds))
+
+    lines, wrong = learned(record, ours / "regions.json")
+    assert sum(wrong.values()) <= 0.02 * lines, wrong
 
 
 @pytest.fixture
@@ -114,8 +133,10 @@ def test_nobody_gets_the_lines_of_its_own_processes(folder: Any) -> None:
     ours, _ = folder(Installed(sys.version_info[:2], sys.executable))
     ours.chmod(0o777)
     with nobody.nobody() as user:
-        command = [user.command[-1], str(ours / "python_lines_truth.py"), str(ours / "regions.json"), "2.5"]
-        trace = recorded(ours, command, user.command, env=user.environment, cwd="/")
-    seen, wrong = compared(trace, ours / "regions.json")
-    assert seen["learned"] > 40, seen
+
+        def record(seconds: float) -> Path:
+            command = [user.command[-1], ours / "python_lines_truth.py", ours / "regions.json", seconds]
+            return recorded(ours, command, user.command, env=user.environment, cwd="/")
+
+        _, wrong = learned(record, ours / "regions.json")
     assert not wrong
