@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 @pytest.mark.parametrize("unseen", [False, True])
 def test_no_orphan_loses_its_events_when_stacks_are_opened(trace: Any, tmp_path: Path, unseen: bool) -> None:
     """Its parent has ended when another process is met, and it is not known yet that it was born."""
-    program = "import time; time.sleep(0.7); x = b'x' * (1 << 22)"
+    program = "import time\nfor i in range(8): time.sleep(0.3); x = b'x' * (1 << 22)"
     traced = trace([fork_storm(tmp_path, unseen=unseen), OURS[0].program, "-S", "-c", program])
     assert touched(traced.faults()) == (ORPHANS * PAGES, ORPHANS * PAGES)
     assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
@@ -72,8 +72,8 @@ def test_a_process_that_could_not_be_asked_about_is_asked_about_again(
     monkeypatch.setattr(
         PythonStacks, "look_at_processes", lambda self, wait: look(self, wait) if began.exists() else wait
     )
-    touches = "time.sleep(0.3); b'x' * (1 << 20); time.sleep(0.3); b'x' * (1 << 22)"
-    program = f"import time; open({str(began)!r}, 'w').close(); {touches}"
+    touches = "for i in range(8): time.sleep(0.3); b'x' * (1 << 20)"
+    program = f"import time; open({str(began)!r}, 'w').close()\n{touches}"
     storm = 'i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done; "$@"; true'
     traced = trace(["sh", "-c", storm, "sh", python, "-S", "-c", program])
     assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}

@@ -104,7 +104,7 @@ def test_other_code_at_its_place_is_new(objects: CodeObjects) -> None:
     assert objects.lines_of(words, rows)[0] == first[1] + 7
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="code objects have versions from 3.12 on")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="only on CPython 3.12 and later: code has no version before")
 def test_code_that_was_made_before_a_newer_one_was_read_was_there_then(objects: CodeObjects) -> None:
     old = compile("def old():\n  return 5\n", "made.py", "exec").co_consts[0]
     new = compile("def new():\n  return 5\n", "made.py", "exec").co_consts[0]
