@@ -103,7 +103,7 @@ def run(command, *words):
 
 
 def test_the_commands_take_kinds(path):
-    assert run(blame, path, "--kind", "file").startswith("12.0 KiB resident in file at the peak in 3 processes:")
+    assert run(blame, path, "--kind", "file").startswith("12.0 KiB rss_sum in file at the peak in 3 processes:")
     told = json.loads(run(report, path, "--json", "--kind", "file"))
     assert (told["summary"]["total"], told["filter"]) == (3, "kind file")
     assert {row["kind"] for row in told["summary"]["resident"]} == {"file"}

@@ -39,7 +39,7 @@ setTimeout(() => kept.pop(), 1000);
 
 
 def rows_of(folder: Path, command: list[str | Path], at: str) -> list[BlameRow]:
-    sources = ("-s", "page_faults:stacks=native,stack_period=8", "-s", "peak_snapshot", "-s", "working_set")
+    sources = ("-s", "page_faults:stacks=native,stack_period=32", "-s", "peak_snapshot", "-s", "working_set")
     with record(folder, command, *sources) as trace:
         assert trace.ledger.get("lost") == 0
         return trace.blame(at=at).rows("line")

@@ -37,10 +37,11 @@ def traced() -> bool:
 
 
 def losses(trace: Any) -> list[tuple[Any, ...]]:
-    """pid, word, start, end, to and other of each row."""
-    names = ("pid", "event", "start", "end", "to", "other")
+    """pid, word, start, end, to and other of each row, in the order of time: each CPU tells its own in batches."""
+    names = ("time_ns", "pid", "event", "start", "end", "to", "other")
     columns = (trace.column("content_loss", name).tolist() for name in names)
-    return [(pid, LOSS_EVENTS[event], *rest) for pid, event, *rest in zip(*columns, strict=True)]
+    rows = sorted(zip(*columns, strict=True), key=lambda row: row[0])
+    return [(pid, LOSS_EVENTS[event], *rest) for _, pid, event, *rest in rows]
 
 
 def said(path: Path) -> list[tuple[Any, ...]]:

@@ -181,8 +181,12 @@ def test_a_python_that_another_program_starts_has_stacks_from_its_first_frame_on
     )
     for command in ([str(tmp_path / "start")], ["sh", str(tmp_path / "start")], ["nice", *python],
                     ["find", "/", "-maxdepth", "0", "-exec", *python, ";"], [starter, *python]):  # fmt: skip
-        traced = trace(command)
-        assert innermost(traced, int((tmp_path / "at").read_text()), 1000) == {"touch": 1000}, command
+        for _ in range(4):  # on a busy machine it may have run for a while before it is looked at: that is told
+            found = innermost(trace(command), int((tmp_path / "at").read_text()), 1000)
+            assert set(found) <= {"touch", "interpreter not known yet"}, command
+            if found == {"touch": 1000}:
+                break
+        assert found == {"touch": 1000}, command
 
 
 def test_a_python_that_is_started_in_midst_of_others_costs_no_record(trace: Any, tmp_path: Path) -> None:
