@@ -138,7 +138,11 @@ int main(void) {
 def test_a_fork_is_told_from_a_vfork(trace: Any, tmp_path: Path) -> None:
     if not traced():
         pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
-    done = trace([compiled(tmp_path, FAMILY)])
+    program = compiled(tmp_path, FAMILY)
+    for _ in range(8):  # where others call all the time records are lost, and the trace has doubts instead of a fork
+        done = trace([program])
+        if not any(word.startswith("perhaps") for _, word, *_ in losses(done)):
+            break
     parent = done.context.targets[0].pid
     rows = [(pid, word, other) for pid, word, *_, other in losses(done) if word in EVERY - {"unmapped", REPLACED}]
     (first, _, _), (second, _, _) = rows[1:3]
