@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from other_tracers import BPFTRACE, after, beside
+from other_tracers import BPFTRACE, after, beside, writes_maps
 from pythons import named
 from recorded_run import compiled
 
@@ -105,16 +105,7 @@ def test_beside_another_tracer_begun_before_or_after_ours(trace: Any, tmp_path: 
 
 def test_beside_a_program_that_writes_maps_all_the_time(trace: Any, tmp_path: Path) -> None:
     """bpf(2) keeps other programs off its CPU while it changes a map: what that displaces has a row."""
-    code = f"""
-import struct, sys
-sys.path[:0] = {sys.path!r}
-from wstrace_page_faults.linux.python_stacks import bpf
-one = bpf.Map(bpf.HASH, 8, 8, 64, b"busy")
-while True:
-    for i in range(64):
-        one.set(struct.pack("<Q", i), bytes(8))
-"""
-    with beside(sys.executable, "-c", code):
+    with beside(*writes_maps()):
         traced, right, wrong, _ = truth(trace, tmp_path, 40)
     assert wrong == 0
     assert right > 1000

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from other_tracers import beside
+from other_tracers import beside, writes_maps
 from recorded_run import compiled
 from slow_file import slow_file
 
@@ -234,16 +234,7 @@ def test_one_in_so_many(trace: Any, tmp_path: Path, program: Path) -> None:
 
 def test_beside_a_program_that_writes_maps_all_the_time(trace: Any, tmp_path: Path, program: Path) -> None:
     """bpf(2) keeps other programs off its CPU while it changes a map: one half of a pair is missing then."""
-    code = f"""
-import struct, sys
-sys.path[:0] = {sys.path!r}
-from wstrace_page_faults.linux.python_stacks import bpf
-one = bpf.Map(bpf.HASH, 8, 8, 64, b"busy")
-while True:
-    for i in range(64):
-        one.set(struct.pack("<Q", i), bytes(8))
-"""
-    with beside(sys.executable, "-c", code):
+    with beside(*writes_maps()):
         timed = Timed(trace, tmp_path, program, "touch", 20000)
     timed.assert_true(timed.of_own // 10)
     assert timed.trace.ledger("unaccounted") == 0

@@ -9,24 +9,36 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wstrace.errors import OutputError
-from wstrace.options import parse_duration
+from wstrace.options import parse_duration, parse_size
 from wstrace.text import json_safe
 
 if TYPE_CHECKING:
     from wstrace.session import Session
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
-    """An option value such as `30s` or `5m`, converted to seconds."""
+class _Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
+    """An option value that a function of wstrace.options reads; a default is of its kind already."""
 
-    name = "duration"
+    parse: Callable[[str], int | float]
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The value in seconds. Raises click.BadParameter."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
+        """The value. Raises click.BadParameter."""
         try:
-            return value if isinstance(value, float) else parse_duration(value)
+            return self.parse(value) if isinstance(value, str) else value
         except ValueError as wrong:
             self.fail(str(wrong), param, ctx)
+
+
+class Duration(_Parsed):
+    """An option value such as `30s` or `5m`, converted to seconds."""
+
+    name, parse = "duration", staticmethod(parse_duration)
+
+
+class Size(_Parsed):
+    """An option value such as `200MiB`, converted to bytes."""
+
+    name, parse = "size", staticmethod(parse_size)
 
 
 def time_window(command: Callable[..., Any]) -> Callable[..., Any]:

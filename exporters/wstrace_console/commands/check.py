@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wstrace.analysis.baseline_file import PLACE
-from wstrace.cli.common import print_json
+from wstrace.cli.common import Size, print_json
 from wstrace.cli.run import TargetWords, command_of
 from wstrace.cli.tracing import warn
 from wstrace.errors import BudgetError, Unavailable, UsageError
-from wstrace.options import parse_size
 from wstrace.text import base_name, plural, printable, size
 
 if TYPE_CHECKING:
@@ -21,16 +20,6 @@ if TYPE_CHECKING:
     from wstrace_console.counted_runs import Runs
 
 _GREW = 10
-
-
-class _Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return value if isinstance(value, int) else parse_size(value)
-        except ValueError as wrong:
-            self.fail(str(wrong), param, ctx)
 
 
 @click.command(cls=TargetWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,7 +34,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
 @click.option("--cold", is_flag=True, help="Take the files that it maps out of the page cache before each run.")
 @click.option("--faults", type=click.IntRange(0), metavar="N", help="A limit of its page faults.")
 @click.option("--major", type=click.IntRange(0), metavar="N", help="A limit of those from disk.")
-@click.option("--peak", type=_Size(), metavar="SIZE", help="A limit of its highest resident size, such as 200MiB.")
+@click.option("--peak", type=Size(), metavar="SIZE", help="A limit of its highest resident size, such as 200MiB.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; what the command prints goes to stderr.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND | FILE.py | -m MODULE | -c CODE")
 @click.pass_context
