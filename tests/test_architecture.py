@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "wstrace"
 PLUGINS = sorted(p for p in (ROOT / "plugins").iterdir() if p.name.startswith("wstrace_"))
 EXPORTERS = sorted(p for p in (ROOT / "exporters").iterdir() if p.name.startswith("wstrace_"))
-OURS = {"wstrace", *(p.name for p in (*PLUGINS, *EXPORTERS))}
+#: Spark finds a data source by a module of such a name: it is no plugin, and has no entry point.
+SPARK = ROOT / "exporters" / "pyspark_wstrace"
+OURS = {"wstrace", SPARK.name, *(p.name for p in (*PLUGINS, *EXPORTERS))}
 
 #: what the core may import besides the standard library
 CORE_LIBRARIES = {"numpy", "pluggy", "click", "psutil"}
@@ -28,15 +30,21 @@ LAYERS = [
     "schema",
     "text",
     "signatures",
+    "protobuf",
     "declarations",
     "entry_points",
     "ledger",
     "batch",
     "stack_ids",
     "call_sites",
+    "logs",
     "guard",
+    "notebook",
     "clock",
     "trace_info",
+    "cgroup_names",
+    "targets",
+    "firing",
     "places",
     "interfaces",
     "conditions",
@@ -44,16 +52,20 @@ LAYERS = [
     "hookspecs",
     "hook_checks",
     "plugins",
+    "output_rights",
     "output_file",
     "config",
     "analysis",
     "arrow",
     "table",
+    "blame_table",
     "formats",
+    "rollup_files",
     "trace",
     "terminal",
     "recorder",
     "session_trace",
+    "limit",
     "bus",
     "session",
     "testing",
@@ -98,7 +110,10 @@ def test_the_core_imports_no_plugin_no_exporter_and_no_system(path):
 
 def test_the_terminal_room_alone_uses_rich():
     users = {
-        path for folder in (CORE, *PLUGINS, *EXPORTERS) for path in modules(folder) if "rich" in tops(imports(path))
+        path
+        for folder in (CORE, *PLUGINS, *EXPORTERS, SPARK)
+        for path in modules(folder)
+        if "rich" in tops(imports(path))
     }
     assert {path.parent for path in users} == {CORE / "terminal"}
 
@@ -153,9 +168,17 @@ def test_a_package_imports_only_the_core_and_what_plugins_share(package):
         assert tops(imports(path)) & OURS <= {"wstrace", package.name} | shared, path
 
 
+def test_the_data_source_of_spark_reads_files_and_imports_nothing_before():
+    """Spark imports it in every session, where wstrace is installed: that must cost nothing."""
+    for path in modules(SPARK):
+        assert tops(imports(path)) & OURS <= {"wstrace", "wstrace_msgpack", SPARK.name}, path
+    assert imports(SPARK / "__init__.py", top_level_only=True) <= {
+        "__future__.annotations", "typing.TYPE_CHECKING", "pyspark.sql.datasource.DataSource"}  # fmt: skip
+
+
 def module_name(path: Path) -> str:
     """The dotted name under which a file is imported; a package's is that of its `__init__.py`."""
-    home = next(folder for folder in (CORE, *PLUGINS, *EXPORTERS) if path.is_relative_to(folder)).parent
+    home = next(folder for folder in (CORE, *PLUGINS, *EXPORTERS, SPARK) if path.is_relative_to(folder)).parent
     return ".".join(path.relative_to(home).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -164,7 +187,7 @@ def graph() -> dict[str, set[str]]:
 
     That importing a submodule runs the packages above it is not counted.
     """
-    paths = {module_name(path): path for folder in (CORE, *PLUGINS, *EXPORTERS) for path in modules(folder)}
+    paths = {module_name(path): path for folder in (CORE, *PLUGINS, *EXPORTERS, SPARK) for path in modules(folder)}
     found = {}
     for module, path in paths.items():
         names = ({name, name.rpartition(".")[0]} for name in imports(path))
@@ -201,14 +224,14 @@ def test_no_module_imports_itself_over_others():
 
 #: rooms of a package, lowest first: a room imports only rooms of lower floors, and what stands outside all rooms
 ROOMS = {
-    "wstrace_msgpack": [{"format"}, {"read"}, {"write", "interchange"}, {"commands"}],
+    "wstrace_msgpack": [{"format"}, {"storage"}, {"read"}, {"write", "interchange"}, {"commands"}],
     "wstrace_otel": [
         {"names", "extra", "propagation", "correlation", "usage"},
         {"ids"},
         {"transport"},
         {"export", "application"},
         {"experimental"},
-        {"exporter", "instrumentor", "otel"},  # the doors: what entry points and `wstrace.otel` name
+        {"exporter", "by_container", "recorded_spans", "instrumentor", "otel"},  # the doors: what hooks and users name
     ],
 }
 
@@ -237,11 +260,13 @@ def test_what_plugins_share_knows_only_the_contracts():
     for path in modules(ROOT / "plugins" / "wstrace_os"):
         for name in imports(path):
             if name.startswith("wstrace."):
-                assert name.split(".")[1] in {"errors", "interfaces", "hookspecs", "schema", "batch"}, f"{path}: {name}"
+                assert name.split(".")[1] in {"errors", "interfaces", "hookspecs", "schema", "batch", "cgroup_names"}, (
+                    f"{path}: {name}"
+                )
 
 
 def test_the_system_is_asked_for_in_one_place():
-    for folder in (CORE, *PLUGINS, *EXPORTERS):
+    for folder in (CORE, *PLUGINS, *EXPORTERS, SPARK):
         for path in modules(folder):
             text = path.read_text("utf-8")
             if path.name == "__init__.py" and folder.name == "wstrace_os":
@@ -263,7 +288,7 @@ def test_no_module_for_linux_excuses_its_types_for_windows():
 
 
 def test_types_are_excused_at_25_lines_at_most():
-    sources = [path for folder in (CORE, *PLUGINS, *EXPORTERS, ROOT / "tests") for path in modules(folder)]
+    sources = [path for folder in (CORE, *PLUGINS, *EXPORTERS, SPARK, ROOT / "tests") for path in modules(folder)]
     comment = "# type" + ": ignore"
     assert sum(path.read_text("utf-8").count(comment) for path in sources) <= 25
 
@@ -282,7 +307,7 @@ def test_a_folder_of_packages_is_no_package(folder):
 def test_no_file_is_past_400_lines():
     long = {
         str(path.relative_to(ROOT)): n
-        for folder in (CORE, *PLUGINS, *EXPORTERS, ROOT / "tests")
+        for folder in (CORE, *PLUGINS, *EXPORTERS, SPARK, ROOT / "tests")
         for path in modules(folder)
         if (n := len(path.read_text("utf-8").splitlines())) > 400
     }
@@ -296,7 +321,8 @@ def test_every_package_has_its_entry_point_and_is_in_the_wheel():
     points = project["project"]["entry-points"]
     behind = {*points["wstrace"].values(), *points["pytest11"].values()}
     packed = {Path(p).name for p in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
-    assert {p.name for p in (*PLUGINS, *EXPORTERS)} == behind == packed - {"wstrace"}
+    assert {p.name for p in (*PLUGINS, *EXPORTERS)} == behind == packed - {"wstrace", SPARK.name}
+    assert SPARK.name in packed
 
 
 def test_what_one_worker_runs_is_there() -> None:

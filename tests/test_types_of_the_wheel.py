@@ -131,7 +131,7 @@ def test_a_users_program_is_typed(installed: Path) -> None:
         'error: Module has no attribute "no_such_name"  [attr-defined]'
     ]
     *plain, ranges = [found for _, found in sorted(types.items())]
-    level = "wstrace.trace_info.Level"
+    level = "tuple[str, str, str, fallback=wstrace.trace_info.Level]"  # as mypy writes a named tuple
     assert plain[3] in (f"{level} | None", f"Union[{level}, None]")
     plain = [found.replace("Union[int, None]", "int | None") for found in plain]
     assert [*plain[:3], *plain[4:]] == ["Rows", "str", "list[Rows]", "dict[str, int]", "int", "int", "int | None"]

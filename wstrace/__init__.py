@@ -17,6 +17,7 @@ _API = {
     "Ledger": "wstrace.ledger",
     "Level": "wstrace.trace_info",
     "MemoryWatch": "wstrace_write_watch.write_watch",
+    "Reference": "wstrace.declarations",
     "Resolver": "wstrace.interfaces",
     "Session": "wstrace.session",
     "Source": "wstrace.interfaces",
@@ -50,7 +51,8 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("wstrace")
+        globals()[name] = found = version("wstrace")  # each look reads the installed package's description
+        return found
     if name not in _API:
         raise AttributeError(f"module 'wstrace' has no attribute {name!r}")
     module = importlib.import_module(_API[name])

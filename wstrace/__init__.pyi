@@ -4,6 +4,7 @@ from wstrace.batch import Batch as Batch
 from wstrace.batch import Dictionary as Dictionary
 from wstrace.declarations import Command as Command
 from wstrace.declarations import Format as Format
+from wstrace.declarations import Reference as Reference
 from wstrace.errors import TraceFileError as TraceFileError
 from wstrace.errors import TraceFileNotFound as TraceFileNotFound
 from wstrace.errors import Unavailable as Unavailable

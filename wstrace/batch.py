@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.schema import DTYPES, Column, Schema
 from wstrace.text import well_formed
@@ -139,8 +138,7 @@ def recoded(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPart:
+class SnapshotPart(NamedTuple):
     """Identifies the part of a snapshot of a process's pages that a batch holds.
 
     number: the number of the snapshot, as its source counts them.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import collections
 import functools
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,15 +18,15 @@ from wstrace.errors import Unavailable
 from wstrace.guard import counts, named, pass_interrupt, quietly, why
 from wstrace.interfaces import Context, Enricher, Exporter
 from wstrace.ledger import Ledger
-
-log = logging.getLogger("wstrace")
+from wstrace.limit import Limit, WorkThread
+from wstrace.logs import log
 
 QUEUE_BYTES = 48 << 20
 #: Essential batches (mappings, processes) may fill a queue to this multiple of its limit.
 ESSENTIAL_ROOM = 4
 #: Consecutive failures after which an exporter is detached.
 ERROR_BUDGET = 3
-#: Seconds for which a hanging exporter or enricher may delay stop().
+#: Seconds for which a hanging exporter or enricher may delay stop(); one that works on a busy machine has more: Limit.
 STOP_SECONDS = 5.0
 #: Seconds that stand for no time limit, for work on files.
 UNLIMITED = threading.TIMEOUT_MAX / 4
@@ -119,12 +118,12 @@ class Worker(abc.ABC):
 
     def __init__(self, name: str, limit: int = QUEUE_BYTES) -> None:
         self.queue = Queue(limit)
-        self.deadline = float("inf")
-        self.thread = threading.Thread(target=self._run, name=f"wstrace-{name}", daemon=True)
+        self.limit: Limit | None = None  # of the time for what is left, once no more comes
+        self.thread = WorkThread(target=self._run, name=f"wstrace-{name}", daemon=True)
 
     def _run(self) -> None:
         ticked = time.monotonic()
-        while not self.queue.drained and time.monotonic() < self.deadline:
+        while not self.queue.drained and not (self.limit is not None and self.limit.passed()):
             batch = self.queue.get(timeout=1.0)
             if batch is not None:
                 self.take(batch)
@@ -134,9 +133,9 @@ class Worker(abc.ABC):
                 self.tick()
         self.end()
 
-    def stop(self, deadline: float) -> None:
-        """Closes the queue and lets the thread drain it until the deadline (in seconds of time.monotonic())."""
-        self.deadline = deadline
+    def stop(self, seconds: float) -> None:
+        """Closes the queue and lets the thread drain it within that time: see Limit."""
+        self.limit = Limit(seconds, self.thread)
         self.queue.close()
 
     @abc.abstractmethod
@@ -149,7 +148,7 @@ class Worker(abc.ABC):
 
     @abc.abstractmethod
     def end(self) -> None:
-        """Called after the last batch or at the deadline."""
+        """Called after the last batch, or when the time for it is over."""
 
 
 class ExporterQueue(Worker):
@@ -192,23 +191,17 @@ class ExporterQueue(Worker):
             self._guard(self.exporter.tick)
 
     def end(self) -> None:
-        """Counts what is left at the deadline as dropped, then flushes and closes."""
+        """Counts what is left when the time is over as dropped, then flushes and closes."""
         self._ledger.add("dropped_lane", self.queue.clear(), self.name)
         if not self.detached and not self.cancelled:
-            self._guard(lambda: self.exporter.flush(max(0.1, self.deadline - time.monotonic())))
+            rest = self.limit.rest() if self.limit is not None else 0.0
+            self._guard(lambda: self.exporter.flush(max(0.1, rest)))
         self._guard(self.exporter.cancel if self.cancelled else self.exporter.close)
 
-    def join(self, until: float, seconds: float) -> None:
-        """Waits for the thread's end until the time `until`, then counts what is left and abandons the daemon thread.
-
-        Args:
-            until: a time of time.monotonic(), in seconds.
-            seconds: the whole waiting time, for the message.
-        """
-        began = time.monotonic()
-        self.thread.join(max(0.0, until - began))
-        if self.thread.is_alive():
-            self.detached = f"did not finish in {seconds:g} s"
+    def join(self, limit: Limit) -> None:
+        """Waits for the thread's end within a limit, then counts what is left and abandons the daemon thread."""
+        if not limit.join():
+            self.detached = f"did not finish in {limit.seconds:g} s"
             self._ledger.add("dropped_lane", self.queue.clear() + self._in_flight, self.name)
 
     def _guard(self, call: Callable[[], None]) -> bool:
@@ -219,7 +212,7 @@ class ExporterQueue(Worker):
             pass_interrupt(error)
             self._failures += 1
             self.error = why(error)
-            log.debug("exporter %s", self.name, exc_info=True)
+            log().debug("exporter %s", self.name, exc_info=True)
             if self._failures >= ERROR_BUDGET:
                 self.detached = self.error
             return False
@@ -305,20 +298,18 @@ class Bus(Worker):
             self._pass_on(self._guard(enricher, enricher.close), self.enrichers[position + 1 :])
 
     def finish(self, seconds: float = STOP_SECONDS) -> None:
-        """Drains the bus, then the exporters' queues, each step within `seconds`; counts the rest as dropped."""
-        now = time.monotonic()
-        self.stop(now + seconds * _DRAIN_SHARE)
-        self.thread.join(seconds)
-        if self.thread.is_alive():
+        """Drains the bus, then the exporters' queues, each within `seconds` (see Limit); counts the rest as dropped."""
+        self.stop(seconds * _DRAIN_SHARE)
+        if not Limit(seconds, self.thread).join():
             self._ledger.add("dropped_bus", self.queue.clear() + self._in_flight)
             self.hanging = f"enricher {self._at_work} did not finish in {seconds:g} s"
         for last in (False, True):
-            now = time.monotonic()
             queues = [queue for queue in self.exporter_queues if queue.exporter.ends_last is last]
             for queue in queues:
-                queue.stop(now + seconds * _DRAIN_SHARE)
-            for queue in queues:
-                queue.join(now + seconds, seconds)
+                queue.stop(seconds * _DRAIN_SHARE)
+            limits = [Limit(max(seconds, queue.exporter.close_seconds), queue.thread) for queue in queues]
+            for queue, limit in zip(queues, limits, strict=True):
+                queue.join(limit)
 
     def cancel(self, opened: Iterable[Exporter]) -> None:
         """Ends the running threads. Each opened exporter undoes its start, on its own thread if that runs."""
@@ -328,11 +319,10 @@ class Bus(Worker):
         if self.thread.ident is not None:
             self.finish(1.0)
         else:
-            until = time.monotonic() + 1.0
             for queue in running:
-                queue.stop(until)
+                queue.stop(1.0)
             for queue in running:
-                queue.join(until, 1.0)
+                queue.join(Limit(1.0, queue.thread))
         for exporter in opened:
             if not any(queue.exporter is exporter for queue in running):
                 quietly(exporter.cancel, None)
@@ -363,7 +353,7 @@ class Bus(Worker):
         except BaseException as error:
             pass_interrupt(error)
             self.detached[enricher.name] = why(error)
-            log.error("enricher %s is detached: %s", enricher.name, self.detached[enricher.name], exc_info=True)
+            log().error("enricher %s is detached: %s", enricher.name, self.detached[enricher.name], exc_info=True)
             self._ledger.add("failed_enricher", sum(len(b) for b in otherwise), enricher.name)
             return list(otherwise)
 

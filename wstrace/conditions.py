@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import signal
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from wstrace.interfaces import Platform
+from wstrace.interfaces import Evicted, Platform, Target, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Conditions:
         return {**found, "cache": "cold"} if self.cold else found
 
     @contextmanager
-    def held(self, platform: Platform, files: Iterable[str] = ()) -> Iterator[None]:
-        """While entered, what this process starts is under them.
+    def held(self, platform: Platform, files: Iterable[str] = ()) -> Iterator[Evicted]:
+        """While entered, what this process starts is under them. Gives what was taken out of the page cache.
 
         Args:
             platform: that of this system.
@@ -42,14 +43,48 @@ class Conditions:
             Unavailable: the system cannot.
         """
         before = os.environ.get("PYTHONHASHSEED")
-        if self.cold:
-            platform.evict(files)
+        evicted = platform.evict(files) if self.cold else Evicted(0, 0, 0, 0)
         with nullcontext() if self.aslr else platform.without_aslr():
             if self.hash_seed is not None:
                 os.environ["PYTHONHASHSEED"] = str(self.hash_seed)
             try:
-                yield
+                yield evicted
             finally:
                 if self.hash_seed is not None:
                     os.environ.pop("PYTHONHASHSEED", None)
                     os.environ.update({} if before is None else {"PYTHONHASHSEED": before})
+
+
+def run(target: Target) -> tuple[int, Usage]:
+    """Lets a launched target run to its end: its exit code, and what the system accounts to it.
+
+    What raises meanwhile, such as Ctrl-C, ends the target first.
+    """
+    target.resume()
+    try:
+        while (code := target.wait(0.5)) is None:
+            pass
+    except BaseException:
+        target.signal(signal.SIGTERM)
+        raise
+    return code, target.usage()
+
+
+#: Of streams(): what is started reads nothing and prints to nobody.
+UNSEEN: Mapping[int, int | None] = {0: None, 1: None, 2: None}
+
+
+@contextmanager
+def streams(places: Mapping[int, int | None]) -> Iterator[None]:
+    """While entered, these descriptors are others, or the null device: what a command that is started now inherits."""
+    saved = {number: os.dup(number) for number in places}
+    try:
+        for number, other in places.items():
+            source = os.open(os.devnull, os.O_RDWR) if other is None else os.dup(other)
+            os.dup2(source, number)
+            os.close(source)
+        yield
+    finally:
+        for number, descriptor in saved.items():
+            os.dup2(descriptor, number)
+            os.close(descriptor)

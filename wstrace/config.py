@@ -12,8 +12,7 @@ In a file, the options of each plugin are in a table of its name, and the comman
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wstrace.errors import UsageError
@@ -24,6 +23,8 @@ from wstrace.text import nearest
 TOP = ("sources", "exporters", "output", "duration", "children", "fail_on_loss", "require", "quiet", "user")
 #: Variables with the same prefix that are not options.
 _OTHER_VARIABLES = {"WSTRACE_DEBUG", "WSTRACE_DISABLE_PLUGINS", "WSTRACE_LOAD_PLUGINS", "WSTRACE_TRACE_PLUGINS"}
+#: The longest file: the keys that there are fill some KiB.
+_FILE_BYTES = 1 << 20
 
 
 class Config:
@@ -45,11 +46,16 @@ class Config:
         """
         layers: list[tuple[str, Mapping[str, Any]]] = [("environment", _from_environment(environ))]
         if path is not None:
-            layers.append((path, _read(Path(path))))
-        here = Path("pyproject.toml")
-        if project and here.is_file():
+            layers.append((path, _read(path)))
+        here = "pyproject.toml"
+        if project and os.path.isfile(here):
             layers.append(("pyproject.toml", _read(here).get("tool", {}).get("wstrace", {})))
         return cls(layers)
+
+    @property
+    def given(self) -> bool:
+        """Whether anything is set."""
+        return any(layer for _, layer in self._layers)
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a top-level key, or the default."""
@@ -73,11 +79,12 @@ class Config:
                 configured.update(table)
         return {**{key: value for key, value in configured.items() if key in known}, **spec.options}
 
-    def check(self, tables: Mapping[str, type]) -> None:
+    def check(self, tables: Mapping[str, type], top: Sequence[str] = TOP) -> None:
         """Checks that every key is known; the error names the nearest known one.
 
         Args:
             tables: name -> class of every source, enricher and exporter.
+            top: the keys at the top that the command reads.
 
         Raises:
             UsageError: a key or a table that nothing reads.
@@ -89,19 +96,25 @@ class Config:
                     for option in value:
                         if option not in known:
                             raise UsageError(f"{origin}: {key} has no option {option!r}", nearest(option, known))
-                elif key not in TOP:
-                    raise UsageError(f"{origin}: there is no key {key!r}", nearest(key, [*TOP, *tables]))
+                elif key not in top:
+                    raise UsageError(f"{origin}: there is no key {key!r}", nearest(key, [*top, *tables]))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: str) -> dict[str, Any]:
     import tomllib  # The import takes 2 ms of a start, and most users have no file.
 
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        with open(path, "rb") as file:
+            text = file.read(_FILE_BYTES + 1)
+        if len(text) > _FILE_BYTES:
+            raise UsageError(f"{path} is longer than {_FILE_BYTES >> 20} MiB", "give --config a TOML file")
+        return tomllib.loads(text.decode("utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "give --config an existing TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path} is no TOML that can be read: its values are nested too deeply") from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

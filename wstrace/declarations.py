@@ -1,16 +1,14 @@
-"""What a plugin declares in words alone: a Command of the command line, a Format of files.
+"""What a plugin declares in words alone: a Command of the command line, a Format of files, a Reference to a class.
 
 Apart from the classes of `wstrace.interfaces`, because `wstrace --help` needs the commands and none of these.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """A word of the command line.
 
     help is a sentence that begins with a verb; target is the path of its click command ("module:attribute"); section is
@@ -23,8 +21,25 @@ class Command:
     section: str = "More"
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Reference(NamedTuple):
+    """A source or exporter that only some traces ask for: what a hook gives in place of a class whose import costs.
+
+    Such a class has no `default`: it would be imported at each start after all.
+
+    name: that of the class, as users know it.
+    target: "module:class", imported when a trace asks for it.
+    takes_output: as the exporter's own, which is asked of every exporter when a session is built.
+    by_the_way: the options with which `wstrace run` adds the source where a trace is kept and no source was chosen;
+        "" = it does not.
+    """
+
+    name: str
+    target: str
+    takes_output: bool = False
+    by_the_way: str = ""
+
+
+class Format(NamedTuple):
     """A file format in which traces are written by `convert -o FILE` and `Trace.save(path)`.
 
     name: as users know it ("csv").

@@ -20,14 +20,14 @@ def why(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _remedy(error: BaseException) -> str:
-    """What the user can do: lift the limit that the process met; otherwise, find out where it failed."""
+def lifted_by(error: BaseException) -> str:
+    """What lifts the limit of the process that an error tells of; "" when it tells of none."""
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
         return "allow more open files: ulimit -n"
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return "allow more memory: ulimit -v, or the limit of the container"
-    return "WSTRACE_DEBUG=1 shows where"
+    return ""
 
 
 def pass_interrupt(error: BaseException) -> None:
@@ -59,7 +59,7 @@ def named(who: str) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt) and not error.args:  # the user waited for this plugin in vain
             error.args = (f"interrupted in {who}",)
         pass_interrupt(error)
-        raise PluginError(f"{who} failed: {why(error)}", _remedy(error)) from error
+        raise PluginError(f"{who} failed: {why(error)}", lifted_by(error) or "WSTRACE_DEBUG=1 shows where") from error
 
 
 def quietly(call: Callable[[], _T], otherwise: _T) -> _T:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from wstrace.declarations import Command, Format
+from wstrace.declarations import Command, Format, Reference
 from wstrace.errors import UsageError
 
 #: Earlier name of a method -> its present name.
@@ -25,17 +25,35 @@ def current(cls: type) -> None:
             raise UsageError(f"{cls.__name__}.{old}() is called {new}() now", "rename the method in the plugin")
 
 
-def _classes_of(role: str) -> Callable[[Any], Any]:
-    """Returns a check of a hook's result: every item is a subclass of that class of `interfaces`, and has a name."""
+def is_class(role: str, cls: Any) -> None:
+    """Raises TypeError for what is no subclass of that class of `interfaces` with a name, and as current() does."""
+    from wstrace import interfaces
+
+    base = getattr(interfaces, role)
+    if not (isinstance(cls, type) and issubclass(cls, base) and isinstance(getattr(cls, "name", None), str)):
+        raise TypeError(f"it gave {cls!r}, which is no {role} class with a name")
+    current(cls)
+
+
+def refers_to(reference: Reference, cls: Any, role: str) -> None:
+    """Raises TypeError when what was imported for a Reference is not what that says."""
+    is_class(role, cls)
+    told = cls.name, getattr(cls, "default", False), getattr(cls, "takes_output", False)
+    if told != (reference.name, False, reference.takes_output):
+        output = "with" if reference.takes_output else "without"
+        raise TypeError(f"{reference.target} is no {role} {reference.name!r} {output} takes_output that is not default")
+
+
+def _classes_of(role: str, *, references: bool = False) -> Callable[[Any], Any]:
+    """Returns a check of a hook's result: every item is a class of that role, or a Reference where there may be."""
 
     def check(given: Any) -> Any:
-        from wstrace import interfaces
-
-        base, classes = getattr(interfaces, role), list(given)
+        classes = list(given)
         for cls in classes:
-            if not (isinstance(cls, type) and issubclass(cls, base) and isinstance(getattr(cls, "name", None), str)):
-                raise TypeError(f"it gave {cls!r}, which is no {role} class with a name")
-            current(cls)
+            if not (references and isinstance(cls, Reference)):
+                is_class(role, cls)
+            elif not (isinstance(cls.name, str) and isinstance(cls.target, str)):
+                raise TypeError(f"it gave {cls!r}, which is no Reference of two texts")
         return classes
 
     return check
@@ -76,10 +94,10 @@ def _platform(given: Any) -> Any:
 
 #: hook -> the check of its result, which raises when a plugin returned something else
 CHECKS: dict[str, Callable[[Any], Any]] = {
-    "wstrace_sources": _classes_of("Source"),
+    "wstrace_sources": _classes_of("Source", references=True),
     "wstrace_enrichers": _classes_of("Enricher"),
     "wstrace_resolvers": _classes_of("Resolver"),
-    "wstrace_exporters": _classes_of("Exporter"),
+    "wstrace_exporters": _classes_of("Exporter", references=True),
     "wstrace_commands": _commands,
     "wstrace_stages": _stages,
     "wstrace_target_environment": _variables,

@@ -14,7 +14,7 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wstrace.declarations import Command, Format
+    from wstrace.declarations import Command, Format, Reference
     from wstrace.interfaces import Enricher, Exporter, Platform, Resolver, Source
 
 hookspec = pluggy.HookspecMarker("wstrace")
@@ -22,11 +22,12 @@ hookimpl = pluggy.HookimplMarker("wstrace")
 
 
 @hookspec
-def wstrace_sources() -> Sequence[type[Source]]:
+def wstrace_sources() -> Sequence[type[Source] | Reference]:
     """When a session is built, and by `doctor`. By: plugins that take records from a system.
 
     Returns Source classes, known to users by their `name` (`-s NAME:opt=val`); the session makes the objects. A source
-    is returned also on a system that it does not support, where its start() raises Unavailable.
+    is returned also on a system that it does not support, where its start() raises Unavailable. Instead of a class that
+    few sessions need, a Reference saves all others its import.
     """
 
 
@@ -47,10 +48,10 @@ def wstrace_resolvers() -> Sequence[type[Resolver]]:
 
 
 @hookspec
-def wstrace_exporters() -> Sequence[type[Exporter]]:
+def wstrace_exporters() -> Sequence[type[Exporter] | Reference]:
     """When a session is built. By: plugins that write batches to an output.
 
-    Returns Exporter classes, known to users by their `name` (`-e NAME:opt=val`).
+    Returns Exporter classes, known to users by their `name` (`-e NAME:opt=val`), or References to them.
     """
 
 

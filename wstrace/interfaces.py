@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import abc
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
@@ -20,6 +21,9 @@ from wstrace.ledger import Ledger
 from wstrace.places import MappedFile, Part, Place, SourceLine
 from wstrace.schema import Schema
 from wstrace.stack_ids import StackIds
+from wstrace.targets import Group as Group
+from wstrace.targets import Target as Target
+from wstrace.text import plural, size
 from wstrace.trace_info import Level as Level
 from wstrace.trace_info import TraceInfo as TraceInfo
 from wstrace.trace_info import Usage as Usage
@@ -27,41 +31,10 @@ from wstrace.trace_info import Usage as Usage
 if TYPE_CHECKING:  # numpy is not imported for `--help`
     from numpy.typing import NDArray
 
+    from wstrace.firing import Division, Firing
 
-class Target(abc.ABC):
-    """A traced process, made by a platform: launched (and still stopped before its first instruction) or attached."""
-
-    pid: int
-    name: str
-    launched: bool
-    #: what wait() returned, once it has ended
-    exit_code: int | None = None
-    #: the name of the signal that ended it, `SIGSEGV`; "" = none, or not known
-    exit_signal: str = ""
-
-    @abc.abstractmethod
-    def resume(self) -> None:
-        """Lets a launched target run. Raises CommandNotFound or CannotExecute when the system refuses its command."""
-
-    @abc.abstractmethod
-    def wait(self, timeout: float) -> int | None:
-        """Its exit code (128 + N for signal N; 0 when an attached one has ended), or None after timeout seconds."""
-
-    @abc.abstractmethod
-    def usage(self) -> Usage:
-        """What the system accounts to it; exact for a launched target after wait() has returned its exit code."""
-
-    def own_usage(self) -> Usage:
-        """The same without its children, for a trace that leaves them out; usage() if the system cannot tell."""
-        return self.usage()
-
-    @abc.abstractmethod
-    def signal(self, number: int) -> None:
-        """Sends it a signal; does nothing when it has ended."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Closes the handle. A launched target that never ran is ended; any other continues."""
+#: Of several triggers that fire at once so many are kept by flight recorders; of more the last ones.
+MOST_FIRINGS = 256
 
 
 if TYPE_CHECKING:
@@ -73,6 +46,7 @@ if TYPE_CHECKING:
 class Context:
     """What the session shares with all parts. There is one per session; none of its fields is ever replaced.
 
+    targets, groups: the processes that are traced, and those that come and go; both () where records are replayed.
     stack_ids: where ids of `call_site` rows are taken from, by every part that makes such rows (call_sites.CallSites).
     info: what is known of the trace beside its records; plugins fill in what they find out.
     children: also trace processes that the targets start.
@@ -80,9 +54,12 @@ class Context:
     wait_children: the trace goes on until no traced process is left, not only until the target itself ends.
     last_mark: the time of the user's last mark in ns, for sources that take snapshots; [] = there was none.
     streams: names of the streams that any exporter wants; None = all.
+    firings: the last ones of triggers, each there before the mark that has its time.
+    division: by what flight recorders keep records apart, put there by a source's start(); [] = all are kept together.
     """
 
     targets: tuple[Target, ...] = ()
+    groups: tuple[Group, ...] = ()
     strings: Dictionary = field(default_factory=Dictionary)
     ledger: Ledger = field(default_factory=Ledger)
     stack_ids: StackIds = field(default_factory=StackIds)
@@ -93,8 +70,33 @@ class Context:
     wait_children: bool = False
     streams: frozenset[str] | None = None
     last_mark: list[int] = field(default_factory=list)
+    firings: deque[Firing] = field(default_factory=lambda: deque(maxlen=MOST_FIRINGS))
+    division: list[Division] = field(default_factory=list)
     _own_threads: set[int] = field(default_factory=set, repr=False)
     _mappings_at: list[MappingsAt] = field(default_factory=list, repr=False)
+
+    @property
+    def live(self) -> bool:
+        """Whether processes of this machine are traced now; their pids in a recorded trace may be others' by now."""
+        return bool(self.traced)
+
+    @property
+    def traced(self) -> tuple[Target | Group, ...]:
+        """The targets, then the groups."""
+        return (*self.targets, *self.groups)
+
+    def usage(self) -> Usage:
+        """What the system accounts to all that is traced, together; without children, to the targets alone."""
+        each = [target.usage() if self.children else target.own_usage() for target in self.targets]
+        of_groups = [group.usage() for group in self.groups]
+        if any(one.faults is None for one in of_groups):  # the sum of the others is not that of all
+            of_groups = []
+        return sum((*each, *of_groups), Usage())
+
+    def processes(self) -> list[int]:
+        """The pids of the targets, and of what is in the groups now, each once."""
+        inside = (pid for group in self.groups for pid in group.processes())
+        return list(dict.fromkeys([*(target.pid for target in self.targets), *inside]))
 
     def wants(self, schema: Schema) -> bool:
         """Whether any exporter takes rows of a stream: what is dear to record need not be recorded for nobody."""
@@ -137,6 +139,8 @@ class Source(abc.ABC):
     patient: ClassVar[bool] = False
     #: without a target it has nothing to trace: a session without targets is refused
     needs_target: ClassVar[bool] = False
+    #: it looks at what others trace, for as long as they do: the trace does not go on for it alone
+    follows: ClassVar[bool] = False
 
     @classmethod
     def probe(cls) -> Level:
@@ -170,6 +174,10 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def stop(self) -> Iterable[Batch]:
         """Stops recording, yields the rest, enters its loss into the ledger and closes its handles. Called once."""
+
+    def record_one_in(self, every: int) -> bool:
+        """Records one out of so many faults from now on, each row with that number (`sampled`); False = it cannot."""
+        return False
 
     @property
     def finished(self) -> bool:
@@ -250,6 +258,8 @@ class Exporter(abc.ABC):
     takes_output: ClassVar[bool] = False
     #: closed after the others, because it reports what became of them
     ends_last: ClassVar[bool] = False
+    #: seconds that flush() and close() may take even where the session waits for less: of what is made at the end
+    close_seconds: float = 0.0
 
     def start(self, context: Context) -> None:
         """Opens the output. Raises OutputError when it cannot; the session then ends before the target runs.
@@ -276,9 +286,34 @@ class Exporter(abc.ABC):
     def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied descriptors, writes nothing and takes no lock."""
 
+    @property
+    def stalled(self) -> str:
+        """Why its output takes nothing now, so that records wait or are dropped; "" = it takes them. On any thread."""
+        return ""
+
     def statistics(self) -> Mapping[str, int | float]:
         """Counts of what it did so far."""
         return {}
+
+
+class Evicted(NamedTuple):
+    """What Platform.evict() could take out of the page cache.
+
+    files: those that were tried. before, after: bytes of them in the cache. unknown: files of which the system does not
+    say it; they are not in the sums.
+    """
+
+    files: int
+    before: int
+    after: int
+    unknown: int
+
+    def __str__(self) -> str:
+        left = f"{size(self.before - self.after)} of {size(self.before)} in the page cache left it"
+        stayed = f", {size(self.after)} stayed: pages that are mapped elsewhere, or dirty" if self.after else ""
+        return (
+            left + stayed + (f"; of {plural(self.unknown, 'file')} the system does not say it" if self.unknown else "")
+        )
 
 
 class Platform(abc.ABC):
@@ -296,6 +331,19 @@ class Platform(abc.ABC):
     def attach(self, pid: int) -> Target:
         """A handle on a running process. Raises TargetExited or Unavailable."""
 
+    def group(self, kind: str, name: str = "") -> Group:
+        """The processes of control groups: those of now, and those that come while they are traced.
+
+        Args:
+            kind: `cgroup` (its path, or a glob), `container` (the beginning of its id), `unit`, or `all` processes.
+            name: of what there is none for `all`.
+
+        Raises:
+            TargetExited: there is no such group. UsageError: that is no name of one, or of several.
+            Unavailable: the system has none, or does not show them.
+        """
+        raise Unavailable(f"{self.name} has no control groups", "give the pids of processes instead")
+
     @abc.abstractmethod
     def environment(self) -> Mapping[str, str]:
         """What `doctor` shows of this machine: system, kernel, machine, privilege; name -> text."""
@@ -308,13 +356,17 @@ class Platform(abc.ABC):
         """While entered, what is launched has its memory at the same addresses each time. Raises Unavailable."""
         raise Unavailable(f"{self.name} cannot switch off ASLR for what is started next")
 
-    def evict(self, files: Iterable[str]) -> None:
+    def evict(self, files: Iterable[str]) -> Evicted:
         """Takes files out of the page cache, but for pages that others use. Raises Unavailable."""
         raise Unavailable(f"{self.name} cannot take single files out of its cache")
 
     def remedies(self) -> Mapping[str, str]:
         """Ready lines that lift missing privilege, for `doctor`: where they belong (Docker, systemd ...) -> line."""
         return {}
+
+    def keep_freed_memory(self) -> None:
+        """Lets this process, which exists to trace, keep the memory that it frees, where that saves time."""
+        return
 
     def debug_privilege(self) -> None:
         """Requests the right to open other users' processes. Raises Unavailable where this cannot give it."""

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from wstrace.errors import UsageError
 from wstrace.text import nearest
@@ -43,14 +43,16 @@ class Spec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parse_spec(text: str) -> Spec:
-    """Parses `name` or `name:opt=val,opt=val`.
+def parse_spec(text: str | Spec) -> Spec:
+    """Parses `name` or `name:opt=val,opt=val`; what is a Spec already stays one.
 
     The text is split at the first colon, so that `path=C:\\x.wst` works; a value may contain a comma.
 
     Raises:
         UsageError: an option without `=`.
     """
+    if isinstance(text, Spec):
+        return text
     name, _, rest = text.partition(":")
     options: dict[str, Any] = {}
     last = ""
@@ -65,8 +67,7 @@ def parse_spec(text: str) -> Spec:
     return Spec(name, options)
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """An option of a class: its name, type annotation and default (inspect.Parameter.empty = required)."""
 
     name: str
@@ -173,7 +174,7 @@ def _convert(value: Any, annotation: Any, name: str) -> Any:
             raise ValueError(f"{value!r}: {nearest(str(value), choices)}")
         return value
     if not isinstance(value, str):
-        return value
+        return _of_type(value, annotation)
     if annotation is bool:
         if value.lower() not in _TRUE | _FALSE:
             raise ValueError(f"{value!r} is neither true nor false")
@@ -184,6 +185,21 @@ def _convert(value: Any, annotation: Any, name: str) -> Any:
         kind = (typing.get_args(annotation) or (str,))[0]
         return origin(_convert(piece, kind, name) for piece in value.split(","))
     return value
+
+
+def _of_type(value: Any, annotation: Any) -> Any:
+    """A value that is no text, as of a TOML file, if it is of the plain type that the option has. Raises ValueError."""
+    kind = typing.get_origin(annotation) or annotation
+    if kind in (int, str, bool, list):
+        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    else:
+        fits = kind is not float or (isinstance(value, int | float) and not isinstance(value, bool))
+    if not fits:
+        raise ValueError(f"{value!r} is no {_WORDS[kind]}")
+    return value
+
+
+_WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", list: "list"}
 
 
 def _number(text: str, name: str) -> float:

@@ -15,18 +15,20 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 from wstrace.errors import OutputError
-from wstrace.plugins import own_platform
+from wstrace.output_rights import callers_rights, effective_uid, owner
 
 #: Flags that not every system has.
 _PLAIN = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOINHERIT", "O_NOCTTY"))
 _NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 #: Names of inherited descriptors, such as a shell's `>(command)`. They are links that the kernel itself makes.
-_HANDED = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})|/dev/(stdin|stdout|stderr)")
-_TRIES = 100
+_HANDED = r"/(?:dev|proc/self)/fd/(\d{1,9})|/dev/(stdin|stdout|stderr)"
+#: Where Linux has a process's open files; a name for one without a name is made from here.
+_DESCRIPTORS = "/proc/self/fd"
+_TRIES, _LONGEST_NAME = 100, 255
 _FIFO_SECONDS = 0.02
 
 
@@ -44,7 +46,7 @@ class Opened(NamedTuple):
     regular: bool
 
 
-def open_output(path: str, *, force: bool = False, resume: bool = False) -> Opened:
+def open_output(path: str, *, force: bool = False, resume: bool = False, folder: int | None = None) -> Opened:
     """Opens an output without changing an existing file: the caller locks the file, then truncates it.
 
     Opening a FIFO waits for its reader. `/dev/fd/N` is opened as a duplicate of descriptor N.
@@ -54,22 +56,24 @@ def open_output(path: str, *, force: bool = False, resume: bool = False) -> Open
             to the effective user or to the user who called sudo.
         force: whether an existing file may be overwritten.
         resume: whether an existing file may be opened to be continued.
+        folder: see whole_file().
 
     Raises:
         OutputError: the file exists, is a symbolic link, has another hard link or belongs to another user; or the
             system refuses.
     """
-    handed = _HANDED.fullmatch(path)
+    refuse_url(path)
+    handed = re.fullmatch(_HANDED, path)
     try:
         if handed is not None:
             number = ("stdin", "stdout", "stderr").index(handed[2]) if handed[2] else int(handed[1])
             return Opened(os.dup(number), created=False, regular=False)
         with callers_rights():
-            fd, created = _open(path)
+            fd, created = _open(path, folder)
     except OSError as error:
         raise _refusal(path, error) from None
     try:
-        regular = created or _check(fd, path, force=force, resume=resume)
+        regular = created or _check(fd, path, folder, force=force, resume=resume)
         if not regular and hasattr(os, "set_blocking"):
             os.set_blocking(fd, True)
     except BaseException:
@@ -79,43 +83,140 @@ def open_output(path: str, *, force: bool = False, resume: bool = False) -> Open
     return Opened(fd, created, regular)
 
 
+def refuse_url(path: str) -> None:
+    """Raises OutputError for the URL of an object, which would else be a folder `s3:`."""
+    if re.match(r"(s3|gs|az|https?)://", path):
+        url = re.sub(r"(?<=://)[^/]*@", "", path).partition("?")[0]
+        raise OutputError(
+            f"{url} is no file, and this output is written to files only",
+            "write a file and copy it; traces (run, attach) and rollups (convert --rollup) go to s3://, gs:// and az://",
+        )
+
+
 @contextmanager
-def whole_file(path: str, *, force: bool = False) -> Iterator[IO[bytes]]:
+def whole_file(path: str, *, force: bool = False, folder: int | None = None) -> Iterator[IO[bytes]]:
     """Yields a binary file that gets its name only when the block ends; when the block raises, nothing is left.
 
-    Until then the file has a random name in the same folder. A FIFO, a character device and an inherited descriptor
-    are written directly.
+    Until then the file has no name, where the file system has such files: a process that is killed leaves nothing.
+    Elsewhere it has a random name in the same folder. A FIFO, a character device and an inherited descriptor are
+    written directly.
+
+    Args:
+        path: the file. force: whether an existing file may be overwritten.
+        folder: a descriptor of the folder that holds the file, where somebody else may exchange that meanwhile; None =
+            the folder is found by its name, each time.
 
     Raises:
         OutputError: the file exists and `force` is false, or it cannot be written.
     """
+    refuse_url(path)
     try:
-        there = os.lstat(path) if _HANDED.fullmatch(path) is None else None
+        there = os.lstat(_in(folder, path), dir_fd=folder) if re.fullmatch(_HANDED, path) is None else None
     except OSError:
         there = None
-    if _HANDED.fullmatch(path) or (there is not None and not stat.S_ISREG(there.st_mode)):
-        with os.fdopen(open_output(path, force=force).fd, "wb") as file, _refused(path):
+    if re.fullmatch(_HANDED, path) or (there is not None and not stat.S_ISREG(there.st_mode)):
+        with os.fdopen(open_output(path, force=force, folder=folder).fd, "wb") as file, _refused(path):
             yield file
         return
     if there is not None and not force:
         raise _exists(path)
-    unfinished = f"{path}.{os.urandom(8).hex()}.part"
+    unfinished = _unfinished(path)
     try:
-        opened = open_output(unfinished)
+        nameless = _nameless(path, folder)
+        fd = open_output(unfinished, folder=folder).fd if nameless is None else nameless
+        named = False
         try:
             with _refused(path):
-                with os.fdopen(opened.fd, "wb") as file:
+                with os.fdopen(fd, "wb") as file:
                     yield file
-                with callers_rights():
-                    _name(unfinished, path, force)
+                    if nameless is not None:
+                        file.flush()
+                        named = _link_nameless(fd, path, unfinished, force, folder)
+                if not named:
+                    with callers_rights():
+                        _name(_in(folder, unfinished), _in(folder, path), force, folder)
         finally:
-            remove(unfinished)
+            if not named:
+                remove(unfinished, folder)
     except KeyboardInterrupt:
-        remove(unfinished)  # it may have come while the file was created or removed
+        remove(unfinished, folder)  # it may have come while the file was created or removed
         raise
 
 
-def remove(path: str) -> None:
+def link(existing: str, path: str) -> None:
+    """Gives a file that wstrace has written one more name; where the file system has no hard links, a copy has it.
+
+    Raises:
+        OutputError: the name is taken, or the system refuses.
+    """
+    try:
+        with callers_rights():
+            os.link(existing, path, follow_symlinks=False)
+    except FileExistsError:
+        raise _exists(path) from None
+    except (OSError, NotImplementedError):
+        with whole_file(path) as copy, _refused(existing):
+            with callers_rights():
+                fd = os.open(existing, os.O_RDONLY | _NO_LINK | _PLAIN)
+            with os.fdopen(fd, "rb") as file:
+                _copy(file, copy)
+
+
+def sync(path: str) -> None:
+    """Makes what was written to a file of ours durable. Raises OutputError: the system does not confirm it."""
+    try:
+        with callers_rights():
+            fd = os.open(path, os.O_RDWR | _NO_LINK | _NO_WAIT | _PLAIN)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise OutputError(f"{path} may not survive a power failure: {error.strerror or error}") from None
+
+
+def own_folder(path: str) -> None:
+    """Makes a folder that only its owner may enter, or accepts an existing one of root, us or the caller of sudo.
+
+    Raises:
+        OutputError: it is a link or no folder, or belongs to another user; or the system refuses.
+    """
+    try:
+        with callers_rights():
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            status = os.lstat(path)
+    except OSError as error:
+        raise _refusal(path, error) from None
+    us = effective_uid()
+    if not stat.S_ISDIR(status.st_mode) or (us >= 0 and status.st_uid not in (0, us, owner())):
+        raise OutputError(f"{path} is no folder, or belongs to another user", "remove it, or choose another name")
+
+
+def open_own(path: str) -> int:
+    """A descriptor for reading a file that wstrace wrote, opened with the writer's rights; the caller closes it.
+
+    Raises:
+        OutputError: it is no regular file, is a symbolic link, has another hard link or belongs to another user; or the
+            system refuses.
+    """
+    try:
+        with callers_rights():
+            fd = os.open(path, os.O_RDONLY | _NO_LINK | _NO_WAIT | _PLAIN)
+    except OSError as error:
+        raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
+    try:
+        status = os.fstat(fd)
+        _check_status(status, path)
+        if not stat.S_ISREG(status.st_mode):
+            raise OutputError(f"{path} is no file")  # noqa: TRY301
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def remove(path: str, folder: int | None = None) -> None:
     """Removes a file with the rights that it was opened with. A missing file is no error.
 
     On Windows another program may have the file open for a moment, so removal is retried for half a second.
@@ -126,7 +227,7 @@ def remove(path: str) -> None:
     for _ in range(10):
         try:
             with callers_rights(), contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108
+                os.unlink(_in(folder, path), dir_fd=folder)
         except PermissionError:
             if hasattr(os, "geteuid"):
                 raise
@@ -135,44 +236,31 @@ def remove(path: str) -> None:
             return
 
 
-def callers_rights() -> AbstractContextManager[None]:
-    """A context in which this thread accesses files as the user who called sudo; without sudo it changes nothing."""
-    platform = own_platform() if _effective_uid() == 0 else None
-    return nullcontext() if platform is None else platform.as_output_owner()
+def _in(folder: int | None, path: str) -> str:
+    """How a file is named to the system: from a folder's descriptor on, or whole."""
+    return path if folder is None else os.path.basename(path)
 
 
-def _effective_uid() -> int:
-    """The effective user id, or -1 on a system without user ids."""
-    geteuid = getattr(os, "geteuid", None)
-    return -1 if geteuid is None else int(geteuid())
-
-
-def _owner() -> int | None:
-    """The id of the user who called sudo, or None."""
-    platform = own_platform() if _effective_uid() == 0 else None
-    owner = None if platform is None else platform.output_owner()
-    return None if owner is None else owner[0]
-
-
-def _open(path: str) -> tuple[int, bool]:
+def _open(path: str, folder: int | None) -> tuple[int, bool]:
     """(descriptor, whether the file is new). Raises OSError."""
+    name = _in(folder, path)
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN, 0o600), True
+            return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN, 0o600, dir_fd=folder), True
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
             while True:
                 try:
-                    return os.open(path, os.O_WRONLY | _NO_LINK | _NO_WAIT | _PLAIN), False
+                    return os.open(name, os.O_WRONLY | _NO_LINK | _NO_WAIT | _PLAIN, dir_fd=folder), False
                 except OSError as error:
                     if error.errno != errno.ENXIO:
                         raise
                 # Nobody reads the FIFO yet. The result of lstat() may be outdated, so it is used only to refuse.
-                _check_status(os.lstat(path), path)
+                _check_status(os.lstat(name, dir_fd=folder), path)
                 time.sleep(_FIFO_SECONDS)
     raise OSError(errno.EBUSY, "the name appears and disappears all the time")
 
 
-def _check(fd: int, path: str, *, force: bool, resume: bool) -> bool:
+def _check(fd: int, path: str, folder: int | None, *, force: bool, resume: bool) -> bool:
     """Whether the descriptor is a regular file. Raises OutputError for a file that may not be written."""
     status = os.fstat(fd)
     _check_status(status, path)
@@ -183,12 +271,12 @@ def _check(fd: int, path: str, *, force: bool, resume: bool) -> bool:
     if not force and not resume:
         raise _exists(path)
     try:
-        named = os.lstat(path)
+        named = os.lstat(_in(folder, path), dir_fd=folder)
     except OSError as error:
         raise _refusal(path, error) from None
     # An attacker may remove a hard link after open(), which leaves the victim's file with one name: compare that name.
     # On Windows, some versions of Python give st_ino by path and by descriptor differently: check for links only.
-    other = stat.S_ISLNK(named.st_mode) if _effective_uid() < 0 else not os.path.samestat(named, status)
+    other = stat.S_ISLNK(named.st_mode) if effective_uid() < 0 else not os.path.samestat(named, status)
     if other:
         raise OutputError(f"{path} is a symbolic link, or was exchanged meanwhile", "name the file itself")
     _check_status(named, path)
@@ -196,10 +284,10 @@ def _check(fd: int, path: str, *, force: bool, resume: bool) -> bool:
 
 
 def _check_status(status: os.stat_result, path: str) -> None:
-    kind, us = stat.S_IFMT(status.st_mode), _effective_uid()
+    kind, us = stat.S_IFMT(status.st_mode), effective_uid()
     if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFCHR):
         raise OutputError(f"{path} is neither a file nor a pipe", "choose another name")
-    if us >= 0 and status.st_uid not in (0, us, _owner()):
+    if us >= 0 and status.st_uid not in (0, us, owner()):
         raise OutputError(f"{path} belongs to another user (uid {status.st_uid})", "remove it, or choose another name")
     if kind == stat.S_IFREG and status.st_nlink > 1:
         raise OutputError(
@@ -208,21 +296,73 @@ def _check_status(status: os.stat_result, path: str) -> None:
         )
 
 
-def _name(unfinished: str, path: str, force: bool) -> None:
+def _nameless(path: str, folder: int | None) -> int | None:
+    """A new file without a name in the folder of a path; None = the system has no such files there."""
+    flag = getattr(os, "O_TMPFILE", None)
+    if flag is None or not os.path.isdir(_DESCRIPTORS):
+        return None
+    where = "." if folder is not None else os.path.dirname(path) or "."
+    try:
+        with callers_rights():
+            return os.open(where, os.O_RDWR | flag | _PLAIN, 0o600, dir_fd=folder)
+    except OSError:  # whoever opens a named one is told why that fails, too
+        return None
+
+
+def _unfinished(path: str) -> str:
+    """A random name in the folder of a path, no longer than names may be."""
+    base, ending = os.path.basename(path), f".{os.urandom(8).hex()}.part"
+    if len(os.fsencode(base + ending)) > _LONGEST_NAME:
+        base = "wstrace"
+    return os.path.join(os.path.dirname(path), base + ending)
+
+
+def _link_nameless(fd: int, path: str, unfinished: str, force: bool, folder: int | None) -> bool:
+    """Gives an open file that has no name its own, which must be free, or with `force` the unfinished one.
+
+    Where the system refuses that (a sandbox without linkat()), a copy gets the unfinished one.
+
+    Returns:
+        Whether it has its own name. Raises OSError, OutputError.
+    """
+    descriptors = os.open(_DESCRIPTORS, os.O_RDONLY | _PLAIN)
+    try:
+        with callers_rights():  # with a descriptor of the folder, link() follows the link to the file itself
+            os.link(str(fd), _in(folder, unfinished if force else path), src_dir_fd=descriptors,
+                    dst_dir_fd=folder, follow_symlinks=True)  # fmt: skip
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError:
+        with os.fdopen(open_output(unfinished, folder=folder).fd, "wb") as copy, os.fdopen(os.dup(fd), "rb") as file:
+            file.seek(0)
+            _copy(file, copy)
+        return False
+    finally:
+        os.close(descriptors)
+    return not force
+
+
+def _copy(file: IO[bytes], to: IO[bytes]) -> None:
+    while part := file.read(1 << 20):
+        to.write(part)
+
+
+def _name(unfinished: str, path: str, force: bool, folder: int | None) -> None:
     """Gives a finished file its name; without `force`, only when that name is still free. Raises OSError."""
     if force:
-        os.replace(unfinished, path)  # noqa: PTH105
+        os.replace(unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)
     elif not hasattr(os, "geteuid"):
-        os.rename(unfinished, path)  # noqa: PTH104  on Windows, rename() fails when the target exists
+        os.rename(unfinished, path)
     else:
         try:
-            os.link(unfinished, path)  # fails when the target exists
+            os.link(unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)  # fails when the target exists
         except FileExistsError:
             raise _exists(path) from None
         except OSError:  # a file system without hard links
-            if os.path.lexists(path):
+            with contextlib.suppress(FileNotFoundError):
+                os.lstat(path, dir_fd=folder)
                 raise _exists(path) from None
-            os.rename(unfinished, path)  # noqa: PTH104
+            os.rename(unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 @contextmanager
@@ -242,8 +382,8 @@ def _refusal(path: str, error: OSError) -> OutputError:
     """The system's refusal as an error in one line, with a remedy."""
     if error.errno == errno.ELOOP:
         return OutputError(f"{path} is a symbolic link", "name the file itself, or remove the link")
-    owner = _owner() if error.errno in (errno.EACCES, errno.EPERM) else None
-    whose = "" if owner is None else f" to uid {owner}, who called sudo and whose rights files are written with"
+    caller = owner() if error.errno in (errno.EACCES, errno.EPERM) else None
+    whose = "" if caller is None else f" to uid {caller}, who called sudo and whose rights files are written with"
     remedies = {
         errno.ENOENT: "create its directory first",
         errno.EACCES: "choose a directory that you may write to",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from wstrace.schema import OFFSET_UNKNOWN
@@ -12,8 +11,7 @@ from wstrace.schema import OFFSET_UNKNOWN
 OWN_KERNEL = ("[kernel]", "[vdso]")
 
 
-@dataclass(frozen=True, slots=True)
-class MappedFile:
+class MappedFile(NamedTuple):
     """A file that a process had mapped, and what distinguishes it from another file under its name.
 
     path: as the process names it.
@@ -50,8 +48,7 @@ class SourceLine(NamedTuple):
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where an address lies in an image.
 
     module is the file's base name. section and number (1-based) are the image section, "" and 0 outside of all

@@ -10,17 +10,19 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from inspect import isroutine
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
 import wstrace.hookspecs
-from wstrace.declarations import Command, Format
+from wstrace.declarations import Command, Format, Reference
 from wstrace.entry_points import EntryPoint, entry_points
 from wstrace.errors import Unavailable, UsageError
-from wstrace.guard import pass_interrupt, why
-from wstrace.hook_checks import CHECKS, suffixes_of
+from wstrace.guard import named, pass_interrupt, why
+from wstrace.hook_checks import CHECKS, refers_to, suffixes_of
+from wstrace.logs import log
 from wstrace.text import nearest
 
 if TYPE_CHECKING:  # not imported for `--help`, which asks for no class
@@ -41,16 +43,23 @@ GONE = {
 }
 
 
-@dataclass(slots=True)
 class Plugin:
     """One entry point. `state`: loaded, disabled, not allowed, unavailable (on this system) or failed."""
 
-    name: str
-    distribution: str = ""
-    version: str = ""
-    state: str = "loaded"
-    hooks: list[str] = field(default_factory=list)
-    error: str = ""
+    def __init__(self, name: str, distribution: str = "", version: str = "") -> None:
+        self.name, self.distribution, self.version = name, distribution, version
+        self.state, self.error = "loaded", ""
+        self.hooks: list[str] = []
+
+
+class _Manager(pluggy.PluginManager):
+    """Looks for hooks among the functions of a module alone: pluggy takes 20 us for each of its other names."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """The options of the hook of that name; None = it is none."""
+        if isinstance(plugin, ModuleType) and not isroutine(vars(plugin).get(name)):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
 
 
 class Plugins:
@@ -75,7 +84,8 @@ class Plugins:
         self._allowed = None if allowed is None else frozenset(allowed)
         self._third_party = third_party
         self._trace = trace
-        self._manager = pluggy.PluginManager(GROUP)
+        self._offers: dict[str, dict[str, tuple[str, Any]]] = {}
+        self._manager = _Manager(GROUP)
         self._manager.add_hookspecs(wstrace.hookspecs)
         self.found = [self._load(entry) for entry in _entry_points()]
 
@@ -152,30 +162,54 @@ class Plugins:
             if plugin.name == name:
                 plugin.state, plugin.error = state, error
 
-    def _classes(self, hook: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for plugin, classes in self._call(hook):
-            for cls in classes:
-                if cls.name in found:
-                    self._fail(plugin, f"{hook}: {cls.name!r} is taken by another plugin")
-                elif cls.name not in self._disabled:
-                    found[cls.name] = cls
+    def _offered(self, role: str) -> dict[str, tuple[str, Any]]:
+        """name -> (plugin, class or Reference) of a role, such as `source`."""
+        if role not in self._offers:
+            found: dict[str, tuple[str, Any]] = {}
+            for plugin, classes in self._call(f"wstrace_{role}s"):
+                for cls in classes:
+                    if cls.name in found:
+                        self._fail(plugin, f"wstrace_{role}s: {cls.name!r} is taken by another plugin")
+                    elif cls.name not in self._disabled:
+                        found[cls.name] = plugin, cls
+            self._offers[role] = found
+        return self._offers[role]
+
+    def _imported(self, role: str, name: str) -> Any:
+        """The class of that name. Raises whatever its import raises, where it was offered by a Reference."""
+        plugin, offer = self._offered(role)[name]
+        if not isinstance(offer, Reference):
+            return offer
+        cls = load(offer.target)
+        refers_to(offer, cls, role.capitalize())
+        self._offered(role)[name] = plugin, cls
+        return cls
+
+    def _classes(self, role: str) -> dict[str, Any]:
+        """name -> class of a role, all of them imported; one that cannot be is its plugin's failure."""
+        found = {}
+        for name, (plugin, _) in self._offered(role).items():
+            try:
+                found[name] = self._imported(role, name)
+            except BaseException as broken:
+                pass_interrupt(broken)
+                self._fail(plugin, f"wstrace_{role}s: {why(broken)}")
         return found
 
     @functools.cached_property
     def sources(self) -> dict[str, type[Source]]:
-        """The classes of sources, by name."""
-        return self._classes("wstrace_sources")
+        """The classes of sources, by name, all of them imported."""
+        return self._classes("source")
 
     @functools.cached_property
     def enrichers(self) -> dict[str, type[Enricher]]:
         """The classes of enrichers by name, in the order in which they run."""
-        return dict(sorted(self._classes("wstrace_enrichers").items()))
+        return dict(sorted(self._classes("enricher").items()))
 
     @functools.cached_property
     def resolvers(self) -> dict[str, type[Resolver]]:
         """The classes of resolvers, by name."""
-        return self._classes("wstrace_resolvers")
+        return self._classes("resolver")
 
     def make_resolvers(self) -> dict[str, Resolver]:
         """One resolver of each class by name; one whose constructor fails is logged and left out."""
@@ -185,16 +219,13 @@ class Plugins:
                 made[name] = cls()
             except BaseException as error:
                 pass_interrupt(error)
-                import logging  # The import takes 3 ms, and nearly no start needs it.
-
-                log = logging.getLogger("wstrace")
-                log.error("resolver %s is left out: %s", name, why(error))  # noqa: TRY400  one line is enough
+                log().error("resolver %s is left out: %s", name, why(error))
         return made
 
     @functools.cached_property
     def exporters(self) -> dict[str, type[Exporter]]:
-        """The classes of exporters, by name."""
-        return self._classes("wstrace_exporters")
+        """The classes of exporters, by name, all of them imported."""
+        return self._classes("exporter")
 
     @functools.cached_property
     def commands(self) -> dict[str, Command]:
@@ -244,18 +275,29 @@ class Plugins:
 
     def defaults(self, role: str) -> list[str]:
         """The names of the sources or exporters that are used by default."""
-        return [name for name, cls in getattr(self, role + "s").items() if cls.default]
+        return [name for name, (_, cls) in self._offered(role).items() if getattr(cls, "default", False)]
+
+    def by_the_way(self) -> list[str]:
+        """The specs of the sources that `wstrace run` adds where a trace is kept and no source was chosen."""
+        offers = [(name, offer) for name, (_, offer) in self._offered("source").items() if isinstance(offer, Reference)]
+        return [f"{name}:{offer.by_the_way}" for name, offer in offers if offer.by_the_way]
+
+    def taking_output(self) -> list[str]:
+        """The names of the exporters that write the file of `-o`."""
+        return [name for name, (_, cls) in self._offered("exporter").items() if getattr(cls, "takes_output", False)]
 
     def class_of(self, role: str, name: str) -> type[Any]:
         """The class of a source, exporter or enricher.
 
         Raises:
             UsageError: the name is unknown (the error suggests the nearest), or its plugin is not loaded.
+            PluginError: it cannot be imported.
             Unavailable: its plugin does not serve this system.
         """
-        known: dict[str, type[Any]] = getattr(self, role + "s")
+        known = self._offered(role)
         if name in known:
-            return known[name]
+            with named(f"{role} {name}"):
+                return cast("type[Any]", self._imported(role, name))
         for plugin in self.found:
             if plugin.name == name and plugin.state == "unavailable":
                 raise Unavailable(plugin.error)

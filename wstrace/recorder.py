@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from wstrace.batch import Batch, Dictionary
@@ -64,6 +65,19 @@ class Recorder(Exporter):
         self._bytes += batch.nbytes
         self._batches.append(batch)
 
+    def thin(self, chosen: Callable[[Batch], Batch | None]) -> None:
+        """Keeps of each batch what `chosen` returns of it: for a live view, which needs no rows of long ago.
+
+        The summary still counts what is left out, and the ledger does not: it was let go, not lost.
+
+        Args:
+            chosen: returns the batch, some rows of it, or None. Batches of a stream come to it as one.
+        """
+        self._batches = [part for batch in _joined(self._batches) if (part := chosen(batch)) is not None]
+        self._others = [part for batch in _joined(self._others) if (part := chosen(batch)) is not None]
+        self._bytes = sum(batch.nbytes for batch in self._batches)
+        self._others_bytes = sum(batch.nbytes for batch in self._others)
+
     def _by_place(self, by: PlaceBy) -> PlaceCounts:
         """Counts the kept faults by section or function; names are resolved only when this is called."""
         from wstrace.analysis.place_counts import PlaceCounts
@@ -99,3 +113,21 @@ class Recorder(Exporter):
                 if column in batch:
                     rows[column][start:end] = batch[column]
         return rows
+
+
+def _joined(batches: list[Batch]) -> list[Batch]:
+    """The batches of each stream as one, unless they are parts of snapshots or tell their times by a window."""
+    import numpy as np
+
+    alike: dict[object, list[Batch]] = {}
+    for batch in batches:
+        alone = batch.snapshot is not None or "time_ns" not in batch
+        key = id(batch) if alone else (batch.schema, tuple(batch), id(batch.strings))
+        alike.setdefault(key, []).append(batch)
+    return [
+        one if len(group) == 1 else Batch(
+            one.schema, {name: np.concatenate([batch[name] for batch in group]) for name in one},
+            lost=sum(batch.lost for batch in group), source=one.source, strings=one.strings,
+        )
+        for group in alike.values() for one in group[:1]
+    ]  # fmt: skip

@@ -7,7 +7,7 @@ schema costs nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: column type -> numpy dtype string, little-endian on every machine
 DTYPES = {"u8": "|u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i64": "<i8"}
@@ -32,8 +32,7 @@ ID_SPACES = {"str": "", "map": "mapping", "stack": "call_site"}
 TABLES = {table: space for space, table in ID_SPACES.items() if table not in ("", "mapping")}
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column: its name, width and meaning.
 
     semantic is one of SEMANTICS. A derived column can be computed again from the others; it is never stored in a trace
@@ -51,8 +50,7 @@ class Column:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(NamedTuple):
     """A stream: its name, its columns and what its rows are. Batches may carry further columns that enrichers added.
 
     essential: later batches cannot be understood without these, so a full queue does not cost them.
@@ -115,20 +113,14 @@ LOSS_EVENTS = (
     "perhaps lost",  # anything of it may be lost: records of it were, or the system does not report the range
     "perhaps forked",  # a copy of the memory of `other`, or that memory itself (vfork)
     "shares memory",  # the process begins in the memory of `other` itself (vfork, CLONE_VM), until it executes
+    "evicted",  # pages of a file: truncated, punched, or taken from the page cache; what a process wrote itself stays
+    "populated",  # pages may have come without a fault where there were none: mlock, MAP_POPULATE, MADV_POPULATE_*
+    "perhaps unmapped",  # pages of files may have left the process, not the page cache; what it wrote itself stays
 )
 (
-    LOSS_UNMAPPED,
-    LOSS_REPLACED,
-    LOSS_DISCARDED,
-    LOSS_LAZILY_FREED,
-    LOSS_MOVED,
-    LOSS_FORKED,
-    LOSS_EXECUTED,
-    LOSS_BRK,
-    LOSS_PERHAPS,
-    LOSS_PERHAPS_FORKED,
-    LOSS_SHARES,
-) = range(1, len(LOSS_EVENTS))
+    LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_LAZILY_FREED, LOSS_MOVED, LOSS_FORKED, LOSS_EXECUTED,
+    LOSS_BRK, LOSS_PERHAPS, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EVICTED, LOSS_POPULATED, LOSS_PERHAPS_UNMAPPED,
+) = range(1, len(LOSS_EVENTS))  # fmt: skip
 
 # -- stacks ------------------------------------------------------------------------------------------------------
 
@@ -166,30 +158,11 @@ STACK_HOW = (
     "native stack cut before a Python frame",  # there may be one further out
 )
 (
-    HOW_UNKNOWN,
-    HOW_EXACT,
-    HOW_LEARNED,
-    HOW_OWN,
-    HOW_BORROWED,
-    HOW_NO_PYTHON,
-    HOW_NOT_YET,
-    HOW_NO_INTERPRETER,
-    HOW_NO_THREAD,
-    HOW_NOT_READABLE,
-    HOW_LOST,
-    HOW_DISPLACED,
-    HOW_NOT_SAMPLED,
-    HOW_NO_ROOM,
-    HOW_OWN_CUT,
-    HOW_OWN_NO_MAPPING,
-    HOW_OWN_NO_RULE,
-    HOW_OWN_DEEP,
-    HOW_BEFORE_PYTHON,
-    HOW_NOT_PYTHON,
-    HOW_NOT_LEARNED,
-    HOW_NOT_PROVEN,
-    HOW_LOOP_CUT,
-) = range(len(STACK_HOW))
+    HOW_UNKNOWN, HOW_EXACT, HOW_LEARNED, HOW_OWN, HOW_BORROWED, HOW_NO_PYTHON, HOW_NOT_YET, HOW_NO_INTERPRETER,
+    HOW_NO_THREAD, HOW_NOT_READABLE, HOW_LOST, HOW_DISPLACED, HOW_NOT_SAMPLED, HOW_NO_ROOM, HOW_OWN_CUT,
+    HOW_OWN_NO_MAPPING, HOW_OWN_NO_RULE, HOW_OWN_DEEP, HOW_BEFORE_PYTHON, HOW_NOT_PYTHON, HOW_NOT_LEARNED,
+    HOW_NOT_PROVEN, HOW_LOOP_CUT,
+) = range(len(STACK_HOW))  # fmt: skip
 
 # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -201,9 +174,7 @@ PAGE_FAULT = Schema(
         Column("tid", "u32", "id", "the thread"),
         Column("pc", "u64", "addr", "the faulting instruction"),
         Column("va", "u64", "addr", "the faulting byte address"),
-        Column(
-            "flags", "u8", "bits", "1 major, 2 pc in the kernel, 4 write, 8 execute, 16 = 4 and 8 known, 32 observer"
-        ),
+        Column("flags", "u8", "bits", "1 major, 2 pc in kernel, 4 write, 8 execute, 16 = 4 and 8 known, 32 observer"),
         Column("mapping", "u32", "map", "the mapping of va, 0 = unknown"),
         Column("pc_mapping", "u32", "map", "the mapping of pc, 0 = unknown"),
         Column("file", "u32", "str", "path of va's mapping, or [heap], [stack], [anon] ...", derived=True),
@@ -215,6 +186,8 @@ PAGE_FAULT = Schema(
         Column("native_how", "u8", "id", "how the native stack was had, or why there is none", words=STACK_HOW),
         Column("weight", "u32", "count", "recorded faults of its thread that its native stack stands for"),
         Column("service_ns", "u64", "count", "how long the kernel took to serve it, 0 = not known", unit="ns"),
+        Column("sampled", "u32", "count", "one out of so many faults was recorded then; absent = each was"),
+        Column("cgroup", "u32", "str", "path of its thread's control group at that time, 0 = not known"),
     ),
     always=frozenset(("pid", "tid", "pc", "va", "flags")),
     about="page faults as the kernel recorded them",
@@ -276,9 +249,7 @@ MAPPING = Schema(
     about="the mappings that other rows name by id",
 )
 
-#: The fault that made a page arrive is the first one since. Only of calls that succeeded, from their entry on; in time
-#: order. Where a kind is not recorded, TraceInfo.content_losses lacks its word. Pages of files can also leave
-#: (truncated, punched, evicted) without a row.
+#: The fault that made a page arrive is the first one since. In time order. Kinds: see TraceInfo.content_losses.
 CONTENT_LOSS = Schema(
     "content_loss",
     (
@@ -343,8 +314,27 @@ MARK = Schema(
     essential=True,
 )
 
-#: A stack is the id of its innermost frame, and a row names its caller's. Callers' rows come first.
-#: `wstrace.call_sites` makes them.
+#: bit of a span's flags: it was still open when the trace ended
+SPAN_OPEN = 1
+#: What the program itself named: the spans of its own telemetry, each recorded once it has ended.
+SPAN = Schema(
+    "span",
+    (
+        Column("time_ns", "u64", "ns", "its start"),
+        Column("end_ns", "u64", "ns", "its end; of one that was open when the trace ended, that time"),
+        Column("pid", "u32", "id", "the process"),
+        Column("tid", "u32", "id", "the thread that started it"),
+        Column("name", "u32", "str", "its name"),
+        Column("flags", "u8", "bits", "1 it was still open when the trace ended"),
+        Column("span_id", "u64", "id", "its id in the tracing backend"),
+        Column("trace_high", "u64", "id", "the upper half of its trace's id"),
+        Column("trace_low", "u64", "id", "the lower half of its trace's id"),
+    ),
+    always=frozenset(("time_ns", "end_ns", "pid", "tid", "name", "flags")),
+    about="the spans of the program's own telemetry, where a session traces its own process",
+)
+
+#: A stack is the id of its innermost frame; a row names its caller's, whose row comes first (wstrace.call_sites).
 CALL_SITE = Schema(
     "call_site",
     (
@@ -385,9 +375,12 @@ STACK_DUMP = Schema(
     always=frozenset(("time_ns", "pid", "tid", "pc", "va", "registers", "dump", "size")),
     internal=True,
 )
+#: The frame and stack pointer of each fault of the batch of faults that follows; a stack pointer of 0 = not known.
+_POINTERS = (Column("time_ns", "u64", "ns"), Column("bp", "u64", "addr"), Column("sp", "u64", "addr"))
+FAULT_REGISTERS = Schema("fault_registers", _POINTERS, always=frozenset(("time_ns", "bp", "sp")), internal=True)
 
 STREAMS = {s.name: s for s in (PAGE_FAULT, PROCESS, ADDRESS_SPACE, MAPPING, CALL_SITE, CONTENT_LOSS, RESIDENT_PAGES,
-                               WRITTEN_PAGES, MARK, STACK_DUMP)}  # fmt: skip
+                               WRITTEN_PAGES, MARK, SPAN, STACK_DUMP, FAULT_REGISTERS)}  # fmt: skip
 
 
 def own_id(table: str) -> str:

@@ -20,8 +20,9 @@ from wstrace.config import Config
 from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError
 from wstrace.guard import counts, named, quietly, why
 from wstrace.hook_checks import current
-from wstrace.interfaces import Context, Enricher, Exporter, Source, Target
+from wstrace.interfaces import Context, Enricher, Exporter, Group, Source, Target
 from wstrace.ledger import Ledger
+from wstrace.limit import Limit, WorkThread
 from wstrace.options import Spec, build, parse_spec
 from wstrace.plugins import Plugins, default_plugins
 from wstrace.trace_info import TraceInfo
@@ -43,7 +44,7 @@ class Session:
 
     Args:
         pid: the process to trace; None = the calling one, unless `targets` or `sources` is given.
-        targets: handles that a platform returned, instead of a pid.
+        targets, groups: what a platform returned for processes, or for groups of them, instead of a pid.
         sources: specs ("NAME:opt=val") or Source objects, or a single one; None = the default sources.
         exporters: specs ("msgpack:path=x.wst") or Exporter objects, or a single one.
         enrichers: Enricher objects; None = one of each class that the plugins offer.
@@ -52,6 +53,7 @@ class Session:
         wait_children: whether wait() returns when no traced process is left, instead of when the targets have ended.
         require: "full" = raise Unavailable rather than trace at a lesser level.
         patience: seconds for which an exporter without progress may delay stop(); UNLIMITED suits work on a file.
+        queue_bytes: what the queue of the bus and of each exporter may hold; more is dropped and counted.
         record: whether to keep the faults and a summary in memory, for `faults`, `trace` and `summary()`.
         plugins: where names come from; None = the environment.
         config: where default options come from; None = the environment.
@@ -67,6 +69,7 @@ class Session:
         pid: int | None = None,
         *,
         targets: Sequence[Target] = (),
+        groups: Sequence[Group] = (),
         sources: Sequence[str | Spec | Source] | str | Spec | Source | None = None,
         exporters: Sequence[str | Spec | Exporter] | str | Spec | Exporter = (),
         enrichers: Sequence[Enricher] | None = None,
@@ -75,6 +78,7 @@ class Session:
         wait_children: bool = False,
         require: str = "",
         patience: float | None = None,
+        queue_bytes: int = bus.QUEUE_BYTES,
         record: bool = True,
         plugins: Plugins | None = None,
         config: Config | None = None,
@@ -82,12 +86,13 @@ class Session:
         self._patience = bus.STOP_SECONDS if patience is None else patience
         self._plugins = plugins or default_plugins()
         self._config = config or Config.load(project=False)
-        self._attach = [os.getpid() if pid is None else pid] if not targets and (pid or sources is None) else []
+        own = not targets and not groups and (pid or sources is None)
+        self._attach = [os.getpid() if pid is None else pid] if own else []
         given = self._plugins.defaults("source") if sources is None else sources
         self._sources: list[Source] = [self._build("source", item) for item in _each(given)]
         self._exporters: list[Exporter] = [self._build("exporter", item) for item in _each(exporters)]
         for source in self._sources:
-            if source.needs_target and not targets and not self._attach:
+            if source.needs_target and not targets and not groups and not self._attach:
                 raise UsageError(
                     f"{source.name} has no process to trace", "give one: Session(os.getpid(), ...) traces this process"
                 )
@@ -102,6 +107,7 @@ class Session:
         wanted = [exporter.streams for exporter in self._exporters]
         self.context = Context(
             targets=tuple(targets),
+            groups=tuple(groups),
             ledger=Ledger(self._plugins.stages),
             info=TraceInfo(list(command), tuple(target.pid for target in targets) or tuple(self._attach)),
             resolvers=self._plugins.make_resolvers(),
@@ -110,20 +116,16 @@ class Session:
             wait_children=wait_children,
             streams=None if None in wanted else frozenset().union(*filter(None, wanted)),
         )
-        queues = [ExporterQueue(exporter, self.ledger) for exporter in self._exporters]
-        self._bus = Bus(enrichers, queues, self.ledger, patience=self._patience)
-        self._state = "new"
-        self._lock = threading.RLock()
+        queues = [ExporterQueue(exporter, self.ledger, queue_bytes) for exporter in self._exporters]
+        self._bus = Bus(enrichers, queues, self.ledger, queue_bytes, self._patience)
+        self._state, self._lock = "new", threading.RLock()
         self._armed, self._stopping = threading.Event(), threading.Event()
         self._drains = [
-            threading.Thread(target=self._drain, args=(source,), name=f"wstrace-{source.name}", daemon=True)
+            WorkThread(target=self._drain, args=(source,), name=f"wstrace-{source.name}", daemon=True)
             for source in self._sources
         ]
-        self._errors: list[BaseException] = []
-        self._opened: list[Exporter] = []  # those whose start() has returned
-        self._open_sources: list[Source] = []
-        self._started: list[Source] = []
-        self._failed: set[Source] = set()
+        self._errors, self._failed = list[BaseException](), set[Source]()
+        self._opened, self._open_sources, self._started = list[Exporter](), list[Source](), list[Source]()
 
     def _build(self, role: str, item: Any) -> Any:
         if isinstance(item, str):
@@ -242,8 +244,8 @@ class Session:
         """Describes a live trace before it begins; a source that replays a recorded trace replaces the description."""
         info = context.info
         info.started_ns = now_ns()
-        if context.targets:
-            info.command = info.command or [context.targets[0].name]
+        if context.live:
+            info.command = info.command or [one.name for one in context.groups or context.traced[:1]]
             with contextlib.suppress(Unavailable):  # targets of another package, on a system without a platform
                 info.page_size = self._plugins.platform.page_size
 
@@ -279,11 +281,11 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        """Whether every source has delivered all of its records, or has failed."""
-        return all(
-            source in self._failed or not thread.is_alive()
-            for source, thread in zip(self._sources, self._drains, strict=True)
-        )
+        """Whether every source has delivered all of its records, or has failed; those that follow may go on."""
+        pairs = zip(self._sources, self._drains, strict=True)
+        left = [source for source, thread in pairs if source not in self._failed and thread.is_alive()]
+        alone = self._failed or all(source.follows for source in self._sources)
+        return not left or (not alone and all(source.follows for source in left))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until every target has ended (with wait_children: until no traced process is left).
@@ -328,12 +330,10 @@ class Session:
     def _shut(self, seconds: float) -> None:
         self._stopping.set()
         for source, thread in zip(self._sources, self._drains, strict=True):
-            thread.join(2 * seconds)
-            if thread.is_alive():
+            if not Limit(2 * seconds, thread).join():
                 self._fail(source, PluginError(f"source {source.name} did not finish in {2 * seconds:g} s"))
         context = self.context
-        for target in context.targets:
-            context.info.usage += target.usage() if context.children else target.own_usage()
+        context.info.usage += context.usage()
         if not context.info.recorded:
             context.info.ended_ns = now_ns()
         if context.strings.overflowed:
@@ -341,8 +341,8 @@ class Session:
         self._bus.finish(seconds)
         if self._bus.hanging:
             self._errors.append(PluginError(self._bus.hanging))
-        for target in context.targets:
-            target.close()
+        for one in context.traced:
+            one.close()
 
     def _cancel(self) -> None:
         """Undoes what _start() did before it failed, so that nothing is printed and no file is left."""
@@ -353,8 +353,8 @@ class Session:
         for source in self._started:
             quietly(lambda source=source: list(source.stop()), [])  # type: ignore[misc]
         self._bus.cancel(self._opened)
-        for target in self.context.targets:
-            target.close()
+        for one in self.context.traced:
+            one.close()
 
     def mark(self, text: str) -> None:
         """Adds a user mark with this text, at the current time and thread; sources of snapshots take one for it."""

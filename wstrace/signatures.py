@@ -6,9 +6,9 @@ import re
 
 _OPENING, _CLOSING = {"(": ")", "<": ">", "{": "}", "[": "]"}, ")>}]"
 #: what may stand behind the parameters
-_BEHIND = re.compile(r"\)(?=(?: const| volatile| &&?| noexcept| \[clone [^\]]*\]|\[abi:\w+\])*$)")
+_BEHIND = r"\)(?=(?: const| volatile| &&?| noexcept| \[clone [^\]]*\]|\[abi:\w+\])*$)"
 #: what parameters follow: a name, not the mark of a section (`.text(14)`) or of code without a name (`JS:~(anonymous)`)
-_NAME_END = re.compile(r"[\w>}\]]$")
+_NAME_END = r"[\w>}\]]$"
 
 
 def without_parameters(function: str) -> str:
@@ -16,14 +16,14 @@ def without_parameters(function: str) -> str:
 
     What is no signature of C++ is returned as it is.
     """
-    end = _BEHIND.search(function)
+    end = re.search(_BEHIND, function)
     at = _opening(function, end.start()) if end is not None else -1
     if end is None or at <= 0 or function[at + 1 : end.start()].isdigit():
         return function
     name = function[:at].rstrip()
     if "operator" in name:
         return function if name.endswith("operator") else name
-    if not _NAME_END.search(name):
+    if not re.search(_NAME_END, name):
         return function
     begin = _last_blank(name)
     return function if begin is None else name[begin:]

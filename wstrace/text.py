@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -125,6 +125,21 @@ def size(n_bytes: float) -> str:
     while abs(value) >= 1024 and step < len(_UNITS) - 1:
         value, step = value / 1024, step + 1
     return f"{value:,.1f} {_UNITS[step]}" if step else f"{int(n_bytes)} B"
+
+
+def estimate_mark(n: int, doubtful: int, shown: Callable[[int], str] = size) -> str:
+    """`~` before a figure that would be another one, as it is shown, without its doubtful part; else ""."""
+    return "~" if doubtful and shown(n - doubtful) != shown(n) else ""
+
+
+def damage_note(state: str) -> str:
+    """What stands behind the name of a file that was made from a trace in this state; "" = nothing is wrong."""
+    return "" if state == "clean" else f" (the trace is {state}: `wstrace info` tells what is lost)"
+
+
+def estimates_note(sampled: int) -> str:
+    """What is said of values that stand for several times the records, one of `sampled` faults; "" = of all faults."""
+    return f"values are estimates: one of {number(sampled)} faults was recorded, on average" if sampled > 1 else ""
 
 
 def number(n: int) -> str:

@@ -6,16 +6,22 @@ import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
+from wstrace.errors import UsageError
 from wstrace.ledger import Ledger
 from wstrace.schema import CALL_SITE, PAGE_FAULT, PROCESS, STACK_COLUMNS
-from wstrace.table import Records, Selection
+from wstrace.table import Records, Selection, Table
 from wstrace.trace_info import TraceInfo
+
+#: Faults that a representation counts: these take a tenth of a second.
+_QUICK = 1_000_000
 
 if TYPE_CHECKING:
     from wstrace.analysis.blame.comparison import Comparison
+    from wstrace.analysis.blame.imports import Imports
     from wstrace.analysis.blame.rows import Blame
     from wstrace.analysis.stacks import StackCounts
     from wstrace.analysis.summary import Summary
+    from wstrace.notebook import Picture
 
 
 class Trace(Records):
@@ -61,7 +67,9 @@ class Trace(Records):
             counted.add(batch)
         return counted
 
-    def blame(self, at: str | int = "exit", pids: Sequence[int] = (), kinds: Sequence[str] = ()) -> Blame:
+    def blame(
+        self, at: str | int = "exit", pids: Sequence[int] = (), kinds: Sequence[str] = (), *, threads: bool = False
+    ) -> Blame:
         """The resident pages at a moment by who brought them: `trace.blame().rows("line")` has sizes in bytes.
 
         Args:
@@ -69,14 +77,52 @@ class Trace(Records):
                 mark, or a time in ns on the records' clock.
             pids: the processes whose pages are counted; () = all.
             kinds: the kinds of memory that are counted: `anon`, `heap`, `stack`, `file`, `shared` ...; () = all.
+            threads: whether there are to be rows by `thread`, too, which takes longer.
 
         Raises:
             UsageError: there is no such mark or no snapshot, or no such kind.
         """
         from wstrace.analysis.blame.composition import Composition
-        from wstrace.analysis.blame.rows import Blame
+        from wstrace.analysis.blame.in_notebooks import BlameInNotebooks
 
-        return Blame(Composition(self, at, pids), kinds)
+        return BlameInNotebooks(Composition(self, at, pids, whole_stacks=threads), kinds)
+
+    def blame_table(
+        self,
+        *views: str,
+        at: str | int = "exit",
+        pids: Sequence[int] = (),
+        kinds: Sequence[str] = (),
+        sort: str = "resident",
+    ) -> Table:
+        """The rows of blame() as a table: `pyarrow.table(trace.blame_table("line"))`, `.to_pandas()`; sizes in bytes.
+
+        Args:
+            views: one or two of `line`, `function`, `file`, `package`, `kind`, `process`, `thread`; none = `line`.
+            at: as of blame(). pids: as of blame(). kinds: as of blame().
+            sort: the column by which rows are ordered.
+
+        Raises:
+            UsageError: as blame().
+        """
+        from wstrace.blame_table import blame_table
+
+        told = self.blame(at, pids, kinds, threads="thread" in views)
+        return blame_table(told.rows(*(views or ("line",)), sort=sort))
+
+    def imports(self, at: str | int = "exit", pids: Sequence[int] = ()) -> Imports:
+        """What each imported module brought of the resident pages at a moment, by itself and with its own imports.
+
+        Args:
+            at, pids: see blame().
+
+        Raises:
+            UsageError: there are no Python stacks in the trace, or there is no such mark or no snapshot.
+        """
+        from wstrace.analysis.blame.composition import Composition
+        from wstrace.analysis.blame.imports import Imports
+
+        return Imports(Composition(self, at, pids))
 
     def diff(self, other: Trace, at: str | int | None = None) -> Comparison:
         """What another run has more in memory than this one: `a.diff(b).rows("package")` has sizes in bytes.
@@ -128,6 +174,23 @@ class Trace(Records):
         selection = Selection(stream, None if columns is None else tuple(columns), start, end)
         return save(self, path, selection, options, force=force)
 
+    def html(self, path: str, *, force: bool = False, at: str = "", before: str = "") -> int:
+        """Writes a report with pictures in one file that asks nothing of a network; returns the number of faults.
+
+        Args:
+            path: the file, which ends in `.html`.
+            force: whether to overwrite an existing file.
+            at: the moment whose resident pages are shown, as of blame(); "" = the peak, of two runs if both have it.
+            before: the trace file of an earlier run; the report then tells what this one has more.
+
+        Raises:
+            UsageError: the path ends otherwise, or there is no such mark.
+            OutputError: the file exists, or cannot be written.
+        """
+        if not path.lower().endswith((".html", ".htm")):
+            raise UsageError(f"{path}: a report is a file that ends in .html", f"write {path}.html")
+        return self.save(path, force=force, at=at, before=before)
+
     def close(self) -> None:
         """Closes the file that it reads from, if any."""
 
@@ -141,6 +204,29 @@ class Trace(Records):
         state = self.state  # before the rows, because determining the state of a file finds missing ones
         rows = ", ".join(f"{n:,} {stream}" for stream, n in sorted(self.rows.items())) or "no rows"
         return f"<{type(self).__name__} {self.name}: {state}; {rows}; {self._lost()}>"
+
+    def _repr_html_(self) -> str:
+        from wstrace.notebook import shown
+
+        return shown(self._picture)
+
+    def _picture(self) -> Picture:
+        """The first lines of a report and the faults by file, for a notebook; of many faults only the number."""
+        from wstrace.analysis.filter import Filter
+        from wstrace.analysis.headline import answer, completeness
+        from wstrace.notebook import Picture, Row
+
+        n = self.rows.get(PAGE_FAULT.name, 0)
+        if n > _QUICK:
+            return Picture(
+                [f"{self.name}: {n:,} page faults", "too many to be counted here: see summary() and blame()"]
+            )
+        counted = self.summary()
+        first = answer(counted, self.info, Filter(), n, ledger=self.ledger)
+        sentences = [first, completeness(counted, self.info, self.ledger, n)]
+        rows = [Row(row.label, (f"{row.total:,}", f"{row.major:,}", f"{row.share:.1%}"), row.total)
+                for row in counted.top("file", None)]  # fmt: skip
+        return Picture(sentences, ["faults", "from disk", "share", "file of the page"], rows)
 
     def _lost(self) -> str:
         """The number of lost records, in words."""

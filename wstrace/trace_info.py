@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from wstrace.clock import ClockAnchor
 
 #: A number from a file that lies outside of this range is not a time, count or size that we wrote.
 _LARGEST = (1 << 63) - 1
+_MOST_SAMPLED = (1 << 32) - 1  # as rows have it (page_fault.sampled)
 #: The limit on texts in a list that is read from a file.
 _MOST_TEXTS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+#: The most notes of a trace.
+_MOST_NOTES = 256
+
+
+class Level(NamedTuple):
     """The level of detail that a source reaches on this machine, which it has tried, not guessed.
 
     name is "full", a lower level of the source's own ("user", "counters") or "none"; why says what stands in the way,
@@ -25,6 +29,11 @@ class Level:
     name: str
     why: str = ""
     remedy: str = ""
+
+    @property
+    def counts_only(self) -> bool:
+        """Whether page faults are counted at most, and none is recorded."""
+        return self.name in ("counters", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,7 @@ class TraceInfo:
         exit_signal: the signal that ended it, `SIGSEGV`; "" = none, or not known.
         level: the level that the sources reached; None = no source has reported one.
         usage: what the system accounts to all targets together.
-        sampled: one out of this many faults was recorded.
+        sampled: one out of this many faults was recorded; on average where rows say it themselves (page_fault.sampled).
         notes: what the trace cannot show, each with its reason: why faults that the system counted are not records.
         lacking: what the records themselves lack, such as stacks, each with its reason: no record is missing for it.
         clock: converts the times of records to wall time.
@@ -131,9 +140,9 @@ class TraceInfo:
         return self.level.name if self.level is not None else "full"
 
     def note(self, reason: str) -> None:
-        """Adds something that the trace cannot show; a note that exists is not repeated."""
-        if reason not in self.notes:
-            self.notes.append(reason)
+        """Adds something that the trace cannot show, a few hundred at most; a note that exists is not repeated."""
+        if reason not in self.notes and len(self.notes) <= _MOST_NOTES:  # a trace of a node may go on for months
+            self.notes.append(reason if len(self.notes) < _MOST_NOTES else "more, which is not told")
 
     def lack(self, what: str) -> None:
         """Adds something that records lack, and why: `Python stacks: they need root`; what is known is not repeated."""
@@ -144,6 +153,15 @@ class TraceInfo:
         """Copies everything from `other`, because a replay has the description of the trace that it reads."""
         for one in fields(self):
             setattr(self, one.name, getattr(other, one.name))
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """Where the system accounts the faults of `usage`: `rusage` of processes, `memory.stat` of control groups, or
+        `vmstat` of the machine; several of traces that were merged."""
+        merged, cgroups = self.extra.get("accounts"), self.extra.get("cgroups")
+        if isinstance(merged, list):
+            return tuple(map(str, merged))
+        return ("rusage" if cgroups is None else "memory.stat" if cgroups else "vmstat",)
 
     @classmethod
     def of_several(cls, infos: Sequence[TraceInfo]) -> TraceInfo:
@@ -158,6 +176,7 @@ class TraceInfo:
         usage = first.usage
         for other in others:
             usage += other.usage
+        accounts = list(dict.fromkeys(one for info in infos if info.usage.faults is not None for one in info.accounts))
         levels = [info.level for info in infos if info.level is not None]
         return replace(
             first,
@@ -177,7 +196,8 @@ class TraceInfo:
             content_losses=tuple(
                 word for word in first.content_losses if all(word in other.content_losses for other in others)
             ),
-            extra={key: value for info in reversed(infos) for key, value in info.extra.items()},
+            extra={key: value for info in reversed(infos) for key, value in info.extra.items()}
+            | ({"accounts": accounts} if len(accounts) > 1 else {}),
         )
 
     # -- in a file and in JSON ---------------------------------------------------------------------------------
@@ -239,7 +259,7 @@ class TraceInfo:
                 peak_sampled=facts.get("peak_sampled") is True,
                 peak_pid=_count(facts.get("peak_pid")),
             ),
-            sampled=max(1, _count(facts.get("sampled")) or 1),
+            sampled=min(max(1, _count(facts.get("sampled")) or 1), _MOST_SAMPLED),
             notes=_texts(facts.get("not_visible")),
             lacking=_texts(facts.get("lacking")),
             started_ns=_count(facts.get("started_ns")) or 0,

@@ -1,11 +1,11 @@
-"""The terminal: the summary at the end of a trace, what grew, a line per fault, a live line; five commands."""
+"""The terminal: the summary at the end of a trace, what grew, a line per fault, a live line; commands; flame graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from wstrace.declarations import Command
+from wstrace.declarations import Command, Format, Reference
 from wstrace.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -13,22 +13,29 @@ if TYPE_CHECKING:
 
 
 @hookimpl
-def wstrace_exporters() -> Sequence[type[Exporter]]:
+def wstrace_exporters() -> Sequence[type[Exporter] | Reference]:
     """Returns the exporters `console` and `over_time`."""
     from wstrace_console.console import Console
-    from wstrace_console.over_time import OverTimeExporter
 
-    return [Console, OverTimeExporter]
+    return [Console, Reference("over_time", "wstrace_console.over_time:OverTimeExporter")]
+
+
+@hookimpl
+def wstrace_formats() -> Sequence[Format]:
+    """Returns the format for flame graphs, which `report --format folded` prints."""
+    return [Format("folded", (".folded",), "folded stacks, for flame graphs", "wstrace_console.folded:write")]
 
 
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
-    """Returns the commands `report`, `blame`, `unshared`, `diff` and `check`."""
+    """Returns the commands `report`, `blame`, `imports`, `unshared`, `diff` and `check`."""
     return [
         Command("report", "Show who brought which pages, from a trace file.",
                 "wstrace_console.commands.report:report", "Inspect"),
         Command("blame", "Show whose bytes are resident, by line and package.",
                 "wstrace_console.commands.blame:blame", "Inspect"),
+        Command("imports", "Show what imported Python modules bring into memory.",
+                "wstrace_console.commands.imports:imports", "Inspect"),
         Command("unshared", "Show what forked processes copied of shared memory.",
                 "wstrace_console.commands.unshared:unshared", "Inspect"),
         Command("diff", "Show what a second trace has more in memory, and whose.",

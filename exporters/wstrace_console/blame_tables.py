@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from wstrace.analysis.blame.causes import NO_LINE
+from wstrace.analysis.blame.recording import first_lines
 from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.blame.words import answer, completeness, why_no_pages
+from wstrace.analysis.headline import not_python, obstacles
+from wstrace.analysis.stacks import FOREIGN
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
-from wstrace.text import number, plural, printable, size
-from wstrace_console.headline import obstacles
+from wstrace.text import estimate_mark, number, size
 
 TITLES = {"line": "own line", "function": "function", "package": "package", "file": "file of the page",
-           "kind": "kind of memory", "process": "process"}  # fmt: skip
+           "kind": "kind of memory", "process": "process", "cgroup": "control group", "thread": "thread"}  # fmt: skip
 #: The views that are shown where none was asked for.
 _USUAL = ("line", "package", "file", "kind")
-#: Rows that the first line tells, and the least share of one.
-_TOLD, _SHARE = 3, 0.03
-NAME_LIMIT = 60
-#: From this share of the peak on, a composition counts as that of the peak.
-_WHOLE = 0.995
-#: Below this share, the peak was too short for the looks: who held the rest is not known.
-_SEEN = 0.95
-#: What looks at the pages of all processes while they run.
-_LOOK = "-s peak_snapshot"
 
 
 def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:
     """The lines and tables to show."""
+    first = [Styled(line, "dim" if at else "bold") for at, line in enumerate(first_lines(told))]
     if not told.total:
-        return _without_pages(told, views, sort, top)
-    shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), *known(told)]
+        return [*first, *_without_pages(told, views, sort, top)]
+    shown: list[str | Styled | TextTable] = [*first, Styled(answer(told), "bold"), *known(told)]
     tables = [tuple(views)] if views else [(view,) for view in _USUAL]
     for view in tables:
         rows = told.rows(*view, sort=sort)
@@ -46,21 +40,20 @@ def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | 
 
 def known(told: Blame, more: str = "", *, pages: bool = True) -> list[Styled]:
     """The lines below the first one: how complete it is, and what the records lack, with what lifts that."""
-    lines = [completeness(told, pages=pages) + more, *obstacles(told.of.info)]
+    lines = [completeness(told, pages=pages) + more, *obstacles(told.of.info), *_not_python(told)]
     return [Styled(line, "dim") for line in lines]
+
+
+def _not_python(told: Blame) -> list[str]:
+    faults = told.of.inputs.faults
+    foreign = np.isin(faults["stack_how"], FOREIGN)
+    return not_python(int(foreign.sum()), len(foreign), native="native_stack" in faults)
 
 
 def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:
     """Why no page is known to be there, and who brought what while it ran."""
-    of = told.of
-    why = f"no resident pages are in the trace: record with {_LOOK} (wstrace doctor says why it cannot)"
-    ended = np.intersect1d(of.inputs.unseen, of.inputs.ends.space)
-    if len(ended) and len(ended) == len(of.inputs.unseen):  # one that lives could have been looked at
-        first = printable(of.name_of(int(ended[0])), NAME_LIMIT)
-        more = f" and {number(len(ended) - 1)} more" if len(ended) > 1 else ""
-        whose = "their" if more else "its"
-        why = f"no resident pages are known: {first}{more} ended before {whose} memory was looked at"
-    if not len(of.history.faults):
+    why = why_no_pages(told)
+    if not len(told.of.history.faults):
         return [why]
     sort = "brought" if sort == "resident" else sort
     title = " and ".join(TITLES[one] for one in views or ("line",))
@@ -69,124 +62,9 @@ def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> li
     return [*lines, "", table(told, title, rows, top, of="brought")]
 
 
-def answer(told: Blame) -> str:
-    """`142.9 MiB resident at the exit: 50.1 by load_frame app.py:31, 37.0 by import pandas, ...`."""
-    sums = told.sums
-    spaces, by_pss = sums.processes, sums.processes > 1 and told.of.pss is not None
-    rows = told.rows("line", sort="pss" if by_pss else "resident")
-    unit, divisor = unit_of(told.total)
-    held = [((row.pss or 0) if by_pss else row.resident, row) for row in rows]
-    total = told.pss or 0 if by_pss else told.total
-    big = [(n, row) for n, row in held if n >= _SHARE * total][:_TOLD]
-    named = [(n, row) for n, row in big if not row.reason] or big
-    parts = [f"{'~' * bool(row.estimated)}{n / divisor:,.1f} {_by(row)}" for n, row in named]
-    more = ", ..." if sum(n for n, _ in named) < total else ""
-    moment = moment_words(told.of.inputs.moment, several=spaces > 1)
-    kinds = f" in {', '.join(told.kinds)}" if told.kinds else ""
-    first = f"{told.total / divisor:,.1f} {unit} {'resident' if spaces <= 1 else 'rss_sum'}"
-    if spaces > 1 and sums.pss is not None:
-        first = f"{sums.pss / divisor:,.1f} {unit} pss"
-    whole = f"{first}{kinds} {printable(moment, NAME_LIMIT)}"
-    aside: list[str] = []
-    if spaces > 1:
-        others = [f"rss_sum {told.total / divisor:,.1f}"] if sums.pss is not None else []
-        others += [f"distinct {sums.distinct / divisor:,.1f}"] if sums.distinct is not None else []
-        whole += f" in {number(spaces)} processes"
-        aside += [", ".join(others)] if others else []
-    if composition := _of_peak(told):
-        aside.append(composition)
-    whole += f" ({'; '.join(aside)})" if aside else ""
-    of = "of rss_sum " if spaces > 1 and sums.pss is not None and not by_pss else ""
-    return f"{whole}: {of}{', '.join(parts)}{more}"
-
-
-def _of_peak(told: Blame) -> str:
-    """`composition of 298.0 of 310.0 MiB, 96%`: how much of the peak was seen, and how to see it; "" = all of it."""
-    peak = told.of.inputs.of_peak
-    if not peak or told.kinds or told.total >= _WHOLE * peak:
-        return ""
-    unit, divisor = unit_of(told.total)
-    share = told.total / peak
-    text = f"composition of {told.total / divisor:,.1f} of {peak / divisor:,.1f} {unit}, {share:.0%}"
-    if share >= _SEEN:
-        return text
-    looked = "peak_snapshot" in told.of.info.extra
-    return f"{text}, not seen whole" if looked else f"{text}; for the peak record with {_LOOK}"
-
-
-def moment_words(moment: str, *, several: bool = False) -> str:
-    """The moment of a composition, as a sentence has it."""
-    if moment == "last look":
-        return "at the last look at each" if several else "at the last look"  # they do not end at once
-    return {"exit": "at the exit", "peak": "at the peak", "start": "at the start", "now": "now",
-            "end": "at the end"}.get(moment, f"at {moment}")  # fmt: skip
-
-
-def _by(row: BlameRow) -> str:
-    label = name_of(row.label)
-    return label if row.reason else f"by {label}"
-
-
-def name_of(label: str) -> str:
-    """A label as a sentence has it."""
-    label = label.removesuffix(NO_LINE)
-    if label.startswith("(package ") or label.startswith("(standard "):
-        label = label[1:].removesuffix(")")
-    return printable(label, NAME_LIMIT)
-
-
-def unit_of(n_bytes: int) -> tuple[str, float]:
-    """The binary unit that a size is told in, and its bytes."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if n_bytes >= 1 << power:
-            return unit, float(1 << power)
-    return "B", 1.0
-
-
-def completeness(told: Blame, *, pages: bool = True) -> str:
-    """`complete: 27,490 faults, 0 lost`, or what is missing."""
-    of = told.of
-    faults = len(of.history.faults)
-    unknown = sum(row.resident for row in told.rows("line") if row.reason)
-    words = []
-    if of.lost:
-        words.append(f"{plural(of.lost, 'record')} lost")
-    if of.sampled > 1:
-        words.append(f"only one of {of.sampled} faults was recorded")
-    if of.assumed:
-        words.append(f"not recorded: what was {', '.join(of.assumed)}: rows may hold bytes of an older owner")
-    if of.unsure and not of.lost:
-        words.append(f"{size(of.unsure)} may have had an older owner, as not all that unmaps was recorded")
-    if len(of.inputs.unseen) and told.total:
-        words.append(_not_looked_at(told))
-    if told.of.inputs.swapped:
-        words.append(f"{size(of.inputs.swapped * of.page_size)} swapped out")
-    head = (
-        f"{plural(faults, 'fault')}, {number(of.lost)} lost"
-        if not words
-        else f"{plural(faults, 'fault')}; {'; '.join(words)}"
-    )
-    share = unknown / max(told.total, 1)
-    sums = told.sums
-    lack = [name for name, value in (("pss", sums.pss), ("distinct", sums.distinct)) if value is None]
-    whole = f"; {' and '.join(lack)} not known: {printable(sums.why)}" if lack and sums.processes > 1 else ""
-    if not pages:
-        return f"{'complete: ' * (not words)}{head}"
-    return f"{'complete: ' * (not words)}{head}; {size(unknown)} ({share:.1%}) without a known fault{whole}"
-
-
-def _not_looked_at(told: Blame) -> str:
-    """`3 processes not looked at (2 z, cc1)`: they had ended before a look, or began after it."""
-    unseen = told.of.inputs.unseen
-    names = Counter(printable(told.of.program_of(space), 16) for space in unseen.tolist())
-    shown = [f"{number(n)} {name}" if n > 1 else name for name, n in names.most_common(_TOLD)]
-    shown += ["..."] * (len(names) > _TOLD)
-    return f"{number(len(unseen))} process{'es' * (len(unseen) > 1)} not looked at ({', '.join(shown)})"
-
-
 def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str = "resident") -> TextTable:
     """The rows with the most, and the total of all; the shares are of that column."""
-    estimated = any(row.estimated for row in rows)
+    estimated = any(estimate_mark(row.resident, row.estimated) for row in rows[:top])
     columns = [("resident", "resident"), ("private", "private"), ("shared", "shared"), ("pss", "pss"),
                ("copied", "copied"), ("written", "written"), ("brought", "brought"), ("again", "again"),
                ("from disk", "from_disk")]  # fmt: skip
@@ -199,7 +77,7 @@ def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str =
     cells: list[list[Cell]] = []
     for row in rows[:top]:
         loader = f" (copied: loaded by {short[row.loaded_by].removesuffix(NO_LINE)})" if row.loaded_by in short else ""
-        mark = "~" if row.estimated else " " if estimated else ""
+        mark = estimate_mark(row.resident, row.estimated) or " " * estimated
         cells.append([*(f"{mark * (name == 'resident')}{size(round(getattr(row, name) or 0))}" for _, name in kept),
                       *[number(row.samples)] * samples,
                       f"{getattr(row, of) / max(whole, 1):6.1%}", Bar(getattr(row, of), most),

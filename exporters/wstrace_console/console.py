@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
+from wstrace.analysis import headline
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.summary import By, Summary
@@ -14,11 +15,12 @@ from wstrace.interfaces import Context, Exporter
 from wstrace.schema import PAGE_FAULT
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Styled, TextTable
-from wstrace.text import json_safe
-from wstrace_console import headline
-from wstrace_console.growth import Growth
-from wstrace_console.live import LiveFigures
+from wstrace.text import estimates_note, json_safe
 from wstrace_console.stack_report import StackReport
+
+if TYPE_CHECKING:
+    from wstrace_console.growth import Growth
+    from wstrace_console.live import LiveFigures
 
 ReportBy = Literal[
     "",
@@ -107,7 +109,8 @@ class Console(Exporter):
         self.summary = Summary()
         self._filter = Filter(file=file, kinds=kind, pids=pid, tids=tid, start=start, end=end, hard=hard, soft=soft)
         self._stream, self._to, self._path = stream, to, path
-        self._stacks = StackReport(by, own, not_own, callers, callees, native=native, sort=sort)
+        self._stacks = StackReport(by, own, not_own, callers, callees, native=native, sort=sort,
+                                   in_all=format == "folded")  # fmt: skip
         self._format, self._by, self._top, self._json = format, by, max(top, 1), json
         self._sort = sort
         self._live_wanted, self._quiet, self._verbose = live, quiet, verbose
@@ -138,9 +141,15 @@ class Console(Exporter):
             self._counts = PlaceCounts(self._symbolizer, place)
             self._counts.page_size = context.info.page_size or 4096
         if self._apart and self._format == "summary":
-            self._growth = Growth([target.pid for target in context.targets])
+            from wstrace_console.growth import Growth
+
+            pids = [target.pid for target in context.targets]
+            self._growth = Growth(pids, children=context.children)
         if self._wants_live(self._output):
-            self._live = LiveFigures(self._output, self.summary, context.ledger, [t.pid for t in context.targets])
+            from wstrace_console.live import LiveFigures
+
+            pids = [target.pid for target in context.targets]
+            self._live = LiveFigures(self._output, self.summary, context.ledger, pids, self._owners)
 
     def _wants_live(self, output: Output) -> bool:
         if self._live_wanted is False or self._quiet or self._format != "summary" or not output.terminal:
@@ -233,6 +242,7 @@ class Console(Exporter):
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
         parts += [Styled(line, "yellow") for line in headline.obstacles(info)]
+        parts += [Styled(line, "dim") for line in self._stacks.proposed()]
         if why := headline.nothing(self.summary, self._filter, self._seen) or self._no_times():
             parts += ["", why]
         elif self._stacks.shows:
@@ -247,7 +257,7 @@ class Console(Exporter):
         if self._counts is not None and not self._stacks.shows:
             told += [(line, False) for line in headline.unnamed(self._counts)]
         parts += [""] * bool(told) + [Styled(line, "bold red" if lost else "dim") for line, lost in told]
-        if self._context.targets:
+        if self._context.live:
             next_by = "stack" if self._stacks.known else "function"
             parts += ["", headline.next_step(self.summary, info, next_by)]
         output.show(*parts)
@@ -264,7 +274,7 @@ class Console(Exporter):
 
     def _answer(self) -> str:
         line = self._stacks.answer(self._symbolizer)
-        return headline.answer(self.summary, self._context.info, self._filter, self._seen, line)
+        return headline.answer(self.summary, self._context.info, self._filter, self._seen, line, self._context.ledger)
 
     def _grower(self) -> str:
         """The own line that brought what the processes grew by; "" = not known."""
@@ -274,10 +284,18 @@ class Console(Exporter):
         rows = self._stacks.own_lines(self._symbolizer)
         return self._growth.owner(rows, counts.total, self._context.info.page_size or 4096)
 
+    def _owners(self) -> dict[str, int]:
+        """The faults so far by own line of Python, or by file where no stack is known."""
+        if self._stacks.counts.python:
+            return {row.label: row.total for row in self._stacks.own_lines(self._symbolizer)}
+        return {row.label: row.total for row in self.summary.top("file", None)}
+
     def _tell_losses(self, output: Output) -> None:
         """Prints what was lost, if anything; to stderr when a program reads the output."""
         if self._format != "summary":
             output = Output.standard("stderr")
+        if self._format == "folded" and (note := estimates_note(self._context.info.sampled)):
+            output.write(f"{note}\n")
         output.write("".join(f"{line}\n" for line, _ in headline.losses(self._context.ledger, only_loss=True)))
 
     def as_dict(self) -> dict[str, Any]:
@@ -297,9 +315,7 @@ class Console(Exporter):
                 {"module": module, "why": why, "faults": n} for (module, why), n in self._counts.unnamed.items()
             ]
         report = {
-            "answer": headline.answer(
-                self.summary, info, self._filter, self._seen, self._stacks.answer(self._symbolizer)
-            ),
+            "answer": self._answer(),
             "completeness": headline.completeness(self.summary, info, ledger, self._seen),
             **self._growth_as_dict(),
             "filter": str(self._filter),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wstrace.analysis.baseline import NAMES, Bytes, Entry
+from wstrace.conditions import UNSEEN, run, streams
 
 if TYPE_CHECKING:
     from wstrace.conditions import Conditions
-    from wstrace.interfaces import Platform
+    from wstrace.interfaces import Evicted, Platform
 
 
 class Runs:
@@ -25,6 +24,7 @@ class Runs:
 
     Attributes:
         figures: of each run that counts: `faults`, `major` and `peak`, as far as the system says them.
+        evicted: what left the page cache before a run that counts, the least of them; None before the first.
     """
 
     def __init__(self, platform: Platform, command: Sequence[str], conditions: Conditions, *, to_stderr: bool) -> None:
@@ -32,14 +32,15 @@ class Runs:
         self._conditions = conditions
         self._files: list[str] = []  # those that it maps, known after a traced run
         self.figures: list[dict[str, int]] = []
+        self.evicted: Evicted | None = None
 
     def count(self, n: int) -> int:
         """Runs it once to warm up and n times that count. Returns the first exit code that is not 0, else 0."""
-        with _streams({1: 2} if self._to_stderr else {}):
+        with streams({1: 2} if self._to_stderr else {}):
             code = self._run()
         if self._conditions.cold and not code:
             self.traced()
-        with _streams({0: None, 1: None, 2: None}):
+        with streams(UNSEEN):
             for _ in range(n):
                 if code:
                     break
@@ -47,18 +48,12 @@ class Runs:
         return code
 
     def _run(self, *, counts: bool = False) -> int:
-        with self._conditions.held(self._platform, self._files):
+        with self._conditions.held(self._platform, self._files) as evicted:
             launched = self._platform.launch(self._command)
         with closing(launched) as target:
-            target.resume()
-            try:
-                while (code := target.wait(0.5)) is None:
-                    pass
-            except BaseException:
-                target.signal(signal.SIGTERM)
-                raise
-            used = target.usage()
+            code, used = run(target)
         if counts:
+            self.evicted = min((self.evicted or evicted, evicted), key=lambda one: one.before - one.after)
             known = {"faults": used.faults, "major": used.major,
                      "peak": None if used.peak_sampled else used.peak_resident_bytes}  # fmt: skip
             self.figures.append({name: value for name, value in known.items() if value is not None})
@@ -80,7 +75,7 @@ class Runs:
 
         options = {"output": None, "force": False, "duration": None, "sources": ()}
         with ExitStack() as stack:
-            with _streams({0: None, 1: None, 2: None}), self._conditions.held(self._platform, self._files):
+            with streams(UNSEEN), self._conditions.held(self._platform, self._files):
                 trace, _ = stack.enter_context(trace_of(tuple(self._command), options, literal=True))
             by_line = bool(trace.rows.get("page_fault"))
             blame = trace.blame(at="peak")
@@ -92,19 +87,3 @@ class Runs:
         by.sort(key=lambda row: (-row.bytes, row.label))
         counted = self.entry() if self.figures else Entry({}, {}, 0)
         return replace(counted, by=tuple(by[:NAMES]), level="line" if by_line else "file")
-
-
-@contextmanager
-def _streams(places: dict[int, int | None]) -> Iterator[None]:
-    """While entered, these descriptors are others, or the null device: what a command that is started now inherits."""
-    saved = {number: os.dup(number) for number in places}
-    try:
-        for number, other in places.items():
-            source = os.open(os.devnull, os.O_RDWR) if other is None else os.dup(other)
-            os.dup2(source, number)
-            os.close(source)
-        yield
-    finally:
-        for number, descriptor in saved.items():
-            os.dup2(descriptor, number)
-            os.close(descriptor)

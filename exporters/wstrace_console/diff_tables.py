@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from wstrace.analysis.blame.changes import Amount, Change
 from wstrace.analysis.blame.comparison import CAUSES, Comparison
+from wstrace.analysis.blame.words import NAME_LIMIT, moment_words, name_of, unit_of
 from wstrace.errors import UsageError
 from wstrace.terminal.table import Cell, Column, Styled, TextTable, rows_to_show
-from wstrace.text import number, printable, size
-from wstrace_console.blame_tables import NAME_LIMIT, TITLES, moment_words, name_of, unit_of
+from wstrace.text import estimate_mark, number, printable, size
+from wstrace_console.blame_tables import TITLES
 
 #: Rows that the first line tells, and the least share of all changes of one.
 _TOLD, _SHARE = 3, 0.05
@@ -48,33 +49,45 @@ def answer(found: Comparison, view: str) -> str:
         first, second = found.sizes
         return (f"{programs}{signed(second - first)} at the peak, as the system counts it "
                 f"({_from_to(first, second)}); whose it is is not known")  # fmt: skip
-    moment = printable(moment_words(str(found.moment)), NAME_LIMIT)
-    if found.moment == "exit" and any(run.info.final_snapshot is None for run in (found.first, found.second)):
-        moment = "in the last snapshots"
+    moment = _moment(found)
     if not found.change and not any(row.change for row in found.rows(view)):
         return f"{programs}no change: {size(found.second.total)} resident {moment}"
     whole = f"{signed(found.change)} resident {moment} ({_from_to(found.first.total, found.second.total)})"
     phrases: dict[str, int] = {}
-    doubtful = set()
+    doubtful: dict[str, int] = {}
     for row in found.rows("line" if view in CAUSES else view):
         phrase = phrase_of(row, view)
         phrases[phrase] = phrases.get(phrase, 0) + row.change
-        doubtful |= {phrase} if row.estimated else set()
+        doubtful[phrase] = doubtful.get(phrase, 0) + row.estimated
     order = sorted(phrases, key=lambda phrase: (-abs(phrases[phrase]), phrase))
     changed = sum(map(abs, phrases.values()))
     told = [phrase for phrase in order[:_TOLD] if abs(phrases[phrase]) >= _SHARE * changed] or order[:1]
     _, divisor = unit_of(abs(found.change) or max(map(abs, phrases.values()), default=0))
-    words = [f"{'~' * (phrase in doubtful)}{phrases[phrase] / divisor:+,.1f} {phrase}" for phrase in told]
+
+    def shown(n_bytes: int) -> str:
+        return f"{n_bytes / divisor:+,.1f}"
+
+    words = [f"{estimate_mark(phrases[one], doubtful[one], shown)}{shown(phrases[one])} {one}" for one in told]
     more = ", ..." if any(phrases[phrase] for phrase in order if phrase not in told) else ""
     return f"{programs}{whole}: {', '.join(words)}{more}"
+
+
+def _moment(found: Comparison) -> str:
+    """The moment as `blame` tells it of each run; where the looks differ, that which was asked for, and each run's."""
+    runs = (found.first, found.second)
+    told = [moment_words(run.inputs.moment, several=run.processes > 1) for run in runs]
+    if told[0] == told[1]:
+        return printable(told[0], NAME_LIMIT)
+    each = ", ".join(f"{run.name} {words}" for run, words in zip(runs, told, strict=True))
+    return printable(f"{moment_words(str(found.moment))} ({each})", 3 * NAME_LIMIT)
 
 
 def phrase_of(row: Change, view: str) -> str:
     """Whose a change is, as a sentence has it: `by load app.py:31`, `from pandas (import)`, `in [heap]`."""
     if view not in CAUSES:
         return f"in {printable(row.label, NAME_LIMIT)}"
-    if row.label.startswith("import ") and row.package:
-        return f"from {printable(row.package, NAME_LIMIT)} (import)"
+    if row.imports and row.package:
+        return f"from {printable(row.package, NAME_LIMIT)}{row.release} (import)"
     if row.reason:
         return row.label
     name = name_of(row.label)
@@ -88,12 +101,12 @@ def table(found: Comparison, view: str, rows: Sequence[Change], top: int, *, eve
                    Amount(found.second.total, found.second.private))  # fmt: skip
     kept = rows[: rows_to_show(len(rows), top)]
     total.label += f" (of {number(len(rows))} rows)" * (len(rows) > len(kept))
-    estimated = any(row.estimated for row in rows)
+    estimated = any(estimate_mark(row.change, row.estimated, signed) for row in kept)
     cells: list[list[Cell]] = []
     for row in [*kept, total]:
-        mark = ("~" if row.estimated else " ") * estimated
+        mark = estimate_mark(row.change, row.estimated, signed) or " " * estimated
         cells.append([f"{mark}{signed(row.change)}", size(row.first.resident), size(row.second.resident),
-                      signed(row.private), signed(row.shared), row.label])  # fmt: skip
+                      signed(row.private), signed(row.shared), row.label + row.release])  # fmt: skip
     columns = [Column("change", spare=False), Column("first"), Column("second"), Column("private"), Column("shared"),
                Column({**TITLES, "module": "module"}[view], "name")]  # fmt: skip
     return TextTable(columns, cells, len(cells))

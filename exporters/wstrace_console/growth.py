@@ -1,4 +1,4 @@
-"""Growth: how much more memory processes hold than when they were attached to, and whose faults brought that."""
+"""Growth: how much more memory processes and their children hold than when attached to, and whose faults brought it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from wstrace.analysis.stacks import StackRow
 from wstrace.text import duration, printable, size
-from wstrace_console.live import resident_of
+from wstrace_console.live import family_of, resident_of
 
 #: The share of the growth that must certainly be a line's for it to be the answer. Measured with attaches of 4 s: a
 #: leak of 50 KB in 20 ms had 2,384 faults for 2,849 pages, all of its line (the sizes are read a bit before and after
@@ -19,24 +19,33 @@ _NAME_LIMIT = 60
 class Growth:
     """The resident sizes of processes now, to be compared with those at the end.
 
+    A server's memory is that of its workers: what grew is told of all of them, or it is not known.
+
     Args:
-        pids: the processes.
+        pids: the processes. children: whether their children are traced, too, and theirs.
     """
 
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._before = {pid: resident_of(pid) for pid in pids}
+    def __init__(self, pids: Sequence[int], *, children: bool = True) -> None:
+        self._pids, self._children = pids, children
+        self._before = self._sizes()
         self._began = time.monotonic()
         self.bytes: int | None = None
         self.seconds = 0.0
 
+    def _sizes(self) -> dict[int, int]:
+        """The resident size of each process that has one now, in bytes."""
+        pids = family_of(self._pids) if self._children else self._pids
+        return {pid: held for pid in pids if (held := resident_of(pid)) is not None}
+
     def measure(self) -> None:
-        """Reads the sizes again. `bytes` stays None where one is not known, as of a process that has ended."""
+        """Reads the sizes again. `bytes` stays None where a process has ended, or a new one is there.
+
+        A fork shares most of its memory with its parent, so that its size is not what was gained.
+        """
         self.seconds = time.monotonic() - self._began
-        grown = [
-            None if before is None or (now := resident_of(pid)) is None else now - before
-            for pid, before in self._before.items()
-        ]
-        self.bytes = None if None in grown else sum(n for n in grown if n is not None)
+        after = self._sizes()
+        if after.keys() == self._before.keys() and after.keys() >= set(self._pids):
+            self.bytes = sum(after.values()) - sum(self._before.values())
 
     def owner(self, rows: Sequence[StackRow], faults: int, page_size: int) -> str:
         """The own line that brought at least half of the growth; "" = not known.
@@ -65,6 +74,6 @@ class Growth:
         told = f"{sign}{size(abs(self.bytes))} in {duration(self.seconds)} ({size(abs(self.bytes) / self.seconds)}/s)"
         if self.bytes < 0:
             return told
-        pid = next(iter(self._before)) if len(self._before) == 1 else "PID"
+        pid = self._pids[0] if len(self._pids) == 1 else "PID"
         whose = printable(owner, _NAME_LIMIT) or f"whose is not known: wstrace blame {pid} --over-time 1s"
         return f"{told}: {whose}"

@@ -1,32 +1,44 @@
-"""The live figures of a trace: faults per second, resident memory, loss; drawn at most twice a second."""
+"""The live figures of a trace: faults per second, resident memory, loss, and whose faults; drawn twice a second."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Mapping, Sequence
 
 from wstrace.analysis.summary import Summary
 from wstrace.ledger import Ledger
-from wstrace.terminal.live import LiveLine
+from wstrace.terminal.live import LiveLines
 from wstrace.terminal.output import Output
-from wstrace.text import number, plural, size
+from wstrace.text import number, plural, printable, size
 
 REDRAW_SECONDS = 0.5
+#: Rows of the table, where the terminal is so many lines high.
+_ROWS, _HEIGHT = 5, 12
+#: The table is made again after so many times the CPU time that it took, so that it takes 2 % of a CPU at most.
+_APART = 50
+_NAME_LIMIT = 200
 
 
 class LiveFigures:
-    """One line at the bottom of a terminal while a trace runs.
+    """A line and a small table at the bottom of a terminal while a trace runs.
 
     Args:
         output: a terminal.
         summary, ledger: the counts to show.
         pids: the processes whose resident memory is shown.
+        owners: returns the faults so far by their line, file or the like.
     """
 
-    def __init__(self, output: Output, summary: Summary, ledger: Ledger, pids: list[int]) -> None:
+    def __init__(
+        self, output: Output, summary: Summary, ledger: Ledger, pids: list[int], owners: Callable[[], Mapping[str, int]]
+    ) -> None:
         self._summary, self._ledger, self._pids = summary, ledger, pids
         self._drawn = self._began = time.monotonic()
         self._total = 0
-        self._line = LiveLine(output)
+        self._line = LiveLines(output)
+        self._owners, self._before, self._table = owners, dict[str, int](), list[str]()
+        self._counted, self._due = self._began, 0.0
 
     def update(self) -> bool:
         """Redraws the line if half a second has passed. Returns False when the terminal is gone."""
@@ -35,7 +47,21 @@ class LiveFigures:
             return True
         rate = (self._summary.total - self._total) / max(now - self._drawn, 1e-9)
         self._drawn, self._total = now, self._summary.total
-        return self._line.update(self._figures(rate, now - self._began))
+        if now >= self._due and self._line.room >= _HEIGHT:
+            self._count(now)
+        return self._line.update(self._figures(rate, now - self._began), *self._table)
+
+    def _count(self, now: float) -> None:
+        """Makes the table anew: who had the most faults since the one before."""
+        begun = time.thread_time()
+        found = dict(self._owners())
+        new = sorted(((n - self._before.get(name, 0), name) for name, n in found.items()), reverse=True)[:_ROWS]
+        span = max(now - self._counted, 1e-9)
+        cells = [(number(round(n / span)), printable(name, _NAME_LIMIT)) for n, name in new if n > 0]
+        width = max((len(n) for n, _ in cells), default=0)
+        self._table = [f"{n:>{width}}/s  {name}" for n, name in cells]
+        self._before, self._counted = found, now
+        self._due = now + _APART * (time.thread_time() - begun)
 
     def _figures(self, rate: float, seconds: float) -> str:
         lost = sum(n for _, _, n in self._ledger.losses())
@@ -51,7 +77,7 @@ class LiveFigures:
         return "  ".join(parts)
 
     def close(self) -> None:
-        """Removes the line."""
+        """Removes the line and the table."""
         self._line.close()
 
 
@@ -71,3 +97,14 @@ def resident_of(pid: int) -> int | None:
         return int(psutil.Process(pid).memory_info().rss) or None
     except (psutil.Error, OSError):
         return None
+
+
+def family_of(pids: Sequence[int]) -> list[int]:
+    """The processes, with their children and theirs that run now, each once."""
+    import psutil
+
+    found = dict.fromkeys(pids)
+    for pid in pids:
+        with contextlib.suppress(psutil.Error, OSError):
+            found.update(dict.fromkeys(child.pid for child in psutil.Process(pid).children(recursive=True)))
+    return list(found)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from wstrace.cli.common import Duration
 from wstrace.cli.run import TargetWords, command_of
-from wstrace.errors import TargetExited, UsageError
+from wstrace.errors import OutputError, TargetExited, UsageError
+
+#: What to do where a trace lacks records that was kept for one answer only, so that there is no file to read.
+_LESS = "run it again where less else runs, or record less: -s page_faults:period=7"
 
 if TYPE_CHECKING:
     from wstrace.trace import Trace
@@ -24,6 +30,22 @@ class TraceWords(TargetWords):
         return not (word.isdigit() or is_trace(word))
 
 
+_OPTIONS = (
+    click.option("--duration", type=Duration(), metavar="30s|5m", help="Of a PID: end after this time, not at Ctrl-C."),
+    click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE."),
+    click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
+    click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+)
+
+
+def recording_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Adds the options that trace_of() takes, and --json, to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
 @contextmanager
 def trace_of(target: tuple[str, ...], options: dict[str, Any], *, literal: bool) -> Iterator[tuple[Trace, int]]:
     """The trace to tell of, and the exit code to pass on: a recorded one, or one that is recorded now.
@@ -31,6 +53,9 @@ def trace_of(target: tuple[str, ...], options: dict[str, Any], *, literal: bool)
     Args:
         target: what the user named. literal: whether `--` stood before it, so that it is a command.
         options: of the command: output, force, duration, sources.
+
+    Raises:
+        OutputError: the trace lacks records; after what is there was told, if there is any.
     """
     import wstrace
 
@@ -43,9 +68,31 @@ def trace_of(target: tuple[str, ...], options: dict[str, Any], *, literal: bool)
         return
     with tempfile.TemporaryDirectory(prefix="wstrace-") as folder:
         path = options["output"] or os.path.join(folder, "blame.wst")
-        code = _record(target, options, path, literal=literal)
+        before = _identity(path)
+        failed: OutputError | None = None
+        code = 0
+        try:
+            code = _record(target, options, path, literal=literal)
+        except OutputError as error:  # what is there is told, then what it lacks
+            if _identity(path) == before:  # none was made: an older one tells of another run
+                raise
+            failed = error
         with wstrace.open_trace(path) as trace:
             yield trace, code
+            lacks = trace.info.incomplete
+        if failed and lacks and not options["output"]:
+            raise OutputError(lacks.replace(path, "the trace"), _LESS) from failed
+        if failed:
+            raise failed
+
+
+def _identity(path: str) -> tuple[int, int, int] | None:
+    """What tells a file from the one that takes its place; None = there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def is_trace(path: str) -> bool:
@@ -61,7 +108,8 @@ def _record(target: tuple[str, ...], options: dict[str, Any], path: str, *, lite
     attached = not literal and len(target) == 1 and target[0].isdigit()
     sources = ("peak_snapshot", "working_set", *options["sources"])
     tracing = Tracing(sources=sources, exporters=(), plugin=("no:console",), no_plugins=False, output=path,
-                      force=options["force"], duration=options["duration"], over_time=None, children=True,
+                      force=options["force"], duration=options["duration"], over_time=None,
+                      children=True,
                       wait_children=False, quiet=True, verbose=False, live=False, fail_on_loss=False, require="",
                       config=None)  # fmt: skip
     recording = Recording(tracing)

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from wstrace.analysis.headline import counters, only_snapshots
 from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.summary import By, Row, Summary
 from wstrace.analysis.symbols import UNKNOWN
@@ -13,7 +14,6 @@ from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, TextTable, rows_to_show
 from wstrace.text import base_name, duration, number, printable, size
 from wstrace.trace_info import TraceInfo
-from wstrace_console.headline import counters, only_snapshots
 
 Sort = Literal["", "resident", "faults", "major", "time"]
 #: The figures of a row of pages and faults.
@@ -27,6 +27,7 @@ TITLES: dict[str, str] = {
     "process": "process",
     "thread": "thread",
     "kind": "kind of memory",
+    "cgroup": "control group",
     "section": "section of the page",
     "function": "function of the instruction",
 }
@@ -71,8 +72,10 @@ def tables(
 
 
 def _who(summary: Summary, top: int, sort: Sort) -> Iterator[TextTable]:
-    """Processes and threads: omitted if there is only one, and threads also if each is its process."""
+    """Control groups, processes, threads: omitted if there is only one, and threads also if each is its process."""
     threads = summary.top("thread", None)
+    if summary.count("cgroup") > 1:
+        yield fault_table(summary, "cgroup", top, sort)
     if summary.count("process") > 1:
         yield fault_table(summary, "process", top, sort)
     if any(row.key[1] != row.key[2] for row in threads if len(row.key) == 3):
@@ -115,7 +118,8 @@ def fault_table(summary: Summary, by: By, top: int, sort: Sort = "") -> TextTabl
             (row.time_ns, row.time_ns / max(summary.time_ns, 1)) if sort == "time" else (row.total, row.share)
         )
         shown.append((cells, value, share, _name(by, row)))
-    return shares_table(TITLES[by], heads, shown, total=total)
+    totals = [number(summary.total), *[number(summary.major)] * disk, *[time_cell(summary.time_ns)] * timed]
+    return shares_table(TITLES[by], heads, shown, total=total, totals=totals)
 
 
 def time_cell(ns: int) -> str:
@@ -164,7 +168,7 @@ def _beside(
     rows = [(cells(figure := figures[name]), figure[share_of], figure[share_of] / max(whole[share_of], 1), name)
             for name in order[: rows_to_show(len(order), top)]]  # fmt: skip
     heads = [{_RESIDENT: held.head, _FAULTS: "faults", _MAJOR: "from disk", _TIME: TIME}[n] for n in shown]
-    return shares_table(title, heads, rows, total=len(order), totals=cells(whole) if pages else ())
+    return shares_table(title, heads, rows, total=len(order), totals=cells(whole))
 
 
 def resident_table(summary: Summary, info: TraceInfo, top: int) -> TextTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from wstrace.analysis.frames import Frames
+from wstrace.analysis.headline import NAME_LIMIT, most_of, not_python
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.stack_text import distinct, whole
 from wstrace.analysis.stack_views import STACK_VIEWS, StackBy
@@ -15,17 +15,15 @@ from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.terminal.elide import elide
 from wstrace.terminal.table import TextTable, rows_to_show
-from wstrace.text import number, printable
-from wstrace_console.headline import NAME_LIMIT
+from wstrace.text import number, plural, printable
 from wstrace_console.report_tables import TIME, Sort, shares_table, time_cell
 
 if TYPE_CHECKING:
     from wstrace_console.json_stacks import Stacks
 
 TITLES = {"line": "own line", "function": "function", "stack": "stack, innermost frame first", "package": "package"}
-_NATIVE_TITLES = {"line": "own function", "package": "module"}
-#: from this share of all faults on, the first line names the own line with most faults instead of the file
-_ANSWERS = 0.1
+#: Native code is told by line where debug information has it; system programs have no own frame at all.
+_NATIVE_TITLES = {"line": "own line, or innermost frame", "package": "module"}
 #: what separates the frames of a folded stack, and what stands for it in a name
 _FOLD, _UNFOLD = ";", ","
 
@@ -39,6 +37,7 @@ class StackReport:
         callers, callees: the function whose callers, or whose calls, are to be shown; "" = none.
         native: estimate from the sampled native stacks, instead of counting the Python stacks.
         sort: the order of the rows: by time in faults, by faults from disk, else by faults.
+        in_all: see StackCounts.
 
     Raises:
         UsageError: callers and callees together, or with another table.
@@ -54,6 +53,7 @@ class StackReport:
         *,
         native: bool,
         sort: Sort = "",
+        in_all: bool = False,
     ) -> None:
         if callers and callees:
             raise UsageError("--callers and --callees exclude each other", "ask for one of them")
@@ -61,7 +61,7 @@ class StackReport:
             raise UsageError(
                 f"--by {by} and --{'callers' if callers else 'callees'} exclude each other", "leave one out"
             )
-        self.counts = StackCounts()
+        self.counts = StackCounts(in_all=in_all)
         self._by, self._rule, self._sort = by, OwnRule(own, not_own), sort
         self._function, self._callers, self._asked_native = callers or callees, bool(callers), native
         self._lines: Stacks | None = None
@@ -105,6 +105,7 @@ class StackReport:
     def lines(self, symbolizer: Symbolizer) -> Stacks:
         """What gives the stacks of single faults."""
         if self._lines is None:
+            from wstrace.analysis.frames import Frames
             from wstrace_console.json_stacks import Stacks
 
             self._lines = Stacks(Frames(self.counts.tree, self._rule, symbolizer))
@@ -131,7 +132,11 @@ class StackReport:
     def _title(self) -> str:
         if not self._function:
             by = self._by or "line"
-            return _NATIVE_TITLES.get(by, TITLES[by]) if self.native else TITLES[by]
+            if not self.native:
+                return TITLES[by]
+            borrowed = self.counts.borrowed
+            apart = f" (beside {plural(borrowed, 'fault')} with a borrowed stack)" * bool(borrowed)
+            return _NATIVE_TITLES.get(by, TITLES[by]) + apart
         whose = printable(self._function, NAME_LIMIT)
         return f"caller of {whose}" if self._callers else f"called by {whose}"
 
@@ -140,30 +145,17 @@ class StackReport:
         """Whether any fault has a stack."""
         return bool(self.counts.python or self.counts.native)
 
+    def proposed(self) -> list[str]:
+        """What tells own lines where no stack does."""
+        return not_python(self.counts.foreign, self.counts.total, native=self.counts.native > 0)
+
     def answer(self, symbolizer: Symbolizer | None = None) -> tuple[str, bool]:
         """`58 % parse_record leak.py:12`: the own line with most faults, "" = none; and whether it is the answer.
 
         Where only samples have a stack it is an estimate: `about 58 % parseRecord leak.js` of the faults that these
         stand for, and none where these are less than half of all: the others may be of anything.
         """
-        if not self.known:
-            return "", False
-        native = not self.counts.python
-        estimated = native or self.counts.sampled
-        rows = self.counts.table("line", self._rule, symbolizer, native=native)
-        with_stack = [row for row in rows if row.has_stack]
-        own = [row for row in with_stack if row.frames and row.frames[0].own]
-        if native and not own:
-            return "", False
-        of = sum(row.total for row in with_stack) if estimated else self.counts.total
-        if not with_stack or 2 * of < self.counts.total:
-            return "", False
-        best = (
-            own[0] if own else next((row for row in with_stack if row.frames), with_stack[0])
-        )  # an own line before a package
-        (label,) = elide([printable(best.label)], NAME_LIMIT, unicode=False)
-        share = best.total / of
-        return f"{'about ' * estimated}{share * 100:.0f} % {label}", best is rows[0] or share >= _ANSWERS
+        return most_of(self.counts, self._rule, symbolizer, lambda label: elide([label], NAME_LIMIT, unicode=False)[0])
 
     def folded(self, symbolizer: Symbolizer | None) -> Iterator[str]:
         """Lines `outermost;...;innermost faults`, as flame graphs take them."""
@@ -209,7 +201,10 @@ def stack_table(
             cells += [number(row.margin), number(row.samples)] if row.samples else ["", ""]
         value, share = (row.time_ns, row.time_ns / of_time) if of_time else (row.total, row.share)
         shown.append((cells, value, share, row.label))
-    return shares_table(title, heads, shown, total=len(rows))
+    sums = [sum(getattr(row, name) for row in rows) for name in ("total", "major", "time_ns", "samples")]
+    totals = [number(sums[0]), *[number(sums[1])] * disk, *[time_cell(sums[2])] * timed]
+    totals += ["", number(sums[3])] if estimated else []
+    return shares_table(title, heads, shown, total=len(rows), totals=totals)
 
 
 def _as_dict(row: StackRow) -> dict[str, Any]:

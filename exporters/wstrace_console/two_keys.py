@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wstrace.analysis import headline
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.filter import Filter
@@ -18,7 +19,6 @@ from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable, rows_to_show
 from wstrace.text import number, size
 from wstrace.trace import Trace
-from wstrace_console import headline
 from wstrace_console.blame_tables import TITLES
 
 #: What the filter needs of a fault, beside what blame does.
@@ -36,7 +36,7 @@ class TwoKeys:
     def __init__(self, trace: Trace, filter: Filter, views: Sequence[str], sort: str = "") -> None:  # noqa: A002
         self.trace, self.filter, self.views = trace, filter, views
         filter.origin_ns = trace.info.started_ns
-        told = Blame(Composition(_Chosen(trace, filter)))
+        told = Blame(Composition(_Chosen(trace, filter), whole_stacks="thread" in views))
         held = np.unique(told.of.inputs.runs["space"])
         # a fault that is left out may be the one that brought a page
         whole = not (filter.hard or filter.soft or filter.tids or filter.start or filter.end)
@@ -61,7 +61,7 @@ class TwoKeys:
             seen += len(batch) * (batch.schema.name == PAGE_FAULT.name)
             if self.filter.concerns(batch):
                 summary.add(self.filter.apply(batch))
-        lines = [Styled(headline.answer(summary, trace.info, self.filter, seen), "bold"),
+        lines = [Styled(headline.answer(summary, trace.info, self.filter, seen, ledger=trace.ledger), "bold"),
                  Styled(headline.completeness(summary, trace.info, trace.ledger, seen), "dim")]  # fmt: skip
         if why := headline.nothing(summary, self.filter, seen):
             return [*lines, "", why]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.blame.words import name_of, unit_of
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
 from wstrace.text import number, plural, size
-from wstrace_console.blame_tables import TITLES, known, name_of, unit_of
+from wstrace_console.blame_tables import TITLES, known
 
 _USUAL = ("line", "function", "file")
 _TOLD = 3
@@ -24,10 +25,10 @@ def parts(told: Unshared, views: Sequence[str], top: int) -> list[str | Styled |
         return shown
     for view in [tuple(views)] if views else [(view,) for view in _USUAL]:
         rows = [(row.label, n) for row, n in told.rows(*view)]
-        shown += ["", _table(" and ".join(TITLES[one] for one in view), rows, told.total, top)]
+        shown += ["", _table(" and ".join(TITLES[one] for one in view), rows, told, top)]
     if not views:
         forks = [(f"{fork.child} from {fork.parent}", fork.n_bytes) for fork in told.forks()]
-        shown += ["", _table("fork", forks, told.total, top)]
+        shown += ["", _table("fork", forks, told, top)]
     return shown
 
 
@@ -47,15 +48,16 @@ def answer(told: Unshared) -> str:
     rows = told.rows("line")[:_TOLD]
     named = ", ".join(f"{n / divisor:,.1f} by {name_of(row.label)}" for row, n in rows)
     more = ", ..." if sum(n for _, n in rows) < told.total else ""
-    bound = "at least " if told.at_least else ""
+    bound = "at least " if told.at_least else "~" if told.estimated else ""
     return f"{bound}{told.total / divisor:,.1f} {unit} un-shared after {plural(told.forked, 'fork')}: {named}{more}"
 
 
-def _table(title: str, rows: Sequence[tuple[str, int]], total: int, top: int) -> TextTable:
+def _table(title: str, rows: Sequence[tuple[str, int]], told: Unshared, top: int) -> TextTable:
+    total, mark = told.total, "~" if told.estimated else ""
     most = rows[0][1] if rows else 0
     cells: list[list[Cell]] = [
-        [size(n), f"{n / max(total, 1):6.1%}", Bar(n, most), label] for label, n in rows[:top]]  # fmt: skip
+        [mark + size(n), f"{n / max(total, 1):6.1%}", Bar(n, most), label] for label, n in rows[:top]]  # fmt: skip
     rest = f" (of {number(len(rows))} rows)" if len(rows) > top else ""
-    cells.append([size(total), "100.0%", Bar(0, most), f"Total{rest}"])
+    cells.append([mark + size(total), "100.0%", Bar(0, most), f"Total{rest}"])
     columns = [Column("un-shared", spare=False), Column("share"), Column("", "bar"), Column(title, "name")]
     return TextTable(columns, cells, len(cells), [0])

@@ -1,31 +1,26 @@
-"""The trace file: exporter `msgpack`, source `replay`, `wstrace.open_trace`, and the commands on files."""
+"""The trace file: exporters `msgpack`, `flight_recorder`, source `replay`, `wstrace.open_trace`, commands on files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from wstrace.declarations import Command
+from wstrace.declarations import Command, Reference
 from wstrace.hookspecs import hookimpl
 
-if TYPE_CHECKING:
-    from wstrace.interfaces import Exporter, Source
+
+@hookimpl
+def wstrace_exporters() -> Sequence[Reference]:
+    """The exporters `msgpack` and `flight_recorder`."""
+    return [
+        Reference("msgpack", "wstrace_msgpack.write.exporter:MsgpackExporter", takes_output=True),
+        Reference("flight_recorder", "wstrace_msgpack.write.flight_recorder:FlightRecorder"),
+    ]
 
 
 @hookimpl
-def wstrace_exporters() -> Sequence[type[Exporter]]:
-    """The exporter `msgpack`."""
-    from wstrace_msgpack.write.exporter import MsgpackExporter
-
-    return [MsgpackExporter]
-
-
-@hookimpl
-def wstrace_sources() -> Sequence[type[Source]]:
+def wstrace_sources() -> Sequence[Reference]:
     """The source `replay`."""
-    from wstrace_msgpack.read.replay import Replay
-
-    return [Replay]
+    return [Reference("replay", "wstrace_msgpack.read.replay:Replay")]
 
 
 @hookimpl
@@ -49,6 +44,7 @@ def wstrace_commands() -> Sequence[Command]:
         "convert": "Write a trace as Parquet, CSV, JSON lines or Arrow.",
         "query": "Ask a trace in SQL.",
         "merge": "Merge several traces, of parts or hosts, into one.",
+        "upload": "Send the parts of a trace that an object store did not take.",
         "replay": "Feed a trace file to exporters.",
     }
     target = "wstrace_msgpack.commands.{0}:{0}"

@@ -6,8 +6,8 @@ Its parts, each of which imports only those before it (tests/test_architecture.p
 * transport: batches, encoding, endpoints, retries.
 * export: a trace as metrics, log events and spans. application: the faults of an application's own spans.
 * experimental: every fault as a log record, and OTLP profiles.
-* exporter, instrumentor, otel: the entry points. `wstrace.otel` is `wstrace_otel.otel`: FaultSpanProcessor counts the
-  faults of every span, `span` opens one.
+* exporter, by_container, recorded_spans, instrumentor, otel: the entry points. `wstrace.otel` is `wstrace_otel.otel`:
+  FaultSpanProcessor counts the faults of every span, `span` opens one.
 """
 
 from __future__ import annotations
@@ -15,26 +15,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from wstrace.declarations import Reference
 from wstrace.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from wstrace.interfaces import Exporter
+    from wstrace.interfaces import Enricher
 
 
 @hookimpl
-def wstrace_exporters() -> Sequence[type[Exporter]]:
-    """The exporter `otel`."""
-    from wstrace_otel.exporter import OtelExporter
+def wstrace_exporters() -> Sequence[Reference]:
+    """The exporters `otel`, of processes, and `otel_containers`."""
+    return [
+        Reference("otel", "wstrace_otel.exporter:OtelExporter"),
+        Reference("otel_containers", "wstrace_otel.by_container:OtelContainersExporter"),
+    ]
 
-    return [OtelExporter]
+
+@hookimpl
+def wstrace_enrichers() -> Sequence[type[Enricher]]:
+    """The enricher `spans`."""
+    from wstrace_otel.recorded_spans import RecordedSpans
+
+    return [RecordedSpans]
 
 
 @hookimpl
 def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
-    """The ledger's stages for records that a backend did not receive."""
-    from wstrace_otel.names import LOST
+    """The ledger's stages for records that a backend did not receive, and for spans that were not recorded."""
+    from wstrace_otel.names import LOST, SPANS_LOST
 
-    return {LOST: (True, "records that the OpenTelemetry receiver did not get")}
+    return {LOST: (True, "records that the OpenTelemetry receiver did not get"),
+            SPANS_LOST: (False, "spans that ended faster than they were recorded")}  # fmt: skip
 
 
 @hookimpl

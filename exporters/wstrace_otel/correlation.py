@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import itertools
 import os
 import threading
 
@@ -20,23 +21,45 @@ from wstrace.clock import now_ns
 
 
 class SpanInterval:
-    """A span on its thread: its start and end in monotonic ns (end 0 = still open)."""
+    """A span on its thread: its name, its start and end in monotonic ns (end 0 = still open)."""
 
-    __slots__ = ("end", "span_id", "start", "tid", "trace_id")
+    __slots__ = ("end", "name", "span_id", "start", "tid", "trace_id")
 
-    def __init__(self, tid: int, start: int, trace_id: int, span_id: int) -> None:
-        self.tid, self.start, self.trace_id, self.span_id = tid, start, trace_id, span_id
+    def __init__(self, tid: int, start: int, trace_id: int, span_id: int, name: str = "") -> None:
+        self.tid, self.start, self.trace_id, self.span_id, self.name = tid, start, trace_id, span_id, name
         self.end = 0
+
+
+class EndedSpans:
+    """The spans that have ended and that nobody has taken yet, for whoever records them. Bounded, without a lock."""
+
+    MOST = 65_536
+
+    def __init__(self) -> None:
+        self._ended: collections.deque[SpanInterval] = collections.deque()
+        self.lost = 0
+
+    def add(self, interval: SpanInterval) -> None:
+        """Takes a span that has ended; one for which there is no room is counted."""
+        if len(self._ended) < self.MOST:
+            self._ended.append(interval)
+        else:
+            self.lost += 1
+
+    def take(self) -> list[SpanInterval]:
+        """Those that have ended since the last call."""
+        return [self._ended.popleft() for _ in range(len(self._ended))]
 
 
 class SpanIntervals:
     """The spans of this process: the open ones, and the last closed ones of every thread. Bounded, without a lock.
 
-    Lists are only appended to or replaced as a whole, which the interpreter does in one step.
+    What a thread has is changed by that thread alone, and read by others as a copy, which is made in one step.
     """
 
     CLOSED = 4096
     THREADS = 1024
+    NESTED = 64
 
     def __init__(self) -> None:
         self.forget()
@@ -45,26 +68,58 @@ class SpanIntervals:
         """Called at first and in a forked child: no span is open."""
         self.pid = os.getpid()
         self._threads: dict[int, collections.deque[SpanInterval]] = {}
+        self._followers: tuple[EndedSpans, ...] = ()
 
-    def open(self, trace_id: int, span_id: int, tid: int = 0) -> SpanInterval:
+    def follow(self) -> EndedSpans:
+        """From now on gives the spans that end, too, until unfollow()."""
+        follower = EndedSpans()
+        self._followers = (*self._followers, follower)
+        return follower
+
+    def unfollow(self, follower: EndedSpans) -> list[SpanInterval]:
+        """No more spans for this one; returns those that are open now, by start."""
+        self._followers = tuple(one for one in self._followers if one is not follower)
+        found = [one for known in list(self._threads.values()) for one in list(known) if not one.end]
+        return sorted(found, key=lambda one: one.start)
+
+    def open(self, trace_id: int, span_id: int, tid: int = 0, name: str = "") -> SpanInterval:
         """Records the start of a span on this thread."""
-        interval = SpanInterval(tid or threading.get_native_id(), now_ns(), trace_id, span_id)
-        self.of_thread(interval.tid).append(interval)
+        interval = SpanInterval(tid or threading.get_native_id(), now_ns(), trace_id, span_id, name)
+        self.add(self.of_thread(interval.tid), interval)
         return interval
+
+    def add(self, known: collections.deque[SpanInterval], interval: SpanInterval) -> None:
+        """Appends a span to those of its thread; a full list lets its first closed one go, before one that is open.
+
+        The first NESTED are looked at, so that many open spans cost no time: a span within them may go then.
+        """
+        if len(known) == known.maxlen and not known[0].end:
+            first = next((at for at, one in enumerate(itertools.islice(known, self.NESTED)) if one.end), 0)
+            del known[first]
+        known.append(interval)
+
+    def knows(self, tid: int, span_id: int) -> bool:
+        """Whether the last span of a thread is this one."""
+        known = self._threads.get(tid)
+        return known is not None and len(known) > 0 and known[-1].span_id == span_id
 
     def of_thread(self, tid: int) -> collections.deque[SpanInterval]:
         """The intervals of a thread, ordered by start, as new ones are appended."""
         known = self._threads.get(tid)
         if known is None:
             if len(self._threads) >= self.THREADS:
-                # The thread that was seen first is most likely gone.
-                self._threads.pop(next(iter(self._threads)), None)
+                # Of threads without an open span, the one that was seen first is most likely gone.
+                every = list(self._threads.items())
+                idle = (seen for seen, its in every if all(one.end for one in list(its)))
+                self._threads.pop(next(idle, every[0][0]), None)
             known = self._threads[tid] = collections.deque(maxlen=self.CLOSED)
         return known
 
     def close(self, interval: SpanInterval) -> None:
         """Records the end of a span."""
         interval.end = now_ns()
+        for follower in self._followers:
+            follower.add(interval)
 
     def find(self, tid: int, time_ns: int) -> SpanInterval | None:
         """The innermost span that was open on that thread at that time."""

@@ -16,16 +16,13 @@ from wstrace_otel.export.metrics import KernelCounts, ProcessInstruments, Tracer
 from wstrace_otel.export.processes import Process, Processes, memory
 from wstrace_otel.export.sampling import Sampler, TokenBucket
 from wstrace_otel.extra import need_sdk
+from wstrace_otel.transport.batch_sender import CLOSE_SECONDS, REMEDY
 from wstrace_otel.usage import thread_faults
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
     from wstrace_otel.experimental import Experiment
     from wstrace_otel.export.stacks import EventStacks
     from wstrace_otel.transport.own_providers import OwnProviders
-
-#: The seconds that close() may take when the collector is down.
-CLOSE_SECONDS = 3.0
-REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
 
 
 class OtelExporter(Exporter):
@@ -236,7 +233,7 @@ class OtelExporter(Exporter):
         own = self._own
         if own is None or "metrics" not in self._signals or (own.metrics.scraped and others):
             return  # When scraped, one provider serves all, and its instruments read every process.
-        live = bool(self._context.targets)
+        live = self._context.live
         ProcessInstruments(
             own.meter(self._life.resource_of(process.pid)),
             (lambda: self._processes) if own.metrics.scraped else (lambda: [process]),

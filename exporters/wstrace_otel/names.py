@@ -1,7 +1,8 @@
 """The names in wstrace's telemetry, in one place, because many of OpenTelemetry's own are still "development".
 
-Source: OpenTelemetry semantic conventions 1.44, namespaces process.*, system.paging.*, file.*. What they do not name
-is under `wstrace.*`. The names are written out, as the `_incubating` modules that hold them move between releases.
+Source: OpenTelemetry semantic conventions 1.44, namespaces process.*, container.*, k8s.*, system.paging.*, file.*. What
+they do not name is under `wstrace.*`. The names are written out, as the `_incubating` modules that hold them move
+between releases.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 #: the ledger's stage for records that a backend did not receive
 LOST = "lost_otel"
+#: the stage of the spans that a session had no room to record
+SPANS_LOST = "spans_lost"
 
 # -- resource and span attributes ----------------------------------------------------------------------------------
 PROCESS_PID = "process.pid"
@@ -21,10 +24,16 @@ PROCESS_EXIT_CODE = "process.exit.code"
 PROCESS_ARGUMENTS = "process.command_args"
 SERVICE_NAME = "service.name"
 ERROR_TYPE = "error.type"
+CONTAINER_ID = "container.id"
+POD_UID = "k8s.pod.uid"
+CGROUP = "process.linux.cgroup"  # the path of a cgroup that is no container's
 ROLE = "wstrace.role"  # "target", "other" (processes past the bound) or "tracer"
 
 # -- metrics -------------------------------------------------------------------------------------------------------
 PAGING_FAULTS = "process.paging.faults"
+CONTAINER_PAGING_FAULTS = "container.paging.faults"
+POD_PAGING_FAULTS = "k8s.pod.paging.faults"
+CGROUP_PAGING_FAULTS = "wstrace.cgroup.paging.faults"  # of a cgroup that is neither
 PAGE_FAULTS = "wstrace.page_faults"
 MEMORY_USAGE = "process.memory.usage"
 MEMORY_VIRTUAL = "process.memory.virtual"

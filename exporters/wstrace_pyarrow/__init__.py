@@ -1,11 +1,17 @@
-"""The formats `.parquet` and `.arrow`: the rows of one stream as columns, written by pyarrow (wstrace[convert])."""
+"""Written by pyarrow (wstrace[convert]): the formats `.parquet` and `.arrow`, and the exporter `rollup`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wstrace.declarations import Format
+from wstrace.declarations import Format, Reference
 from wstrace.hookspecs import hookimpl
+
+
+@hookimpl
+def wstrace_exporters() -> Sequence[Reference]:
+    """Returns the exporter `rollup`."""
+    return [Reference("rollup", "wstrace_pyarrow.rollup:RollupExporter")]
 
 
 @hookimpl

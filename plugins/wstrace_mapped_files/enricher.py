@@ -49,7 +49,7 @@ class MappedFiles(Enricher):
         self._context = context
         context.provide_mappings_at(self._ids_at)
         #: False for a replay: the processes of a recorded trace are not those of this machine now
-        self._alive = bool(context.targets)
+        self._alive = context.live
         self._spaces = AddressSpaces(context.strings)
         self._listings = Listings(context.strings, self.system)
 

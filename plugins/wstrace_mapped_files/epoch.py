@@ -103,7 +103,7 @@ class Epoch:
         self.early = early
         self.replaced = 0
         self.newest = 0
-        #: rows were lost: until the next listing the system is not queried about what is missing
+        #: rows were lost, or the source asks itself: until the next listing nobody queries what is missing
         self.blind = False
         self.kernel = kernel
         self.closed: list[Fragment] = []
@@ -127,6 +127,13 @@ class Epoch:
         if first < 0 or self._live[first].end <= start:
             first += 1
         return slice(first, max(first, bisect_left(self._starts, end)))
+
+    def covering(self, address: int) -> Fragment | None:
+        """The live fragment at an address, None where nothing is mapped."""
+        if self.kernel.start <= address < self.kernel.end:
+            return self.kernel
+        at = bisect_right(self._starts, address) - 1
+        return self._live[at] if at >= 0 and address < self._live[at].end else None
 
     def known(self, start: int, end: int, rest: tuple[int, ...]) -> Fragment | None:
         """The live fragment with this very mapping (offset, file, dev, ino, flags), None when there is none."""
@@ -183,10 +190,17 @@ class Epoch:
         if mapping is not None and birth < death:
             self.closed.append(Fragment(start, end, birth, mapping, death))
 
-    def begin_listing(self, time: int) -> None:
-        """A full listing made at that time follows: older rows that arrive later do not survive it."""
+    def begin_listing(self, time: int, *, empty: bool) -> None:
+        """A full listing made at that time follows: older rows that arrive later do not survive it.
+
+        empty: it has nothing yet, as its source asks for each mapping that a fault lies in. What the source did not
+        find has been replaced since, so that nobody else is to ask for it. Of a process that ran before only what is
+        listed was there before that time, not what it maps since.
+        """
+        if empty or self.early == UNTIL_REPORTED:
+            self.early = 0 if empty else time
         self.replaced = max(self.replaced, time)
-        self.blind = False
+        self.blind = empty
 
     def at(self, time: int, start: int) -> Epoch:
         """A copy of the state at that time, as an epoch that begins at start: what a forked child inherits."""

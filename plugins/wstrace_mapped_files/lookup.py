@@ -15,6 +15,10 @@ from wstrace_mapped_files.spaces import AddressSpaces, ProcessHistory
 #: Linux pids are below this (PID_MAX_LIMIT), where a lookup table is cheaper than sorting
 _PID_TABLE = 1 << 22
 
+#: up to so many addresses of one process, a search each costs less than arrays of its mappings; of a node, most
+#: processes of a batch have one
+_FEW = 8
+
 #: limit on (fragment, address range) pairs, so that a target that maps in many steps cannot make the tracer grow
 _MOST_LAYERS = 1 << 22
 
@@ -65,7 +69,7 @@ def look_up(
     n = len(addresses)
     found = Found(np.zeros(n, "<u4"), np.zeros(n, "<u4"), np.zeros(n, "u1"), np.empty(0, "i8"))
     missing = []
-    for pid, rows in groups:
+    for pid, rows in _without_few(spaces, groups, addresses, times, found):
         for epoch, part in _by_epoch(spaces.used(pid), rows, times):
             time = times[part] if isinstance(times, np.ndarray) else times
             missed = _in_epoch(epoch, addresses[part], time, part, found)
@@ -78,9 +82,12 @@ def _by_epoch(process: ProcessHistory, rows: Rows, times: NDArray[Any] | int) ->
     if not isinstance(times, np.ndarray):
         yield process.current(times), rows
         return
+    if len(process.epochs) == 1:
+        yield process.epochs[0], rows
+        return
     starts = np.array([epoch.start for epoch in process.epochs], "<u8")
     own = times[rows]
-    if len(starts) == 1 or not len(own) or own.min() >= starts[-1]:
+    if not len(own) or own.min() >= starts[-1]:
         yield process.epochs[-1], rows
         return
     which = np.maximum(np.searchsorted(starts, own, side="right"), 1) - 1
@@ -118,6 +125,41 @@ def _in_epoch(epoch: Epoch, addresses: NDArray[Any], times: Any, rows: Rows, fou
         target, of = again[hit] if isinstance(rows, slice) else rows[again[hit]], which[hit]
         found.id[target], found.file[target], found.kind[target] = past.id[of], past.file[of], past.kind[of]
     return again[~hit]
+
+
+def _without_few(
+    spaces: AddressSpaces,
+    groups: list[tuple[int, Rows]],
+    addresses: NDArray[Any],
+    times: NDArray[Any] | int,
+    found: Found,
+) -> list[tuple[int, Rows]]:
+    """Fills in the rows of processes that have few and lie in mappings of now; gives the groups that are left."""
+    left: list[tuple[int, Rows]] = []
+    few: list[tuple[int, NDArray[Any]]] = []
+    for pid, rows in groups:
+        own = np.arange(len(addresses)) if isinstance(rows, slice) and len(addresses) <= _FEW else rows
+        (left if isinstance(own, slice) or len(own) > _FEW else few).append((pid, own))  # type: ignore[arg-type]
+    if not few:
+        return left
+    where = np.concatenate([rows for _, rows in few])
+    asked = addresses[where].tolist()
+    when = times[where].tolist() if isinstance(times, np.ndarray) else [times] * len(where)
+    ids, files, kinds = [0] * len(where), [0] * len(where), [0] * len(where)
+    at = 0
+    for pid, rows in few:
+        process, places = spaces.used(pid), range(at, at + len(rows))
+        at += len(rows)
+        epoch = process.epochs[-1] if isinstance(times, np.ndarray) else process.current(times)
+        for place in places:
+            one = epoch.covering(asked[place])
+            if one is None or one.birth > when[place] or epoch.start > when[place]:
+                left.append((pid, rows))
+                break
+            mapping = one.mapping
+            ids[place], files[place], kinds[place] = mapping.id, mapping.file, mapping.kind
+    found.id[where], found.file[where], found.kind[where] = ids, files, kinds
+    return left
 
 
 def _likely(table: FragmentTable, addresses: NDArray[Any]) -> tuple[Any, NDArray[Any]]:

@@ -154,7 +154,7 @@ class AddressSpaces:
             epoch.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; it will send a listing
             return
         if event == SPACE_REPLACE and self._listing is None:
-            epoch.begin_listing(time)
+            epoch.begin_listing(time, empty=not end)
             self._listing = (pid, time, 0)
         if self._listing is not None:
             _, _, at = self._listing

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -66,6 +69,11 @@ class Baselines:
             self.told.append(f"the baseline is recorded anew: {error.why}")
             return Baseline(str(self._path))
 
+    def knows(self, test: str) -> bool:
+        """Whether a test will be compared with what is recorded of it."""
+        state = self._state
+        return state is not None and not state.why_not and test in state.file.environments[state.machine.key].tests
+
     def judge(self, test: str, measured: Measured) -> Judgement:
         """Compares a test with what is recorded of it; also when nothing is, where that was asked for."""
         state = self._state
@@ -99,13 +107,18 @@ class Baselines:
         if self._state is None or not self._measured:
             self.told.append("no baseline is written: no test with a marker has passed")
             return True
-        self._state.file.record(self._state.machine, self._measured, self._page_size)
+        compiled = _has_compiled()
+        found = {test: replace(entry, compiled=compiled) for test, entry in self._measured.items()}
+        self._state.file.record(self._state.machine, found, self._page_size)
         try:
             self._state.file.save()
         except (OutputError, OSError) as error:
             self.told.append(f"the baseline is not written: {error}")
             return False
         self.told.append(f"the baselines of {plural(len(self._measured), 'test')} are in {self._path}")
+        if compiled:
+            self.told.append("recorded while Python compiled what it imported, which later runs need not; record once "
+                             "more: --wstrace-update")  # fmt: skip
         return True
 
 
@@ -113,3 +126,20 @@ def _entry(measured: Measured) -> Entry:
     seen = measured.seen
     by = [Bytes(label, brought) for label, brought, _ in seen.rows] if seen is not None else []
     return Entry.of(measured.runs, by, seen.by if seen is not None else "file")
+
+
+def _has_compiled() -> bool:
+    """Whether this process has compiled most of the modules that it has, as the first one after some installations."""
+    import psutil
+
+    began = psutil.Process().create_time()
+    specs = (getattr(module, "__spec__", None) for module in list(sys.modules.values()))
+    cached = {path for spec in specs if (path := getattr(spec, "cached", None))}
+    ours = there = 0
+    for path in cached:
+        try:
+            ours += Path(path).stat().st_mtime >= began
+            there += 1
+        except OSError:  # nowhere kept: each run compiles it
+            continue
+    return 2 * ours > there

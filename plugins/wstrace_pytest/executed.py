@@ -19,7 +19,8 @@ from wstrace.text import json_safe, printable
 from wstrace_pytest.reports import fail, report_of
 from wstrace_pytest.settings import conditions
 
-#: The variable that makes a pytest such a child: `counted:FILE`, or `traced:FILE` if it is to see who brings memory.
+#: The variable that makes a pytest such a child: `counted:PID:FILE` with the pid of this one, or
+#: `traced:PID:FILE` if it is to see who brings memory.
 CHILD = "WSTRACE_PYTEST_CHILD"
 _TAIL = 2000
 
@@ -47,11 +48,13 @@ def run_executed(item: pytest.Item, files: Collection[str], *, traced: bool) -> 
         except Unavailable as refused:
             fail(f"wstrace: {refused}")
         output = _output(process)
-        reports = json.loads(answer.read_bytes()) if answer.exists() else []
+        reports = _reports(answer)
     if not reports:
         lines = map(printable, output.decode(errors="replace")[-_TAIL:].splitlines())
-        code = process.returncode
-        fail("\n".join((f"wstrace: the pytest in which the test was to run ended with exit code {code}:", *lines)))
+        how = f"ended with exit code {process.returncode}"
+        if reports is None:
+            how = f"gave an answer that is not whole, and {how} (is there room in {tempfile.gettempdir()}?)"
+        fail("\n".join((f"wstrace: the pytest in which the test was to run {how}:", *lines)))
     told = [report_of(item.config, data) for data in reports]
     called = next((report for report in told if report.when == "call"), None)
     wrong = next((report for report in told if not report.passed and report is not called), None)
@@ -78,7 +81,18 @@ def _command(item: pytest.Item, folder: str) -> list[str]:
 def _environment(answer: Path, *, traced: bool) -> dict[str, str]:
     found = {name: value for name, value in os.environ.items()
              if not name.startswith(("PYTEST_XDIST_", "PYTEST_CURRENT_TEST"))}  # fmt: skip
-    return {**found, CHILD: f"{'traced' if traced else 'counted'}:{answer}"}
+    return {**found, CHILD: f"{'traced' if traced else 'counted'}:{os.getpid()}:{answer}"}
+
+
+def _reports(answer: Path) -> list[Any] | None:
+    """What the child wrote; nothing if it did not, None if not all of it is there."""
+    try:
+        found = json.loads(answer.read_bytes())
+    except FileNotFoundError:
+        return []
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None
 
 
 def _output(process: subprocess.Popen[bytes]) -> bytes:

@@ -18,6 +18,7 @@ import pytest
 
 from wstrace.text import json_safe
 from wstrace_pytest import forked_coverage
+from wstrace_pytest.backend import backend
 from wstrace_pytest.reports import fail, report_of
 
 
@@ -33,9 +34,10 @@ def run_forked(item: pytest.Item, in_child: Callable[[], None]) -> pytest.TestRe
         stream.flush()
     with tempfile.TemporaryFile() as answer, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # since 3.12 of a fork beside threads of native libraries
+        me = os.getpid()
         pid = os.fork()
         if not pid:
-            _child(item, in_child, answer.fileno())
+            _child(item, in_child, answer.fileno(), me)
         status = _waited(pid)
         answer.seek(0)
         data = answer.read()
@@ -47,10 +49,11 @@ def run_forked(item: pytest.Item, in_child: Callable[[], None]) -> pytest.TestRe
     return report_of(item.config, answered["report"])
 
 
-def _child(item: pytest.Item, in_child: Callable[[], None], answer: int) -> NoReturn:
+def _child(item: pytest.Item, in_child: Callable[[], None], answer: int, parent: int) -> NoReturn:
     """What the forked child does: it calls the test with all hooks around it, and never returns."""
     code, me = 1, os.getpid()
     try:
+        backend().end_with(parent)
         in_child()
         gc.collect()
         gc.freeze()  # a later collection writes to no page that the parent has, too

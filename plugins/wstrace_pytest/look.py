@@ -39,7 +39,7 @@ class Look:
         if names:
             try:
                 self._faults = _session(pid, "page_faults", "working_set")
-                if (level := self._faults.info.level) is not None and level.name in ("counters", "none"):
+                if (level := self._faults.info.level) is not None and level.counts_only:
                     self._lacking = f"{level.why}; {level.remedy}" if level.remedy else level.why
             except wstrace.Unavailable as refused:
                 self._lacking = str(refused)

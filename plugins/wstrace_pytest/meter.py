@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import gc
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from wstrace.errors import Unavailable
 from wstrace_pytest.backend import Backend
+
+
+@contextmanager
+def clean_heap(system: Backend) -> Iterator[None]:
+    """Within it no memory is free that earlier tests have left: what a test takes is new.
+
+    It begins before anybody looks on, to whom what it does would be lines of the program.
+    """
+    gc.collect()
+    with system.without_free_memory():
+        yield
 
 
 class Meter:

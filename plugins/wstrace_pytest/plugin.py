@@ -18,7 +18,7 @@ from wstrace_pytest.executed import CHILD, Child
 from wstrace_pytest.isolated import Apart, run_apart
 from wstrace_pytest.limits import FIGURES, Limits, limits_of
 from wstrace_pytest.measured import Measured
-from wstrace_pytest.meter import Meter, cannot
+from wstrace_pytest.meter import Meter, cannot, clean_heap
 from wstrace_pytest.observer import Observer
 from wstrace_pytest.report import Counted
 from wstrace_pytest.settings import switched_on
@@ -65,8 +65,9 @@ class Budgets:
         self._cold = switched_on(config, "wstrace_cold")
         #: in a process that runs one test for another pytest: whether it is to see who brings memory; else None
         self._traced: bool | None = None
-        how, _, path = os.environ.pop(CHILD, "").partition(":")
+        how, parent, path = [*os.environ.pop(CHILD, "").split(":", 2), "", ""][:3]
         if path:
+            self._system.end_with(int(parent))
             self._traced = how == "traced"
             config.pluginmanager.register(Child(config, path))
         self.counted: list[Counted] = []
@@ -149,9 +150,9 @@ class Budgets:
 
     def _measure(self, item: pytest.Item, limits: Limits) -> Generator[None, Any, Any]:
         """Counts, and has the observer look: who brings memory is known only if it looked when that came."""
-        names, written = self._traced is not False, "written" in limits.most
+        names, written = self._names_may_be_told(item, limits), "written" in limits.most
         seen = None
-        with _agent() if written else nullcontext():
+        with _agent() if written else nullcontext(), clean_heap(self._system):
             try:
                 meter = Meter(self._system, limits.most)
                 if names or written:
@@ -193,6 +194,15 @@ class Budgets:
         if measured.broken:
             grown = self._baselines.grown(item.nodeid, measured) if judgement.broken else []
             pytest.fail(report.failure(measured, grown), pytrace=False)
+
+    def _names_may_be_told(self, item: pytest.Item, limits: Limits) -> bool:
+        """Whether somebody has to look on while the test runs: in place it cannot be run again for its names.
+
+        A test that has neither a limit nor a baseline cannot be over its budget.
+        """
+        if self._traced is not None:
+            return self._traced
+        return bool(limits.most) or self._baselines.updating or self._baselines.knows(item.nodeid)
 
     def _names_wanted(self, item: pytest.Item, limits: Limits, measured: Measured) -> bool:
         """Whether it will be told who brings the memory of a test whose figures are these."""

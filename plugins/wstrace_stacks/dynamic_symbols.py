@@ -13,13 +13,11 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_stacks.eh_frame import Read
+from wstrace_stacks.sections import Read, sections_of
 
-MOST_SECTIONS = 256
 MOST_SYMBOLS = 1 << 18
 MOST_NAME_BYTES = 16 << 20
 
-_SECTION = struct.Struct("<IIQQQQIIQQ")
 _SHT_DYNSYM, _STT_FUNC = 11, 2
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -43,12 +41,7 @@ class DynamicSymbols:
             return
 
     def _load(self, read: Read) -> None:
-        head = read(0, 64)
-        (at,) = struct.unpack_from("<Q", head, 40)
-        step, count = struct.unpack_from("<HH", head, 58)
-        if step != _SECTION.size or count > MOST_SECTIONS:
-            return
-        sections = list(_SECTION.iter_unpack(read(at, step * count)))
+        sections = sections_of(read)
         for _, kind, _, _, offset, size, link, *_ in sections:
             if kind != _SHT_DYNSYM or size > MOST_SYMBOLS * _SYMBOL.itemsize:
                 continue

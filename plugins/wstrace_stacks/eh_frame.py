@@ -1,7 +1,8 @@
 """Unwinding information of an ELF file: the sorted table in `.eh_frame_hdr`, and entries read when they are needed.
 
 Nothing is prepared: the linker has sorted the table, and only the entries that cover a program counter that occurs are
-read. The file may be anyone's and may change: it is read (never mapped) in bounded pieces.
+read. A file without that table, as `gcc -static` makes, has its `.eh_frame` read once, to make one. The file may be
+anyone's and may change: it is read (never mapped) in bounded pieces.
 
 Source: elf(5); Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
 """
@@ -9,36 +10,31 @@ Source: elf(5); Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_stacks.dwarf import MASK, OMITTED, pointer, sleb, uleb
+from wstrace_os import build_id
+from wstrace_stacks.dwarf import MASK, OMITTED, pointer, uleb
+from wstrace_stacks.entries import UNREADABLE, common_of, extent, scanned
 from wstrace_stacks.frame_program import Common, Frames, rule_at
 from wstrace_stacks.rules import END, Rule
-
-#: read(offset, size): that many bytes of the file, fewer at its end
-Read = Callable[[int, int], bytes]
+from wstrace_stacks.sections import Read, section_named
 
 _ELF64_LITTLE, _X86_64 = b"\x7fELF\2\1", 62
 _HEADER = struct.Struct("<HHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _PT_LOAD, _PT_NOTE, _PT_GNU_EH_FRAME = 1, 4, 0x6474E550
-_NT_GNU_BUILD_ID = 3
 
 MOST_SEGMENTS = 64
 MOST_ENTRIES = 4 << 20  # of a table; librustc_driver has 0.15 million
+MOST_SECTION_BYTES = 16 << 20  # of `.eh_frame` where no table is; a static program of C has 45,000
 MOST_BYTES = 1 << 16  # of one entry; the longest seen has 3,000
 MOST_CACHED = 1 << 16
-_MOST_NOTE_BYTES = 4096
 _AT_ONCE = 512  # bytes: nine of ten entries are shorter
 _SORTED_TABLE = 0x3B  # DW_EH_PE_datarel | DW_EH_PE_sdata4
 _ENTRY_BYTES = 64  # _start without an entry, as in ld.so, is shorter
-
-#: what reading hostile bytes may raise
-_UNREADABLE = (IndexError, KeyError, ValueError, struct.error, OverflowError)
 
 
 class Segment(NamedTuple):
@@ -76,7 +72,7 @@ class UnwindFile:
             raise ValueError("no ELF file for x86-64, or its segments are not readable")
         try:
             self._read_segments(read(at, step * count))
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise ValueError(f"its headers contradict themselves: {error}") from None
 
     def _read_segments(self, table: bytes) -> None:
@@ -87,9 +83,11 @@ class UnwindFile:
             elif kind == _PT_GNU_EH_FRAME:
                 header = Segment(offset, address, size)
             elif kind == _PT_NOTE and not self.build_id:
-                self.build_id = _build_id(self._read(offset, min(size, _MOST_NOTE_BYTES)))
+                self.build_id = build_id.of_notes(self._read(offset, min(size, build_id.MOST_NOTE_BYTES)))
         if header is not None:
             self._read_table(header)
+        if not len(self._starts):
+            self._make_table()
 
     def _read_table(self, header: Segment) -> None:
         """The table of `.eh_frame_hdr`; none where it has another form than the one that linkers make."""
@@ -104,6 +102,22 @@ class UnwindFile:
         table: NDArray[np.int32] = np.frombuffer(rows[: len(rows) // 8 * 8], "<i4").reshape(-1, 2)
         self._starts, self._entries = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
         self._base = header.address
+
+    def _make_table(self) -> None:
+        """The table of a file without one, from its `.eh_frame`; none where that cannot be read within the bounds."""
+        try:
+            section = section_named(self._read, b".eh_frame")
+            if section is None or section.size > MOST_SECTION_BYTES:
+                return
+            if self._offset_of(section.address) != section.offset:
+                return
+            base, data = section.address, self._read(section.offset, section.size)
+        except UNREADABLE:
+            return
+        rows = [(start - base, entry - base) for start, entry in scanned(data, base)]
+        table = np.array(sorted(row for row in rows if -(1 << 31) <= row[0] < 1 << 31), "<i4").reshape(-1, 2)
+        self._starts, self._entries = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
+        self._base = base
 
     def address_of(self, offset: int) -> int | None:
         """The address at which the byte at that offset of the file is loaded; None where it is not."""
@@ -124,7 +138,7 @@ class UnwindFile:
             frames = self._covering(address)
             if frames is not None:
                 return rule_at(frames, address)
-        except _UNREADABLE:
+        except UNREADABLE:
             return None
         return END if self._entry <= address < self._entry + _ENTRY_BYTES else None
 
@@ -133,7 +147,7 @@ class UnwindFile:
         try:
             frames = self._covering(address)
             return None if frames is None else rule_at(frames, frames.start)
-        except _UNREADABLE:
+        except UNREADABLE:
             return None
 
     def _covering(self, address: int) -> Frames | None:
@@ -152,7 +166,7 @@ class UnwindFile:
         return frames if frames.start <= address < frames.end else None
 
     def _description(self, entry: int) -> Frames:
-        """The frame description entry at an address. Raises one of _UNREADABLE."""
+        """The frame description entry at an address. Raises one of UNREADABLE."""
         data, at = self._bytes(entry)
         (back,) = struct.unpack_from("<I", data, at)
         common = self._common(entry + at - back)
@@ -168,16 +182,15 @@ class UnwindFile:
         if entry not in self._commons:
             if len(self._commons) >= MOST_CACHED:
                 self._commons.clear()
-            self._commons[entry] = _common(*self._bytes(entry))
+            self._commons[entry] = common_of(*self._bytes(entry))
         return self._commons[entry]
 
     def _bytes(self, entry: int) -> tuple[bytes, int]:
         """The bytes of an entry, with its length, and the index behind the length."""
         offset = self._offset_of(entry)
         data = self._read(offset, _AT_ONCE)
-        size, at = struct.unpack_from("<I", data)[0] + 4, 4
-        if size == 0xFFFF_FFFF + 4:
-            size, at = struct.unpack_from("<Q", data, 4)[0] + 12, 12
+        size, at = extent(data, 0)
+        size += at
         if size > MOST_BYTES:
             raise ValueError("the entry is too long")
         if size > len(data):
@@ -185,45 +198,3 @@ class UnwindFile:
         if size > len(data):
             raise ValueError("the entry goes past the end of the file")
         return data[:size], at
-
-
-def _common(data: bytes, at: int) -> Common:
-    """A common information entry. Raises one of _UNREADABLE."""
-    if struct.unpack_from("<I", data, at)[0]:
-        raise ValueError("no common information entry")
-    version = data[at + 4]
-    end = data.index(b"\0", at + 5)
-    augmentation = data[at + 5 : end]
-    code_factor, at = uleb(data, end + 1)
-    data_factor, at = sleb(data, at)
-    return_column, at = (data[at], at + 1) if version == 1 else uleb(data, at)
-    encoding, signal, augmented = 0, False, augmentation.startswith(b"z")
-    if augmented:
-        size, at = uleb(data, at)
-        operand, at = at, at + size
-        for letter in augmentation[1:]:
-            if letter == ord("R"):
-                encoding = data[operand]
-                operand += 1
-            elif letter == ord("P"):
-                _, operand = pointer(data, operand + 1, data[operand] & 15, 0)
-            elif letter == ord("L"):
-                operand += 1
-            elif letter == ord("S"):
-                signal = True
-            elif letter != ord("B"):
-                break
-    elif augmentation:
-        raise ValueError("an augmentation that is not known")
-    return Common(code_factor, data_factor, return_column, encoding, signal, augmented, data[at:])
-
-
-def _build_id(notes: bytes) -> str:
-    at = 0
-    while at + 12 <= len(notes):
-        names, size, kind = struct.unpack_from("<III", notes, at)
-        start = at + 12 + (names + 3) // 4 * 4
-        if kind == _NT_GNU_BUILD_ID and notes[at + 12 : at + 16] == b"GNU\0" and start + size <= len(notes):
-            return notes[start : start + size].hex()
-        at = start + (size + 3) // 4 * 4
-    return ""

@@ -7,12 +7,16 @@ the saved frame pointer from the copy. A sample leaves the loop with a reason; t
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_stacks import rules
+from wstrace_stacks import general_steps, rules
+from wstrace_stacks.general_steps import Registers, Stepped
+from wstrace_stacks.plain_steps import PlainSteps
+from wstrace_stacks.reached import BY_GUESS, NO_REGISTER, RUNNING, TOO_DEEP, WITHOUT_RBP, WORD_BITS, Reached
 
 #: frames of one stack: `import pandas` under `-X perf` reaches 481
 MOST_FRAMES = 512
@@ -24,12 +28,7 @@ PROGRAM_COUNTER = 8
 #: the columns of LoopFrames.registers
 LOOP_REGISTERS = (rules.RBP, *rules.SAVED)
 
-#: why an unwound stack ends where it ends
-REASONS = ("", "end", "cut by the dump", "no mapping", "no rule", "register not known", "not rising", "too deep")
-END, CUT, NO_MAPPING, NO_RULE, NO_REGISTER, NOT_RISING, TOO_DEEP = range(1, 8)
-_RUNNING = 0
-
-_WORD_SHIFT, _IN_WORD = np.uint64(3), np.uint64(7)
+_IN_WORD = 7
 
 
 class Samples(NamedTuple):
@@ -40,18 +39,35 @@ class Samples(NamedTuple):
     size: NDArray[np.uint64]
 
 
+#: (rows of the batch, the addresses behind instructions) -> the frame numbers of these; int64
+NumbersOf = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
+
+
 class Code(Protocol):
     """Finds what is known of code."""
 
     #: the rules, one column each, int64, shape (numbers of a rule, m)
     rules: NDArray[np.int64]
     #: for each frame number the column of its rule; -1 = the address is not in executable memory
-    rule_of: NDArray[np.int32]
+    rule_of: NDArray[np.int64]
 
-    def numbers_of(self, rows: NDArray[np.intp], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The frame numbers of code addresses, each in the process and at the time of its sample (rows)."""
+    def numbers_of(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The frame numbers of instructions, each in the process and at the time of its sample.
 
-    def loops(self, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        Args:
+            rows: the samples.
+            after: the address behind each instruction.
+        """
+
+    def likely_numbers(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same, where an address may have the number that it has in another sample: proven() tells."""
+
+    def proven(
+        self, rows: NDArray[np.int64], after: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Which of likely_numbers() are those of numbers_of()."""
+
+    def loops(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which frame numbers are of an interpreter's loop."""
 
 
@@ -62,17 +78,24 @@ class LoopFrames(NamedTuple):
     known. registers: RBP and rules.SAVED as they are in this frame; 0 = not known.
     """
 
-    row: NDArray[np.intp]
+    row: NDArray[np.int64]
     code_address: NDArray[np.uint64]
     stack_pointer: NDArray[np.uint64]
     cfa: NDArray[np.uint64]
     registers: NDArray[np.uint64]
 
-    def take(self, rows: NDArray[np.intp]) -> LoopFrames:
+    def take(self, rows: NDArray[np.int64]) -> LoopFrames:
         """Those of these rows."""
         return LoopFrames(
             self.row[rows], self.code_address[rows], self.stack_pointer[rows], self.cfa[rows], self.registers[rows]
         )
+
+    @classmethod
+    def together(cls, some: Sequence[LoopFrames]) -> LoopFrames:
+        """All of them, one behind the other."""
+        none = np.zeros(0, "<u8")
+        empty = cls(np.zeros(0, np.int64), none, none, none, np.zeros((0, len(LOOP_REGISTERS)), "<u8"))
+        return cls(*map(np.concatenate, zip(empty, *some, strict=True)))
 
 
 class Unwound(NamedTuple):
@@ -88,10 +111,6 @@ class Unwound(NamedTuple):
     loops: LoopFrames | None = None
 
 
-#: values of registers and whether each is known, by register
-_Registers = dict[int, tuple[NDArray[np.uint64], NDArray[np.bool_]]]
-
-
 def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES, *, loops: bool = False) -> Unwound:
     """The stacks of samples.
 
@@ -99,21 +118,22 @@ def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES, *, loops: bool
         samples: registers and dumps.
         code: what is known of the processes' code.
         most: frames of one stack.
-        loops: give the innermost frames of interpreters' loops, too. It takes twice the time.
+        loops: give the innermost frames of interpreters' loops, too. Until they are met, a step is a general one.
     """
-    if loops:
-        inner: list[LoopFrames] = []
-        whole = _unwind(samples, code, most, saved=True, loops=inner)
-        return whole._replace(loops=LoopFrames(*map(np.concatenate, zip(*inner, strict=True))))
-    found = _unwind(samples, code, most, saved=False)
-    # few functions find their caller by another register than rsp and rbp: the dynamic linker's, by rbx
-    rows = np.flatnonzero(found.reason == NO_REGISTER)
-    if not len(rows):
-        return found
-    return _replaced(found, rows, _unwind(Samples(*(column[rows] for column in samples)), code, most, saved=True))
+    # In which mapping an address was at its sample's time is asked of all frames together, not at each step.
+    walk = _Walk(samples, code, code.likely_numbers, np.arange(len(samples.size)), saved=False, loops=loops)
+    walk.go(most)
+    found, unproven = walk.found()
+    # Few functions find their caller by another register than rsp and rbp: the dynamic linker's, by rbx.
+    [again] = (unproven | (found.reason == NO_REGISTER)).nonzero()
+    if len(again):
+        exact = _Walk(samples, code, code.numbers_of, again, saved=True, loops=loops)
+        exact.go(most)
+        found = _replaced(found, again, exact.found()[0])
+    return found
 
 
-def _replaced(found: Unwound, rows: NDArray[np.intp], better: Unwound) -> Unwound:
+def _replaced(found: Unwound, rows: NDArray[np.int64], better: Unwound) -> Unwound:
     more = max(better.frames.shape[1] - found.frames.shape[1], 0)
     frames: NDArray[np.int32] = np.pad(found.frames, ((0, 0), (0, more)))
     guessed: NDArray[np.bool_] = np.pad(found.guessed, ((0, 0), (0, more)))
@@ -121,157 +141,178 @@ def _replaced(found: Unwound, rows: NDArray[np.intp], better: Unwound) -> Unwoun
     width = better.frames.shape[1]
     frames[rows, :width], guessed[rows, :width] = better.frames, better.guessed
     found.depth[rows], found.reason[rows] = better.depth, better.reason
-    return Unwound(frames, found.depth, found.reason, guessed)
+    loops = found.loops
+    if loops is not None and better.loops is not None:
+        kept = loops.take(np.flatnonzero(~np.isin(loops.row, rows)))
+        loops = LoopFrames.together([kept, better.loops])
+    return Unwound(frames, found.depth, found.reason, guessed, loops)
 
 
-def _unwind(samples: Samples, code: Code, most: int, *, saved: bool, loops: list[LoopFrames] | None = None) -> Unwound:
-    """saved: all callee-saved registers are followed, not only rbp. loops: to which LoopFrames are appended."""
-    n, words = samples.dump.shape
-    flat = np.append(samples.dump.reshape(-1), np.uint64(0)) if not samples.dump.size else samples.dump.reshape(-1)
-    depth, reason = np.zeros(n, np.int32), np.full(n, TOO_DEEP, np.int8)
-    steps: list[tuple[NDArray[np.intp], NDArray[np.int32], NDArray[np.bool_]]] = []
-    alive = np.arange(n)
-    code_address = np.ascontiguousarray(samples.registers[:, PROGRAM_COUNTER])
-    sp = samples.registers[:, REGISTER_ORDER[rules.RSP]].copy()
-    bp = samples.registers[:, REGISTER_ORDER[rules.RBP]].copy()
-    base, limit = sp, np.minimum(samples.size >> _WORD_SHIFT, np.uint64(words))
-    known, guessed, in_loop = np.ones(n, bool), np.zeros(n, bool), np.zeros(n, bool)
-    others: _Registers = {number: (samples.registers[:, column], known) for number, column in enumerate(REGISTER_ORDER)}
-    for step in range(most):
-        numbers = code.numbers_of(alive, code_address)
-        row = code.rule_of.take(numbers)
-        outside = row < 0
-        # a caller that is no code is no caller: the stack ends before it
-        real = ~outside if step and outside.any() else slice(None)
-        steps.append((alive[real], numbers[real], guessed[real]))
-        depth[alive[real]] += 1
-        rule = (code.rules if saved else code.rules[: rules.FIRST_SAVED]).take(row, axis=1, mode="clip")
-        kind, kind_bp, flags = rule[rules.RETURN_KIND], rule[rules.RBP_KIND], rule[rules.FLAGS]
-        cfa, bad = _frame_address(rule, sp, bp, known, others)
+class _Walk:
+    """Samples that are unwound together.
 
-        def load(
-            address: NDArray[np.uint64],
-            wanted: NDArray[np.bool_],
-            first: NDArray[np.int64] = alive * words,
-            base: NDArray[np.uint64] = base,
-            limit: NDArray[np.uint64] = limit,
-        ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-            at = (address - base) >> _WORD_SHIFT
-            there = wanted & (at < limit) & ((address & _IN_WORD) == 0)
-            return flat.take((first + at.view("<i8")) * there), there
-
-        loaded = rule[rules.CFA_KIND] == rules.CFA_LOADED
-        if loaded.any():
-            value, there = load(cfa, loaded & ~bad)
-            bad |= loaded & ~there
-            cfa = np.where(loaded, value, cfa)
-        if loops is not None:
-            first = code.loops(numbers) & ~in_loop[alive]
-            in_loop[alive[first]] = True
-            end = np.where(bad, np.uint64(0), cfa)
-            registers = _kept(first, {**others, rules.RBP: (bp, known)})
-            loops.append(LoopFrames(alive[first], code_address[first], sp[first], end[first], registers))
-        address, stored = _saved_at(kind, rule[rules.RETURN_OFFSET], cfa, sp, bp)
-        back, returned = load(address, stored & ~bad)
-        address, stored_bp = _saved_at(kind_bp, rule[rules.RBP_OFFSET], cfa, sp, bp)
-        caller_bp, loaded_bp = load(address, stored_bp & ~bad)
-        callers: _Registers = {}
-        for place, register in enumerate(rules.SAVED if saved else ()):
-            kind_saved = rule[rules.FIRST_SAVED + 2 * place]
-            address, stored_here = _saved_at(kind_saved, rule[rules.FIRST_SAVED + 2 * place + 1], cfa, sp, bp)
-            value, there = load(address, stored_here & ~bad)
-            old, was_known = others[register]
-            same = was_known & (kind_saved == rules.SAME)
-            callers[register] = np.where(stored_here, value, old), there | same
-        signal, guess = (flags & rules.SIGNAL) != 0, (flags & rules.GUESS) != 0
-
-        go = returned & (cfa > sp) & (back != 0) & ~signal & ~guess & ~outside
-        if not go.all():
-            why = _reasons(rule, known, returned, bad)
-            why[returned & (cfa <= sp) & ~signal] = NOT_RISING
-            why[(rule[rules.CFA_KIND] == rules.CFA_END) | (returned & (back == 0)) | (guess & known & (bp == 0))] = END
-            why[outside] = np.where(guessed[outside], NO_RULE, NO_MAPPING)
-            go = why == _RUNNING
-            reason[alive[~go]] = why[~go]
-            if not go.any():
-                break
-        bp = np.where(stored_bp, caller_bp, bp)[go]
-        known = (loaded_bp | (known & (kind_bp == rules.SAME)))[go]
-        code_address = (back - ~signal)[go]
-        others = {register: (value[go], there[go]) for register, (value, there) in callers.items()}
-        sp, base, limit, alive, guessed = cfa[go], base[go], limit[go], alive[go], guess[go]
-    return _stacked(n, steps, depth, reason)
-
-
-def _kept(which: NDArray[np.bool_], registers: _Registers) -> NDArray[np.uint64]:
-    """The columns of LoopFrames.registers."""
-    values = np.zeros((int(which.sum()), len(LOOP_REGISTERS)), "<u8")
-    for column, number in enumerate(LOOP_REGISTERS):
-        value, known = registers[number]
-        values[:, column] = np.where(known[which], value[which], np.uint64(0))
-    return values
-
-
-def _frame_address(
-    rule: NDArray[np.int64],
-    sp: NDArray[np.uint64],
-    bp: NDArray[np.uint64],
-    known: NDArray[np.bool_],
-    others: _Registers,
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """The canonical frame addresses (or where they are stored), and where one is not known.
-
-    others: the registers besides rsp and rbp: all of the innermost frames, fewer further out.
+    Args:
+        samples: registers and dumps.
+        code: what is known of the processes' code.
+        numbers_of: one of its ways to find frame numbers.
+        rows: those of the samples that are unwound.
+        saved: all callee-saved registers are followed, not only rbp.
+        loops: the frames of interpreters' loops are kept; until its own is met, those of a sample are followed, too.
     """
-    register, kind = rule[rules.CFA_REGISTER], rule[rules.CFA_KIND]
-    from_sp = register == rules.RSP
-    value = np.where(from_sp, sp, bp)
-    usable = from_sp | ((register == rules.RBP) & known)
-    if others and not usable.all():
-        for number in np.unique(register[~usable]).tolist():
-            if number in others and number not in (rules.RSP, rules.RBP):
-                own = register == number
-                value = np.where(own, others[number][0], value)
-                usable |= own & others[number][1]
-    return value + rule[rules.CFA_OFFSET].view("<u8"), ~usable | (kind >= rules.CFA_END)
+
+    def __init__(
+        self, samples: Samples, code: Code, numbers_of: NumbersOf, rows: NDArray[np.int64], *, saved: bool, loops: bool
+    ) -> None:
+        n = len(samples.size)
+        self._code, self._numbers_of, self._rows, self._saved = code, numbers_of, rows, saved
+        self._dump = (samples.dump.reshape(-1) if samples.dump.size else np.zeros(1, "<u8")).view("<i8")
+        whole, self._base = _innermost(samples)
+        # where the samples are whose callee-saved registers are followed, and where the others are
+        none = np.zeros(0, np.int64)
+        self._followed = whole.take(rows if saved or loops else none)
+        self._frames = whole.take(none if saved or loops else rows)
+        self._registers = samples.registers
+        self._others: Registers = {}  # of those that are followed; of innermost frames all are known
+        self._plain = PlainSteps(code.rules)
+        self._doubtful = self._any_guess = False
+        #: the frames, their numbers, the columns of their rules; how far from the innermost frame they are
+        self._steps: list[tuple[Reached, NDArray[np.int64], NDArray[np.int64], int]] = []
+        self._reason = np.full(n, TOO_DEEP, np.int8)
+        #: whether the last step led to an address that is no code: a caller that is no code is no caller
+        self._astray = np.zeros(n, bool)
+        self._in_loop = np.zeros(n, bool) if loops else None
+        self._loops: list[LoopFrames] = []
+
+    def go(self, most: int) -> None:
+        """Takes so many steps at most."""
+        for level in range(most):
+            frames, followed = self._frames, self._followed
+            if len(frames.row):
+                self._plain_rules(frames, *self._met(frames, level), level)
+            elif not len(followed.row):
+                return
+            if len(followed.row):
+                self._follow(followed, *self._met(followed, level), level)
+
+    def _met(self, frames: Reached, level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The numbers of frames, and the columns of their rules."""
+        numbers = self._numbers_of(frames.row, frames.after)
+        column = self._code.rule_of.take(numbers)
+        self._steps.append((frames, numbers, column, level))
+        return numbers, column
+
+    def _follow(self, frames: Reached, numbers: NDArray[np.int64], column: NDArray[np.int64], level: int) -> None:
+        """Goes to the callers with all their registers, until they are in the interpreter's loop."""
+        if not level:
+            self._others = self._all_registers(frames.row)
+        stepped = self._any_rule(frames, column, self._others, level, saved=True)
+        if self._in_loop is not None:
+            self._keep_loops(self._in_loop, frames, numbers, stepped)
+        [go] = (stepped.why == RUNNING).nonzero()
+        done = np.zeros(len(go), bool) if self._saved or self._in_loop is None else self._in_loop[frames.row[go]]
+        self._further(stepped.callers.take(go[done]))
+        go = go[~done]
+        self._followed = stepped.callers.take(go)
+        self._others = {register: (value[go], known[go]) for register, (value, known) in stepped.others.items()}
+
+    def _plain_rules(self, frames: Reached, numbers: NDArray[np.int64], column: NDArray[np.int64], level: int) -> None:
+        """Goes to the callers, by any rule only where it has to be."""
+        if self._plain.count != self._code.rules.shape[1]:
+            self._plain = PlainSteps(self._code.rules)
+        self._frames, left, why = self._plain.step(column, self._dump, frames, doubtful=self._doubtful)
+        if not len(left):
+            return
+        self._reason[frames.row.take(left)] = why
+        rest = left[why == RUNNING]
+        if len(rest):
+            others = {} if level else self._all_registers(frames.row[rest])
+            stepped = self._any_rule(frames.take(rest), column.take(rest), others, level, saved=False)
+            self._further(stepped.callers.take((stepped.why == RUNNING).nonzero()[0]))
+
+    def _further(self, callers: Reached) -> None:
+        """Adds callers to those whose callee-saved registers are not followed."""
+        if len(callers.row):
+            pairs: Any = zip(self._frames, callers, strict=True)
+            self._frames = Reached(*map(np.concatenate, pairs))
+            self._doubtful = bool(self._frames.doubt.any())
+
+    def _all_registers(self, row: NDArray[np.int64]) -> Registers:
+        known = np.ones(len(row), bool)
+        return {number: (self._registers[row, place], known) for number, place in enumerate(REGISTER_ORDER)}
+
+    def _any_rule(
+        self, frames: Reached, column: NDArray[np.int64], others: Registers, level: int, *, saved: bool
+    ) -> Stepped:
+        """A step from frames by any rule; why some have no caller is kept."""
+        table = self._code.rules if saved else self._code.rules[: rules.FIRST_SAVED]
+        rule = table.take(column, axis=1, mode="clip")
+        stepped = general_steps.step(rule, self._dump, self._base.take(frames.row), frames, others, saved=saved)
+        outside = column < 0
+        why = np.where(outside, general_steps.outside(frames), stepped.why)
+        self._astray[frames.row[outside]] = level > 0
+        self._reason[frames.row] = np.where(why == RUNNING, TOO_DEEP, why)
+        self._any_guess = self._any_guess or bool((stepped.callers.doubt[why == RUNNING] & BY_GUESS).any())
+        return stepped._replace(why=why)
+
+    def _keep_loops(
+        self, in_loop: NDArray[np.bool_], frames: Reached, numbers: NDArray[np.int64], stepped: Stepped
+    ) -> None:
+        first = np.flatnonzero(self._code.loops(numbers) & ~in_loop[frames.row])
+        row = frames.row[first]
+        in_loop[row] = True
+        known = {**self._others, rules.RBP: (frames.bp.view("<u8"), (frames.doubt & WITHOUT_RBP) == 0)}
+        registers = [np.where(there[first], value[first], np.uint64(0))
+                     for value, there in (known[number] for number in LOOP_REGISTERS)]  # fmt: skip
+        self._loops.append(
+            LoopFrames(row, frames.address[first], frames.sp[first], stepped.cfa[first], np.stack(registers, axis=1))
+        )
+
+    def found(self) -> tuple[Unwound, NDArray[np.bool_]]:
+        """What was unwound, and what of it is not proven.
+
+        That is where a frame was not that of the sample's time, or a step was nonsense.
+        """
+        n, steps = len(self._reason), self._steps
+        row = _flat([frames.row for frames, *_ in steps])
+        numbers = _flat([numbers for _, numbers, *_ in steps])
+        deepest = steps[-1][-1] + 1 if steps else 0
+        level = np.repeat(np.array([level for *_, level in steps], np.int64), [len(one) for _, one, *_ in steps])
+        wrong = ~self._code.proven(row, _flat([frames.after for frames, *_ in steps]), numbers)
+        column, bp = _flat([column for *_, column, _ in steps]), _flat([frames.bp for frames, *_ in steps])
+        wrong |= self._plain.of_bp(column) & (bp & _IN_WORD != 0)
+        unproven = np.zeros(n, bool)
+        unproven[row[wrong]] = True
+        depth = (np.bincount(row, minlength=n) - self._astray).astype(np.int32)
+        found, guessed = np.zeros((n, deepest), np.int32), np.zeros((n, deepest), bool)
+        found[row, level] = numbers
+        found[self._astray, depth[self._astray]] = 0
+        if self._any_guess:
+            guessed[row, level] = np.concatenate([frames.doubt & BY_GUESS for frames, *_ in steps])
+            guessed[self._astray, depth[self._astray]] = False
+        loops = None if self._in_loop is None else LoopFrames.together(self._loops)
+        rows = self._rows
+        return Unwound(found[rows], depth[rows], self._reason[rows], guessed[rows], loops), unproven[rows]
 
 
-def _saved_at(
-    kind: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    cfa: NDArray[np.uint64],
-    sp: NDArray[np.uint64],
-    bp: NDArray[np.uint64],
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Where a register of the caller is stored, and for which frames it is."""
-    at_cfa = kind == rules.AT_CFA
-    others = kind > rules.AT_CFA
-    if not others.any():
-        return cfa + offset.view("<u8"), at_cfa
-    at_sp, at_bp = kind == rules.AT_RSP, kind == rules.AT_RBP
-    return np.where(at_sp, sp, np.where(at_bp, bp, cfa)) + offset.view("<u8"), at_cfa | at_sp | at_bp
+def _flat(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate(parts) if parts else np.zeros(0, "<i8")
 
 
-def _reasons(
-    rule: NDArray[np.int64], known: NDArray[np.bool_], returned: NDArray[np.bool_], bad: NDArray[np.bool_]
-) -> NDArray[np.int8]:
-    """Why there is no return address, by the rules alone."""
-    kind = rule[rules.RETURN_KIND]
-    why = np.zeros(len(known), np.int8)
-    why[~returned] = CUT
-    why[(bad | ((kind == rules.AT_RBP) & ~known)) & ~returned] = NO_REGISTER
-    why[(rule[rules.CFA_KIND] == rules.CFA_UNKNOWN) | (kind == rules.UNKNOWN)] = NO_RULE
-    return why
-
-
-def _stacked(
-    n: int,
-    steps: list[tuple[NDArray[np.intp], NDArray[np.int32], NDArray[np.bool_]]],
-    depth: NDArray[np.int32],
-    reason: NDArray[np.int8],
-) -> Unwound:
-    frames = np.zeros((n, len(steps)), np.int32)
-    guessed = np.zeros((n, len(steps)), bool)
-    for number, (rows, found, by_guess) in enumerate(steps):
-        frames[rows, number], guessed[rows, number] = found, by_guess
-    return Unwound(frames, depth, reason, guessed)
+def _innermost(samples: Samples) -> tuple[Reached, NDArray[np.uint64]]:
+    """The frames in which the samples were taken, and the addresses where the dumps begin."""
+    n, words = samples.dump.shape
+    sp = samples.registers[:, REGISTER_ORDER[rules.RSP]].view("<i8")
+    # of a stack pointer such as compiled code never has nothing is loaded
+    size = np.where(sp & _IN_WORD, 0, np.minimum(samples.size.view("<i8") >> WORD_BITS, words))
+    row = np.arange(n)
+    at = row * words - 1
+    frames = Reached(
+        row=row,
+        after=samples.registers[:, PROGRAM_COUNTER].view("<i8") + 1,
+        at=at,
+        bp=samples.registers[:, REGISTER_ORDER[rules.RBP]].view("<i8").copy(),
+        doubt=np.zeros(n, "u1"),
+        end=at + 1 + size,
+        word=at - (sp >> WORD_BITS),
+    )
+    return frames, (sp & ~_IN_WORD).view("<u8")

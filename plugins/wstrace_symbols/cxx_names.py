@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import select
 import subprocess
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from wstrace.errors import Unavailable
+from wstrace.logs import log
 from wstrace_os import system
 from wstrace_symbols.cxx_helper import LENGTH, NO_LIBRARY
 
-log = logging.getLogger("wstrace")
 _select: Any = select  # its POSIX functions have no types where mypy checks for Windows
 _MOST_BYTES = 8 << 20  # of one readable name: demangle() does not request longer ones
 #: for a helper that was stopped from outside, 5 s for the four that may be lost; the kernel ends one that hangs before
@@ -77,7 +76,7 @@ class CxxNames:
     def _say_silent(self) -> None:
         if not self._reported:
             self._reported = True
-            log.warning("C++ names stay mangled: their demangler has not answered for %g s", _PATIENCE_MS / 1000)
+            log().warning("C++ names stay mangled: their demangler has not answered for %g s", _PATIENCE_MS / 1000)
 
     def _start(self) -> None:
         if system() != "linux":

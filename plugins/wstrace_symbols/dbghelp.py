@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import logging
 import ntpath
 import os
 import struct
@@ -22,9 +21,9 @@ from contextlib import contextmanager
 from ctypes import c_char_p, c_int32, c_uint32, c_uint64, c_void_p, c_wchar_p
 
 from wstrace.errors import Unavailable
+from wstrace.logs import log
 from wstrace_os.foreign import declare
 
-log = logging.getLogger("wstrace")
 MAX_NAME = 4096
 MAX_IMAGES = 128  # the most images that dbghelp keeps loaded
 
@@ -115,7 +114,9 @@ def _alone() -> Iterator[None]:
             yield
         except OSError as crash:
             lost = True
-            log.warning("functions of Windows images that only dbghelp.dll knows stay unnamed: it crashed (%s)", crash)
+            log().warning(
+                "functions of Windows images that only dbghelp.dll knows stay unnamed: it crashed (%s)", crash
+            )
             raise Unavailable(LOST) from crash
 
 

@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -204,7 +203,7 @@ def _explained(places: list[Place]) -> list[Place]:
     mangled = ("_Z", "___Z") * (cxx_names.lost > 0) + ("?",) * dbghelp.lost
     if not mangled:
         return places
-    return [replace(one, why=MANGLED) if one.function.startswith(mangled) else one for one in places]
+    return [one._replace(why=MANGLED) if one.function.startswith(mangled) else one for one in places]
 
 
 def read_image(file: ImageFile) -> Image:
@@ -235,7 +234,7 @@ def path_of(file: str) -> str:
 def root_of(file: MappedFile) -> str:
     """The root folder that the path of a file refers to, while its process is alive; else "": ours."""
     root = f"/proc/{file.pid}/root"
-    return root if file.pid and file.path.startswith("/") and Path(root).is_dir() else ""
+    return root if file.pid and file.path.startswith("/") and os.path.isdir(root) else ""
 
 
 def is_inode(opened: ImageFile, file: MappedFile) -> bool:

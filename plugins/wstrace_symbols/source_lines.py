@@ -8,9 +8,9 @@ Source: https://getsentry.github.io/symbolic; addr2line(1); llvm-symbolizer(1), 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
-import logging
 import os
 import shutil
 import subprocess
@@ -18,12 +18,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from wstrace.logs import log
 from wstrace.places import SourceLine
 from wstrace.text import printable
 from wstrace_symbols.demangle import demangle
 from wstrace_symbols.image import ImageFile
-
-log = logging.getLogger("wstrace")
 
 MOST_BYTES = 1 << 30
 MOST_ADDRESSES = 1 << 16
@@ -32,6 +31,8 @@ _MOST_INLINED = 64
 #: report needs it 88 times.
 _MOST_TABLES = 4
 _tables: dict[tuple[int, ...], Any] = {}
+#: what is left at the interpreter's end would call functions of symbolic that are gone by then, which is told on stderr
+atexit.register(_tables.clear)
 _lock = threading.Lock()
 #: seconds for a whole file: of libpython with debug information (30 MB) symbolic needs 0.7
 _PATIENCE = 30.0
@@ -67,7 +68,7 @@ def _by_symbolic(symbolic: Any, file: ImageFile, addresses: Sequence[int]) -> li
             for address in addresses
         ]
     except Exception:  # of a class that depends on its version: the file may be hostile
-        log.debug("symbolic on %s", file.path, exc_info=True)
+        log().debug("symbolic on %s", file.path, exc_info=True)
         return [()] * len(addresses)
 
 
@@ -94,7 +95,7 @@ def _by_tool(command: list[str], file: ImageFile, addresses: Sequence[int]) -> l
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(fd,), timeout=_PATIENCE, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        log.debug("%s on %s", command[0], file.path, exc_info=True)
+        log().debug("%s on %s", command[0], file.path, exc_info=True)
         return [()] * len(addresses)
     here: list[SourceLine] = []
     function = ""

@@ -1,4 +1,4 @@
-"""What is in memory and whose it is: three sources (working_set ...), commands (ps, snapshot ...) and API.
+"""What is in memory and whose it is: four sources (working_set ...), commands (ps, snapshot ...) and API.
 
 `backend.py` describes what it needs from the system.
 """
@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from wstrace.declarations import Command
+from wstrace.declarations import Command, Reference
+from wstrace.errors import Unavailable
 from wstrace.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -16,13 +18,16 @@ if TYPE_CHECKING:
 
 
 @hookimpl
-def wstrace_sources() -> Sequence[type[Source]]:
-    """The sources `working_set`, `final_snapshot` and `peak_snapshot`."""
+def wstrace_sources() -> Sequence[type[Source] | Reference]:
+    """The sources `working_set`, `final_snapshot`, `peak_snapshot` and `triggers`."""
     from wstrace_working_set.final import FinalSnapshotSource
-    from wstrace_working_set.peak import PeakSnapshotSource
-    from wstrace_working_set.source import WorkingSetSource
 
-    return [WorkingSetSource, FinalSnapshotSource, PeakSnapshotSource]
+    return [
+        Reference("working_set", "wstrace_working_set.source:WorkingSetSource"),
+        FinalSnapshotSource,
+        Reference("peak_snapshot", "wstrace_working_set.peak:PeakSnapshotSource", by_the_way=_looks()),
+        Reference("triggers", "wstrace_working_set.triggers:TriggersSource"),
+    ]
 
 
 @hookimpl
@@ -38,3 +43,12 @@ def wstrace_commands() -> Sequence[Command]:
     }
     target = "wstrace_working_set.commands.{0}:{0}"
     return [Command(word, about, target.format(word), "Inspect") for word, about in words.items()]
+
+
+def _looks() -> str:
+    """The looks at the peak that `run` takes by the way: half a percent of a CPU (docs/recipes/memory.md)."""
+    from wstrace_os import system
+
+    with suppress(Unavailable):
+        return "interval=0.2,max_cpu=0.005" if system() == "linux" else ""
+    return ""

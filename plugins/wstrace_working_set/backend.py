@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
-from wstrace.interfaces import Level
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context, Level
 
 if TYPE_CHECKING:
+    from wstrace.firing import Division
+    from wstrace_working_set.conditions import Condition
     from wstrace_working_set.file_heat import FileHeat
+    from wstrace_working_set.watching import Watched
 
 Columns = dict[str, NDArray[Any]]
 
@@ -120,6 +124,10 @@ class HeldSpace(Space, Protocol):
         """True while it is the process's address space, False after an execve. Raises TargetExited."""
 
 
+class KeeperFailed(Unavailable):
+    """A keeper could not be made, or has ended, where the system has keepers."""
+
+
 class Keeper(Protocol):
     """Keeps the address space of one process beyond its end."""
 
@@ -206,6 +214,20 @@ class Backend(Protocol):
 
     def distinct(self, pids: Sequence[int]) -> int:
         """Bytes resident in these processes together, each page once. Raises Unavailable where that is not told."""
+
+    def watched_cgroups(
+        self, patterns: Sequence[str], of: Context, conditions: Sequence[Condition], pause: float
+    ) -> Sequence[Watched]:
+        """The cgroups of these paths or globs; without any, the traced ones, or those that the targets are in.
+
+        For pause see Armed.
+
+        Raises:
+            Unavailable: there are none on this system, or their memory may not be read, or none tells of it.
+        """
+
+    def division(self, patterns: Sequence[str], of: Context) -> Division:
+        """Which cgroup belongs to which of those that watched_cgroups() gives, now or later. Raises Unavailable."""
 
     def faults(self) -> tuple[int, int | None]:
         """(minor, major) faults of the calling process so far, by its own accounting."""

@@ -58,9 +58,9 @@ def of_trace(heat: FileHeat, trace: Trace, at: str, pids: Sequence[int]) -> File
     labels, rows = told.labels_of_pages("line")
     bringers = []
     for label in np.unique(labels[page]).tolist():
-        its = start[labels[page] == label]
-        bringers.append(
-            Bringer(rows[label].label, rows[label].whole, Ranges.union(its, its + size), len(its) * int(size))
-        )
-    bringers.sort(key=lambda one: -one.resident)
+        which = labels[page] == label
+        its, unsure = start[which], int(told.of.estimated[page[which]].sum()) * int(size)
+        ranges = Ranges.union(its, its + size)
+        bringers.append(Bringer(rows[label].label, rows[label].whole, ranges, len(its) * int(size), unsure))
+    bringers.sort(key=lambda one: (-one.resident, one.whole))
     return replace(heat, holders=holders, bringers=bringers, refused=0)

@@ -67,12 +67,15 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Bringer:
-    """A line of a program, which ranges of the file it brought, and how many bytes of processes' memory these are."""
+    """A line of a program, which ranges of the file it brought, and how many bytes of processes' memory these are;
+    `estimated` of them may be another line's.
+    """
 
     label: str
     whole: str
     ranges: Ranges
     resident: int
+    estimated: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from wstrace.batch import Batch
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level, Source, Target
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
-from wstrace_working_set.working_set import read
 
 if TYPE_CHECKING:
     from wstrace_working_set.backend import HeldSpace, Keeper
@@ -54,13 +53,17 @@ class FinalSnapshotSource(Source):
 
     def start(self, context: Context) -> None:
         """Starts a keeper for each launched target; they have executed their command when drain() is called."""
-        from wstrace_working_set.backend import backend
+        from wstrace_working_set.backend import KeeperFailed, backend
 
         self._context = context
-        with contextlib.suppress(Unavailable):
+        try:
             for target in context.targets:
                 if target.launched:
                     self._keepers[target] = backend().make_keeper()
+        except KeeperFailed as failed:
+            self._missed(failed.why)
+        except Unavailable:  # this system has none, as `doctor` says
+            pass
         self._until = time.monotonic() + self._longest
 
     def drain(self, timeout: float) -> Iterable[Batch]:
@@ -115,9 +118,12 @@ class FinalSnapshotSource(Source):
             space.close()
 
     def _give_up(self, target: Target, why: str) -> None:
+        self._missed(why)
+        self._let_go(target)
+
+    def _missed(self, why: str) -> None:
         self._counts["missed"] += 1
         self._context.info.lack(f"the resident pages at the exit: {why}")
-        self._let_go(target)
 
     def _let_go(self, target: Target) -> None:
         if space := self._spaces.pop(target, None):
@@ -127,11 +133,12 @@ class FinalSnapshotSource(Source):
     def _taken(self, target: Target) -> Iterator[Batch]:
         if target not in self._keepers:
             return
-        space = self._spaces.get(target)
-        try:
-            taken = read(space, self._context.strings) if space is not None and space.look() else None
-        except Unavailable:
-            taken = None
+        space, taken = self._spaces.get(target), None
+        with contextlib.suppress(Unavailable):
+            if space is not None and space.look():
+                from wstrace_working_set.working_set import read  # not loaded for a command that ends at once
+
+                taken = read(space, self._context.strings)
         if taken is None:
             self._give_up(target, "the last program ended before its memory could be kept")
             return

@@ -109,6 +109,15 @@ def processes(system: Backend, roots: Iterable[int] = ()) -> Iterator[Process]:
                       private, shared, told.pss, told.large)  # fmt: skip
 
 
+def resident_bytes(system: Backend, pid: int) -> int:
+    """The resident bytes of a process; 0 if it has ended or may not be looked at."""
+    try:
+        with system.Space(pid) as space:
+            return space.totals().total or 0
+    except Unavailable:
+        return 0
+
+
 def sums(system: Backend, found: Sequence[Process | Held], *, distinct: bool = True) -> Sums:
     """The three sums of these processes."""
     known = [process.pss for process in found if process.pss is not None]

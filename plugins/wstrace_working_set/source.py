@@ -38,6 +38,7 @@ class WorkingSetSource(Source):
     """
 
     name: ClassVar[str] = "working_set"
+    follows: ClassVar[bool] = True
     streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
 
     def __init__(
@@ -148,7 +149,7 @@ class WorkingSetSource(Source):
         return ()
 
     def _pids(self) -> list[int]:
-        pids = [target.pid for target in self._context.targets] or [os.getpid()]
+        pids = self._context.processes() if self._context.live else [os.getpid()]
         if self._context.children:
             for pid in list(pids):
                 pids += [child for child in self._backend.descendants(pid) if child not in pids]

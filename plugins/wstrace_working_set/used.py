@@ -10,13 +10,15 @@ from itertools import pairwise
 from wstrace.errors import TargetExited
 from wstrace.interfaces import Target
 from wstrace.plugins import Plugins
-from wstrace.schema import KINDS
+from wstrace.schema import KIND_FILE, KIND_SHARED, KINDS
 from wstrace_working_set.backend import ReferencedBits, Uses, backend
 from wstrace_working_set.delta import Delta
 from wstrace_working_set.empty import Emptied, empty_working_set
 
 #: A window is at least so many times as long as the two steps that it needs, which hold the target's memory lock.
 _TIMES_COST = 20
+#: Kinds of memory whose pages several processes may have.
+_SHARED = (KINDS[KIND_FILE], KINDS[KIND_SHARED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,10 @@ class Window:
     uses: tuple[Use, ...]
     ended: bool = False
     method: str = "emptying"
+
+    def may_be_of_others(self, use: Use) -> bool:
+        """Whether other processes may have used these pages: a referenced bit does not tell by whom."""
+        return self.method != "emptying" and use.kind in _SHARED
 
     @property
     def used(self) -> int:

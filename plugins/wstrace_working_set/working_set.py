@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
+from wstrace.notebook import Picture, Row, shown
 from wstrace.schema import (
     KIND_KERNEL,
     KIND_SHIFT,
@@ -73,6 +74,17 @@ class WorkingSet:
     def __repr__(self) -> str:
         sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
         return f"<{type(self).__name__} of {printable(self.name)} ({self.pid}): {sizes}>"
+
+    def _repr_html_(self) -> str:
+        return shown(self._picture)
+
+    def _picture(self) -> Picture:
+        """The largest owners, as a notebook shows them."""
+        sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
+        rows = [Row(one.name, (*map(size, (one.resident, one.private, one.shared)), one.kind), one.resident)
+                for one in self.by("module") if one.resident]  # fmt: skip
+        heads = ["resident", "private", "shared", "kind", "module"]
+        return Picture([f"{self.name} ({self.pid}): {sizes}"], heads, rows)
 
     @property
     def resident(self) -> NDArray[Any]:

@@ -6,17 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from wstrace.declarations import Reference
 from wstrace.hookspecs import hookimpl
-
-if TYPE_CHECKING:
-    from wstrace.interfaces import Source
 
 
 @hookimpl
-def wstrace_sources() -> Sequence[type[Source]]:
+def wstrace_sources() -> Sequence[Reference]:
     """The source `write_watch`."""
-    from wstrace_write_watch.source import WriteWatchSource
-
-    return [WriteWatchSource]
+    return [Reference("write_watch", "wstrace_write_watch.source:WriteWatchSource")]

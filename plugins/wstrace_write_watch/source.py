@@ -73,7 +73,7 @@ class WriteWatchSource(Source):
                 "write_watch cannot watch a command from its start: the watch must be made in the process itself",
                 "call wstrace.agent() in it, then: wstrace attach PID -s write_watch",
             )
-        if len(context.targets) > 1:
+        if len(context.targets) > 1 or context.groups:
             raise UsageError("write_watch watches one process", "start one session for each")
         watcher = self._backend.open_watcher(self.pid, self._agent)
         try:

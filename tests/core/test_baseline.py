@@ -58,6 +58,18 @@ def test_the_least_counts_and_the_spread_is_learned():
     assert (anew.figures, anew.spread, anew.runs) == ({"faults": 2000}, {"faults": 5}, 2)
 
 
+def test_a_recording_that_compiled_everything_teaches_no_spread():
+    first, later = entry(3811), entry(3872)
+    first = Entry(first.figures, first.spread, first.runs, compiled=True)
+    assert first.as_dict()["compiled"] is True
+    assert Entry.from_dict(first.as_dict()) == first
+    assert "compiled" not in later.as_dict()
+    assert first.learned(later, PAGE) == later
+    assert later.learned(first, PAGE) == later
+    anew = Entry({"faults": 9000}, {"faults": 0}, 5, compiled=True)
+    assert later.learned(anew, PAGE) == anew
+
+
 def test_what_grew_is_paired_over_moved_lines_and_versions():
     before = Entry(
         {}, {}, 1, [Bytes("load app.py:12", 100), Bytes("libssl.so.1.1", 50), Bytes("same x.py:1", 9)], "line"
@@ -133,6 +145,50 @@ def test_a_fifo_in_its_place_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "b.json")
     with pytest.raises(UsageError, match=r"it is no regular file"):
         Baseline.load(str(tmp_path / "b.json"))
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root can make another user's link")
+def test_a_link_of_another_user_to_a_folder_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    folder = tmp_path / ".wstrace"
+    folder.symlink_to(tmp_path / "elsewhere")
+    path = str(folder / "baseline.json")
+    Baseline(path).save()
+    Baseline.load(path)  # it is one's own
+    (tmp_path / "elsewhere" / "baseline.json").unlink()
+    os.chown(folder, 1234, 1234, follow_symlinks=False)
+    with pytest.raises(OutputError, match="symbolic link of another user"):
+        Baseline(path).save()
+    with pytest.raises(UsageError, match="symbolic link of another user"):
+        Baseline.load(path)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root can make another user's link")
+@pytest.mark.parametrize("moment", [(Path, "mkdir"), (Baseline, "_text")], ids=["before", "while it is written"])
+def test_a_folder_that_another_user_exchanges_is_not_followed(tmp_path, monkeypatch, moment):
+    """As root in another user's project: nothing comes into the folder to which that user's link leads."""
+    victim, folder = tmp_path / "victim", tmp_path / ".wstrace"
+    victim.mkdir()
+    folder.mkdir()
+    owner, name = moment
+    own = getattr(owner, name)
+
+    def exchanged(*args, **kwargs):
+        if not folder.is_symlink():
+            folder.rename(tmp_path / "first")
+            folder.symlink_to(victim)
+            os.chown(folder, 1234, 1234, follow_symlinks=False)
+        return own(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, exchanged)
+    if name == "mkdir":
+        with pytest.raises(OutputError, match="symbolic link of another user"):
+            Baseline(str(folder / "baseline.json")).save()
+    else:
+        Baseline(str(folder / "baseline.json")).save()
+        assert [file.name for file in (tmp_path / "first").iterdir()] == ["baseline.json"]
+    assert not list(victim.iterdir())
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path):

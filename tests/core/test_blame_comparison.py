@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from pathlib import Path
 
 import pytest
 from blame_scripted import ANON, FILE, PACKAGES, PAGE, Script, saved
@@ -11,9 +14,10 @@ from click.testing import CliRunner
 from wstrace.analysis.blame.alignment import paired, shift_between, unversioned
 from wstrace.analysis.blame.comparison import VIEWS, Comparison
 from wstrace.errors import TraceFileError, UsageError
-from wstrace.schema import PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED
+from wstrace.schema import HOW_NO_PYTHON, HOW_NOT_YET, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED
 from wstrace.trace import Trace
 from wstrace_console.commands.diff import diff as command
+from wstrace_console.diff_tables import answer
 
 MIB = 1 << 20
 OTHER = "/srv/venv-2/lib/python3.12/site-packages"
@@ -137,12 +141,12 @@ def test_the_first_line_is_the_answer(tmp_path):
     code, text = said(run(*BEFORE, shared=3), run(*AFTER, shared=5), folder=tmp_path)
     assert code == 0
     lines = text.splitlines()
-    assert lines[0] == ("+112.0 KiB resident in the last snapshots (156.0 -> 268.0 KiB): +96.0 from pandas (import), "
+    assert lines[0] == ("+112.0 KiB resident at the last look (156.0 -> 268.0 KiB): +96.0 from pandas (import), "
                         "+12.0 by new app.py:70, -8.0 by gone app.py:60, ...")  # fmt: skip
     assert any(line.split()[:2] == ["+96.0", "KiB"] and line.endswith("pandas") for line in lines)
     assert sum(line.endswith("Total") for line in lines) == 2
     _, text = said(run(*BEFORE), run(*BEFORE), folder=tmp_path)
-    assert text.splitlines()[0] == "no change: 144.0 KiB resident in the last snapshots"
+    assert text.splitlines()[0] == "no change: 144.0 KiB resident at the last look"
     _, text = said(run(*BEFORE), run(*AFTER), "--by", "line", "--top", "1", folder=tmp_path)
     assert "Total (of 4 rows)" in text
 
@@ -216,3 +220,67 @@ def test_records_that_were_lost_are_a_doubt():
     lossy = run(*AFTER)
     lossy.ledger.add("lost_kernel", 7)
     assert any("7 records" in doubt for doubt in run(*BEFORE).diff(lossy).doubts)
+
+
+def started(unread: int, read: int, how: int = HOW_NO_PYTHON) -> Trace:
+    """A run of 20 pages by one line and 10 of Python's own start, of which the first `unread` have no known stack."""
+    script = Script()
+    for page in range(unread + read):
+        stack = app("load", 31) if page >= max(10, unread) else []
+        script.fault(10 + page, ANON + page * PAGE, stack, how=HOW_NOT_YET if page < unread else how)
+    script.snapshot(90_000, (ANON, unread + read, PAGE_EXCLUSIVE))
+    return script.trace()
+
+
+def test_what_came_before_the_stacks_were_read_is_a_doubt():
+    early, late = started(4, 996), started(700, 300)
+    (doubt,) = early.diff(late).doubts
+    assert doubt == ("no process: 2.7 MiB came before its Python stacks were read: by line, function and package, "
+                     "these may be others'")  # fmt: skip
+    assert late.diff(early).doubts == [doubt]
+    assert early.diff(started(9, 991)).doubts == [], "Python's own start has no line in either"
+
+
+def installed(folder: Path, name: str, version: str, package: str = "") -> str:
+    """A folder site-packages with a package, as an installer makes it."""
+    packages = folder / "lib" / "python3.12" / "site-packages"
+    package = package or name
+    (packages / package).mkdir(parents=True)
+    metadata = packages / f"{name}-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nVersion: 9\n")
+    (metadata / "RECORD").write_text(f"{package}/__init__.py,sha256=a,1\n{metadata.name}/METADATA,,\n")
+    return str(packages)
+
+
+def releases(folder: Path, *names: tuple[str, str]) -> tuple[Trace, Trace]:
+    """Two runs that import pandas, each from its own environment."""
+    runs = []
+    for number, (name, version) in enumerate(names):
+        packages = installed(folder / str(number), name, version, "pandas")
+        runs.append(run((10 + 30 * number, importing("pandas", packages))))
+        runs[-1].info.created_ns = time.time_ns() + 1_000_000_000
+    return runs[0], runs[1]
+
+
+def test_the_release_of_a_package_is_told(tmp_path):
+    first, second = releases(tmp_path, ("pandas", "2.2.3"), ("pandas", "2.3.0"))
+    (row,) = [row for row in first.diff(second).rows("line") if row.package == "pandas"]
+    assert (row.version_was, row.version) == ("2.2.3", "2.3.0")
+    assert answer(first.diff(second), "package").endswith(": +120.0 from pandas 2.2.3 -> 2.3.0 (import)")
+    _, same = releases(tmp_path / "same", ("pandas", "2.3.0"), ("python_pandas", "2.3.0"))
+    assert answer(second.diff(same), "package").startswith("no change")
+    assert answer(first.diff(same), "package").endswith("from pandas 2.2.3 -> 2.3.0 (import)"), "by what it brought"
+
+
+def test_a_release_that_may_have_been_another_one_is_not_told(tmp_path):
+    first, second = releases(tmp_path, ("pandas", "2.2.3"), ("pandas", "2.3.0"))
+    first.info.created_ns = 1_000  # it was installed after the first run
+    assert answer(first.diff(second), "package").endswith("from pandas ? -> 2.3.0 (import)")
+    second.info.host = {"name": "another machine"}
+    assert answer(first.diff(second), "package").endswith("from pandas (import)")
+    metadata = tmp_path / "0/lib/python3.12/site-packages/pandas-2.2.3.dist-info/METADATA"
+    metadata.unlink()
+    os.mkfifo(metadata)
+    first.info.created_ns = time.time_ns() + 1_000_000_000
+    assert answer(first.diff(second), "package").endswith("from pandas (import)"), "a named pipe is not waited for"

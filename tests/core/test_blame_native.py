@@ -1,9 +1,13 @@
 """Blame of programs that are not Python: by their instructions, and by the samples of native stacks that they have."""
 
-from blame_scripted import ANON, APP, CODE, OWN_CODE, PAGE, Script
+import numpy as np
+import pytest
+from blame_scripted import ANON, APP, CODE, IMPORT, OWN_CODE, PAGE, Script
 
 from wstrace.analysis.blame.rows import as_dict
-from wstrace.schema import PAGE_EXCLUSIVE
+from wstrace.batch import Batch
+from wstrace.schema import HOW_BORROWED, HOW_NO_PYTHON, HOW_NOT_PYTHON, MAPPING, PAGE_EXCLUSIVE
+from wstrace_console.blame_tables import answer, completeness, known
 
 LIBRARY, OWN, OTHER = 3, 4, 5
 FIRST, SECOND = [(LIBRARY, 64), (OWN, 0x100)], [(LIBRARY, 64), (OTHER, 0x200)]
@@ -21,6 +25,15 @@ def test_a_sample_stands_for_the_faults_of_its_thread_before_it():
     script = Script()
     for page in range(8):
         script.fault(10 + page, ANON + page * PAGE, native={3: FIRST, 7: SECOND}.get(page, ()))
+    assert lines(script, 8) == {"own (no line)": (4, 3, 1), "libown.so (no line)": (4, 3, 1)}
+
+
+def test_a_borrowed_stack_is_no_sample():
+    """Its fault is told by the sample that stands for it, as without borrowing."""
+    script = Script()
+    for page in range(8):
+        borrowed = {"native": FIRST, "native_how": HOW_BORROWED} if page in (5, 6) else {}
+        script.fault(10 + page, ANON + page * PAGE, **borrowed or {"native": {3: FIRST, 7: SECOND}.get(page, ())})
     assert lines(script, 8) == {"own (no line)": (4, 3, 1), "libown.so (no line)": (4, 3, 1)}
 
 
@@ -55,3 +68,96 @@ def test_by_function_the_instruction_tells_all():
     script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
     (row,) = as_dict(script.blame(), ["function"])["rows"]
     assert (row["label"], row["estimated"], row["samples"]) == ("tool", 0, 0)
+
+
+def pages_by_line(script: Script, n: int, lost: int = 0, **sampling: int) -> dict[str, int]:
+    """Pages of the process by line, where samples were taken so often and so many of them lost."""
+    script.snapshot(100_000_000, (ANON, n, PAGE_EXCLUSIVE))
+    trace = script.trace()
+    trace.info.extra["stack_samples"] = sampling
+    trace.ledger.add("stacks_lost", lost, "the kernel's buffer was full")
+    told = as_dict(trace.blame(), ["line"])
+    assert told["total"]["resident"] == n * PAGE
+    assert told["stacks_lost"] == lost
+    return {row["label"]: row["resident"] // PAGE for row in told["rows"]}
+
+
+LOST = "(its sampled stack was lost)"
+
+
+def burst(samples: dict[int, list[tuple[int, int]]], n: int) -> Script:
+    script = Script()
+    for page in range(n):
+        script.fault(10 + page, ANON + page * PAGE, native=samples.get(page, ()))
+    return script
+
+
+def test_faults_whose_samples_were_lost_are_a_row_of_their_own():
+    samples = {1: FIRST, 3: FIRST, 69: SECOND}
+    assert pages_by_line(burst(samples, 70), 70, period=2) == {"own (no line)": 4, "libown.so (no line)": 66}
+    told = pages_by_line(burst(samples, 70), 70, lost=30, period=2)
+    assert told == {"own (no line)": 4, LOST: 49, "libown.so (no line)": 17}, "8 times the period is in reach"
+    told = pages_by_line(burst({1: FIRST}, 70), 70, lost=30, period=2)
+    assert told == {"own (no line)": 2, LOST: 68}, "behind the last sample, too"
+    told = pages_by_line(burst({1: FIRST}, 10), 10, lost=30, period=2)
+    assert told == {"own (no line)": 2, "tool (no line)": 8}, "so few have no sample though none is lost"
+
+
+def test_of_samples_at_a_rate_the_time_bounds_what_they_stand_for():
+    script = Script()
+    for page in range(40):
+        native = FIRST if page in (19, 39) else ()
+        script.fault(1000 + page * 1000 + 80_000_000 * (page >= 20), ANON + page * PAGE, native=native)
+    assert pages_by_line(script, 40, lost=3, rate=1000) == {"own (no line)": 40}
+    script = Script()
+    for page in range(40):
+        script.fault(1000 + page * 1000 + 60_000_000 * (page >= 20), ANON + page * PAGE,
+                     native=FIRST if page == 39 else ())  # fmt: skip
+    assert pages_by_line(script, 40, lost=3, rate=1000) == {LOST: 20, "own (no line)": 20}
+
+
+def test_a_sample_of_the_same_instruction_goes_before_the_next_one():
+    script = Script()
+    pcs = [CODE + 64, CODE + 128, CODE + 64, CODE + 128]
+    for page, pc in enumerate(pcs):
+        script.fault(10 + page, ANON + page * PAGE, pc=pc, native={2: FIRST, 3: SECOND}.get(page, ()))
+    assert pages_by_line(script, 4, period=2) == {"own (no line)": 2, "libown.so (no line)": 2}
+
+
+def test_line_two_tells_of_lost_samples():
+    script = burst({1: FIRST, 69: SECOND}, 70)
+    script.snapshot(100_000_000, (ANON, 70, PAGE_EXCLUSIVE))
+    trace = script.trace()
+    trace.info.extra["stack_samples"] = {"period": 2}
+    trace.ledger.add("stacks_lost", 30, "the kernel's buffer was full")
+    told = trace.blame()
+    first, second = answer(told), completeness(told)
+    assert "its sampled stack was lost" not in first
+    assert second == "70 faults; 30 sampled stacks lost: 204.0 KiB without a line; 0 B (0.0%) without a known fault"
+    assert not as_dict(told, ["line"])["complete"]
+
+
+def test_the_library_of_a_package_is_told_as_the_package():
+    script = Script()
+    packages = "/venv/lib/python3.11/site-packages"
+    path = script.strings.code(f"{packages}/pandas.libs/libsomething-1a2b3c4d.so.3")
+    columns = script.batches[0].columns
+    file = np.where(columns["id"] == 3, path, columns["file"]).astype("<u4")
+    script.batches[0] = Batch(MAPPING, {**columns, "file": file}, strings=script.strings)
+    script.fault(10, ANON)
+    script.fault(11, ANON + PAGE, IMPORT)
+    script.snapshot(1000, (ANON, 2, PAGE_EXCLUSIVE))
+    told = script.blame()
+    (row,) = as_dict(told, ["package"])["rows"]
+    assert (row["label"], row["resident"]) == ("pandas", 2 * PAGE)
+    of_line = {row["label"]: row["package"] for row in as_dict(told, ["line"])["rows"]}
+    assert of_line["libsomething-1a2b3c4d.so.3 (no line)"] == "pandas"
+
+
+@pytest.mark.parametrize(("foreign", "told"), [(2, []), (3, ["most is not Python's"])])
+def test_native_stacks_are_proposed_where_most_is_not_python(foreign, told):
+    script = Script()
+    for page in range(4):
+        script.fault(10 + page, ANON + page * PAGE, how=HOW_NOT_PYTHON if page < foreign else HOW_NO_PYTHON)
+    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
+    assert [str(line.text).partition(":")[0] for line in known(script.blame())[1:]] == told

@@ -76,7 +76,7 @@ def test_each_page_is_told_by_the_line_that_brought_it():
 
 @pytest.mark.parametrize("views", [*((view,) for view in VIEWS), ("process", "line"), ("file", "line")])
 def test_the_rows_of_every_view_sum_to_the_same_total_in_every_column(views):
-    told = loaded().blame()
+    told = loaded().blame(threads="thread" in views)
     report = as_dict(told, views)
     assert report["total"]["resident"] == 10 * PAGE
     assert report["total"]["private"] == 6 * PAGE
@@ -93,7 +93,8 @@ def test_the_rows_of_every_view_sum_to_the_same_total_in_every_column(views):
 
 def test_json_has_whole_labels_and_the_keys_that_are_documented():
     report = as_dict(loaded().blame(), ["line"])
-    assert set(report) == {"schema", "at", "pids", "complete", "lost", "assumed", "by", "total", "sums", "rows"}
+    assert set(report) == {"schema", "at", "pids", "complete", "lost", "stacks_lost", "assumed", "by", "total", "sums",
+                           "rows"}  # fmt: skip
     first = next(row for row in report["rows"] if row["function"] == "load_frame")
     assert first["label"] == "/srv/app/app.py:31 load_frame"
     assert (first["file"], first["line"], first["reason"]) == ("/srv/app/app.py", 31, "")
@@ -102,6 +103,16 @@ def test_json_has_whole_labels_and_the_keys_that_are_documented():
                           "loaded_by", "again", "major", "first_ns", "samples"}  # fmt: skip
     assert report["total"]["pss"] is None, "how many processes map a page was not recorded"
     json.dumps(report)
+
+
+@pytest.mark.parametrize(("told", "pages"), [(None, 2), (4096, 1), (1 << 17, 3), ("4096", 2), (-1, 2), (1 << 90, 2)])
+def test_the_window_of_a_fault_is_as_large_as_the_trace_tells(told, pages):
+    script = Script()
+    script.fault(10, FILE + 33 * PAGE, SAVE)
+    script.snapshot(100, *[(FILE + page * PAGE, 1, PAGE_FILE | PAGE_SHARED) for page in (33, 47, 49, 70)])
+    trace = script.trace()
+    trace.info.extra["fault_around_bytes"] = told
+    assert sizes(trace.blame()) == {"save app.py:40": pages, "(came without a fault)": 4 - pages}
 
 
 def test_what_was_brought_again_is_told_apart():
@@ -359,7 +370,7 @@ def test_sql_has_a_row_for_each_page_and_each_copy(tmp_path):
     with connect(path, "select count(distinct va), min(va), count(*) filter (estimated = 1) from pages") as answer:
         assert answer.rows == [(10, FILE + 4 * PAGE, 1)]
     saved(forked(4).trace(), path)
-    with connect(path, "select own_line, pid, count(*) from unshared group by all order by 2") as answer:
+    with connect(path, "select own_line, pid, sum(copies) from unshared group by all order by 2") as answer:
         assert answer.rows == [("save app.py:40", pid, 16) for pid in (8, 9, 10, 11)]
 
 

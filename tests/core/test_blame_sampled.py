@@ -7,15 +7,17 @@ from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script
 
 from wstrace.analysis.blame.orders import VIEWS
 from wstrace.analysis.blame.rows import Blame, as_dict
-from wstrace.schema import LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_HUGE
+from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.blame.words import answer
+from wstrace.schema import LOSS_FORKED, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_HUGE
 
 NONE = "(not recorded: one of 4 faults is, or came without one)"
 
 
-def blame(script: Script, every: int = 4) -> Blame:
+def blame(script: Script, every: int = 4, *, threads: bool = False) -> Blame:
     trace = script.trace()
     trace.info.sampled = every
-    return trace.blame()
+    return trace.blame(threads=threads)
 
 
 def rows(told: Blame, by: str = "line") -> dict[str, tuple[int, int, int]]:
@@ -32,6 +34,8 @@ def test_the_pages_of_a_kind_of_memory_are_shared_out_by_its_recorded_faults():
     told = blame(script)
     assert rows(told) == {"import pandas app.py:3": (40, 40, 1), "load_frame app.py:31": (12, 12, 3),
                           "save app.py:40": (4, 4, 1)}  # fmt: skip
+    few = "by import pandas app.py:3 (1 sample), ~48.0 by load_frame app.py:31 (3 samples), ~16.0 by save app.py:40"
+    assert answer(told).endswith(f": ~160.0 {few} (1 sample)")
     assert not told.of.complete
     assert not told.of.unsure, "it is an estimate, and no record of what unmaps is missing"
 
@@ -42,7 +46,7 @@ def test_the_rows_sum_to_the_systems_totals(view):
     for number in range(5):
         script.fault(10 + number, ANON + 7 * number * PAGE, APP if number % 2 else SAVE)
     script.snapshot(100, (ANON, 30, PAGE_EXCLUSIVE), (ANON + 40 * PAGE, 7, 0), (FILE, 9, PAGE_FILE))
-    report = as_dict(blame(script), [view])
+    report = as_dict(blame(script, threads=view == "thread"), [view])
     assert (report["total"]["resident"], report["total"]["private"]) == (46 * PAGE, 30 * PAGE)
     for column in ("resident", "private", "shared", "estimated", "faults", "brought"):
         assert sum(row[column] for row in report["rows"]) == report["total"][column], column
@@ -91,3 +95,59 @@ def test_what_was_there_before_the_trace_is_not_shared_out():
     script.snapshot(100, (ANON, 32, PAGE_EXCLUSIVE), (FILE, 40, PAGE_FILE), number=1)
     assert rows(blame(script)) == {"(before the trace)": (50, 0, 0), "load_frame app.py:31": (12, 12, 3),
                                    "save app.py:40": (10, 10, 1)}  # fmt: skip
+
+
+def test_a_fault_of_its_own_rate_has_the_share_of_those_that_it_stands_for():
+    """All faults of one line were recorded, and one of ten of the other's: a rate between them is neither's."""
+    script = Script()
+    for number in range(100):
+        script.fault(10 + number, ANON + number * PAGE, APP)
+    for number in range(10):
+        script.fault(500 + number, ANON + (100 + 10 * number) * PAGE, SAVE, sampled=10)
+    script.snapshot(900, (ANON, 200, PAGE_EXCLUSIVE))
+    assert rows(script.blame()) == {"load_frame app.py:31": (100, 100, 100), "save app.py:40": (100, 100, 10)}
+
+
+def test_pages_of_a_file_come_with_faults_of_any_rate():
+    script = Script()
+    for number in range(3):
+        script.fault(10 + number, FILE + number * 32 * PAGE, APP)
+    script.fault(500, FILE + 96 * PAGE, SAVE, sampled=3)
+    script.snapshot(900, (FILE, 126, PAGE_FILE))
+    assert {label: row[0] for label, row in rows(script.blame()).items()} == {
+        "load_frame app.py:31": 64, "save app.py:40": 62}  # fmt: skip
+
+
+def test_a_copied_page_counts_for_those_that_its_fault_stands_for():
+    script = Script()
+    for number in range(8):
+        script.fault(10 + number, ANON + number * PAGE, APP)
+    script.lose(50, LOSS_FORKED, pid=8, other=7)
+    script.fault(60, ANON, SAVE, pid=8)
+    script.fault(70, ANON + PAGE, APP, pid=8, sampled=7)
+    script.snapshot(900, (ANON, 8, 0))
+    unshared = Unshared(script.blame())
+    assert {row.label: n // PAGE for row, n in unshared.rows("line")} == {
+        "save app.py:40": 1,
+        "load_frame app.py:31": 7,
+    }
+    assert [fork.n_bytes // PAGE for fork in unshared.forks()] == [unshared.total // PAGE] == [8]
+
+
+@pytest.mark.parametrize("alone", [0, 40])
+def test_what_a_child_wrote_is_its_own_although_its_parents_faults_were_recorded_on_these_pages(alone):
+    """GIVEN 200 pages of which a child wrote 120 and, as the parent wrote them first, has `alone` more for itself."""
+    script = Script()
+    for page in range(0, 200, 4):
+        script.fault(10 + page, ANON + page * PAGE, APP)
+    script.lose(300, LOSS_FORKED, pid=8, other=7)
+    for page in range(1, 120, 4):
+        script.fault(310 + page, ANON + page * PAGE, SAVE, pid=8)
+    own = 120 + alone
+    script.snapshot(900, (ANON, own, PAGE_EXCLUSIVE), (ANON + own * PAGE, 200 - own, 0), pid=8)
+    script.snapshot(900, (ANON, own, PAGE_EXCLUSIVE), (ANON + own * PAGE, 200 - own, 0))
+    trace = script.trace()
+    trace.info.sampled = 4
+    for pid, lines in ((7, {"load_frame app.py:31": 200}), (8, {"load_frame app.py:31": 80, "save app.py:40": 120})):
+        told = trace.blame(pids=[pid])
+        assert {row.label: row.resident // PAGE for row in told.rows("line") if row.resident} == lines

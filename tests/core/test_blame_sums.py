@@ -7,14 +7,15 @@ from blame_scripted import ANON, APP, PAGE, SAVE, Script
 
 from wstrace.analysis.blame.rows import as_dict
 from wstrace.analysis.blame.sums import Sums, read_sums
+from wstrace.analysis.blame.words import answer, completeness
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_SHARED
-from wstrace_console.blame_tables import answer, completeness, table
+from wstrace_console.blame_tables import table
 
 SUMS = {"from_ns": 90, "to_ns": 110, "pids": [7, 8], "rss_sum": 8 * PAGE, "pss": 6 * PAGE, "distinct": 5 * PAGE,
         "why": ""}  # fmt: skip
 
 
-def two(extra: object = None, shares: bool = False, pids: tuple[int, ...] = (7, 8)) -> Script:
+def two(extra: object = None, shares: bool = False, pids: tuple[int, ...] = (7, 8), at: str = "peak") -> Script:
     """Two processes with 2 pages of their own each, and 2 that both have."""
     script = Script()
     for page in range(4):
@@ -25,7 +26,7 @@ def two(extra: object = None, shares: bool = False, pids: tuple[int, ...] = (7, 
     trace = script.trace()
     if extra is not None:
         trace.info.extra["sums"] = extra
-    return trace.blame(at="peak")
+    return trace.blame(at=at)
 
 
 def test_the_sums_that_were_read_at_the_look_are_told_by_name():
@@ -62,6 +63,14 @@ def test_a_sum_that_is_not_known_is_told_with_the_reason(extra, why):
     assert why in told.sums.why
     assert answer(told).startswith("32.0 KiB rss_sum at the peak in 2 processes: ")
     assert f"pss and distinct not known: {told.sums.why}" in completeness(told)
+
+
+def test_the_moment_that_was_asked_for_is_not_proposed():
+    """GIVEN sums that were read later than the largest look THEN `--at peak` is proposed for other moments only."""
+    told = two({**SUMS, "to_ns": 99})
+    assert told.of.inputs.moment == "peak"
+    assert told.sums.why == "they were read at another moment than the largest look"
+    assert two({**SUMS, "to_ns": 99}, at="exit").sums.why.endswith("beside the largest look (--at peak)")
 
 
 def test_of_one_process_nothing_is_summed():

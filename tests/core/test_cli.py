@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import re
@@ -38,8 +39,25 @@ def test_a_run_that_keeps_nothing_loads_neither_reader_nor_writer_nor_sender():
         "import sys\nfrom wstrace.cli import main\n"
         "assert main(['run', '-q', '--', sys.executable, '-c', 'pass']) == 0\n"
         "kept = ('wstrace_msgpack.read.trace', 'wstrace_msgpack.write.writer', 'wstrace_otel.transport.connection',"
-        " 'opentelemetry', 'numpy.ma', 'numpy.random', 'secrets')\n"
+        " 'opentelemetry', 'numpy.ma', 'numpy.random', 'secrets', 'wstrace_otel.exporter', 'wstrace_html.exporter',"
+        " 'wstrace_msgpack.read', 'wstrace_msgpack.write.flight_recorder', 'wstrace_working_set.source',"
+        " 'wstrace_working_set.peak', 'wstrace_working_set.triggers', 'wstrace_write_watch.source',"
+        " 'wstrace_os.linux.cgroups', 'wstrace.firing', 'wstrace.analysis.frames', 'wstrace.analysis.blame',"
+        " 'wstrace_msgpack.write.exporter', 'logging')\n"
+        "kept += ('pathlib', 'shutil', 'socket') if sys.platform == 'linux' else ()  # Windows' half needs them\n"
         "heavy = [name for name in kept if name in sys.modules]\nassert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Python stacks are those of Linux")
+def test_a_shell_that_starts_no_python_loads_nothing_that_reads_its_frames():
+    code = (
+        "import sys\nfrom wstrace.cli import main\n"
+        "assert main(['run', '-q', '--', 'sh', '-c', 'true']) == 0\n"
+        "where = 'wstrace_page_faults.linux.python_stacks.'\n"
+        "read = [name for name in ('programs.walker', 'decoder') if where + name in sys.modules]\nassert not read, read"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -130,7 +148,7 @@ def test_help_shows_sentences_by_section_and_what_most_people_want_first():
     assert [line for line in lines if line in ("Record:", "Inspect:", "Files:", "Set-up:")] == [
         "Record:", "Inspect:", "Files:", "Set-up:"]  # fmt: skip
     helps = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[lines.index("Record:") :] if "  " in line}
-    assert list(helps)[:4] == ["run", "attach", "report", "snapshot"]
+    assert list(helps)[:5] == ["run", "attach", "daemon", "report", "snapshot"]
     assert all(about[0].isupper() and about.endswith(".") for about in helps.values())
 
 
@@ -272,3 +290,19 @@ def test_a_plugin_s_classes_are_shown_with_their_options():
     refused = wstrace("plugins", "working_sat")
     assert refused.returncode == 125
     assert "did you mean 'working_set'?" in refused.stderr
+
+
+@pytest.mark.parametrize(("number", "limit"), [(errno.EMFILE, "ulimit -n"), (errno.ENOMEM, "ulimit -v")])
+def test_a_limit_that_is_met_before_anything_begins_is_no_internal_error(
+    number: int, limit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("wstrace.plugins.default_plugins", refused)
+    assert main(["report", "x.wst"]) == Unavailable.exit_code == 122
+    said = capsys.readouterr().err
+    assert os.strerror(number) in said
+    assert limit in said
+    assert "internal" not in said
+    assert said.count("\n") == 1

@@ -14,7 +14,7 @@ import pytest
 import wstrace_os
 from wstrace.conditions import Conditions
 from wstrace.errors import Unavailable
-from wstrace_os.linux import libc, steady
+from wstrace_os.linux import libc, page_cache, steady
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
 SHOW = [
@@ -75,6 +75,9 @@ def test_only_the_named_files_leave_the_cache(tmp_path):
         pytest.skip("this file system does not cache")
     (tmp_path / "link").symlink_to(other)
     os.mkfifo(tmp_path / "fifo")
-    steady.evict([str(named), str(tmp_path / "link"), str(tmp_path / "fifo"), str(tmp_path), "/nowhere/there"])
+    evicted = page_cache.evict(
+        [str(named), str(tmp_path / "link"), str(tmp_path / "fifo"), str(tmp_path), "/nowhere/there"]
+    )
     assert cached(other) == 256
     assert cached(named) == 0
+    assert evicted == (1, 1 << 20, 0, 0)

@@ -38,6 +38,26 @@ class TestArrow(FormatContract):
         return format_of("x.arrow")[1]
 
 
+class TestFolded(FormatContract):
+    def make(self):
+        return format_of("x.folded")[1]
+
+
+class TestPprof(FormatContract):
+    def make(self):
+        return format_of("x.pb.gz")[1]
+
+
+class TestPerfetto(FormatContract):
+    def make(self):
+        return format_of("x.pftrace")[1]
+
+
+class TestHtml(FormatContract):
+    def make(self):
+        return format_of("x.html")[1]
+
+
 class TestAnOutsidersOfTheWholeTrace(FormatContract):
     def make(self):
         spec = importlib.util.spec_from_file_location("wstrace_example_format", MARKDOWN)
@@ -71,7 +91,8 @@ class TestAnOutsidersOfRows(FormatContract):
 
 
 def test_all_built_in_formats_are_checked_here():
-    checked = {kind().make().name for kind in (TestCsv, TestJsonLines, TestParquet, TestArrow)}
+    ours = (TestCsv, TestJsonLines, TestParquet, TestArrow, TestFolded, TestPprof, TestPerfetto, TestHtml)
+    checked = {kind().make().name for kind in ours}
     assert checked == {found.name for _, found in default_plugins().formats.values()}
 
 

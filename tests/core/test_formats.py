@@ -110,7 +110,7 @@ def test_a_formats_own_options_are_given_on_the_command_line(trace, theirs, tmp_
     assert cli.main(["convert", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert ".one, .uno a test of ours; --option title=faults, hard=False, wait_ms=0" in shown
-    assert ".csv rows as comma-separated values .jsonl" in shown
+    assert ".csv rows as comma-separated values .html, .htm" in shown
     assert cli.main(["plugins"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "their_plugin" in line]
     assert ".one .uno" in line

@@ -158,7 +158,7 @@ def test_an_administrators_trace_reads_no_pyproject_of_the_working_directory(tmp
     (tmp_path / "pyproject.toml").write_text("[tool.wstrace]\nduration = '3s'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("wstrace.cli.tracing.is_administrator", lambda: administrator)
-    options = dict.fromkeys(Tracing.__slots__) | {"plugin": (), "no_plugins": True}
+    options = dict.fromkeys(Tracing._fields) | {"plugin": (), "no_plugins": True}
     assert Recording(Tracing(**options)).config.get("duration") == (None if administrator else "3s")
 
 
@@ -182,3 +182,20 @@ def test_a_broken_file_is_one_clear_line(tmp_path, content):
         Config.load(str(tmp_path / "broken.toml"), environ={}, project=False)
     with pytest.raises(UsageError, match="No such file"):
         Config.load(str(tmp_path / "absent.toml"), environ={}, project=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"ring_bytes": 1.5}, "thing:ring_bytes: 1.5 is no whole number"),
+        ({"ring_bytes": True}, "thing:ring_bytes: True is no whole number"),
+        ({"rate": [1]}, r"thing:rate: \[1\] is no number"),
+        ({"kernel": 1}, "thing:kernel: 1 is no true or false"),
+        ({"path": 5}, "thing:path: 5 is no text"),
+        ({"names": {"a": 1}}, "thing:names: {'a': 1} is no list"),
+    ],
+)
+def test_a_value_of_a_file_that_is_of_another_type_is_refused(given, told):
+    with pytest.raises(UsageError, match=told):
+        build(Thing, given, "thing")
+    assert build(Thing, {"rate": 2, "names": ["a"], "keep": None}, "thing").given["rate"] == 2

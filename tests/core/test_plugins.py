@@ -6,7 +6,8 @@ import pytest
 from plugin_entries import Entry, module
 
 import wstrace.plugins
-from wstrace.errors import UsageError
+from wstrace.declarations import Reference
+from wstrace.errors import PluginError, UsageError, WstraceError
 from wstrace.interfaces import Resolver
 from wstrace.plugins import Plugins
 from wstrace.session import Session
@@ -15,6 +16,15 @@ from wstrace.testing import RecordingExporter, ScriptedSource
 
 def raising():
     raise RuntimeError("this hook is broken")
+
+
+class OutputExporter(RecordingExporter):
+    name = "output"
+
+
+class TakingOutput(RecordingExporter):
+    name = "taking"
+    takes_output = True
 
 
 GOOD = Entry(
@@ -85,6 +95,52 @@ def test_an_unknown_name_suggests_the_nearest_or_says_what_failed(monkeypatch):
         found.class_of("source", "scriptd")
     with pytest.raises(UsageError, match=r"its plugin is failed ImportError: gone"):
         found.class_of("source", "broken")
+
+
+def referring(name, target, monkeypatch):
+    """The plugins of which one offers an exporter by that Reference."""
+    offered = module(wstrace_exporters=lambda: [Reference(name, target)])
+    return plugins(monkeypatch, GOOD, Entry("referring", offered))
+
+
+def test_what_is_offered_by_reference_is_imported_when_it_is_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(wstrace.plugins, "load", lambda target: asked.append(target) or OutputExporter)
+    found = referring("output", "theirs:OutputExporter", monkeypatch)
+    assert found.defaults("exporter") == found.taking_output() == []
+    assert found.class_of("exporter", "recording") is RecordingExporter
+    assert asked == []
+    assert found.class_of("exporter", "output") is OutputExporter
+    assert found.exporters == {"recording": RecordingExporter, "output": OutputExporter}
+    assert asked == ["theirs:OutputExporter"]
+
+
+def test_a_reference_says_itself_that_its_exporter_takes_the_output(monkeypatch):
+    monkeypatch.setattr(wstrace.plugins, "load", {"theirs:Output": TakingOutput, "theirs:Other": OutputExporter}.get)
+    offered = [Reference("taking", "theirs:Output", takes_output=True), Reference("output", "theirs:Other", True)]
+    found = plugins(monkeypatch, Entry("referring", module(wstrace_exporters=lambda: offered)))
+    assert found.taking_output() == ["taking", "output"]
+    assert found.class_of("exporter", "taking") is TakingOutput
+    with pytest.raises(PluginError, match="no Exporter 'output' with takes_output"):
+        found.class_of("exporter", "output")
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "why"),
+    [
+        ("output", "gone.for_good:OutputExporter", "No module named 'gone'"),
+        ("output", "wstrace.options:Spec", "which is no Exporter class"),
+        ("other", "wstrace.testing:RecordingExporter", "is no Exporter 'other'"),
+        ("output", 5, "which is no Reference of two texts"),
+    ],
+)
+def test_a_wrong_reference_costs_only_its_plugin(name, target, why, monkeypatch):
+    found = referring(name, target, monkeypatch)
+    with pytest.raises(WstraceError, match=why if isinstance(target, str) else "there is no exporter"):
+        found.class_of("exporter", name)
+    assert found.exporters == {"recording": RecordingExporter}
+    assert states(found) == {"good": "loaded", "referring": "failed"}
+    assert why in next(p.error for p in found.found if p.name == "referring")
 
 
 def test_built_ins_come_first_and_all_of_them_load():

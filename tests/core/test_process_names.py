@@ -78,7 +78,9 @@ def test_blame_tells_processes_by_title_and_role():
 
 @pytest.mark.parametrize("views", [*((view,) for view in VIEWS), ("process", "line")])
 def test_blame_of_some_kinds_has_their_pages_and_faults_alone(views):
-    whole, anon, both = (family().blame(kinds=kinds) for kinds in ((), ("anon",), ("anon", "file")))
+    whole, anon, both = (
+        family().blame(kinds=kinds, threads="thread" in views) for kinds in ((), ("anon",), ("anon", "file"))
+    )
     assert (whole.total, anon.total) == (6 * PAGE, 3 * PAGE)
     assert sum(row.resident for row in anon.rows(*views)) == 3 * PAGE
     assert sum(row.faults for row in anon.rows(*views)) == 4
@@ -137,7 +139,7 @@ def test_report_by_two_keys_takes_the_filters(path):
     assert "0 of 7 faults" in run(report, path, "--by", "kind,process", "--tid", "5")
 
 
-@pytest.mark.parametrize(("words", "told"), [(["process,thread"], "known"), (["line,line"], "two different"),
+@pytest.mark.parametrize(("words", "told"), [(["process,tread"], "known"), (["line,line"], "two different"),
                                              (["process,line", "--own", "/x"], "--own"),
                                              (["process,line", "--format", "lines"], "--format")])  # fmt: skip
 def test_what_two_keys_do_not_take_is_told(path, words, told):

@@ -169,6 +169,19 @@ def test_what_was_recorded_before_a_source_failed_is_kept():
     assert sum(len(b) for b in exporter.batches) == 7
 
 
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_source_that_follows_ends_with_the_others(follows):
+    class Lasting(ScriptedSource):
+        name = "lasting"
+        finished = False
+
+    Lasting.follows = follows
+    with Session(sources=[Lasting(), ScriptedSource([faults(7)])], exporters=[], enrichers=[], record=False) as session:
+        assert session.wait(5 if follows else 0.5) is follows
+    with Session(sources=[Lasting()], exporters=[], enrichers=[], record=False) as session:
+        assert not session.wait(0.2), "alone it goes on"
+
+
 def test_start_and_stop_are_idempotent_and_thread_safe():
     exporter = RecordingExporter()
     session = Session(sources=[ScriptedSource([faults(3)])], exporters=[exporter], enrichers=[], record=False)

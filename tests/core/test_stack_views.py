@@ -140,6 +140,8 @@ def test_a_package_of_a_cut_stack_says_that_the_own_line_may_be_missing():
     counts.add(stacks.trees[FRAME_PYTHON].new_rows())
     counts.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=1, va=1, flags=0, stack=stack, stack_how=HOW_EXACT))
     assert labels(counts, "line") == {"(package pandas, stack cut)": 1}
+    (stack_text,) = labels(counts, "stack")
+    assert stack_text.endswith(" < [not kept]"), "a stack without its outer frames is not shown as a whole one"
 
 
 @pytest.mark.parametrize(

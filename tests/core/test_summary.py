@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections import Counter
-from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -75,6 +74,7 @@ def by_hand(rows: list[tuple[int, ...]], by: By) -> dict[tuple[Any, ...], tuple[
             "thread": ("", pid, tid),
             "process": ("", pid),
             "kind": (KINDS[kind],),
+            "cgroup": (UNKNOWN,),
         }[by]
         count[key] += 1
         major[key] += flags & 1
@@ -338,7 +338,7 @@ def test_filter_refuses_what_cannot_be(wrong: dict[str, Any]) -> None:
 
 def of_host(batch: Batch, host: int) -> Batch:
     """The batch as a merged trace has it."""
-    snapshot = None if batch.snapshot is None else replace(batch.snapshot, host=host)
+    snapshot = None if batch.snapshot is None else batch.snapshot._replace(host=host)
     columns = {**batch.columns, "host": np.full(len(batch), host, "u2")}
     return Batch(batch.schema, columns, strings=batch.strings, snapshot=snapshot)
 

@@ -109,3 +109,18 @@ def test_a_number_that_may_be_left_out_makes_room_for_names_of_80_columns() -> N
     assert all(len(line) <= 80 for line in shown)
     assert len({line.split("KiB  ")[-1] for line in shown}) == 3
     assert all("relocate_object_" in line for line in shown)
+
+
+def test_a_remark_makes_room_for_the_name_that_it_follows() -> None:
+    """GIVEN names of blame that are too wide with what they were copied of THEN the remark goes before the line."""
+    names = [
+        "import pandas app.py:1 (copied: loaded by import gunicorn bin/gunicorn:5)",
+        "gunicorn (26859)  handle app.py:9 (copied: loaded by gunicorn (26611)  import pandas app.py:1)",
+        "libpython3.11.so.1.0!gc_collect_main (no line)",
+    ]
+    assert elide(names, 36) == [
+        "import pandas app.py:1", "gunicorn (26859)  handle app.py:9", "libpython3.11.so.1.0!gc_collect_main"
+    ]  # fmt: skip
+    assert elide(names, 100) == names
+    alike = [f"save app.py:9 (copied: loaded by load app.py:{n})" for n in range(2)]
+    assert len({*elide(alike, 30)}) == 2

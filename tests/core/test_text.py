@@ -13,6 +13,7 @@ from wstrace.text import (
     base_name,
     duration,
     encodable,
+    estimate_mark,
     json_line,
     json_safe,
     number,
@@ -125,3 +126,11 @@ def test_json_on_a_line_reads_back_the_same_and_only_prints():
         assert line.isprintable()
         assert json.loads(line) == {name: [name, 1, None]}
     assert json_line({"é": 1}) == '{"é":1}'
+
+
+def test_a_figure_is_marked_where_its_doubtful_part_could_be_seen():
+    assert estimate_mark(16_502_784, 24_576) == ""  # 15.7 MiB with it and without
+    assert estimate_mark(16_502_784, 131_072) == "~"
+    assert estimate_mark(294_912, 28_672) == "~"
+    assert estimate_mark(294_912, 0) == ""
+    assert estimate_mark(1 << 20, 1 << 20) == "~"

@@ -47,6 +47,11 @@ def test_what_is_not_known_is_absent() -> None:
     assert TraceInfo(targets=(7,)).to_dict() == {"pid": 7}
 
 
+def test_one_out_of_so_many_faults_as_rows_can_say_it() -> None:
+    assert TraceInfo.from_dict({"sampled": (1 << 63) - 1}).sampled == (1 << 32) - 1
+    assert TraceInfo.from_dict({"sampled": 1 << 64}).sampled == 1
+
+
 def test_a_file_does_not_say_where_it_was_saved_then() -> None:
     assert TraceInfo.from_dict({"saved": "old.wst"}).saved == ""
 
@@ -64,7 +69,7 @@ def test_values_of_any_type_are_taken_or_not_known(facts: dict[str, object]) -> 
     info = TraceInfo.from_dict(facts)
     assert all(type(word) is str for word in (*info.command, *info.notes, *info.lacking))
     assert all(type(pid) is int and 0 <= pid < 1 << 63 for pid in info.targets)
-    assert info.sampled >= 1
+    assert 1 <= info.sampled < 1 << 32
     assert 0 <= info.started_ns < 1 << 63
     assert plain(TraceInfo.from_dict(info.to_dict())) == plain(info) or "nan" in repr(facts)
 
@@ -122,3 +127,12 @@ def test_equal_reasons_of_several_sessions_add_up():
     each[0].lack("Python stacks: they need root")
     assert TraceInfo.of_several(each).lacking == ["Python stacks: they need root"]
     assert TraceInfo.of_several(each).notes == ["2,400 pages that came without a fault", "level user"]
+
+
+def test_notes_are_bounded_and_say_so():
+    info = TraceInfo()
+    for number in range(10_000):
+        info.note(f"the cgroup /{number} was removed during the trace")
+    assert len(info.notes) < 1000
+    assert info.notes[0] == "the cgroup /0 was removed during the trace"
+    assert info.notes[-1] == "more, which is not told"

@@ -86,3 +86,9 @@ def test_conditions_of_the_runs(tmp_path):
     done = wstrace("check", "--baseline", str(tmp_path / "none"), *options, "-c", shown)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["measured"]["faults"] > 500
+
+
+def test_a_cold_run_tells_what_left_the_page_cache(tmp_path):
+    said, _ = check(tmp_path, 1, "--cold", "--runs", "1")
+    (told,) = [line for line in said.splitlines() if line.startswith("cold: ")]
+    assert " in the page cache left it" in told

@@ -172,6 +172,17 @@ def test_merge_tells_what_its_traces_have_in_common_and_sums(tmp_path):
     assert first.startswith("peak 140.0 MiB resident; 200 faults")
 
 
+@pytest.mark.parametrize(("of", "told"), [((["/a"], ["/b"]), "memory.stat 972"), (([], []), "vmstat 972"), (
+    (None, None), "rusage 972"), ((None, [], ["/a"]), "rusage + vmstat + memory.stat 1,034")])  # fmt: skip
+def test_a_merged_trace_names_the_account_of_each_of_its_traces(of, told, tmp_path):
+    """Those of a process are its rusage's, of a control group memory.stat's, of a machine vmstat's: a sum is of all."""
+    infos = [{"usage": Usage((900, 70, 61)[number], 1), "extra": {} if cgroups is None else {"cgroups": cgroups}}
+             for number, cgroups in enumerate(of)]  # fmt: skip
+    paths = [write(tmp_path / f"{number}.wst", 100, info=info) for number, info in enumerate(infos)]
+    assert wstrace("merge", *paths, "-o", tmp_path / "m.wst")[0] == 0
+    assert f"; {told};" in wstrace("report", "-v", tmp_path / "m.wst")[1]
+
+
 @pytest.mark.parametrize("hosts", ["one", "two"])
 def test_merge_invents_no_peak_and_no_account_of_the_system(tmp_path, monkeypatch, hosts):
     paths = []

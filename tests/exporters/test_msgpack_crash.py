@@ -228,3 +228,17 @@ def test_what_a_killed_session_counted_is_not_known_after_another_has_gone_on(tm
         assert trace.ledger.get("file_cut") == 1
         assert trace.info.usage == Usage()
         assert trace.state == "incomplete"
+
+
+def test_what_a_session_that_ended_has_counted_is_known_after_another_has_gone_on(tmp_path):
+    path = tmp_path / "x.wst"
+    for lost in (7, 5, 0):
+        exporter, context = started(path, resume=True)
+        context.ledger.set("counted", 10, "minor")
+        context.ledger.set("lost_kernel", lost, "page_fault")
+        exporter.close()
+    with open_trace(str(path)) as trace:
+        assert trace.ledger.get("counted", "minor") == 30
+        assert trace.ledger.get("lost_kernel", "page_fault") == 12
+        assert trace.ledger.get("file_cut") == 0
+        assert trace.state == "clean"

@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import synthetic_trace as synthetic
+from blame_scripted import ANON, APP, Script, saved
 from msgpack_scripted import STORED, started
 
+from wstrace.analysis.blame.words import completeness
 from wstrace.errors import TraceFileError
+from wstrace.schema import PAGE_EXCLUSIVE
 from wstrace_msgpack.format.layout import EVENTS, HEAD_BYTES, HEADER, MAPPINGS, STRINGS, SYNC, pack_frame, unpack_head
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.trace import TraceFile, open_trace
@@ -310,3 +313,18 @@ def test_names_and_ids_past_the_limits_are_bad_frames_not_memory(tmp_path, small
         assert trace.damage()["bad_frames"] == 5
         assert any(name.startswith("/usr/lib/lib") for name in names_of(trace))
         assert "other" not in names_of(trace)
+
+
+def test_blame_of_a_cut_file_tells_that_its_end_is_missing_not_one_lost_record(tmp_path):
+    script = Script()
+    script.fault(100, ANON, APP)
+    script.snapshot(200, (ANON, 1, PAGE_EXCLUSIVE))
+    path = tmp_path / "x.wst"
+    saved(script.trace(), str(path))
+    path.write_bytes(path.read_bytes()[:-40])
+    with open_trace(path) as trace:
+        blame = trace.blame()
+        said = completeness(blame)
+    assert (blame.of.lost, blame.of.complete) == (0, False)
+    assert "the file is cut: its end is missing" in said
+    assert "record lost" not in said

@@ -103,7 +103,7 @@ def assert_told(run: subprocess.CompletedProcess[str], path: Path, expected: int
 @ways
 def test_parts(failing: Run, whole: Path, tmp_path: Path, call: str, error: int, first: int, last: int) -> None:
     path = tmp_path / "failing.wst"
-    run = failing(call, error, first, last, "replay", whole, "-e", f"msgpack:path={path},rotate_bytes=65536")
+    run = failing(call, error, first, last, "replay", whole, "-e", f"msgpack:path={path},rotate_bytes=16384")
     if not run.returncode and (call, error) != ("write", errno.EIO):  # after a failure all waits for a second
         assert len(list(tmp_path.iterdir())) > 1
     assert_told(run, path, ROWS)

@@ -116,6 +116,17 @@ def test_delta_is_stored_as_the_specification_says():
     assert np.frombuffer(data, "<u4").tolist() == [0, 2**32 - 2, 7]
 
 
+def test_blocks_of_a_shuffled_column_hold_one_plane():
+    """A block has one Huffman table: together with the noise of the lowest bytes, the next ones take more room."""
+    rng = np.random.default_rng(1)
+    times = np.cumsum(2500 + rng.normal(0, 300, 65_536).astype("<u8"))
+    packed = columns.encode(times, delta=True, shuffle=True)[-1]
+    planes = columns._shuffled(np.diff(times, prepend=times[:1]))
+    assert len(packed) <= sum(len(zstd.compress(plane.tobytes(), 1)) for plane in planes)
+    assert len(packed) < 0.95 * len(zstd.compress(planes.tobytes(), 1))
+    assert np.array_equal(through(times, delta=True, shuffle=True), times)
+
+
 def test_shuffled_bytes_are_stored_as_the_specification_says():
     array = np.arange(0x0102030405060700, 0x0102030405060700 + 20, dtype="<u8")
     kind, chain, codec, raw_len, data = columns.encode(array, shuffle=True, codec="none")

@@ -20,6 +20,7 @@ from wstrace.batch import Batch
 from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP, STACK_HOW
 from wstrace.table import Selection
 from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
+from wstrace_msgpack.format.part_names import name_and_number
 from wstrace_msgpack.read.replay import Replay
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 from wstrace_msgpack.write import frame_file
@@ -121,6 +122,23 @@ def test_each_part_has_the_mappings_of_its_call_sites_though_their_process_ended
             assert trace.damage()["lost_names"] == 0
     assert len(found) == 4
     assert {len(stack) for stack in found} == {2}
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_part_that_lost_its_header_keeps_the_stacks_of_its_session(tmp_path, damaged):
+    """GIVEN parts of one session, of which each names other functions WHEN one lost its header THEN ids stay theirs."""
+    lists = [[Fault([(name, "a.py", 1), ("main", "a.py", 9)], []) for name in names] for names in ("fg", "gh", "hi")]
+    exported = write(tmp_path / "x.wst", *lists, rotate_bytes=1)
+    paths = sorted(tmp_path.glob("x*.wst"), key=lambda path: name_and_number(str(path)))
+    data = bytearray(paths[damaged].read_bytes())
+    data[12] ^= 1  # in the head of the first frame
+    paths[damaged].write_bytes(data)
+    same([str(path) for path in paths], exported)
+    with TraceFile([str(path) for path in paths]) as trace:
+        rows = [batch for batch in trace.read(Selection()) if batch.schema.name == "call_site"]
+        assert sorted(columns(rows, "id")) == sorted(
+            columns([batch for batch in exported if batch.schema.name == "call_site"], "id")
+        )
 
 
 def test_a_replay_gives_them_on(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 from otel_scripted import faulted, otel, run, started
@@ -43,7 +42,7 @@ def test_bulk_sends_every_record_with_the_content_of_an_event(monkeypatch: pytes
 
 def test_a_column_that_the_schema_gains_is_an_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     new = (Column("cpu", "u16", "id"), Column("around", "u64", "addr"), Column("drift", "i64", "count"))
-    schema = replace(PAGE_FAULT, columns=(*PAGE_FAULT.columns, *new, Column("lock", "u32", "str")))
+    schema = PAGE_FAULT._replace(columns=(*PAGE_FAULT.columns, *new, Column("lock", "u32", "str")))
     batch = batch_of(schema, time_ns=[5, 6], pid=7, tid=7, pc=1, va=2, flags=0, file="/f", kind=1, mapping=1,
                      cpu=[0, 65535], around=[0, 2**64 - 1], drift=[-1, 300], lock=["", "mmap_lock"])  # fmt: skip
     expected = [

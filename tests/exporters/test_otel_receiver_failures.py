@@ -13,10 +13,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from otel_scripted import SECRET, ended, faulted, otel, run, started
 from receiver import Receiver
 
+from wstrace.analysis import headline
 from wstrace.errors import OutputError
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
-from wstrace_console import headline
 from wstrace_otel.exporter import OtelExporter
 from wstrace_otel.transport.connection import Connection
 from wstrace_otel.transport.endpoint import Endpoint

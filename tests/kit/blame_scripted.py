@@ -10,6 +10,7 @@ from wstrace.schema import (
     CONTENT_LOSS,
     HOW_EXACT,
     HOW_NO_PYTHON,
+    HOW_OWN,
     KIND_ANON,
     KIND_FILE,
     KIND_SHIFT,
@@ -45,6 +46,7 @@ class Script:
         self.stacks = Stacks(self.strings)
         self.faults: list[tuple[int, ...]] = []
         self.losses: list[tuple[int, ...]] = []
+        self._files: list[tuple[str, int]] = []
         self.batches: list[Batch] = [
             batch_of(MAPPING, self.strings, id=[1, 2, 3, 4, 5], time_ns=1, pid=7,
                      start=[ANON, FILE, CODE, OWN_CODE, OWN_CODE + (1 << 20)], offset=0,
@@ -57,14 +59,29 @@ class Script:
         ]  # fmt: skip
 
     def fault(self, time: int, va: int, stack=(), pid: int = 7, flags: int = 0, *, pc: int = CODE + 64, tid: int = 0,
-              native=()) -> None:  # fmt: skip
-        """stack: of Python; native: a sampled stack of (mapping, offset); both innermost frame first."""
-        how = HOW_EXACT if stack else HOW_NO_PYTHON
-        self.faults.append((time, pid, va, flags, self.stacks.python(stack), how, tid or pid, pc,
-                            4 if pc >= OWN_CODE else 3, self.stacks.native(native)))  # fmt: skip
+              native=(), native_how: int = HOW_OWN, how: int = HOW_NO_PYTHON, sampled: int = 1,
+              cgroup: str = "", cut: bool = False) -> None:  # fmt: skip
+        """stack: of Python; native: a sampled stack of (mapping, offset); both innermost frame first.
+
+        how: why there is no stack of Python. sampled: one of so many faults was recorded then. cut: the stack of Python
+        lacks its outer frames.
+        """
+        how = HOW_EXACT if stack else how
+        self.faults.append((time, pid, va, flags, self.stacks.python(stack, cut=cut), how, tid or pid, pc,
+                            4 if pc >= OWN_CODE else 3, self.stacks.native(native), native_how, sampled,
+                            self.strings.code(cgroup)))  # fmt: skip
 
     def lose(self, time: int, event: int, pid: int = 7, start: int = 0, end: int = (1 << 64) - 1, other: int = 0):
         self.losses.append((time, pid, event, start, end, 0, other))
+
+    def map_file(self, path: str) -> int:
+        """Maps a file of its own. Returns its address."""
+        self._files.append((path, FILE + (len(self._files) + 1 << 24)))
+        path, va = self._files[-1]
+        self.batches.append(batch_of(MAPPING, self.strings, id=5 + len(self._files), time_ns=1, pid=7, start=va,
+                                     end=va + (1 << 20), offset=0, dev=1, ino=20 + len(self._files), build_id=0,
+                                     file=path, flags=MAP_READ | KIND_FILE << KIND_SHIFT))  # fmt: skip
+        return va
 
     def process(self, time: int, pid: int, event: int, name: str) -> Batch:
         """A row of a process's own thread."""
@@ -83,19 +100,26 @@ class Script:
 
     def trace(self) -> Trace:
         sites = [rows for tree in self.stacks.trees.values() if (rows := tree.new_rows()) is not None]
-        names = ("time_ns", "pid", "va", "flags", "stack", "stack_how", "tid", "pc", "pc_mapping", "native_stack")
+        names = ("time_ns", "pid", "va", "flags", "stack", "stack_how", "tid", "pc", "pc_mapping", "native_stack",
+                 "native_how", "sampled", "cgroup")  # fmt: skip
         columns = {name: list(column) for name, column in zip(names, zip(*self.faults, strict=True), strict=True)}
+        every = columns["sampled"] if max(columns["sampled"]) > 1 else [1]
+        if every == [1]:
+            del columns["sampled"]
+        if not any(columns["cgroup"]):
+            del columns["cgroup"]
         batches = [*self.batches, *sites]
         if self.losses:
             lost = dict(
                 zip((c.name for c in CONTENT_LOSS.columns), map(list, zip(*self.losses, strict=True)), strict=True)
             )
             batches.append(batch_of(CONTENT_LOSS, self.strings, **lost))
-        at = [1 if va >= ANON else 2 for va in columns["va"]]
+        own = {start >> 24: 6 + number for number, (_, start) in enumerate(self._files)}
+        at = [own.get(va >> 24, 1 if va >= ANON else 2) for va in columns["va"]]
         kinds = [KIND_ANON if va >= ANON else KIND_FILE for va in columns["va"]]
         batches.append(batch_of(PAGE_FAULT, self.strings, mapping=at, kind=kinds, **columns))
         trace = trace_of(*batches)
-        trace.info.page_size = PAGE
+        trace.info.page_size, trace.info.sampled = PAGE, max(1, round(sum(every) / len(every)))
         trace.info.content_losses = LOSS_EVENTS[1:]
         return trace
 
@@ -108,7 +132,7 @@ def saved(trace: Trace, path: str) -> None:
     source = ScriptedSource(trace.read(Selection()))
     session = Session(sources=[source], exporters=[f"msgpack:path={path},force=true"], enrichers=[], record=False)
     info = session.context.info
-    for name in ("command", "page_size", "content_losses", "usage", "extra"):
+    for name in ("command", "page_size", "content_losses", "usage", "extra", "incomplete", "sampled"):
         setattr(info, name, getattr(trace.info, name))
     with session:
         while not session.wait(0.05):

@@ -20,7 +20,7 @@ from wstrace_msgpack.write.exporter import MsgpackExporter
 STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
 
 
-def started(path: Path, **options: object) -> tuple[MsgpackExporter, Context]:
+def started(path: Path | str, **options: object) -> tuple[MsgpackExporter, Context]:
     context = Context()
     exporter = MsgpackExporter(path=str(path), **options)
     exporter.start(context)
@@ -37,7 +37,7 @@ def everything(exporter: MsgpackExporter, context: Context, n: int = 10_000, row
     return batches
 
 
-def recorded(path: Path, n: int, rows: int = 1000, seed: int = 1, **options: object) -> list[Batch]:
+def recorded(path: Path | str, n: int, rows: int = 1000, seed: int = 1, **options: object) -> list[Batch]:
     """A whole trace of every stream, with losses and facts, a frame every `rows` faults; gives the faults."""
     exporter, context = started(path, **options)
     exporter.export(synthetic.mappings(context.strings))

@@ -9,6 +9,7 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.call_sites import CallSites
 from wstrace.schema import (
     CALL_SITE,
+    FRAME_CUT,
     FRAME_NATIVE,
     FRAME_PYTHON,
     HOW_EXACT,
@@ -34,6 +35,7 @@ class Fault(NamedTuple):
     pid: int = 7
     va: int = 4096
     flags: int = 0
+    native_how: int = HOW_OWN
 
 
 class Stacks:
@@ -44,12 +46,13 @@ class Stacks:
         self.strings = strings
         self.trees = {FRAME_PYTHON: CallSites(ids, strings, "python"), FRAME_NATIVE: CallSites(ids, strings, "native")}
 
-    def python(self, frames: Iterable[Python], flags: int = 0) -> int:
-        """The id of a Python stack, innermost frame first."""
+    def python(self, frames: Iterable[Python], flags: int = 0, *, cut: bool = False) -> int:
+        """The id of a Python stack, innermost frame first. cut: it lacks its outer frames."""
         stack, code = 0, self.strings.code
         for function, file, line in reversed(list(frames)):
+            own = flags | FRAME_CUT * (cut and not stack)
             (stack,) = self.trees[FRAME_PYTHON].add(
-                stack, kind=FRAME_PYTHON, function=code(function), file=code(file), line=line, flags=flags
+                stack, kind=FRAME_PYTHON, function=code(function), file=code(file), line=line, flags=own
             )
         return int(stack)
 
@@ -67,7 +70,7 @@ class Stacks:
             python = self.python(fault.python or ())
             how = fault.how if python else HOW_NO_PYTHON if fault.python is not None else fault.how
             native = self.native(fault.native or ())
-            rows.append((python, how, native, HOW_OWN if native else HOW_NOT_SAMPLED, fault.weight))
+            rows.append((python, how, native, fault.native_how if native else HOW_NOT_SAMPLED, fault.weight))
         sites = [batch for tree in self.trees.values() if (batch := tree.new_rows()) is not None]
         names = ("stack", "stack_how", "native_stack", "native_how", "weight")
         columns = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}

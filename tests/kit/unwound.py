@@ -13,7 +13,8 @@ from wstrace.batch import Dictionary
 from wstrace.schema import KIND_FILE, KIND_SHIFT, KIND_VDSO, MAP_EXECUTE, MAP_READ, MAPPING
 from wstrace.testing import batch_of
 from wstrace_stacks.linux.known_code import KnownCode
-from wstrace_stacks.unwinder import REASONS, Samples, unwind
+from wstrace_stacks.reached import REASONS
+from wstrace_stacks.unwinder import Samples, unwind
 
 
 class Stack(NamedTuple):

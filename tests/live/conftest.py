@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cgroups import MadeCgroup, made_cgroup
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Usage
@@ -167,6 +168,13 @@ def attach() -> Iterator[Callable[..., Trace]]:
     yield start
     for trace in made:
         trace.stop()
+
+
+@pytest.fixture
+def cgroup() -> Iterator[MadeCgroup]:
+    """A new cgroup of its own."""
+    with made_cgroup() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

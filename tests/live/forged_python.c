@@ -69,6 +69,16 @@ int main(void) {
     _PyRuntime[PLACE_OF_INTERPRETERS / 8] = (u64)&interpreter;
     usleep(500000); /* until it is known */
     lie("honest");
+    /* frames at the end and the beginning of a page between pages that cannot be read */
+    char *between = mmap(0, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct frame *first = (struct frame *)(between + 4096), *last = (struct frame *)(between + 2 * 4096) - 1;
+    *first = *last = frame;
+    mprotect(between, 4096, PROT_NONE);
+    mprotect(between + 2 * 4096, 4096, PROT_NONE);
+    thread.frame = last, last->previous = first;
+    lie("edges");
+    thread.frame = first, first->previous = last, last->previous = 0;
+    lie("edges");
     frame.previous = &frame;
     lie("ring of one");
     frame.previous = &caller, caller.previous = &frame;

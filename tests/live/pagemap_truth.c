@@ -1,46 +1,10 @@
 // As pagemap_truth.py, for functions of a program without stacks: which of them made each page arrive.
 // Run as: FILE FOLDER; writes `page function` (0 = none) of each page, then `copies 0`.
-#define _GNU_SOURCE
-#include <assert.h>
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "pagemap.h"
 
-enum { PAGE = 4096, N = 256, MOST = 1 << 14 };
-static const size_t BIG = N * PAGE, HUGE = 2 << 20;
-static int pagemap;
-static struct { uintptr_t page; uint64_t frame; const char *who; } all[MOST];
-static int n;
+static const size_t HUGE = 2 << 20;
 
-static int place(uintptr_t page) {
-    int i = 0;
-    while (i < n && all[i].page != page) i++;
-    assert(i < MOST);
-    if (i == n) all[n++].page = page;
-    return i;
-}
-
-// What has arrived at these pages since the last time is `who`'s; NULL = whose it was.
-static void look(char *start, int pages, const char *who) {
-    static uint64_t entries[4 * N];
-    assert(pread(pagemap, entries, pages * 8, (uintptr_t)start / PAGE * 8) == pages * 8);
-    for (int k = 0; k < pages; k++) {
-        int i = place((uintptr_t)start / PAGE + k);
-        uint64_t frame = entries[k] >> 63 ? entries[k] & ((1ull << 55) - 1) : 0;
-        if (frame != all[i].frame && (who || !frame)) all[i].who = frame ? who : NULL;
-        all[i].frame = frame;
-    }
-}
-
-// A function that touches the first byte of pages; DO() calls it and then looks at `whole`.
-#define TOUCHES(name, touch) \
-    static __attribute__((noinline)) void name(char *start, int pages) { \
-        for (int k = 0; k < pages; k++) { volatile char *at = start + (size_t)k * PAGE; touch; } \
-    }
+// DO() calls a function and then looks at `whole`.
 TOUCHES(load, *at = 1)
 TOUCHES(rewrite, *at = 2)
 TOUCHES(grow, *at = 3)
@@ -69,11 +33,7 @@ int main(int argc, char **argv) {
     char *here = mapped(NULL, BIG, 0), *there = mapped(NULL, 2 * BIG, 0);
     DO(load, here, N, here, N);
     assert(mremap(here, BIG, 2 * BIG, MREMAP_MAYMOVE | MREMAP_FIXED, there) == there);
-    for (int k = 0; k < N; k++) {
-        int from = place((uintptr_t)here / PAGE + k), to = place((uintptr_t)there / PAGE + k);
-        all[to].frame = all[from].frame, all[to].who = all[from].who;
-        all[from].frame = 0, all[from].who = NULL;
-    }
+    moved(here, there, N);
     DO(grow, there, 2 * N, there, 2 * N);
     mapped(here, BIG, MAP_FIXED);
     DO(second_tenant, here, N / 2, here, N);
@@ -98,11 +58,5 @@ int main(int argc, char **argv) {
     DO(touch_huge, huge + 7 * PAGE, 1, huge, 512);
 
     look(mapped(NULL, BIG, MAP_POPULATE), N, "0");
-    FILE *out = fopen(argv[1], "w");
-    for (int i = 0; i < n; i++)
-        if (all[i].frame) fprintf(out, "%lu %s\n", (unsigned long)all[i].page, all[i].who);
-    fprintf(out, "copies 0\n");
-    fclose(out);
-    usleep(500000); // the memory of a program that ends within some ms is not held for a snapshot
-    _exit(0);
+    tell(argv[1]);
 }

@@ -1,7 +1,7 @@
 # ruff: noqa: PTH123
 """Targets that make code objects of one size on different lines, each freed before the next one takes its address.
 
-`python python_adversary.py OUT KIND [N]`; KIND: functions, modules, files, reload, classes.
+`python python_adversary.py OUT KIND [N]`; KIND: functions, modules, files, tables, reload, classes.
 """
 
 import ctypes
@@ -50,6 +50,14 @@ def files():
     for i in range(N):
         run("m[o] = 1\n", names[i], i * P)
         yield "<module>", 1, names[i]
+
+
+def tables():
+    """Modules whose line tables have 200 to 290 bytes and differ near their end alone."""
+    for i in range(min(N, 500)):
+        lines = 40 + i // 7 % 17
+        run("a = 1\n" * lines + "\n" * (i % 7) + "m[o] = 1\n", "t.py", i * P)
+        yield "<module>", lines + i % 7 + 1, "t.py"
 
 
 def reload():

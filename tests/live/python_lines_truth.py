@@ -73,7 +73,79 @@ def worker(m, n):
         n.write(b"q")  # @written
 
 
+class Pair(ctypes.Structure):
+    _fields_ = [("first", ctypes.c_int), ("second", ctypes.c_int)]
+
+
+def parts(added, compared, read, stored):
+    """Where Debian's 3.11 keeps what it executes at a place of its own, and an older pointer at the usual one."""
+    total = bytearray()
+    one, other = memoryview(added), memoryview(compared)
+    for i in range(N):
+        part = one[i * P : i * P + 8]
+        total += part  # @added
+        part = other[i * P : i * P + 8]
+        if part == b"12345678":  # @compared
+            break
+        pair = Pair.from_buffer(read, i * P)
+        total.append(pair.second)  # @attribute
+        pair = Pair.from_buffer(stored, i * P)
+        pair.first = 3  # @stored
+
+
+class Box:
+    __slots__ = ("view",)
+
+    def __getitem__(self, i):
+        return self.view[i * P]  # @subscript
+
+    def __contains__(self, i):
+        return self.view[i * P] == 300  # @contained
+
+    def __iadd__(self, i):
+        self.view[i * P] = i & 7  # @in_place
+        return self
+
+
+def called(*arguments, **named):
+    return int.from_bytes(arguments[0], "little") + len(named)  # @from_bytes
+
+
+def operators(*boxes):
+    views = [memoryview(one) for one in boxes]
+    box, within, added = Box(), Box(), Box()
+    box.view, within.view, added.view = views[:3]
+    kept, names = {}, set()
+    for i in range(N):
+        kept[i] = box[i]
+        if i in within:
+            break
+        added += i
+        part = views[3][i * P : i * P + 16]
+        b"".join((b"a", part, b"b"))  # @joined
+        part = views[4][i * P : i * P + 4]
+        while any(part):  # @tested
+            break
+        part = views[5][i * P : i * P + 4]
+        first, *_ = part  # @unpacked
+        part = views[6][i * P : i * P + 4]
+        names.add(hash(part.toreadonly()) if part.readonly else bytes(part))  # @hashed
+        part = views[7][i * P : i * P + 4]
+        kept[i] = f"{first}{part.tolist()}"  # @formatted
+    return kept, names
+
+
+def calls(read):
+    view = memoryview(read)
+    for i in range(N):
+        called(view[i * P : i * P + 4], *(1, 2), key=i)
+
+
 def round_():
+    names = ("subscript", "contained", "in_place", "joined", "tested", "unpacked", "hashed", "formatted")
+    operators(*map(region, names))
+    calls(region("from_bytes"))
+    parts(region("added"), region("compared"), region("attribute"), region("stored"))
     mixed(region("assigned"), region("read"), region("packed"), at(region("memset")), region("tried"))
     sum(walk(region("yielded")))
     deep(region("deep"), 0, N)
@@ -98,7 +170,8 @@ with open(__file__, encoding="utf-8") as text:
             function = hit[1]
         if hit := re.search(r"# @(\w+)$", line):
             marks[hit[1]] = (function, number)
-functions = {"viewed": "Key.touch", "comprehension": "round_"}
+functions = {"viewed": "Key.touch", "comprehension": "round_", "subscript": "Box.__getitem__"}
+functions |= {"contained": "Box.__contains__", "in_place": "Box.__iadd__"}
 if sys.version_info < (3, 12):
     functions["comprehension"] += ".<locals>.<dictcomp>"
 with open(OUT, "w") as f:

@@ -75,6 +75,17 @@ def test_without_a_filter_the_setting_is_the_reason(nobody: Run) -> None:
     assert "seccomp" not in text
 
 
+def test_debians_value_of_3_is_the_reason(nobody: Run) -> None:
+    """Debian's kernels give a user no event at 3; others take it for 2."""
+    PARANOID.write_text("3")
+    level = "counters" if "Debian" in os.uname().version else "user"
+    text = said(nobody(0, "run", "--", "true"))
+    assert text.splitlines()[0].endswith(f"[level {level}]")
+    assert f"level {level}: kernel.perf_event_paranoid is 3" in text
+    assert "kernel.perf_event_paranoid=1" in text
+    assert "seccomp" not in text
+
+
 @pytest.mark.parametrize("answer", [errno.EPERM, errno.ENOSYS])
 def test_under_a_filter_the_filter_is_the_reason(nobody: Run, answer: int) -> None:
     text = said(nobody(answer, "run", "--", "true"))

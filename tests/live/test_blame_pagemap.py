@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded_run import compiled
 
 import wstrace
 from wstrace.analysis.blame.bringers import HOWS
@@ -29,23 +30,41 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def recorded(folder: Path, *command: str) -> tuple[Path, dict[int, str], int]:
+def recorded(folder: Path, *command: str, extra: tuple[str, ...] = ()) -> tuple[Path, dict[int, str], int]:
     """The trace of a program, who brought each of its pages, and how many it and its children made of shared ones."""
     path, said = folder / "x.wst", folder / "truth"
-    run = [sys.executable, "-m", "wstrace", "run", "-q", "-o", str(path), "--", *command, str(said), str(folder)]
+    run = [
+        sys.executable,
+        "-m",
+        "wstrace",
+        "run",
+        "-q",
+        "-f",
+        "-o",
+        str(path),
+        "--",
+        *command,
+        str(said),
+        str(folder),
+        *extra,
+    ]
     subprocess.run(run, check=True, timeout=100)
     rows = dict(line.split(" ", 1) for line in said.read_text().splitlines())
     copies = int(rows.pop("copies"))
     return path, {int(page): who for page, who in rows.items()}, copies
 
 
-def found_by(of: Composition, names: list[str]) -> dict[int, tuple[str, str, int]]:
-    """page -> who may have brought it, twice, and how that was found; "" = not known. names: of each fault, its own."""
+def found_by(of: Composition, names: list[str]) -> dict[int, tuple[str, str, int, bool]]:
+    """page -> who may have brought it, twice, how that was found, and whether it may be another one; "" = not known.
+
+    names: of each fault, its own.
+    """
     order = of.history.faults.order.tolist()
     pages = (pages_batch(Blame(of), Dictionary())["va"] // of.page_size).tolist()
     both = [[names[order[fault]] if fault >= 0 else "" for fault in one.tolist()]
             for one in (of.found.first, of.found.second)]  # fmt: skip
-    return dict(zip(pages, zip(*both, of.found.how.tolist(), strict=True), strict=True))
+    doubted = (of.found.assumed | of.found.doubted).tolist()
+    return dict(zip(pages, zip(*both, of.found.how.tolist(), doubted, strict=True), strict=True))
 
 
 def outermost_lines(of: Composition) -> list[str]:
@@ -58,16 +77,19 @@ def outermost_lines(of: Composition) -> list[str]:
     return [str(number) for number in line[at].tolist()]
 
 
-def judged(truth: dict[int, str], found: dict[int, tuple[str, str, int]]) -> tuple[Counter[str], Counter[str]]:
-    """The pages of each line that blame is sure of, and of each that it marks as estimated; nobody's are "0".
+def judged(
+    truth: dict[int, str], found: dict[int, tuple[str, str, int, bool]], *, random: bool = False
+) -> tuple[Counter[str], Counter[str]]:
+    """The pages of each line that blame is sure of, and of each that it shares out; nobody's are "0".
 
-    Asserts that none is given to another line, and none of nobody's to any.
+    Asserts that none is given to another line, and none of nobody's to any; of random ones, for certain.
     """
     certain, estimated = Counter(), Counter()
     for page, who in truth.items():
-        first, second, how = found[page]
-        assert (who if who != "0" else "") in (first, second), (hex(page << 12), who, first, second, HOWS[how])
-        (certain if first == second else estimated)[who] += 1
+        first, second, how, doubted = found[page]
+        right = (who if who != "0" else "") in (first, second)
+        assert right or (random and (doubted or not first)), (hex(page << 12), who, first, second, HOWS[how])
+        (certain if right and first == second and not (random and doubted) else estimated)[who] += 1
     return certain, estimated
 
 
@@ -93,8 +115,9 @@ def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python
     assert {int(line) for line in estimated} <= of_files
     assert sum(certain.values()) > 0.85 * len(truth)
     nobodys = Counter(HOWS[found[page][2]] for page, who in truth.items() if who == "0")
-    assert set(nobodys) <= {"not seen", "khugepaged"}
-    assert nobodys["not seen"] >= N, "populated, and read by the device"
+    assert set(nobodys) <= {"not seen", "MAP_POPULATE or mlock", "khugepaged"}
+    assert nobodys["MAP_POPULATE or mlock"] >= N
+    assert nobodys["not seen"] >= N, "read by the device"
     assert copies == 4096, "5,120 faults"
     assert unshared == copies
 
@@ -112,7 +135,33 @@ def test_each_page_of_a_c_program_is_its_functions(tmp_path, full_level):
         assert trace.info.final_snapshot == parent
         found = found_by(of, [labels[one].function for one in by_fault.tolist()])
     certain, estimated = judged(truth, found)
-    assert not estimated
+    # without large folios, the window that begins with the mapping overlaps with the aligned one behind it
+    assert not estimated - Counter(peek=15)
     assert certain["load"] == 2 * N + N // 2
     assert certain["touch_huge"] in (1, 512), "without or with huge pages"
     assert not certain["rewrite"]
+
+
+#: Letters of steps in pagemap_random.c. Shares of pages that are told for certain: what is doubted was made to be.
+MIXES = {"memory": ("wwwwwrrrdfuomke", 0.3), "perhaps": ("wwwwwrrrkeP", 0.1),
+         "files": ("wwwwwrrrrptckeS", 0.3), "folios": ("wwwrrrrrrrrrptcDFF", 0.1),
+         "populated": ("wwwwwrrrkelLRW", 0.1)}  # fmt: skip
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize(
+    "seeds", [range(1, 2), pytest.param(range(2, 30), marks=pytest.mark.long)], ids=["one", "many"]
+)
+def test_no_page_of_a_random_program_is_anothers_for_certain(mix, seeds, tmp_path, full_level):
+    program = compiled(tmp_path, (HERE / "pagemap_random.c").read_text(), "-I", str(HERE))
+    steps, least = MIXES[mix]
+    for seed in seeds:
+        path, truth, _ = recorded(tmp_path, str(program), extra=(str(seed), "200", steps))
+        with wstrace.open_trace(str(path)) as trace:
+            (parent,) = trace.info.targets
+            of = Composition(trace, "exit", [parent])
+            by_fault, labels = Blame(of).labels_of_faults("function")
+            assert trace.info.final_snapshot == parent
+            found = found_by(of, [labels[one].function for one in by_fault.tolist()])
+        certain, _ = judged(truth, found, random=True)
+        assert sum(certain.values()) >= least * len(truth), seed

@@ -21,6 +21,7 @@ from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_mapped_files.linux import backend as linux
 from wstrace_mapped_files.listings import Listings
 from wstrace_os.linux import procfs
+from wstrace_os.linux.procmap_query import Question
 from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
 from wstrace_stacks.linux.images import CodeMapping, Images
 
@@ -53,7 +54,7 @@ int main(void) { %(function)s(malloc(64L << 20), 64L << 20); puts("ready"); fflu
 @pytest.fixture(autouse=True)
 def asked() -> None:
     try:
-        with linux._Question(os.getpid()) as question:
+        with Question(os.getpid()) as question:
             question.ask(0)
     except Unavailable:
         pytest.skip("only on Linux 6.11 and newer: PROCMAP_QUERY")
@@ -251,7 +252,7 @@ def test_the_file_of_a_process_in_another_root(two_roots: tuple[Path, Path, Path
         images.close()
         looked = Interpreters().of_mapped(row.pid, str(program), (row.dev, row.ino), (row.start, row.end))
         assert looked is not None
-        assert looked.file == (row.dev, row.ino)
+        assert (looked.file.device, looked.file.inode) == (row.dev, row.ino)
         process.kill()
     assert linux.build_ids(own, strings) == [""] * len(own)
     assert Images(strings).of(mapping) is None

@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from open_files import descriptors
 
+from wstrace.cli import main
 from wstrace.schema import PROCESS_SEEN, SPACE_REPLACE
+from wstrace_os.linux.backend import LinuxPlatform
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -107,6 +109,25 @@ sub.stdout.readline(); print(sub.pid, flush=True); input(); sub.stdin.close(); s
     trace.assert_balanced()
 
 
+def test_a_look_at_the_peaks_that_is_due_needs_no_more_records(
+    child: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is made, the trace does not wait: an idle one took 5 % of a CPU."""
+    one = child("kept = []\nwhile input() == '': kept.append(bytearray(1 << 20))")
+    trace = attach(one.pid, stacks="none")
+    one.say()
+    trace.drain(lambda: one.pid in trace.faults().pid)
+    while not trace.source._grown:  # records have come between two looks, which are 250 ms apart at most
+        faults = len(trace.faults())
+        one.say()
+        trace.drain(lambda n=faults: len(trace.faults()) > n)
+    drained: list[None] = []
+    monkeypatch.setattr(trace.source, "_quiet", lambda: True)  # no more come, not even of births of other processes
+    trace.drain(lambda: not trace.source._grown or drained.append(None) or len(drained) > 1_000)
+    assert not trace.source._grown
+    trace.stop()
+
+
 def test_the_target_goes_on(child: Any, attach: Any) -> None:
     one = child("print('ready', flush=True)\nwhile input() == '': print('still here', flush=True)")
     one.read()
@@ -185,7 +206,10 @@ def test_another_tracers_clock(child: Any, attach: Any, tmp_path: Path) -> None:
          "-o", str(tmp_path / "perf.data")], stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        time.sleep(1)
+        maps = Path(f"/proc/{perf.pid}/maps")
+        while "[perf_event]" not in maps.read_text() and perf.poll() is None:  # then its events are open
+            time.sleep(0.05)
+        time.sleep(0.2)
         one.say()
         one.read()
         trace.stop()
@@ -294,3 +318,29 @@ def test_forked_child_of_ours_holds_nothing(child: Any, attach: Any) -> None:
     trace.stop()
     trace.assert_balanced()
     assert len(trace.faults()) > 0
+
+
+def test_attach_keeps_the_memory_that_it_frees_as_run_does(child: Any, monkeypatch: Any) -> None:
+    """Otherwise it gives back what each drain frees, and faults for it again: a quarter of its CPU for a record."""
+    asked = []
+    monkeypatch.setattr(LinuxPlatform, "keep_freed_memory", lambda _: asked.append(1))
+    sleeper = child("print('go', flush=True); input()")
+    assert sleeper.read() == "go"
+    assert main(["attach", "-q", "--duration", "100ms", str(sleeper.pid)]) == 0
+    assert asked
+
+
+def test_buffers_are_read_as_seldom_as_was_asked(child: Any, attach: Any) -> None:
+    toucher = child("import mmap, sys\nfor line in sys.stdin:\n    m = mmap.mmap(-1, 200 * 4096)\n"
+                    "    for i in range(200): m[i * 4096] = 1\n    print('done', flush=True)\n")  # fmt: skip
+    trace = attach(toucher.pid, poll_ms=60_000, stacks="none")
+    trace.batches += trace.source.drain(0.01)  # the first read is at once
+    seen = len(trace.faults())
+    toucher.say()
+    assert toucher.read() == "done"
+    for _ in range(5):
+        trace.batches += trace.source.drain(0.05)
+    assert len(trace.faults()) == seen, "no buffer is a quarter full, and a minute has not passed"
+    trace.stop()
+    assert len(trace.faults()) >= seen + 200
+    trace.assert_balanced()

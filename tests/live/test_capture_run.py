@@ -253,6 +253,7 @@ def test_one_in_n(trace: Tracer, touch: Path) -> None:
     assert traced.ledger("counted", "minor") > 50_000
     assert traced.context.info.sampled == traced.ledger("sampled") == 100
     assert 490 <= len(traced.faults()) <= 520
+    assert set(traced.column("page_fault", "sampled").tolist()) == {100}
 
 
 def test_commands_that_cannot_run_leave_nothing(trace: Tracer, tmp_path: Path) -> None:

@@ -52,8 +52,14 @@ def compared(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_lines_of_known_sizes_that_have_moved_to_another_folder_and_line(tmp_path, capsys):
-    (first, rss), (second, more) = recorded(tmp_path / "a", BEFORE, 20, 8), recorded(tmp_path / "b", AFTER, 29, 5)
-    report = json.loads(compared(capsys, first, second, "--by", "line", "--all", "--json"))
+    for attempt in range(5):  # on a busy machine Python's stacks may be read late; the trace says so
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        (first, rss), (second, more) = recorded(folder / "a", BEFORE, 20, 8), recorded(folder / "b", AFTER, 29, 5)
+        report = json.loads(compared(capsys, first, second, "--by", "line", "--all", "--json"))
+        if not any("before its Python stacks were read" in doubt for doubt in report["doubts"]):
+            break
+    assert report["complete"], report["doubts"]
     assert report["at"] == "peak"
     assert abs(report["change"] - (more - rss)) <= 0.02 * rss, "the kernel's own account of both"
     assert sum(row["change"] for row in report["owners"]) == report["change"]

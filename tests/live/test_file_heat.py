@@ -17,9 +17,9 @@ from recorded_run import record
 from stopped_process import stopped
 
 from wstrace.cli import main
+from wstrace_os.linux import page_cache
 from wstrace_working_set.backend import backend
 from wstrace_working_set.file_heat import Ranges
-from wstrace_working_set.linux import file_pages
 
 PAGE = mmap.PAGESIZE
 N = 600
@@ -171,8 +171,16 @@ os._exit(0)  # an interpreter that ends unmaps it
     assert told["resident"] == [[0, huge], [4 * huge, 5 * huge]]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert [one["estimated"] for one in told["brought"]] == [0, 0]
     begin = lines.index("brought by")
     assert [line.split()[-2] for line in lines[begin + 1 : begin + 3]] == ["head", "tail"]
+    with record(tmp_path, [sys.executable, "reads.py"], "-s", "page_faults:period=7"):
+        pass
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["brought"]
+    assert all(one["estimated"] == one["resident"] for one in told if one["label"][0] != "("), (
+        "one of 7 faults is recorded"
+    )
     assert main(["file", "/bin/false", *words[2:]]) == 125
     assert "has mapped" in capsys.readouterr().err
 
@@ -195,8 +203,8 @@ def test_holes_of_a_sparse_file_are_passed_over(tmp_path, monkeypatch):
         file.write(b"x")
         file.truncate(8 << 40)
     asked = []
-    mincore = file_pages._mincore
-    monkeypatch.setattr(file_pages, "_mincore", lambda *words: asked.append(words) or mincore(*words))
+    mincore = page_cache._mincore
+    monkeypatch.setattr(page_cache, "_mincore", lambda *words: asked.append(words) or mincore(*words))
     heat = backend().file_heat(str(path), [os.getpid()])
     assert heat.cached is not None
     assert pages(heat.cached) == [at // PAGE]
@@ -208,7 +216,7 @@ def test_a_file_that_cannot_be_mapped_is_told_with_the_reason(path, monkeypatch,
     def refuse(*_, **__):
         raise why
 
-    monkeypatch.setattr(file_pages.mmap, "mmap", refuse)
+    monkeypatch.setattr(page_cache.mmap, "mmap", refuse)
     assert main(["file", path, "--pid", str(os.getpid())]) == 0
     out, err = capsys.readouterr()
     assert " in the page cache" in out.splitlines()[0], "cachestat tells the sum"

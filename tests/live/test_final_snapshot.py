@@ -53,7 +53,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < size; i += 2 * 4096) p[i] = 1;
     printf("%lu\n", (unsigned long)p);
     fflush(stdout);
-    usleep(100000);
+    usleep(500000);
     if (!strcmp(argv[1], "killed")) kill(getpid(), SIGKILL);
     if (!strcmp(argv[1], "stays")) sleep(30);
     _exit(7);
@@ -93,7 +93,7 @@ def test_exactly_the_pages_that_the_target_had(end: str, code: int, touches: Pat
     done, report, shown = run(touches, end, tmp_path=tmp_path)
     assert done.returncode == code
     start = int(done.stdout)
-    assert pages(tmp_path / "t.wst", start, 8 << 20) == set(range(start, start + (8 << 20), 2 * PAGE))
+    assert pages(tmp_path / "t.wst", start, 8 << 20) == set(range(start, start + (8 << 20), 2 * PAGE)), shown
     assert f"resident pages of process {report['facts']['final_snapshot']} as at its end" in shown
     assert "still resident" in shown
     by_file = {row["file"]: row["pages"] for row in report["summary"]["resident"]}
@@ -101,7 +101,7 @@ def test_exactly_the_pages_that_the_target_had(end: str, code: int, touches: Pat
 
 
 def test_a_target_that_outlives_the_trace(touches: Path, tmp_path: Path) -> None:
-    done, _, shown = run("timeout", "1", touches, "stays", tmp_path=tmp_path, options=("--duration", "0.3s"))
+    done, _, shown = run("timeout", "2.5", touches, "stays", tmp_path=tmp_path, options=("--duration", "0.3s"))
     assert done.returncode == 124  # the trace waits for the command
     assert "as at the trace's end" in shown
     assert re.search(r"wstrace: trace ended; timeout \(\d+\) goes on", shown)
@@ -119,7 +119,7 @@ def test_sleeping_shell_then_another_program(touches: Path, tmp_path: Path) -> N
     done, report, _ = run("sh", "-c", f"sleep 0.3; exec {touches} exits", tmp_path=tmp_path)
     start = int(done.stdout)
     found = pages(tmp_path / "t.wst", start, 8 << 20)
-    # `touches` lives 100 ms, and looks come up to 500 ms apart: all of it, or nothing and no word of it
+    # `touches` lives 500 ms, and looks come up to 500 ms apart: all of it, or nothing and no word of it
     assert len(found) == (8 << 20) // PAGE // 2 if "final_snapshot" in report["facts"] else not found
 
 
@@ -336,6 +336,7 @@ UNPRIVILEGED = """
 import ctypes, os, sys
 from wstrace.interfaces import Context
 from wstrace_os.linux.backend import LinuxPlatform
+from wstrace_working_set import working_set  # all is imported while folders that only root can read are in reach
 from wstrace_working_set.linux import backend, held_space
 from wstrace_working_set.final import FinalSnapshotSource
 import resource
@@ -369,7 +370,8 @@ def test_without_privilege_it_works_where_the_kernel_allows_it(allowed: int) -> 
             Path(folder).chmod(0o755)
             shutil.copy(keeper.__file__, folder)
             words = [sys.executable, "-c", UNPRIVILEGED, f"{folder}/held_space.py"]
-            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
     finally:
         setting.write_text(before)
     words = done.stdout.split()

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from daemon_scripted import daemon
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounts a tmpfs: run as root")
 PROGRAM = "import json, email, http.client, asyncio; x = bytearray(60_000_000)"
@@ -69,3 +71,27 @@ def test_a_file_that_has_all_is_saved(tmp_path: Path) -> None:
     assert ran.returncode == 0
     assert f"saved {path}" in ran.stderr.splitlines()[-1]
     assert json.loads(wstrace("info", path, "--json").stdout)["state"] == "clean"
+
+
+def test_the_daemon_tells_of_a_full_disk_while_it_is_full(disk: Callable[[int], Path], tmp_path: Path) -> None:
+    folder, settings = disk(256), tmp_path / "wstrace.toml"
+    settings.write_text(f"""
+        sources = ["faulting:faults=1000"]
+        exporters = ["msgpack"]
+        [daemon]
+        health = "127.0.0.1:0"
+        max_cpu = 64
+        max_memory = "64GiB"
+        [msgpack]
+        path = "{folder}/node.wst"
+    """)
+    with daemon(settings) as running:
+        running.until(lambda: running.ask("/health") == (200, "tracing\n"))
+        with suppress(OSError), (folder / "ballast").open("wb", buffering=0) as ballast:
+            while ballast.write(bytes(4096)):
+                pass
+        running.until(lambda: running.ask("/health") == (503, "an output is stalled\n"))
+        assert running.facts()["exporters"] == {"msgpack": "No space left on device"}
+        (folder / "ballast").unlink()
+        running.until(lambda: running.ask("/health") == (200, "tracing\n"))
+        assert running.facts()["exporters"] == {"msgpack": ""}

@@ -114,7 +114,7 @@ def test_learned_lines_are_right(folder: Any, python: Installed) -> None:
         return recorded(ours, python.command(its / "python_lines_truth.py", its / "regions.json", seconds))
 
     lines, wrong = learned(record, ours / "regions.json")
-    assert sum(wrong.values()) <= 0.02 * lines, wrong
+    assert not wrong, f"of {lines}"
 
 
 @pytest.fixture

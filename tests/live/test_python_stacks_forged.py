@@ -53,6 +53,7 @@ def test_lies_harm_nobody(trace: Any, tmp_path: Path) -> None:
     rows = zip(*(traced.column("call_site", one).tolist() for one in ("id", "parent", "flags")), strict=True)
     tree = {i: (parent, flags) for i, parent, flags in rows}
     seen: dict[str, set[tuple[str, str, int]]] = {}
+    depths: dict[str, set[int]] = {}
     liar = set()
     for line in said.read_text().splitlines():
         base, pages, kind = line.split(maxsplit=2)
@@ -65,9 +66,11 @@ def test_lies_harm_nobody(trace: Any, tmp_path: Path) -> None:
                 leaf, flags = tree[leaf]
                 depth, cut = depth + 1, cut | flags & FRAME_CUT
             assert depth <= DEPTH
+            depths.setdefault(kind, set()).add(depth)
             seen.setdefault(kind, set()).add((str(hows[row]), sites.get(int(faults.stack[row]), ("",))[0], bool(cut)))
     assert len(liar) == 1
-    assert seen["honest"] == {("exact", "honest", False)}
+    assert seen["honest"] == seen["edges"] == {("exact", "honest", False)}
+    assert (depths["honest"], depths["edges"]) == ({1}, {2})
     assert seen["ring of one"] == seen["ring of two"] == {("exact", "honest", True)}
     assert {how for how, _, _ in seen["ring of threads"]} == {"thread not found"}
     assert {how for how, _, _ in seen["long"] | seen["nowhere"] | seen["flood"]} <= {

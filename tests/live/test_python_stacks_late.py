@@ -16,10 +16,14 @@ from pythons import installed
 
 from wstrace.schema import PROCESS_EXEC, STACK_HOW
 from wstrace_page_faults.linux import account
+from wstrace_page_faults.linux import perf_event as perf
+from wstrace_page_faults.linux.descriptors import Descriptors
+from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_page_faults.linux.python_stacks.gate import Gate
 from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
 from wstrace_page_faults.linux.python_stacks.kernel import this_kernel
+from wstrace_page_faults.linux.rings import MINOR, Rings
 
 OURS = [python for python in installed() if not python.root]
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
@@ -44,6 +48,43 @@ def test_no_orphan_loses_its_events_when_stacks_are_switched_off(trace: Any, tmp
     assert touched(traced.faults()) == (ORPHANS * PAGES, ORPHANS * PAGES)
     assert any("switched off" in what for what in traced.context.info.lacking)
     assert len(traced.faults()) == traced.ledger("counted") - traced.ledger("lost_kernel")
+
+
+def test_events_that_are_not_disabled_in_time_write_nothing_that_is_not_counted(child: Any, monkeypatch: Any) -> None:
+    """WHEN events that were renewed go on while they are closed, as those of a task that was being forked may
+    THEN what is counted is what is written.
+    """
+    target = child(
+        "import mmap, sys\n"
+        "for line in sys.stdin:\n"
+        "    m = mmap.mmap(-1, 200 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "    for page in range(200): m[page * 4096] = 1\n"
+        "    print(flush=True)"
+    )
+
+    def touch() -> None:
+        target.say()
+        target.read()
+
+    touch()
+    cpus = perf.online_cpus()
+    rings, descriptors = Rings(cpus, 1 << 20), Descriptors()
+    events = PerfEvents(rings, cpus, descriptors)
+    events.arm(target.pid, Settings())
+    touch()
+    events.renew([target.pid], Settings(), frozenset)
+    touch()
+    ioctl, read = perf.ioctl, events._read
+    monkeypatch.setattr(perf, "ioctl", lambda fd, what, *n: what == perf.PERF_EVENT_IOC_DISABLE or ioctl(fd, what, *n))
+    monkeypatch.setattr(events, "_read", lambda fds: (read(fds), touch())[0])
+    events.end_renewal(former=True)
+    monkeypatch.undo()
+    rows = sum(len(ring.read()) // perf.SAMPLE.itemsize for ring in rings if ring.kind == MINOR)
+    counted, lost = events.counts(MINOR)
+    events.close()
+    rings.close()
+    assert (rows, lost) == (counted, 0)
+    assert rows >= 5 * 200, "two events saw what was touched while both were open"
 
 
 def test_what_a_short_process_ran_is_known_from_its_mappings(trace: Any) -> None:
@@ -93,13 +134,21 @@ def test_who_looks_at_new_processes_runs_before_others_and_the_target_does_not()
     assert list(map(int, done.stdout.split())) == [-10, ours, ours]
 
 
-def test_a_file_that_was_told_of_is_known_in_every_process_that_executes_it(trace: Any, tmp_path: Path) -> None:
-    """No process needs to be looked at: from the first fault of each it is known which frames it has, or that none."""
+@pytest.mark.parametrize("library", [False, True])
+def test_a_file_that_was_told_of_is_known_in_every_process_that_executes_it(
+    trace: Any, tmp_path: Path, library: bool, monkeypatch: Any
+) -> None:
+    """No process needs to be looked at: it is known from its first fault on, or from its first in the library."""
     if this_kernel().program is None:
         pytest.skip("this kernel's structures do not lead from a task to its program")
-    python = next((one.program for one in OURS if Interpreters().of_command(one.program, {}).program), None)
+    if library and tuple(map(int, os.uname().release.split(".")[:2])) < (5, 17):
+        pytest.skip("this kernel has no helper that finds a mapping")
+    finder = Interpreters()
+    where = [(one.program, finder.of_command(one.program, {}).files) for one in OURS]
+    python = next((name for name, files in where if files and (files.libpython is not None) == library), None)
     if python is None:
-        pytest.skip("needs a CPython whose program is not in a library")
+        pytest.skip(f"needs a CPython that is {'' if library else 'not '}in a library")
+    monkeypatch.setattr(PythonStacks, "look", lambda self, pid: True)
     again = f"import os; left = int(os.environ['LEFT']); os.environ['LEFT'] = str(left - 1); x = b'x' * (left << 20); \
 left and os.waitpid(os.posix_spawn({python!r}, [{python!r}, '-S', '-c', os.environ['AGAIN']], os.environ), 0)"
     (tmp_path / "start").write_text(f"#!{python} -S\nimport os; os.environ |= dict(AGAIN={again!r}, LEFT='5'); {again}")
@@ -107,7 +156,20 @@ left and os.waitpid(os.posix_spawn({python!r}, [{python!r}, '-S', '-c', os.envir
     traced = trace([tmp_path / "start"])
     hows = Counter(STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist())
     assert len(set(traced.column("page_fault", "pid").tolist())) == 6
-    assert hows.keys() <= {"exact", "no Python frame", "before Python's first frame", "frames not readable"}, hows
+    known = {"exact", "no Python frame", "before Python's first frame", "frames not readable"}
+    if library:
+        columns = (traced.column("page_fault", name).tolist() for name in ("time_ns", "pid", "stack_how"))
+        known_now: dict[int, bool] = {}
+        forgotten: Counter[int] = Counter()
+        for _, pid, how in sorted(zip(*columns, strict=True)):
+            forgotten[pid] += known_now.get(pid, False) and STACK_HOW[how] not in known
+            if STACK_HOW[how] in ("exact", "no Python frame", "interpreter not known yet"):
+                known_now[pid] = STACK_HOW[how] in known
+        assert len(known_now) == 6
+        assert all(known_now.values())
+        assert max(forgotten.values()) <= 1, "once at most: at the exec of a child that began as its Python parent"
+        return
+    assert hows.keys() <= known, hows
     assert hows["exact"] > 1000
     # what was before the first frame and could not be read yet is proven only where it is read together with the rest
     assert hows["before Python's first frame"] + hows["frames not readable"] > 6 * 20

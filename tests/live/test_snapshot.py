@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stopped_process import agrees, pages_of, status, stopped
+from stopped_process import agrees, pages_of, rollup, status, stopped
 
 import wstrace
 from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import pagemap
 from wstrace_working_set.linux import backend as linux
+from wstrace_working_set.linux import page_frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
@@ -70,20 +71,46 @@ def test_totals_with_pages_shared_after_fork():
             os.kill(int(words[0]), signal.SIGKILL)
 
 
-def test_without_pagemap_scan_the_totals_hold_but_for_zero_pages(monkeypatch):
-    """What a kernel before 6.7 gives: the fallback is forced."""
-    from wstrace_os.linux import pagemap
+@pytest.fixture
+def no_scan(monkeypatch):
+    """no_scan(): from then on, what a kernel before 6.7 gives."""
 
-    with stopped(MIXED.format(more="pass")) as (pid, _):
-        full = wstrace.working_set(pid)
+    def forced() -> None:
         monkeypatch.setattr(pagemap, "has_scan", lambda: False)
         monkeypatch.setattr(pagemap.Pagemap, "scan", None)
+
+    return forced
+
+
+def test_without_pagemap_scan_the_totals_hold_but_for_zero_pages(no_scan, monkeypatch):
+    """To a user, from whom the kernel hides the numbers of page frames."""
+    with stopped(MIXED.format(more="pass")) as (pid, _):
+        full = wstrace.working_set(pid)
+        no_scan()
+        monkeypatch.setattr(page_frames, "tells_kinds", lambda: False)
         fallback = wstrace.working_set(pid)
         zeros = full.count((full.runs["flags"] & schema.PAGE_ZERO) != 0)
         assert zeros >= 1 << 20
         assert fallback.total_bytes == status(pid, "VmRSS") + zeros
         assert fallback.private_bytes == full.private_bytes
         assert not (fallback.runs["flags"] & (schema.PAGE_HUGE | schema.PAGE_ZERO)).any()
+        assert linux.probe().name == "pagemap"
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root: /proc/kpageflags")
+def test_without_pagemap_scan_root_has_huge_and_zero_pages_too(no_scan):
+    with stopped(MIXED.format(more="pass")) as (pid, _):
+        by_scan = wstrace.working_set(pid) if pagemap.has_scan() else None
+        no_scan()
+        found = wstrace.working_set(pid)
+        agrees(found, pid)
+        assert linux.probe().name == "full"
+        assert found.count((found.runs["flags"] & schema.PAGE_ZERO) != 0) >= 1 << 20
+        assert found.count((found.runs["flags"] & schema.PAGE_HUGE) != 0) == rollup(pid)["AnonHugePages"]
+        if by_scan is not None:
+            assert {name: column.tolist() for name, column in found.runs.items()} == {
+                name: column.tolist() for name, column in by_scan.runs.items()
+            }
 
 
 def test_every_second_page_as_the_kernels_selftest_has_it():
@@ -202,7 +229,9 @@ def test_share_counts():
     """
     with stopped(script) as (pid, words):
         try:
+            descriptors = len(list(Path("/proc/self/fd").iterdir()))
             taken = wstrace.working_set(pid, shares=True)
+            assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
             agrees(taken, pid)
         finally:
             for child in words[1:]:

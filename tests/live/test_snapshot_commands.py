@@ -92,7 +92,7 @@ def test_snapshot_to_a_file_and_diff(tmp_path, cli):
     assert 7.5 * (1 << 20) <= anonymous["change"] <= 9.5 * (1 << 20)
     assert facts["change"] == facts["second"] - facts["first"]
     lines = cli("diff", first, second, "--by", "kind")[0].splitlines()
-    assert re.match(r"\+[789]\.\d MiB resident in the last snapshots \(.*: \+\d\.\d in anon", lines[0])
+    assert re.match(r"\+[789]\.\d MiB resident at the last look \(.*: \+\d\.\d in anon", lines[0])
     assert lines[3].split()[0].startswith("+")
     assert lines[3].endswith("anon")
     assert lines[-1].endswith("Total")

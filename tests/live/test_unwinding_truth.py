@@ -184,6 +184,9 @@ def test_gdb_finds_the_same_frames_in_a_stopped_process(tmp_path):
     same = total = 0
     target = subprocess.Popen([sys.executable, "-c", busy])
     try:
+        while len(list(Path(f"/proc/{target.pid}/task").iterdir())) < 2:
+            assert target.poll() is None
+            time.sleep(0.01)
         for _ in range(6):
             time.sleep(0.2)
             os.kill(target.pid, signal.SIGSTOP)

@@ -74,11 +74,12 @@ def pages(window: Window, name: str) -> tuple[int, int]:
 def test_each_window_has_what_was_used_in_it_and_nothing_else(target):
     target.use(0, 1000)
     found = []
-    for window in windows(target.pid, 2.0, 0.5):
+    for window in windows(target.pid, 60.0, 0.5):  # a busy machine makes windows longer, so their number is not known
         found.append(window)
+        if len(found) == 4:
+            break
         # between two windows: the first one of the next kind may see both
         target.use(*((3000, 50) if len(found) >= 2 else (0, 1000)))
-    assert len(found) == 4
     for window, n in zip(found, (1000, 1000, 50, 50), strict=True):
         assert pages(window, target.file) == (n, PAGES)
         used, resident = pages(window, "[anon]")
@@ -119,15 +120,23 @@ def test_a_program_that_ends_gives_the_windows_before(target):
 
 def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
     target.use(0, 700)
-    done = wstrace("wss", target.pid, "--for", "600ms", "--every", "200ms")
-    assert done.returncode == 0, done.stderr
-    first, *lines = done.stdout.splitlines()
-    assert re.match(r"used \d\S* MiB of \S+ MiB resident in .* at most \(\d windows, ", first)
+    for seconds in (0.6, 3, 9, 27):  # a busy machine makes windows longer: one may be all that the time has room for
+        done = wstrace("wss", target.pid, "--for", f"{seconds}s", "--every", "200ms")
+        assert done.returncode == 0, done.stderr
+        first, *lines = done.stdout.splitlines()
+        if " windows (" in first:
+            break
+    assert re.match(r"used at most \d\S* MiB of \S+ MiB resident in .*, the most of \d+ windows \(", first)
+    assert re.search(r"2\.[78] MiB \[anon\]", first), "and libc's own private pages"
+    assert f"at most 2.7 MiB {target.file}" in first, "others may use the pages of a file"
     assert any(line.split()[:2] == ["2.7", "MiB"] and line.split()[-2:] == ["file", target.file] for line in lines)
     assert f"referenced bits of process {target.pid} were cleared " in done.stderr
-    told = json.loads(wstrace("wss", target.pid, "--for", "200ms", "--json").stdout)
-    (window,) = told["windows"]
-    uses = {use["name"]: use for use in window["uses"]}
+    for seconds in (0.2, 1, 5, 25):  # in so short a time it may not have run
+        told = json.loads(wstrace("wss", target.pid, "--for", f"{seconds}s", "--json").stdout)
+        (window,) = told["windows"]
+        uses = {use["name"]: use for use in window["uses"]}
+        if uses[target.file]["used"]:
+            break
     assert uses[target.file] == {"name": target.file, "kind": "file", "used": 700 * PAGE, "resident": PAGES * PAGE}
     assert window["used"] == sum(use["used"] for use in window["uses"])
 

@@ -13,9 +13,9 @@ if sys.platform != "linux":
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test that needs the collector builds it, from a cold cache in some minutes."""
+    """The first test that needs the collector or versitygw builds it, from a cold cache in some minutes."""
     for item in items:
-        if "collector_binary" in getattr(item, "fixturenames", ()):
+        if {"collector_binary", "versity_binary"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(900))
 
 
@@ -23,11 +23,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def collector_binary() -> Path:
     """The built collector."""
     import collector
+    from built_with_go import NoGo
     from required import absent
 
     try:
         return collector.binary()
-    except collector.NoGo as why:
+    except NoGo as why:
+        absent(str(why))
+        raise
+
+
+@pytest.fixture(scope="session")
+def versity_binary() -> Path:
+    """The built S3 server."""
+    import versity_binary as program
+    from built_with_go import NoGo
+    from required import absent
+
+    try:
+        return program.binary()
+    except NoGo as why:
         absent(str(why))
         raise
 

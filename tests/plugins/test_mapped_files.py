@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,7 @@ def test_a_column_that_mapping_gains_is_absent_until_somebody_fills_it(
     drive: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inode_age = Column("inode_age", "u64", "ns")
-    gained = replace(MAPPING, columns=(*MAPPING.columns[:4], inode_age, *MAPPING.columns[4:]))
+    gained = MAPPING._replace(columns=(*MAPPING.columns[:4], inode_age, *MAPPING.columns[4:]))
     monkeypatch.setattr(enricher, "MAPPING", gained)
     told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x3000, "/a"))

@@ -18,7 +18,8 @@ from wstrace.errors import TargetExited, Unavailable
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
 
-from wstrace_mapped_files.linux import backend as linux
+from wstrace_os.linux import libc
+from wstrace_os.linux.procmap_query import Question
 
 
 @pytest.fixture(params=["PROCMAP_QUERY", "maps"])
@@ -29,7 +30,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         def refused(*_: object) -> None:
             raise Unavailable("an older kernel")
 
-        monkeypatch.setattr(linux._Question, "ask", refused)
+        monkeypatch.setattr(Question, "ask", refused)
 
 
 def address_of(mapped: mmap.mmap) -> int:
@@ -84,7 +85,7 @@ def test_the_question_and_the_listing_agree() -> None:
     """PROCMAP_QUERY, where the kernel has it, says what maps says: of an address that libc has, and of a gap."""
     address = ctypes.cast(ctypes.CDLL(None).puts, ctypes.c_void_p).value
     assert address is not None
-    with linux._Question(os.getpid()) as question:
+    with Question(os.getpid()) as question:
         try:
             found = question.ask(address)
         except Unavailable:
@@ -103,6 +104,6 @@ def test_whatever_the_question_is_refused_with_maps_answers(monkeypatch: pytest.
     assert address is not None
     expected = wstrace.mapped_file(address)
     assert expected is not None
-    monkeypatch.setattr(linux.libc, "ioctl", lambda *arguments: -1)
-    monkeypatch.setattr(linux.libc, "last_error", lambda: OSError(number, os.strerror(number)))
+    monkeypatch.setattr(libc, "ioctl", lambda *arguments: -1)
+    monkeypatch.setattr(libc, "last_error", lambda: OSError(number, os.strerror(number)))
     assert wstrace.mapped_file(address) == expected

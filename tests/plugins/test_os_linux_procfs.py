@@ -97,8 +97,9 @@ def test_processes_and_counters() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         family = [p.pid for p in psutil.Process(child.pid).children(recursive=True)]
-        assert procfs.descendants(child.pid) == family
+        assert procfs.descendants(child.pid) == procfs.living_descendants(child.pid) == family
         assert len(family) == 1
+        assert set(procfs.living_descendants(os.getpid())) == set(procfs.descendants(os.getpid()))
         assert {child.pid, *family} <= set(procfs.descendants(os.getpid()))
         assert sorted(procfs.threads(child.pid)) == sorted(t.id for t in psutil.Process(child.pid).threads())
         assert len(procfs.threads(child.pid)) == 2
@@ -119,6 +120,13 @@ def test_processes_and_counters() -> None:
     with pytest.raises(TargetExited):
         procfs.threads(child.pid)
     assert procfs.name(child.pid) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_where_the_kernel_lists_no_children_all_processes_are_read(monkeypatch) -> None:
+    monkeypatch.setattr(procfs, "lists_children", lambda: False)
+    monkeypatch.setattr(procfs, "descendants", lambda pid: [pid + 1])
+    assert procfs.living_descendants(4711) == [4712]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -41,6 +41,15 @@ def shell(script: str, out: Path, user: str | None = None) -> str:
     return out.read_text()
 
 
+def test_the_code_of_one_that_ends_unasked_outlives_the_close() -> None:
+    """GIVEN a command that ends after the trace has looked at it for the last time, and before all is closed."""
+    target = platform().launch(["sh", "-c", "exit 7"])
+    target.resume()
+    os.waitid(os.P_PID, target.pid, os.WEXITED | os.WNOWAIT)
+    target.close()
+    assert target.wait(0) == 7
+
+
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
 )

@@ -12,9 +12,12 @@ from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
+from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import rare_calls
 from wstrace_page_faults.linux.calls import Calls
+from wstrace_page_faults.linux.evictions import Evictions
 from wstrace_page_faults.linux.live import Live
+from wstrace_page_faults.linux.remaps import LARGEST_FOLIO
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 
@@ -25,6 +28,10 @@ NUMBERS = {
     "process_madvise": (7, 8),
     "brk": (9, 10),
     "shmdt": (21, 22),
+    "shmat": (31, 32),
+    "mlock": (33, 0),
+    "mlock2": (35, 0),
+    "mlockall": (37, 0),
     "mmap": (11, 12),
 }
 NEW_TASK, CLONE_VM, CLONE_VFORK = 205, 0x100, 0x4000
@@ -52,6 +59,8 @@ def losses(*records: bytes, watermark: int = END, births: bool = True) -> list[t
 
 def call(name: str, time_ns: int, *arguments: int, result: int = 0, pid: int = 7) -> bytes:
     enter, leave = NUMBERS[name]
+    if not leave:
+        return syscall(enter, time_ns, *arguments, pid=pid, tid=pid)
     return syscall(enter, time_ns, *arguments, pid=pid, tid=pid) + syscall(leave, time_ns + 5, result, pid=pid, tid=pid)
 
 
@@ -102,6 +111,26 @@ def test_advice_that_takes_content_away(advice: int, event: str) -> None:
     assert losses(call("madvise", 10, 0x10000, 0x1001, advice, result=ENOMEM)) == lost
 
 
+@pytest.mark.parametrize("advice", [20, 21], ids=["MADV_COLD", "MADV_PAGEOUT"])
+def test_advice_that_unmaps_what_may_stay_in_the_page_cache(advice: int) -> None:
+    """A folio of which a part is reclaimed is split, and thereby unmapped as a whole."""
+    at = 1 << 30
+    assert losses(call("madvise", 10, at, 0x1001, advice)) == [
+        (10, 7, "perhaps unmapped", at - LARGEST_FOLIO, at + 0x2000 + LARGEST_FOLIO, 0, 0)
+    ]
+
+
+def test_what_leaves_the_page_cache_may_have_been_a_part_of_a_folio() -> None:
+    """Which is unmapped as a whole then: the rest of the block of the largest size, as far as it is mapped."""
+    side, page = make(), LARGEST_FOLIO // 512
+    at = 1 << 30
+    side.take(comm(b"a", 1) + mmap2(at, 600 * page, b"/x", 5))
+    side.evicted(20, procfs.device(8, 1), 42, 8, 10)  # the mapping begins with page 2 of the file
+    rows = [(LOSS_EVENTS[row[2]], (row[3] - at) // page, (row[4] - at) // page)
+            for row in given(side, END)["content_loss"]]  # fmt: skip
+    assert rows == [("evicted", 6, 8), ("perhaps unmapped", 0, 6), ("perhaps unmapped", 8, 510)]
+
+
 def test_other_advice_and_empty_ranges_take_nothing_away() -> None:
     assert losses(call("madvise", 10, 0x10000, 0x1000, 14)) == []  # MADV_HUGEPAGE
     assert losses(call("madvise", 10, 0x10000, 0, 4)) == []
@@ -132,6 +161,24 @@ def test_a_mapping_at_a_fixed_address_replaces_what_was_there() -> None:
     assert losses(entry, grows_a_neighbour) == [(10, 7, "replaced by a new mapping", 0x10000, 0x12000, 0, 0)]
     assert losses(entry, failure, grows_a_neighbour) == []
     assert losses(entry, mmap2(0x20000, 0x1000, b"/x", 14)) == []  # of another call, as the return was lost
+
+
+@pytest.mark.parametrize(
+    ("records", "start", "end"),
+    [
+        (call("mlock", 10, 0x1000, 0x2000), 0x1000, 0x3000),
+        (call("mlock2", 10, 0x1000, 0x2000, 0), 0x1000, 0x3000),
+        (call("mlockall", 10, 1), 0, END),
+        (call("madvise", 5, 0x1000, 0x2000, 22), 0x1000, 0x3000),
+        (call("madvise", 5, 0x1000, 0x2000, 23), 0x1000, 0x3000),
+        (call("process_madvise", 5, 9, 0x500, 1, 23, 0, result=4096), 0, END),
+        (syscall(11, 5, 0, 0x2000, 3, 0x8022) + mmap2(0x10000, 0x2000, b"//anon", 10), 0x10000, 0x12000),
+        (mmap2(0x10000, 0x2000, b"//anon", 10, flags=0x2022), 0x10000, 0x12000),
+    ],
+    ids=["mlock", "mlock2", "mlockall", "POPULATE_READ", "POPULATE_WRITE", "of itself", "MAP_POPULATE", "locked"],
+)  # fmt: skip
+def test_what_may_have_brought_pages_without_a_fault(records: bytes, start: int, end: int) -> None:
+    assert losses(records) == [(10, 7, "populated", start, end, 0, 0)]
 
 
 def test_calls_of_processes_that_are_not_traced_are_none() -> None:
@@ -191,8 +238,10 @@ def test_which_kinds_are_told() -> None:
     side = make()
     assert side.traced_losses(calls_everywhere=True) == (
         *("unmapped", "replaced by a new mapping", "discarded", "lazily freed", "moved", "forked", "executed"),
-        *("brk shrank", "shares memory"),
+        *("brk shrank", "shares memory", "populated"),
     )
+    side.evictions_told = True
+    assert "evicted" in side.traced_losses(calls_everywhere=True)
     assert make(births=False).traced_losses(calls_everywhere=False) == ("executed",)
 
 
@@ -259,6 +308,15 @@ def test_others_that_call_all_the_time_end_the_tracepoints_of_rare_calls(monkeyp
     assert side.others == 6
     side.rare_calls_end()
     assert side.traced_losses(calls_everywhere=True) == ("moved", "forked", "executed", "shares memory")
+
+
+def test_where_others_take_more_from_the_page_cache_than_can_be_read_the_trace_says_so(monkeypatch) -> None:
+    evictions, side = Evictions([], wanted=False), make()
+    monkeypatch.setattr(evictions, "complete", True)
+    for raw, told in ((b"", True), (lost(3, 0), False), (b"", False)):
+        monkeypatch.setattr(evictions, "read", lambda raw=raw: iter([(raw, False)]))
+        evictions.tell(side)
+        assert ("evicted" in side.traced_losses(calls_everywhere=True)) == told
 
 
 def test_rare_calls_without_rings_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

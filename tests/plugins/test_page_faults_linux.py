@@ -20,7 +20,7 @@ from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
 from wstrace_page_faults.linux.events import Settings
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
-from wstrace_page_faults.linux.samples import RingSamples, merge
+from wstrace_page_faults.linux.samples import RingSamples, merge, settled
 
 
 def sample(time_ns: int, *, va: int = 0x7000, pid: int = 7, tid: int = 8, pc: int = 0x400, misc: int = 2) -> bytes:
@@ -69,6 +69,7 @@ def test_attributes_are_those_of_the_header() -> None:
         (errno.ENOENT, errno.EINVAL, 1, "0", "no page fault events"),
         (errno.EPERM, errno.ENOSYS, None, "0", "no page fault events"),
         (errno.EIO, errno.EINVAL, 1, "0", "page faults cannot be recorded"),
+        (errno.EMFILE, errno.EINVAL, 1, "0", "Too many open files; allow more open files: ulimit -n"),
     ],
 )
 def test_what_a_refusal_means(
@@ -220,6 +221,30 @@ def test_merging_up_to_watermarks_keeps_all_in_order(rings: list[list[int]], mar
     assert [row[0] for row in got] == sorted(row[0] for row in every)
     assert sorted(got) == sorted(every)
     assert sum(samples.recorded for samples in all_samples) == len(every)
+
+
+def test_a_watermark_cuts_no_part_of_a_ring() -> None:
+    """A part is what one read found: it is passed on as it was copied from the ring."""
+    busy, idle = RingSamples(major=False), RingSamples(major=True)
+    assert settled([busy, idle], 7) == 7  # nothing waits: what else has come is not held back
+    for times in ((10, 20), (30, 40), (50, 60)):
+        take(busy, *(sample(t) for t in times))
+    assert [settled([busy, idle], latest) for latest in (15, 20, 45, 99)] == [0, 20, 40, 60]
+    [part] = [rows for rows in busy._held if rows[-1, 3] == 20]
+    assert np.shares_memory(merge([busy, idle], 20)["va"], part)
+    take(idle, sample(35))
+    assert settled([busy, idle], 20) == 35  # which cuts a part of the other ring
+    assert merge([busy, idle], 35)["time_ns"].tolist() == [30, 35]
+    assert settled([busy, idle], 45) == 40
+
+
+def test_parts_of_one_row_each_are_merged() -> None:
+    one, other = RingSamples(major=False), RingSamples(major=True)
+    for t in (10, 20, 30):
+        take(one, sample(t))
+    take(other, sample(35))
+    assert merge([one, other], 20)["time_ns"].tolist() == [10, 20]
+    assert merge([one, other], 99)["time_ns"].tolist() == [30, 35]
 
 
 def test_lines_are_tried_on_a_process_of_ones_own_and_on_another(monkeypatch: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 from side_band_records import band, comm, lost, mmap2, new_task, record, syscall, task
 from side_band_records import given as rows_of
 
-from wstrace.schema import KINDS, PROCESS_EXEC, PROCESS_TITLE
+from wstrace.batch import Dictionary
+from wstrace.schema import KINDS, PROCESS_EXEC, PROCESS_TITLE, SPACE_MAP, SPACE_REPLACE, SPACE_UNMAP
 from wstrace_page_faults.linux.calls import Calls
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
+from wstrace_page_faults.linux.side_band import SideBand
+from wstrace_page_faults.linux.whom import met
 
 
 def test_life_of_a_process() -> None:
@@ -140,6 +144,10 @@ def test_what_another_thread_maps_before_the_call_returns_stays() -> None:
     ]
     moved = moves(syscall(MREMAP, 10, 0x10000, 0x1000, 0x1000, 1, 0), again, syscall(RETURN, 20, 0x90000))
     assert [row[:3] for row in moved] == [(10, 2, "0x10000"), (15, 1, "0x10000"), (20, 1, "0x90000")]
+    start = comm(b"a", 1, executed=True) + mmap2(0x10000, 0x4000, b"/data", 2, flags=1)
+    call = syscall(MREMAP, 10, 0x10000, 0x1000, 0x1000, 1, 0)
+    _, strings, _, spaces = band(start, call, again, syscall(RETURN, 20, 0x90000), calls=Calls(CALLS))
+    assert strings[spaces[-1][6]] == "/data", "what lay there when the call was entered"
 
 
 def test_grown_and_shrunk_in_its_place() -> None:
@@ -218,3 +226,44 @@ def test_a_program_that_gains_privilege_goes_on_untraced() -> None:
     for ran in (mmap2(0x1000, 0x1000, b"/x", 11), task(7, 11, 7, 8, 7), comm(b"new name", 11)):
         side, _, processes, _ = band(comm(b"a", 10, executed=True) + ran + end)
         assert side.privileged_programs == 0
+
+
+def test_of_a_process_that_ended_before_it_was_read_only_what_it_does_from_now_on_is_known() -> None:
+    """WHEN it maps something, moves unknown memory over it and ends THEN what lay there before and since is unknown."""
+    gone = 2**22 + 1  # above the largest pid
+    side = SideBand(Dictionary(), children=True, exit_code=lambda pid: None, calls=Calls({"mremap": (1, 2)}))
+    side.asked.wanted = True
+    side.lazily(functools.partial(met, look=lambda pid: None), lambda record: None)
+    side.take(
+        mmap2(0x10000, 0x4000, b"/a", 100, pid=gone)
+        + syscall(1, 200, 0x90000, 0x1000, 0x1000, 3, 0x11000, tid=gone, pid=gone)
+        + syscall(2, 210, 0x11000, tid=gone, pid=gone)
+        + task(4, 300, gone, gone, 1)
+    )  # fmt: skip
+    spaces = [(row[0], row[2], hex(row[3]), hex(row[4])) for row in rows_of(side, 1000)["address_space"]]
+    assert spaces == [
+        (99, SPACE_REPLACE, "0x0", "0x0"),
+        (100, SPACE_MAP, "0x10000", "0x14000"),
+        (200, SPACE_UNMAP, "0x90000", "0x91000"),
+        (200, SPACE_UNMAP, "0x11000", "0x12000"),
+    ]
+    assert gone not in side.live
+
+
+def test_what_a_child_moves_of_its_unread_parent_is_unknown() -> None:
+    """WHEN the parent ended before it was read THEN the child's memory is as unknown, and no memory without a file."""
+    gone, child = 2**22 + 1, 2**22 + 2  # above the largest pid
+    side = SideBand(Dictionary(), children=True, exit_code=lambda pid: None, calls=Calls({"mremap": (1, 2)}))
+    side.asked.wanted = True
+    side.lazily(functools.partial(met, look=lambda pid: None), lambda record: None)
+    side.take(
+        task(7, 100, child, child, gone)
+        + syscall(1, 200, 0x90000, 0x1000, 0x1000, 3, 0x11000, tid=child, pid=child)
+        + syscall(2, 210, 0x11000, tid=child, pid=child)
+    )  # fmt: skip
+    spaces = [row[:5] for row in rows_of(side, 1000)["address_space"]]
+    assert spaces == [
+        (99, gone, SPACE_REPLACE, 0, 0),
+        (200, child, SPACE_UNMAP, 0x90000, 0x91000),
+        (200, child, SPACE_UNMAP, 0x11000, 0x12000),
+    ]

@@ -15,12 +15,14 @@ from wstrace_working_set.peak import PeakSnapshotSource
 MIB = 1 << 20
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, sizes: list[int], waits: float = 0.0) -> tuple[list[int], dict[str, int]]:
-    """The sizes at which a look was taken, of a process read every 10 ms; waits: for a CPU, in each look."""
+def looks(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], waits: float = 0.0, **options: float
+) -> tuple[list[int], dict[str, int]]:
+    """The sizes at which a look was taken, of a process of these sizes every 10 ms; waits: for a CPU, in each look."""
     clock, taken = SimpleNamespace(now=100.0), []
     monkeypatch.setattr(peak.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(peak.time, "sleep", lambda seconds: None)
-    source = PeakSnapshotSource()
+    source = PeakSnapshotSource(**options)
     context = Context()
     source._context = context
     monkeypatch.setattr(source, "_pids", lambda: [7])
@@ -31,10 +33,11 @@ def looks(monkeypatch: pytest.MonkeyPatch, sizes: list[int], waits: float = 0.0)
         taken.append(size // MIB)
         return SimpleNamespace(total_bytes=size, cost_seconds=cost, time_ns=1, batches=lambda *_: ())
 
-    monkeypatch.setattr(peak, "working_set", working_set)
+    monkeypatch.setattr("wstrace_working_set.working_set.working_set", working_set)
     monkeypatch.setattr(source, "_resident", lambda pid: size)
-    for size in sizes:  # noqa: B007 - what the two functions return
-        source._look_if_larger()
+    for number, size in enumerate(sizes):  # noqa: B007 - what the two functions return
+        if number % round(options.get("interval", 0.01) / 0.01) == 0:
+            source._look_if_larger()
         clock.now += 0.01
     list(source.stop())
     return taken, context.info.extra["peak_snapshot"]
@@ -55,3 +58,71 @@ def test_a_slow_growth_is_followed_and_a_short_peak_is_known(monkeypatch):
     assert taken[0] == 100
     assert max(b - a for a, b in itertools.pairwise(taken[:-1])) <= 4
     assert told["largest"] == 1 << 30
+
+
+def test_a_process_that_ended_before_any_look_has_no_peak(monkeypatch):
+    source = PeakSnapshotSource()
+    source._context = Context()
+    monkeypatch.setattr(source, "_pids", lambda: [7])
+    monkeypatch.setattr(source, "_resident", lambda pid: 0)
+    assert not list(source.stop())
+    assert not source._context.info.extra
+
+
+@pytest.mark.parametrize("grows", [0.1, 1, 4])
+def test_looks_take_no_more_than_their_share_and_still_see_a_peak(monkeypatch, grows):
+    """GIVEN a process that grows to 2 GiB, holds them for 2 s, and starts anew WHEN looks may take 1 % of a CPU."""
+    growing = np.linspace(20, 2048, round(grows * 100)).astype(int).tolist()
+    once = [n * MIB for n in (*growing, *[2048] * 200, *[100] * 100)]
+    taken, told = looks(monkeypatch, once * 3, interval=0.1, max_cpu=0.01)
+    assert told["bytes"] == 2048 * MIB
+    assert sum(taken) / 1024 * 0.01 <= 0.01 * len(once) * 3 * 0.01 + 0.02, "10 ms per GiB, and one look ahead"
+    assert taken.count(2048) == 1
+
+
+def test_readings_of_many_processes_take_no_more_than_their_share(monkeypatch):
+    """GIVEN 1,000 processes, each read in 20 us, WHEN looks may take 1 % of a CPU THEN readings are 2 s apart."""
+    clock, readings = SimpleNamespace(now=100.0, spent=0.0), []
+    monkeypatch.setattr(peak.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(peak.time, "thread_time", lambda: clock.spent)
+    source = PeakSnapshotSource(interval=0.1, max_cpu=0.01)
+    source._context = Context()
+    monkeypatch.setattr(source, "_pids", lambda: readings.append(clock.now) or range(1000))
+
+    def resident(pid):
+        clock.now, clock.spent = clock.now + 20e-6, clock.spent + 20e-6
+        return 0
+
+    monkeypatch.setattr(source, "_resident", resident)
+    for _ in range(1000):
+        source._look_if_larger()
+        clock.now += 0.1
+    assert 1 < len(readings) <= 51
+
+
+@pytest.mark.parametrize(("pids", "size", "kept"), [([7, 8], 105, True), ([7, 8], 300, False), ([7], 210, False)])
+def test_sums_of_a_look_that_is_no_longer_the_peak_are_dropped(monkeypatch, pids, size, kept):
+    """GIVEN the sums of two processes of 100 MiB each WHEN a look is larger THEN they stay if it is so by a tenth."""
+    sizes, clock = {7: 100 * MIB, 8: 100 * MIB}, SimpleNamespace(now=100.0)
+    monkeypatch.setattr(peak.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(
+        "wstrace_working_set.working_set.working_set",
+        lambda pid, strings: SimpleNamespace(pid=pid, total_bytes=sizes[pid], cost_seconds=0.0, time_ns=1),
+    )
+    source = PeakSnapshotSource()
+    source._context = Context()
+    source._backend = SimpleNamespace(
+        accounted=lambda pid: SimpleNamespace(pss=sizes[pid]), distinct=lambda pids: 200 * MIB
+    )
+    monkeypatch.setattr(source, "_pids", lambda: list(sizes))
+    monkeypatch.setattr(source, "_resident", lambda pid: sizes.get(pid, 0))
+    source._look_if_larger()
+    clock.now += 1
+    source._sum_if_due()
+    assert "sums" in source._context.info.extra
+    sizes = dict.fromkeys(pids, size * MIB)
+    for _ in range(2):  # it grows fast, then it has grown
+        clock.now += 1
+        source._look_if_larger()
+    assert source.statistics()["looks"] == 2
+    assert ("sums" in source._context.info.extra) == kept

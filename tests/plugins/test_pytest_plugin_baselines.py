@@ -11,15 +11,17 @@ from budgeted import run, text_of
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
 
-TESTS = """
+IN_PLACE = """
 import os
 N = int(os.environ.get("MORE", 0))
 def load(n): kept.append([bytearray(100_000) for _ in range(n)])
 @pytest.mark.wstrace()
 def test_here(): load(50 + N)
+def test_unmarked(): load(50 + N)
+"""
+TESTS = f"""{IN_PLACE}
 @pytest.mark.wstrace(isolated="fork")
 def test_fork(): load(50 + N)
-def test_unmarked(): load(50 + N)
 """
 
 
@@ -30,7 +32,7 @@ def recorded(pytester: pytest.Pytester) -> dict:
 
 
 def test_a_growth_fails_and_is_told_by_line(pytester, monkeypatch):
-    result = run(pytester, "--wstrace-update", "--wstrace", test_it=TESTS)
+    result = run(pytester, "--wstrace-update", "--wstrace", looked=True, test_it=TESTS)
     result.assert_outcomes(passed=3)
     assert "wstrace: the baselines of 2 tests are in" in text_of(result)
     tests = recorded(pytester)["tests"]
@@ -42,7 +44,7 @@ def test_a_growth_fails_and_is_told_by_line(pytester, monkeypatch):
     result = run(pytester, "--wstrace", "--wstrace-require-baseline", "-n1")
     result.assert_outcomes(passed=3)
     monkeypatch.setenv("MORE", "10")
-    result = run(pytester, "--wstrace")
+    result = run(pytester, "--wstrace", looked=True)
     result.assert_outcomes(passed=1, failed=2)
     said = text_of(result)
     assert "more than in the baseline:" in said
@@ -68,19 +70,19 @@ def test_a_baseline_of_another_machine_is_told_or_fails(pytester):
     test = {"faults": 1, "spread": {"faults": 0}, "runs": 1}
     environments = {"pypy-3.11-win-amd64-4096": {"versions": {}, "tests": {"a": test}}}
     (folder / "baseline.json").write_text(json.dumps({"version": 1, "environments": environments}))
-    result = run(pytester, "--wstrace", test_it=TESTS)
-    result.assert_outcomes(passed=3)
+    result = run(pytester, "--wstrace", test_it=IN_PLACE)
+    result.assert_outcomes(passed=2)
     assert "nothing is judged by a baseline: " in text_of(result)
     assert "only for pypy-3.11-win-amd64-4096; record one: --wstrace-update" in text_of(result)
-    run(pytester, "--wstrace", "--wstrace-require-baseline").assert_outcomes(passed=1, failed=2)
-    run(pytester, "--wstrace", "--wstrace-update").assert_outcomes(passed=3)
+    run(pytester, "--wstrace", "--wstrace-require-baseline").assert_outcomes(passed=1, failed=1)
+    run(pytester, "--wstrace", "--wstrace-update").assert_outcomes(passed=2)
     assert len(json.loads((folder / "baseline.json").read_text())["environments"]) == 2
 
 
 def test_a_merge_conflict_and_a_read_only_checkout(pytester):
     folder = pytester.mkdir(".wstrace")
     (folder / "baseline.json").write_text("<<<<<<< ours\n")
-    result = run(pytester, "--wstrace", test_it=TESTS)
+    result = run(pytester, "--wstrace", test_it=IN_PLACE)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "has a merge conflict in it; take one side of each" in text_of(result)
     (folder / "baseline.json").unlink()
@@ -89,3 +91,20 @@ def test_a_merge_conflict_and_a_read_only_checkout(pytester):
     result = run(pytester, "--wstrace", "--wstrace-update", "-k", "here")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "wstrace: the baseline is not written: " in text_of(result)
+
+
+def test_the_first_run_after_an_installation_that_compiles_nothing_is_replaced(pytester, monkeypatch):
+    """Its figures are those of a process that has just compiled Python's modules and pytest's."""
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(pytester.path / "compiled"))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "")
+    words = ("--wstrace", "--wstrace-update", "-k", "here")
+    result = run(pytester, *words, test_it=IN_PLACE)
+    result.assert_outcomes(passed=1, deselected=1)
+    assert "wstrace: recorded while Python compiled what it imported, " in text_of(result)
+    (first,) = recorded(pytester)["tests"].values()
+    assert first["compiled"] is True
+    for runs in (1, 2):
+        assert "while Python compiled" not in text_of(run(pytester, *words))
+        (later,) = recorded(pytester)["tests"].values()
+        assert "compiled" not in later
+        assert later["runs"] == runs

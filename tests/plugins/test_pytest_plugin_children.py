@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from budgeted import properties, run, text_of
@@ -137,6 +139,60 @@ def test_it():
     assert found["wstrace.spread"] >= 0
     result = run(pytester, "--wstrace", "--wstrace-hash-seed=x")
     assert "--wstrace-hash-seed x: give a number from 0 to 4294967295" in text_of(result)
+
+
+@pytest.mark.parametrize("how", ["fork", "exec"])
+def test_a_child_ends_with_a_pytest_that_is_killed(pytester, how):
+    pytester.makepyfile(
+        test_it=f"""
+        import os, pathlib, pytest, time
+        @pytest.mark.wstrace(isolated={how!r})
+        def test_it():
+            pathlib.Path("pid.part").write_text(str(os.getpid()))
+            os.rename("pid.part", "pid")
+            time.sleep(300)
+        """
+    )
+    words = [sys.executable, "-m", "pytest", "--wstrace", "-p", "no:cacheprovider"]
+    pytest_ = subprocess.Popen(words, cwd=pytester.path, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: (pytester.path / "pid").exists() or pytest_.poll() is not None)
+        child = int((pytester.path / "pid").read_text())
+    finally:
+        pytest_.kill()
+        pytest_.wait()
+    wait_for(lambda: not _runs(child))
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there, and no zombie that nobody waits for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become so"
+        time.sleep(0.02)
+
+
+def test_a_child_whose_answer_is_cut_is_told(pytester):
+    told = run(
+        pytester,
+        "--wstrace",
+        test_it="""
+@pytest.mark.wstrace(isolated="exec")
+def test_it(pytestconfig):
+    import atexit, pathlib
+    answer = pathlib.Path(pytestconfig.option.basetemp).with_name("reports.json")
+    atexit.register(lambda: answer.write_bytes(answer.read_bytes()[:-5]))
+""",
+    )
+    told.assert_outcomes(failed=1)
+    assert "gave an answer that is not whole" in text_of(told)
 
 
 def test_a_fork_of_the_test_gives_no_answer_of_its_own(pytester):

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -210,3 +211,11 @@ def test_what_the_verifier_says_of_a_program_is_the_reason(monkeypatch: pytest.M
         bpf.Program(Code(bytes(8), (0,)), b"test")
     said = log.decode().partition("\n")[0] or "the verifier says nothing"
     assert said in str(kernel.refusal(caught.value))
+
+
+def test_an_old_kernel_that_charges_maps_to_locked_memory_is_told_as_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN Debian bullseye's kernel, at which a map past RLIMIT_MEMLOCK is EPERM even for root."""
+    monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(release="5.10.0-32-amd64"))
+    monkeypatch.setattr(kernel.procfs, "status", lambda pid: {"CapEff": f"{(1 << 41) - 1:x}"})
+    refused = kernel.refusal(PermissionError(errno.EPERM, os.strerror(errno.EPERM)))
+    assert refused.remedy == "Linux 5.11 or newer"

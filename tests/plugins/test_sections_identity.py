@@ -94,13 +94,14 @@ def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: 
     import os
 
     from wstrace_os.linux import in_root
+    from wstrace_os.linux import openat2 as opening
 
     def refused(*_: int) -> int:
         ctypes.set_errno(errno.ENOSYS)
         return -1
 
     if not openat2:
-        monkeypatch.setattr(in_root, "_syscall", refused)
+        monkeypatch.setattr(opening, "_syscall", refused)
     root = tmp_path / "root"
     (root / "lib").mkdir(parents=True)
     (root / "lib" / "there").write_text("theirs")

@@ -129,3 +129,17 @@ def test_the_table_of_a_file_is_made_once(program: Path, tmp_path: Path, monkeyp
         with ImageFile(str(tmp_path / f"copy{number}")) as file:
             assert source_lines.source_lines(file, [address]) == told[0]
     assert len(source_lines._tables) == source_lines._MOST_TABLES
+
+
+@pytest.mark.skipif(NO_SYMBOLIC, reason="needs symbolic")
+def test_an_interpreter_that_has_read_lines_ends_without_a_word(program: Path) -> None:
+    """Also where somebody still has the modules when the interpreter empties them, symbolic's before ours."""
+    code = (
+        "import sys, wstrace_symbols.image as image, wstrace_symbols.source_lines as lines\n"
+        "with image.ImageFile(sys.argv[1]) as file: lines.source_lines(file, [int(sys.argv[2])])\n"
+        "assert lines._tables\n"
+        "sys.kept = lines, sys.modules['symbolic.utils']"
+    )
+    words = [sys.executable, "-c", code, str(program), str(offset_of_store(program))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dis
 import os
 import subprocess
 import sys
@@ -21,8 +22,12 @@ from wstrace.batch import Dictionary
 from wstrace.clock import now_ns
 from wstrace_os.linux import procfs
 from wstrace_os.linux.cpython.elf import ElfFile, python_in
+from wstrace_os.linux.cpython.instructions import Instructions
 from wstrace_stacks.linux import code_objects
 from wstrace_stacks.linux.code_objects import CodeObjects, Types
+
+KNOWN = Instructions.of(sys.version_info[:2])
+INSTRUCTIONS = KNOWN or Instructions((3, 13))
 
 
 def cpython() -> tuple[Any, Types]:
@@ -41,7 +46,7 @@ def cpython() -> tuple[Any, Types]:
 
 @pytest.fixture
 def objects() -> Iterator[CodeObjects]:
-    found = CodeObjects(os.getpid(), *cpython(), Dictionary())
+    found = CodeObjects(os.getpid(), *cpython(), INSTRUCTIONS, Dictionary())
     yield found
     found.close()
 
@@ -66,6 +71,18 @@ def test_a_word_in_bytecode_has_its_function_and_line(objects: CodeObjects) -> N
     assert objects.lines_of(words, rows).tolist() == [by_unit[unit] for unit in range(len(words))]
     names = [objects._strings[int(one)] for one in objects.names[rows[0]]]
     assert names == [code.co_qualname, code.co_filename]
+
+
+@pytest.mark.skipif(KNOWN is None, reason="the instructions of this Python are not known")
+def test_a_word_in_bytecode_has_its_instruction(objects: CodeObjects) -> None:
+    code = target.__code__
+    for _ in range(100):
+        target(3)  # specializes its instructions
+    begins = [one.offset // 2 for one in dis.get_instructions(code)]
+    words = np.array([word(code, unit) for unit in begins], "<u8")
+    objects.find(words)
+    found = objects.instructions_of(words, objects.locate(words)).tolist()
+    assert found == INSTRUCTIONS.plain[[one.opcode for one in dis.get_instructions(code)]].tolist()
 
 
 def test_a_word_outside_has_none(objects: CodeObjects) -> None:
@@ -139,11 +156,11 @@ def test_memory_that_is_searched_is_bounded(objects: CodeObjects, monkeypatch: p
 
 def test_a_process_that_is_gone_is_not_readable() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    objects = CodeObjects(child.pid, *cpython(), Dictionary())
+    objects = CodeObjects(child.pid, *cpython(), INSTRUCTIONS, Dictionary())
     child.communicate(b"\n")
     words = np.array([word(target.__code__, 1)], "<u8")
     objects.find(words)
     assert (objects.locate(words) == -1).all()
     objects.close()
     with pytest.raises(OSError, match="No such"):
-        CodeObjects(child.pid, *cpython(), Dictionary())
+        CodeObjects(child.pid, *cpython(), INSTRUCTIONS, Dictionary())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 import struct
+import subprocess
 import time
 from pathlib import Path
 
@@ -138,6 +140,24 @@ def elf_file() -> bytearray:
     return content
 
 
+def elf_file_without_header(frames: bytes | None = None) -> bytearray:
+    """The same entry, found by the section header of `.eh_frame` alone, as in what `gcc -static` makes."""
+    content = elf_file()
+    if frames is None:
+        frames = bytes(content[0x500:0x600]).rstrip(b"\0") + bytes(3 + 4)  # the end of the program, and a terminator
+    content[64 + 56 : 64 + 112] = bytes(56)
+    content[0x400:0x420] = bytes(0x20)
+    names = b"\0.eh_frame\0.shstrtab\0"
+    sections = bytes(64)
+    sections += struct.pack("<IIQQQQIIQQ", 1, 1, 2, 0x500, 0x500, len(frames), 0, 0, 8, 0)
+    sections += struct.pack("<IIQQQQIIQQ", 11, 3, 0, 0, 0x2000, len(names), 0, 0, 1, 0)
+    content[40:48] = struct.pack("<Q", 0x2100)
+    content[58:64] = struct.pack("<HHH", 64, 3, 2)
+    for at, some in ((0x500, frames), (0x2000, names), (0x2100, sections)):
+        content[at : at + len(some)] = some
+    return content
+
+
 def opened(content: bytes) -> UnwindFile:
     return UnwindFile(lambda offset, size: bytes(content[offset : offset + size]))
 
@@ -152,9 +172,62 @@ def test_the_entry_that_covers_an_address_is_found():
     assert file.address_of(0x3000) is None
 
 
+def test_without_a_table_the_entry_is_found_in_the_section():
+    file = opened(elf_file_without_header())
+    assert file.rule(0x1000)[2] == 8
+    assert file.rule(0x1001)[2] == 16
+    assert file.rule(0xFFF) is None
+    assert file.rule(0x1100) is None
+
+
+def test_a_section_that_is_loaded_from_elsewhere_is_not_believed():
+    content = elf_file_without_header()
+    content[0x600:0x700] = content[0x500:0x600]
+    content[0x2100 + 64 + 24 : 0x2100 + 64 + 32] = struct.pack("<Q", 0x600)  # its offset; the address stays
+    assert opened(content).rule(0x1000) is None
+
+
+def largest_read(content: bytearray) -> int:
+    """The bytes that are read of a hostile file at once, at most, where an address is asked for that has no rule."""
+    asked: list[int] = []
+
+    def read(offset: int, size: int) -> bytes:
+        asked.append(size)
+        return bytes(content[offset : offset + size])
+
+    assert UnwindFile(read).rule(0x1000) is None
+    return max(asked)
+
+
+def test_a_section_of_any_size_is_read_within_the_bound():
+    content = elf_file_without_header()
+    content[0x2100 + 64 + 32 : 0x2100 + 64 + 40] = b"\xff" * 8
+    assert largest_read(content) < 1 << 20
+
+
+@given(st.binary(max_size=300))
+def test_a_section_of_any_bytes_gives_a_rule_or_none(frames: bytes):
+    found = opened(elf_file_without_header(frames)).rule(0x1000)
+    assert found is None or len(found) == len(rules.NO_RULE)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc (tests/install-peers)")
+def test_a_static_program_has_rules_from_main_to_its_start(tmp_path):
+    (tmp_path / "still.c").write_text("int main(void) { return 0; }\n")
+    program_file = tmp_path / "still"
+    subprocess.run(["gcc", "-static", "-no-pie", "-o", program_file, tmp_path / "still.c"], check=True)
+    symbols = subprocess.run(["nm", program_file], check=True, capture_output=True, text=True).stdout
+    at = {words[2]: int(words[0], 16) for line in symbols.splitlines() if len(words := line.split()) == 3}
+    file = opened(program_file.read_bytes())
+    for name in ("main", "malloc", "__libc_start_main"):
+        assert file.rule(at[name])[:3] == (rules.CFA_SUM, 7, 8), name
+    assert file.rule(at["_start"])[0] == rules.CFA_END
+
+
+@pytest.mark.parametrize("whole", [elf_file(), elf_file_without_header()], ids=["table", "section"])
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_files_changed_where_it_hurts_give_a_rule_or_none_in_bounded_time(rounds: int):
-    dice, whole = random.Random(11), elf_file()
+def test_files_changed_where_it_hurts_give_a_rule_or_none_in_bounded_time(rounds: int, whole: bytearray):
+    dice = random.Random(11)
     used = [at for at in range(len(whole)) if any(whole[max(at - 8, 0) : at + 8])]
     numbers = [0, 1, 7, 127, 128, 255, 0xFFFF, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 63, (1 << 64) - 1]
     began = time.process_time()
@@ -184,14 +257,7 @@ def test_what_is_no_elf_file_is_refused(content: bytes):
 def test_a_table_of_four_billion_entries_is_not_read():
     content = elf_file()
     content[0x408:0x40C] = b"\xff\xff\xff\xff"
-    asked: list[int] = []
-
-    def read(offset: int, size: int) -> bytes:
-        asked.append(size)
-        return bytes(content[offset : offset + size])
-
-    assert UnwindFile(read).rule(0x1000) is None
-    assert max(asked) < 1 << 20
+    assert largest_read(content) < 1 << 20
 
 
 def test_every_function_of_our_own_libc_has_a_rule():

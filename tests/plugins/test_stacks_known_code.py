@@ -27,6 +27,7 @@ from wstrace_stacks.linux import known_code
 from wstrace_stacks.linux.backend import Worker
 from wstrace_stacks.linux.images import CodeMapping
 from wstrace_stacks.linux.known_code import KnownCode
+from wstrace_stacks.unwinder import PROGRAM_COUNTER, Samples, unwind
 
 
 def test_a_perf_map_is_as_old_as_the_process_not_as_the_last_mapping_that_was_told(
@@ -52,7 +53,7 @@ def test_a_perf_map_is_as_old_as_the_process_not_as_the_last_mapping_that_was_to
         )
     )  # fmt: skip
     code.begin([2**30], lambda rows, addresses: np.full(len(rows), 4, "<u4"))
-    code.numbers_of(np.zeros(1, np.intp), np.array([0x3010], "<u8"))
+    code.numbers_of(np.zeros(1, np.intp), np.array([0x3011]))
     assert asked == [(2**30, now - 7)]
 
 
@@ -70,6 +71,16 @@ def code_memory(ids: dict[int, int]) -> KnownCode:
     return code
 
 
+def found(code: KnownCode, rows: np.ndarray, addresses: np.ndarray) -> np.ndarray:
+    """The frame numbers, as the unwinder has them: what is likely, where that is proven."""
+    after = addresses.view("<i8") + 1
+    likely = code.likely_numbers(rows, after)
+    exact = code.numbers_of(rows, after)
+    proven = code.proven(rows, after, likely)
+    assert (likely[proven] == exact[proven]).all()
+    return np.where(proven, likely, exact)
+
+
 def test_an_address_has_its_own_frame_however_many_others_came_between() -> None:
     """More addresses than the table in front of the search has slots, in two mappings, in any order."""
     starts = {2: 0x10000, 3: 0x7F0000000000}
@@ -80,7 +91,7 @@ def test_an_address_has_its_own_frame_however_many_others_came_between() -> None
     for _ in range(3):
         order = dice.permutation(len(ids))
         code.begin([2**30], lambda rows, _, order=order: ids[order][rows])
-        numbers = code.numbers_of(np.arange(len(ids)), addresses[order])
+        numbers = found(code, np.arange(len(ids)), addresses[order])
         mapping, offset = code.frames[numbers].T[1:3]
         known = np.isin(ids[order], list(starts))
         assert (mapping == np.where(known, ids[order], 0)).all()
@@ -90,13 +101,36 @@ def test_an_address_has_its_own_frame_however_many_others_came_between() -> None
 
 def test_an_address_in_another_mapping_is_another_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     """With two slots, every second pair meets in one."""
-    monkeypatch.setattr(known_code, "_SLOT_SHIFT", np.uint64(63))
+    monkeypatch.setattr(known_code, "_SLOTS", 2)
     code = code_memory({2: 0x10000, 3: 0x10000})
     for address in np.arange(0x10000, 0x10020, dtype="<u8"):
         for own in (2, 9, 3):
             code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
-            [number] = code.numbers_of(np.zeros(1, np.intp), np.array([address]))
+            [number] = found(code, np.zeros(1, np.intp), np.array([address]))
             assert code.frames[number][1] == (own if own != 9 else 0)
+
+
+def test_the_mappings_of_all_frames_are_asked_for_at_once() -> None:
+    """Two processes have other code at the same addresses, 30 frames deep."""
+    code, asked = code_memory({2: 0x10000, 3: 0x10000}), []
+
+    def mappings_at(rows: np.ndarray, addresses: np.ndarray) -> np.ndarray:
+        asked.append(len(rows))
+        return np.where(addresses - 0x10000 < 0x10000, 2 + rows, 0).astype("<u4")
+
+    deep = 30
+    frame = 0x7000 + 16 * np.arange(deep, dtype="<u8")
+    dump = np.stack((frame + 16, 0x10001 + np.arange(deep, dtype="<u8")), axis=1).reshape(1, -1)
+    registers = np.zeros((2, 17), "<u8")
+    registers[:, [6, 7, PROGRAM_COUNTER]] = 0x7000, 0x7000, 0x10100
+    samples = Samples(registers, np.repeat(dump, 2, axis=0), np.full(2, dump.nbytes, "<u8"))
+    for calls in (None, 1, 1):
+        asked.clear()
+        code.begin([2**30, 2**30 + 1], mappings_at)
+        stacks = unwind(samples, code)
+        assert stacks.depth.tolist() == [deep + 1] * 2
+        assert (code.frames[stacks.frames][..., 1] == [[2], [3]]).all()
+        assert calls is None or asked == [2 * (deep + 1)]
 
 
 def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +153,38 @@ def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: 
     monkeypatch.setattr(code.images, "of", image)
     for own, inside, outside in ((2, 0x150, 0x350), (3, 0x350, 0x150)):
         code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
-        numbers = code.numbers_of(np.zeros(2, np.intp), np.array([0x10000 + inside, 0x10000 + outside], "<u8"))
+        numbers = code.numbers_of(np.zeros(2, np.intp), np.array([0x10001 + inside, 0x10001 + outside]))
         assert code.frames[numbers].T[5].tolist() == [FRAME_INTERPRETER, 0]
+
+
+def test_what_a_file_says_of_an_address_is_found_out_once_for_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build runs its compiler hundreds of times; each time it is mapped elsewhere."""
+    strings, asked = Dictionary(), []
+    code = KnownCode(strings)
+    starts = [0x10000, 0x50000, 0x90000]
+    code.learn(
+        batch_of(
+            MAPPING, strings, id=[2, 3, 4], time_ns=1, pid=[2**30, 2**30 + 1, 2**30 + 2], start=starts,
+            end=[start + 0x10000 for start in starts], offset=0, file="/usr/lib/cc1", dev=8, ino=[11, 11, 12],
+            build_id="", flags=MAP_EXECUTE | KIND_FILE << KIND_SHIFT,
+        )
+    )  # fmt: skip
+
+    def image(mapping: CodeMapping) -> Any:
+        def rule(address: int) -> Any:
+            asked.append((mapping.ino, address))
+            return rules.FRAME_POINTER if mapping.ino == 11 else rules.END
+
+        return SimpleNamespace(unwind=SimpleNamespace(address_of=lambda offset: offset, rule=rule))
+
+    monkeypatch.setattr(code.images, "of", image)
+    code.begin([2**30], lambda rows, _: (2 + rows).astype("<u4"))
+    numbers = code.numbers_of(np.arange(3), np.array(starts) + 0x151)
+    assert asked == [(11, 0x150), (12, 0x150)], "another file of that name is another"
+    assert code.frames[numbers][:, 1].tolist() == [2, 2, 4]
+    assert code.rules[:, code.rule_of[numbers]].T.tolist() == [
+        [*one] for one in (rules.FRAME_POINTER,) * 2 + (rules.END,)
+    ]
 
 
 @pytest.mark.parametrize("error", [None, ValueError])

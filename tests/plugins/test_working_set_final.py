@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import wstrace_working_set.backend
-import wstrace_working_set.final
+import wstrace_working_set.working_set
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
+from wstrace_working_set.backend import KeeperFailed
 from wstrace_working_set.final import FinalSnapshotSource
 
 
@@ -75,9 +77,30 @@ def test_after_another_program_it_looks_often_again(machine: Machine) -> None:
 
 def test_a_target_that_ends_is_taken_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = list[float]()
-    monkeypatch.setattr(wstrace_working_set.final, "read", lambda *_: taken.append(machine.now))
+    monkeypatch.setattr(wstrace_working_set.working_set, "read", lambda *_: taken.append(machine.now))
     machine.run(5)
     machine.ends = machine.now + 0.01
     machine.run(10)
     assert taken == [pytest.approx(machine.ends)]
     assert machine.source.finished
+
+
+@pytest.mark.parametrize(
+    ("refusal", "lacking"),
+    [
+        (KeeperFailed("cannot start it"), ["the resident pages at the exit: cannot start it"]),
+        (Unavailable("this system has none"), []),  # wstrace doctor says so
+    ],
+)
+def test_a_keeper_that_cannot_be_made_is_told(
+    monkeypatch: pytest.MonkeyPatch, refusal: Unavailable, lacking: list[str]
+) -> None:
+    def refused() -> Any:
+        raise refusal
+
+    monkeypatch.setattr(wstrace_working_set.backend, "backend", lambda: SimpleNamespace(make_keeper=refused))
+    source, context = FinalSnapshotSource(), Context(targets=(ScriptedTarget(),))
+    source.start(context)
+    assert context.info.lacking == lacking
+    assert source.statistics()["missed"] == len(lacking)
+    assert source.finished

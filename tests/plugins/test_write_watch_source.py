@@ -210,6 +210,25 @@ def test_soft_dirty_does_not_go_on_in_another_program(monkeypatch):
         watcher.close()
 
 
+def test_soft_dirty_of_a_process_that_ends_while_it_is_read_is_no_answer(monkeypatch):
+    """Its pages cannot be read any more, and what is not read looks as if it were not written."""
+    monkeypatch.setattr(soft_dirty, "has_soft_dirty", lambda: True)
+    listed = soft_dirty.procfs.read_maps
+    with subprocess.Popen(["sleep", "60"]) as target:
+        watcher = soft_dirty.SoftDirtyWatcher(target.pid)
+
+        def read_maps(pid):
+            maps = listed(pid)
+            target.kill()
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            return maps
+
+        monkeypatch.setattr(soft_dirty.procfs, "read_maps", read_maps)
+        with pytest.raises(TargetExited, match="ended"):
+            watcher.written()
+        watcher.close()
+
+
 def test_a_zombie_and_a_kernel_thread_have_no_memory_to_watch():
     with subprocess.Popen(["true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

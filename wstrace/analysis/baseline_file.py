@@ -12,13 +12,15 @@ import platform
 import stat
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from wstrace.analysis.baseline import Entry
-from wstrace.errors import UsageError
+from wstrace.errors import OutputError, UsageError
 from wstrace.text import json_safe, printable
 
 if TYPE_CHECKING:
@@ -76,11 +78,13 @@ class Baseline:
             UsageError: it cannot be read, or is no baseline.
         """
         try:
-            with open(path, "rb", opener=_without_waiting) as file:
+            with _folder(path) as folder, open(path, "rb", opener=partial(_opened, folder=folder)) as file:
                 regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
                 text = file.read(_MOST_BYTES + 1) if regular else b""
         except FileNotFoundError:
             return cls(path)
+        except _Foreign as why:
+            raise UsageError(f"cannot read the baseline {path}: {why}", "remove it, or name another") from None
         except OSError as error:
             raise UsageError(f"cannot read the baseline {path}: {error.strerror}") from None
         if not regular:
@@ -99,13 +103,17 @@ class Baseline:
 
     def save(self) -> None:
         """Writes it, and makes its folder. Raises OutputError."""
-        from wstrace.output_file import callers_rights, whole_file  # it imports much, and most runs write nothing
+        from wstrace.output_file import whole_file  # it imports much, and most runs write nothing
+        from wstrace.output_rights import callers_rights
 
-        if folder := os.path.dirname(self.path):
+        if name := os.path.dirname(self.path):
             with callers_rights():
-                Path(folder).mkdir(parents=True, exist_ok=True)
-        with whole_file(self.path, force=True) as file:
-            file.write(self._text().encode())
+                Path(name).mkdir(parents=True, exist_ok=True)
+        try:
+            with _folder(self.path) as folder, whole_file(self.path, force=True, folder=folder) as file:
+                file.write(self._text().encode())
+        except _Foreign as why:
+            raise OutputError(f"cannot write the baseline {self.path}: {why}", "remove it, or name another") from None
 
     def _text(self) -> str:
         lines = []
@@ -144,9 +152,37 @@ class Baseline:
             one.tests[name] = earlier.learned(entry, page_size) if earlier else entry
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Opens a file; a FIFO that nobody writes to is opened, too."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+class _Foreign(Exception):  # noqa: N818 - whose it is
+    """The folder is not that of the name, or a link that another user has made; the argument says so."""
+
+
+@contextmanager
+def _folder(path: str) -> Iterator[int | None]:
+    """A descriptor of the folder of a file, which is held: who may write beside it may exchange it at any time.
+
+    None where the system has no such descriptors (Windows), and where the path has no folder. Raises _Foreign, OSError.
+    """
+    folder, flags = os.path.dirname(path), getattr(os, "O_DIRECTORY", None)
+    if not folder or flags is None:
+        yield None
+        return
+    fd = os.open(folder, flags | getattr(os, "O_PATH", os.O_RDONLY))
+    try:
+        held, named, there = os.fstat(fd), os.lstat(folder), os.stat(folder)  # noqa: PTH116
+        link = stat.S_ISLNK(named.st_mode)
+        if link and named.st_uid not in (0, getattr(os, "geteuid", int)()):
+            raise _Foreign(f"{folder} is a symbolic link of another user")
+        if not os.path.samestat(held, there if link else named):
+            raise _Foreign(f"{folder} was exchanged meanwhile")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _opened(path: str, flags: int, folder: int | None) -> int:
+    """Opens a file for reading; a FIFO that nobody writes to is not waited for."""
+    name = path if folder is None else os.path.basename(path)
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0), dir_fd=folder)
 
 
 def _parsed(text: bytes) -> tuple[int, dict[str, Recorded]]:

@@ -92,6 +92,26 @@ class CallTree:
             leaf = int(parent[leaf])
         return found
 
+    def stacks(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The ids of several stacks' frames, innermost first, one stack behind the other; and where each begins.
+
+        Args:
+            leaves: ids as known() returns them, shape (n,).
+
+        Returns:
+            The ids; n + 1 places in these.
+        """
+        at, parent = leaves.astype(np.intp), self._columns["parent"]
+        rows, depth = np.flatnonzero(at), np.zeros(len(at) + 1, np.intp)
+        parts = [(rows, at[rows])]
+        while len(rows) and len(parts) < DEPTH:
+            at[rows] = parent[at[rows]]
+            rows = rows[at[rows] != 0]
+            parts.append((rows, at[rows]))
+        of, ids = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        depth[1:] = np.bincount(of, minlength=len(at))
+        return ids[np.argsort(of, kind="stable")], np.cumsum(depth)
+
     def text(self, code: int) -> str:
         """The name behind a code of `function` or `file`; "" for none."""
         return self.strings[code] if code < len(self.strings) else ""

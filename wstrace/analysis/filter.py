@@ -19,7 +19,7 @@ from wstrace.text import base_name, nearest
 
 _NS = 1_000_000_000
 #: Labels that tables show in place of a file. They are not globs, though they look like character classes.
-_LABEL = re.compile(r"\[[^\[\]]*\]")
+_LABEL = r"\[[^\[\]]*\]"
 _NAMES = 10_000
 #: what --kind takes -> the kind's number
 KIND_WORDS = {word: number for number, word in enumerate(KINDS)} | {"shared": KIND_SHARED}
@@ -113,7 +113,7 @@ class Filter:
     def _is_meant(self, name: str) -> bool:
         """Whether `file` selects this name: exactly, as a label or a name, else as a glob."""
         texts = (name, base_name(name))
-        if self.file in texts or _LABEL.fullmatch(self.file):
+        if self.file in texts or re.fullmatch(_LABEL, self.file):
             return self.file in texts
         return any(fnmatch.fnmatchcase(text, self.file) for text in texts)
 
@@ -145,9 +145,9 @@ class Filter:
         times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], np.uint64)
         self.origin_ns = self.origin_ns or int(times.min())
         # u64 with u64: numpy 1 would compare u64 and int as float64.
-        keep: NDArray[np.bool_] = times >= np.uint64(self.origin_ns + int(self.start * _NS))
+        keep: NDArray[np.bool_] = times >= np.uint64(self.origin_ns + round(self.start * _NS))
         if self.end:
-            keep &= times < np.uint64(self.origin_ns + int(self.end * _NS))
+            keep &= times < np.uint64(self.origin_ns + round(self.end * _NS))
         return keep
 
     def _file(self, batch: Batch) -> NDArray[np.bool_]:

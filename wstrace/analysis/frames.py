@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, SourceFile, shared_folder, short_path
 from wstrace.analysis.own_native import JitFunction, is_own, jit_function, module_origin
+from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.places import Place, SourceLine
 from wstrace.schema import (
@@ -38,7 +39,8 @@ class Frame:
     kind is one of FRAME_KINDS. function is a Python or JIT function, or the demangled symbol. file and line are those
     of its source, "" and 0 where they are not known; shown is the file as tables show it. module and offset are the
     place of native code. own is whether the code is the program's own, None where that is not known. flags are those of
-    the call site. inlined: the compiler has inlined the function into the next frame, at the same call site.
+    the call site. inlined: the compiler has inlined the function into the next frame, at the same call site. mapping is
+    the id of the mapping of native code; frames of equal code are equal wherever it is mapped.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Frame:
     flags: int = 0
     shown: str = ""
     inlined: bool = False
+    mapping: int = field(default=0, compare=False)
 
     @property
     def name(self) -> str:
@@ -85,12 +88,27 @@ class Frame:
         return found | ({} if self.own is None else {"own": self.own})
 
 
+#: stands for the frames that a cut stack lacks
+_NOT_KEPT = Frame("", flags=FRAME_CUT)
+
+
+def to_the_root(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames of a stack, innermost first; a cut one has one more, `[not kept]`, for those that it lacks."""
+    cut = bool(frames) and frames[-1].flags & FRAME_CUT and frames[-1].name != CUT
+    return (*frames, _NOT_KEPT) if cut else frames
+
+
 def native_frame(place: Place, *, offset: int) -> Frame:
     """The frame of an instruction of the program's own code, at an offset in its file: that of its own line."""
+    return _representative(native_frames(place, offset=offset))
+
+
+def native_frames(place: Place, *, offset: int, mapping: int = 0, build_id: str = "") -> tuple[Frame, ...]:
+    """All frames of an instruction of native code, innermost first, at an offset in the file of its mapping."""
     rule = OwnRule()
-    return _representative(
-        Frame("native", one.function, one.file, one.line, place.module, offset, own=is_own(one.file, rule),
-              shown=short_path(one.file), inlined=inlined)
+    return tuple(
+        Frame("native", one.function, one.file, one.line, place.module, offset, build_id, is_own(one.file, rule),
+              shown=short_path(one.file), inlined=inlined, mapping=mapping)
         for one, inlined in _functions(place)
     )  # fmt: skip
 
@@ -264,16 +282,27 @@ class Frames:
         return self.all([*outer[: loops[0]], *inner, *outer[loops[-1] + 1 :]])
 
     def _add(self, ids: NDArray[np.intp]) -> None:
+        found, which = self.named(ids)
+        self._frames.update(zip(ids.tolist(), (found[at] for at in which.tolist()), strict=True))
+
+    def of_lines(self, ids: NDArray[np.intp]) -> tuple[list[Frame], NDArray[np.int32]]:
+        """As named(), of each call site the one frame that of() has."""
+        found, which = self.named(ids)
+        return [_representative(frames) for frames in found], which
+
+    def named(self, ids: NDArray[np.intp]) -> tuple[list[tuple[Frame, ...]], NDArray[np.int32]]:
+        """The frames of call sites that differ in more than their callers; and which of them each of these ids has."""
         tree = self.tree
         columns = [
             tree.column(name)[ids] for name in ("kind", "function", "file", "line", "mapping", "offset", "flags")
         ]
-        origins = self.origins()[ids].tolist()
+        rows, which = distinct(*columns)
+        columns = [column[rows] for column in columns]
+        origins = self.origins()[ids[rows]].tolist()
         places = self._places(columns[0], columns[4], columns[5])
-        for number, (i, values) in enumerate(
-            zip(ids.tolist(), zip(*(c.tolist() for c in columns), strict=True), strict=True)
-        ):
-            kind, function, file, line, _, offset, flags = values
+        found: list[tuple[Frame, ...]] = []
+        for number, values in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            kind, function, file, line, mapping, offset, flags = values
             place, build_id = places.get(number, ("", ""))
             module = place if isinstance(place, str) else place.module
             jit = self._of_jit.get(function) if kind == FRAME_JIT else None
@@ -281,22 +310,26 @@ class Frames:
             if jit is not None and jit.file:
                 given = jit.function, jit.file, line
             own = origins[number] >= Origin.INTERACTIVE if kind == FRAME_PYTHON or origins[number] else None
-            self._frames[i] = tuple(
-                Frame(
-                    kind=FRAME_KINDS[kind] if kind < len(FRAME_KINDS) else FRAME_KINDS[FRAME_NONE],
-                    function=one.function,
-                    file=given[1] or one.file,
-                    line=given[2] or one.line,
-                    inlined=inlined,
-                    module=module,
-                    offset=offset,
-                    build_id=build_id,
-                    own=own and is_own(one.file, self._rule) if kind == FRAME_NATIVE else own,
-                    flags=flags,
-                    shown=short_path(given[1] or one.file, self._shared),
+            found.append(
+                tuple(
+                    Frame(
+                        kind=FRAME_KINDS[kind] if kind < len(FRAME_KINDS) else FRAME_KINDS[FRAME_NONE],
+                        function=one.function,
+                        file=given[1] or one.file,
+                        line=given[2] or one.line,
+                        inlined=inlined,
+                        module=module,
+                        offset=offset,
+                        build_id=build_id,
+                        own=own and is_own(one.file, self._rule) if kind == FRAME_NATIVE else own,
+                        flags=flags,
+                        shown=short_path(given[1] or one.file, self._shared),
+                        mapping=mapping,
+                    )
+                    for one, inlined in _functions(place, given[0])
                 )
-                for one, inlined in _functions(place, given[0])
             )
+        return found, which
 
     def _places(
         self, kinds: NDArray[Any], mappings: NDArray[Any], offsets: NDArray[Any]

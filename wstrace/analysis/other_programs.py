@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,22 +40,37 @@ class OtherPrograms:
             times.append(time_ns)
             names.append(batch.strings[name])
 
-    def count(self, batch: Batch, rows: NDArray[np.intp], *values: NDArray[np.int64]) -> None:
-        """Counts these rows of PAGE_FAULT, and adds up values of the batch's faults: the same ones at each call."""
+    def count(
+        self, batch: Batch, rows: NDArray[np.intp], *values: NDArray[Any], each: NDArray[Any] | None = None
+    ) -> None:
+        """Counts these rows of PAGE_FAULT, and adds up values of the batch's faults: the same ones at each call.
+
+        each: of each fault of the batch how many it counts; None = one.
+        """
         hosts = batch.columns.get("host")
         processes = self._processes.numbers(None if hosts is None else hosts[rows], batch["pid"][rows])
         since = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], "<u8")
-        for process in distinct(processes).tolist():
-            mine = rows[processes == process]
+        found = distinct(processes).tolist()
+        for process in found:
+            mine = rows if len(found) == 1 else rows[processes == process]
             times, names = self._programs.get(process, ([], [""]))
             # A fault before the first row is of the first program: a launched process counts from its exec on.
-            which = np.maximum(np.array(times, "<u8").searchsorted(since[mine], side="right"), 1) - 1
-            for i in distinct(which).tolist():
-                of_program = mine[which == i]
+            which = np.maximum(np.array(times, "<u8").searchsorted(_ends(since[mine]), side="right"), 1) - 1
+            if which[0] != which[-1]:
+                which = np.maximum(np.array(times, "<u8").searchsorted(since[mine], side="right"), 1) - 1
+            programs = distinct(which).tolist()
+            for i in programs:
+                of_program = mine if len(programs) == 1 else mine[which == i]
                 name = names[i] if names[i] in self._counts or len(self._counts) < _MOST_PROGRAMS else ""
                 counts = self._counts.setdefault(name, np.zeros(1 + len(values), np.int64))
-                counts += (len(of_program), *(int(value[of_program].sum()) for value in values))
+                n = len(of_program) if each is None else int(each[of_program].sum())
+                counts += (n, *(int(value[of_program].sum()) for value in values))
 
     def rows(self) -> dict[str, tuple[int, ...]]:
         """Name of a program -> (faults, the sums of their values)."""
         return {name: tuple(int(n) for n in counts) for name, counts in self._counts.items()}
+
+
+def _ends(times: NDArray[Any]) -> NDArray[Any]:
+    """The first and the last of the times."""
+    return np.array((times.min(), times.max()))

@@ -11,15 +11,17 @@ from typing import NamedTuple
 from wstrace.text import base_name
 
 #: the prefix of a path below `lib/pythonX.Y`; group 1 is the folder that holds `lib`
-_LIBRARY = re.compile(r"^(.*/)?lib(?:64)?/(?:python|pypy)\d[\d.]*t?/")
-_ZIPPED = re.compile(r"/python\d+\.zip/")
-_PACKAGES = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)")
-_PACKAGES_FOLDER = re.compile(r"^.*/(?:site|dist)-packages/")
-_SUFFIX = re.compile(r"\.(?:py|pyc|pyx|so)$")
+# Patterns are texts: most traces need none of them, and each would take 0.3 ms of every start.
+_LIBRARY = r"^(.*/)?lib(?:64)?/(?:python|pypy)\d[\d.]*t?/"
+_ZIPPED = r"/python\d+\.zip/"
+_PACKAGES = r"(?:^|/)(?:site|dist)-packages/([^/]+)"
+_PACKAGES_FOLDER = r"^.*/(?:site|dist)-packages/"
+#: `.libs`: the folder of the libraries that a wheel brings along for its package
+_SUFFIX = r"\.(?:py|pyc|pyx|so|libs)$"
 #: the names that interactive sessions give to what a user types
 _INTERACTIVE = ("<stdin>", "<console>", "<python-input", "<ipython-input", "<doctest")
 #: `./` and `../` at the start of a relative path
-_RELATIVE = re.compile(r"^(?:\.\.?/)+")
+_RELATIVE = r"^(?:\.\.?/)+"
 _SCRIPTS = ("bin", "sbin")
 
 
@@ -82,7 +84,7 @@ class OwnRule:
     def origins(self, files: Iterable[SourceFile]) -> list[tuple[Origin, str]]:
         """For each file whose code it is, and the package that it belongs to ("" = none)."""
         files = [file._replace(path=_slashed(file.path)) for file in files]
-        prefixes = {match[1] or "" for file in files if (match := _LIBRARY.match(file.path))}
+        prefixes = {match[1] or "" for file in files if (match := re.match(_LIBRARY, file.path))}
         return [self._origin(file, prefixes) for file in files]
 
     def _origin(self, file: SourceFile, prefixes: set[str]) -> tuple[Origin, str]:
@@ -99,11 +101,11 @@ class OwnRule:
             return (Origin.INTERACTIVE if file.outermost or path.startswith(_INTERACTIVE) else Origin.GENERATED), ""
         if package:
             return Origin.PACKAGE, package
-        if _LIBRARY.match(path) or _ZIPPED.search(path):
+        if re.match(_LIBRARY, path) or re.search(_ZIPPED, path):
             return Origin.LIBRARY, ""
         folder, _, name = path.rpartition("/")
         above, _, last = folder.rpartition("/")
-        above = _RELATIVE.sub("", f"{above}/")
+        above = re.sub(_RELATIVE, "", f"{above}/")
         beside = above in prefixes or any(prefix.endswith(f"/{above}") for prefix in prefixes)
         if file.only_module and last in _SCRIPTS and beside and "." not in name:
             return Origin.ENTRY_SCRIPT, name
@@ -114,7 +116,7 @@ def short_path(path: str, shared: str = "") -> str:
     """A source file as tables show it: relative to `site-packages`, to the library, or to the folder `shared`."""
     path = _slashed(path)
     for known in (_PACKAGES_FOLDER, _LIBRARY):
-        if match := known.match(path):
+        if match := re.match(known, path):
             return path[match.end() :]
     return path.removeprefix(shared)
 
@@ -132,8 +134,8 @@ def shared_folder(paths: Iterable[str]) -> str:
 
 def package_of(path: str) -> str:
     """The package that a file below `site-packages` or `dist-packages` belongs to; "" elsewhere."""
-    found = _PACKAGES.findall(_slashed(path))
-    return _SUFFIX.sub("", found[-1]) if found else ""
+    found = re.findall(_PACKAGES, _slashed(path))
+    return re.sub(_SUFFIX, "", found[-1]) if found else ""
 
 
 def _is_below(path: str, folder: str) -> bool:

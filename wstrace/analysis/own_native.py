@@ -9,19 +9,17 @@ from wstrace.analysis.own import Origin, OwnRule, SourceFile, package_of
 from wstrace.text import base_name
 
 #: folders of the system's own files; /usr/local/bin and /opt belong to the user
-_SYSTEM = re.compile(r"/(?:usr/(?!local/)|usr/local/lib|lib|lib64|bin|sbin|nix/store|snap)(?:/|$)|/usr/(?!local/)")
+_SYSTEM = r"/(?:usr/(?!local/)|usr/local/lib|lib|lib64|bin|sbin|nix/store|snap)(?:/|$)|/usr/(?!local/)"
 #: folders of the headers of C++ compilers, and of the sources of Rust's library
-_HEADERS = re.compile(r"/include/c\+\+/|/lib/(?:gcc|clang|llvm-[\d.]+)/|^/rustc/")
+_HEADERS = r"/include/c\+\+/|/lib/(?:gcc|clang|llvm-[\d.]+)/|^/rustc/"
 #: language runtimes, and their libraries
-_RUNTIME = re.compile(r"(?:lib)?(?:python|pypy|node|java|jvm|jli|ruby|perl|php|dotnet|coreclr)[\d.]*(?:[.-]|$)")
+_RUNTIME = r"(?:lib)?(?:python|pypy|node|java|jvm|jli|ruby|perl|php|dotnet|coreclr)[\d.]*(?:[.-]|$)"
 #: what V8 calls a function in a perf map: `JS:*name file:line:column`
-_V8 = re.compile(r"(?:JS|LazyCompile|Function|Script|Eval):[*~^+']?(?P<name>.*?) ?(?P<file>[^ ]\S*?)(?::\d+){1,2}")
+_V8 = r"(?:JS|LazyCompile|Function|Script|Eval):[*~^+']?(?P<name>.*?) ?(?P<file>[^ ]\S*?)(?::\d+){1,2}"
 #: names in a perf map of code that belongs to the runtime
-_STUB = re.compile(
-    r"(?:Builtin|BytecodeHandler|Stub|RegExp|Bytecode|Handler):|Interpreter$|[a-z ]+ (?:stub|adapter|blob)s?$"
-)
-_JAVA = re.compile(r"(?:^|[ ;:L])(?:java|javax|jdk|sun|com[./]sun|kotlin|scala)[./]")
-_MODULES = re.compile(r"/node_modules/((?:@[^/]+/)?[^/]+)/")
+_STUB = r"(?:Builtin|BytecodeHandler|Stub|RegExp|Bytecode|Handler):|Interpreter$|[a-z ]+ (?:stub|adapter|blob)s?$"
+_JAVA = r"(?:^|[ ;:L])(?:java|javax|jdk|sun|com[./]sun|kotlin|scala)[./]"
+_MODULES = r"/node_modules/((?:@[^/]+/)?[^/]+)/"
 
 
 class JitFunction(NamedTuple):
@@ -35,14 +33,14 @@ class JitFunction(NamedTuple):
 
 def jit_function(symbol: str, rule: OwnRule) -> JitFunction:
     """Parses a symbol of a perf map. The line in V8's symbols is left out: it is the function's first one."""
-    found = _V8.fullmatch(symbol)
+    found = re.fullmatch(_V8, symbol)
     if found is None:
-        library = _STUB.match(symbol) or _JAVA.search(symbol)
+        library = re.match(_STUB, symbol) or re.search(_JAVA, symbol)
         return JitFunction(symbol, "", Origin.NONE if library else Origin.OWN)
     function, file = found["name"] or "(anonymous)", found["file"].removeprefix("file://")
     if file.startswith("node:"):
         return JitFunction(function, file, Origin.NONE)
-    if package := _MODULES.findall(file):
+    if package := re.findall(_MODULES, file):
         return JitFunction(function, file, Origin.PACKAGE, package[-1])
     ((origin, package_name),) = rule.origins([SourceFile(file, outermost=True)])
     return JitFunction(function, file, origin, package_name)
@@ -56,7 +54,7 @@ def is_own(path: str, rule: OwnRule) -> bool:
     ((origin, _),) = rule.origins([SourceFile(path)])
     if rule.names(path):
         return origin == Origin.OWN
-    return not path or (origin == Origin.OWN and not _SYSTEM.match(path) and not _HEADERS.search(path))
+    return not path or (origin == Origin.OWN and not re.match(_SYSTEM, path) and not re.search(_HEADERS, path))
 
 
 def module_origin(path: str, rule: OwnRule) -> tuple[Origin, str]:
@@ -64,6 +62,11 @@ def module_origin(path: str, rule: OwnRule) -> tuple[Origin, str]:
     ((origin, package),) = rule.origins([SourceFile(path)])
     if origin == Origin.PACKAGE or rule.names(path):
         return origin, package
-    if not path.startswith("/") or _SYSTEM.match(path) or _RUNTIME.match(base_name(path)) or origin != Origin.OWN:
+    if (
+        not path.startswith("/")
+        or re.match(_SYSTEM, path)
+        or re.match(_RUNTIME, base_name(path))
+        or origin != Origin.OWN
+    ):
         return Origin.NONE, ""
     return Origin.OWN, package_of(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from wstrace.batch import Batch, SnapshotPart
@@ -60,7 +59,7 @@ class LastSnapshots(Generic[T]):
             if len(self._forgotten) < _MOST_FORGOTTEN:
                 self._forgotten.add(first)
         self._forgotten.discard(whose)
-        process = self._processes.setdefault(whose, _Process({}))
+        process = self._processes.setdefault(whose, _Process())
         key = one.time_ns, one.number
         parts = process.unfinished.get(key)
         if one.part == 0:
@@ -87,6 +86,11 @@ class LastSnapshots(Generic[T]):
             if process.whole is not None:
                 yield host, pid, process.whole[1]
 
+    def whole(self, host: int, pid: int) -> tuple[int, T] | None:
+        """(time, counted) of the last whole snapshot of a process; None without one."""
+        process = self._processes.get((host, pid))
+        return None if process is None else process.whole
+
     @property
     def pids(self) -> list[int]:
         """The processes that have a whole snapshot."""
@@ -103,17 +107,16 @@ class LastSnapshots(Generic[T]):
         return [pid for (_, pid), process in self._processes.items() if process.whole is None]
 
 
-@dataclass(slots=True)
 class _Parts(Generic[T]):
     """A snapshot whose parts are arriving: the counter so far, and the number of the next part."""
 
-    counted: T
-    next: int = 0
+    def __init__(self, counted: T) -> None:
+        self.counted, self.next = counted, 0
 
 
-@dataclass(slots=True)
 class _Process(Generic[T]):
     """A process: its unfinished snapshots by (time, number), and the last whole one as (time, counted)."""
 
-    unfinished: dict[tuple[int, int], _Parts[T]]
-    whole: tuple[int, T] | None = None
+    def __init__(self) -> None:
+        self.unfinished: dict[tuple[int, int], _Parts[T]] = {}
+        self.whole: tuple[int, T] | None = None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from wstrace.analysis.frames import Frame
 from wstrace.analysis.imports import IMPORT_SYSTEM
+
+if TYPE_CHECKING:
+    from wstrace.analysis.frames import Frame
 
 CALLED_BY = " < "
 #: the innermost frames that a line shows, and the own frames further out

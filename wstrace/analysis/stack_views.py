@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.frames import Frame, Frames
 from wstrace.analysis.imports import imported
 from wstrace.analysis.own import Origin, OwnRule
-from wstrace.analysis.stack_text import whole
+from wstrace.analysis.segments import distinct
+from wstrace.analysis.stack_text import CALLED_BY
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.schema import FRAME_CUT
+
+if TYPE_CHECKING:
+    from wstrace.analysis.frames import Frame
 
 StackBy = Literal["line", "function", "stack", "package"]
 STACK_VIEWS: tuple[str, ...] = get_args(StackBy)
@@ -44,6 +48,8 @@ class StackViews:
     """
 
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None) -> None:
+        from wstrace.analysis.frames import Frames  # which no summary without stacks needs
+
         self._tree = tree
         self._frames = Frames(tree, rule, symbolizer)
 
@@ -70,32 +76,39 @@ class StackViews:
         nodes, whose = self.attributed(leaves)
         # The own line may be among the frames that are missing.
         cut = self._tree.first_above(leaves, self._tree.column("flags") & FRAME_CUT != 0) != 0
-        found: list[Label] = []
         imports = imported(self._tree, leaves, nodes)
-        for node, frame, origin, is_cut, name in zip(
-            nodes.tolist(), self._frames.of(nodes.tolist()), whose.tolist(), cut.tolist(), imports, strict=True
-        ):
-            if origin in (Origin.PACKAGE, Origin.LIBRARY):
-                whose_ = f"(package {self._frames.package(node)})" if origin == Origin.PACKAGE else LIBRARY
-                found.append(Label(f"{whose_[:-1]}, stack cut)" if is_cut else whose_))
-            elif name and frame.file:
-                found.append(Label(f"import {name} {frame.shown or frame.file}:{frame.line}", (frame,), name))
-            else:
-                found.append(Label(str(frame), (frame,)))
+        frames, which = self._frames.of_lines(nodes)
+        labels: dict[tuple[int, int, bool, str], Label] = {}  # many call sites have the same
+        found: list[Label] = []
+        for node, *key in zip(nodes.tolist(), which.tolist(), whose.tolist(), cut.tolist(), imports, strict=True):
+            number, origin, is_cut, name = place = tuple(key)
+            if place not in labels:
+                labels[place] = self._line(node, frames[number], origin, name, is_cut=is_cut)
+            found.append(labels[place])
         return found
+
+    def _line(self, node: int, frame: Frame, origin: int, name: str, *, is_cut: bool) -> Label:
+        if origin in (Origin.PACKAGE, Origin.LIBRARY):
+            whose = f"(package {self._frames.package(node)})" if origin == Origin.PACKAGE else LIBRARY
+            return Label(f"{whose[:-1]}, stack cut)" if is_cut else whose)
+        if name and frame.file:
+            return Label(f"import {name} {frame.shown or frame.file}:{frame.line}", (frame,), name)
+        return Label(str(frame), (frame,))
 
     def _packages(self, leaves: NDArray[np.intp]) -> list[Label]:
         origins = self._frames.origins()
         nodes = self._tree.first_above(leaves, origins >= Origin.PACKAGE)
         library = self._tree.first_above(leaves, origins == Origin.LIBRARY) != 0
+        columns = (self._tree.column(name)[nodes] for name in ("kind", "file", "function", "mapping"))
+        rows, which = distinct(nodes != 0, library, origins[nodes], *columns)
         found: list[Label] = []
-        for node, is_library in zip(nodes.tolist(), library.tolist(), strict=True):
+        for node, is_library in zip(nodes[rows].tolist(), library[rows].tolist(), strict=True):
             if node:
                 label = "(own code)" if origins[node] > Origin.PACKAGE else self._frames.package(node)
             else:
                 label = LIBRARY if is_library else "(no package)"
             found.append(Label(label))
-        return found
+        return [found[at] for at in which.tolist()]
 
     def _innermost(self, leaves: NDArray[np.intp]) -> list[Label]:
         return [Label(frame.located + frame.doubt, (frame,)) for frame in self._frames.functions(leaves.tolist())]
@@ -105,10 +118,19 @@ class StackViews:
         return [Label(frame.module or frame.file or f"({frame.kind or 'not kept'})") for frame in frames]
 
     def _stacks(self, leaves: NDArray[np.intp]) -> list[Label]:
+        from wstrace.analysis.frames import to_the_root
+
+        sites, bounds = self._tree.stacks(leaves)
+        # frames are named together, not stack by stack, and those of many call sites are one object
+        named, which = self._frames.named(sites)
+        texts, code, begin = [CALLED_BY.join(map(str, frames)) for frames in named], which.tolist(), bounds.tolist()
         found = []
-        for leaf in leaves.tolist():
-            frames = tuple(self._frames.stack(leaf))
-            found.append(Label(whole(frames), frames))
+        for first, end in pairwise(begin):
+            stack = code[first:end]
+            frames = tuple(chain.from_iterable([named[at] for at in stack]))
+            text = CALLED_BY.join([texts[at] for at in stack])
+            lacks = to_the_root(frames)[len(frames) :]
+            found.append(Label(CALLED_BY.join([text, *map(str, lacks)]) if lacks else text, frames))
         return found
 
     def around(self, leaves: NDArray[np.intp], function: str, *, callers: bool) -> list[Label]:

@@ -7,19 +7,18 @@ so are the Python lines that were learned from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.frames import Frame
 from wstrace.analysis.other_programs import OtherPrograms
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.service_times import service_times
 from wstrace.analysis.stack_views import Label, StackBy, StackViews
 from wstrace.analysis.symbols import Symbolizer
-from wstrace.analysis.tally import group
+from wstrace.analysis.tally import distinct, group
 from wstrace.batch import Batch
 from wstrace.schema import (
     CALL_SITE,
@@ -27,6 +26,7 @@ from wstrace.schema import (
     HOW_BORROWED,
     HOW_EXACT,
     HOW_LEARNED,
+    HOW_NO_INTERPRETER,
     HOW_NOT_PYTHON,
     HOW_NOT_SAMPLED,
     PAGE_FAULT,
@@ -34,8 +34,13 @@ from wstrace.schema import (
     STACK_HOW,
 )
 
+if TYPE_CHECKING:
+    from wstrace.analysis.frames import Frame
+
 #: the marks behind labels whose stacks are not certain, by the stack's `stack_how`
 _MARKS = {HOW_LEARNED: " (learned)", HOW_BORROWED: " (borrowed)"}
+#: why faults of programs that are not Python have no stack of Python
+FOREIGN = (HOW_NO_INTERPRETER, HOW_NOT_PYTHON)
 #: what is summed of each stack: faults, major faults, samples, the samples' weights, their squares; service times, ns
 _FAULTS, _MAJOR, _SAMPLES, _WEIGHTS, _SQUARES, _TIME = range(6)
 #: the columns of sums that count samples and their weights
@@ -90,18 +95,23 @@ class Sums:
 class StackCounts:
     """Counts faults by stack.
 
+    Args:
+        in_all: of a sampled trace, count each row as the faults that it stands for, instead of once.
+
     Attributes:
         tree: the call sites so far.
         total, major: faults, and those of them that read from disk.
-        python: faults with a Python stack. native: samples with a native stack. timed: faults with a service time;
-            time_ns: the sum of these.
+        python: faults with a Python stack; foreign: of programs that are not Python. native: samples with a native
+            stack; borrowed: faults that have the native stack of others, which are in no table: samples stand for them.
+            timed: faults with a service time; time_ns: the sum of these.
         sampled: whether Python stacks are of samples, so that their tables are estimates, too.
         recorded: whether any batch had a column of stacks, so that stacks were recorded.
     """
 
-    def __init__(self) -> None:
-        self.tree = CallTree()
-        self.total = self.major = self.python = self.native = self.timed = self.time_ns = 0
+    def __init__(self, *, in_all: bool = False) -> None:
+        self.tree, self._in_all = CallTree(), in_all
+        self.total = self.major = self.python = self.foreign = 0
+        self.native = self.borrowed = self.timed = self.time_ns = 0
         self.recorded = self.sampled = False
         self._python, self._native = Sums(), Sums()
         self._others = OtherPrograms()
@@ -116,53 +126,63 @@ class StackCounts:
             self._faults(batch)
 
     def _faults(self, batch: Batch) -> None:
-        n, major = len(batch), (batch["flags"] & FAULT_MAJOR).astype(np.int64)
-        self.total += n
+        columns, n = batch.columns, len(batch)
+        zero, each = np.zeros(n, np.uint8), columns.get("sampled") if self._in_all else None
+        one = 1 if each is None else each
+        major = ((batch["flags"] & FAULT_MAJOR) != 0) * one
+        self.total += n if each is None else int(each.sum(dtype=np.uint64))
         self.major += int(major.sum())
-        columns, zero = batch.columns, np.zeros(n, np.uint8)
         self.recorded = self.recorded or "stack_how" in columns or "native_how" in columns
-        python, how = self.tree.known(columns.get("stack", zero)), columns.get("stack_how", zero)
+        how, weights, times = columns.get("stack_how", zero), columns.get("weight"), service_times(batch)
         sampled = bool((how == HOW_NOT_SAMPLED).any() or (how == HOW_LEARNED).any())
         self.sampled = self.sampled or sampled
-        weight = np.where(how == HOW_EXACT, 0, columns.get("weight", zero)).astype(np.int64) * sampled
-        times = service_times(batch)
-        self._count(self._python, python, how, major, weight, times)
+        weight = np.where(how == HOW_EXACT, 0, weights * one) if sampled and weights is not None else zero
+        self.python += self._count(self._python, columns.get("stack", zero), how, major, weight, times, each)
         if times is not None:
             self.timed, self.time_ns = self.timed + int(np.count_nonzero(times)), self.time_ns + int(times.sum())
-        self.python += int(np.count_nonzero(python))
+        self.foreign += int(sum(np.count_nonzero(how == one) for one in FOREIGN))
         others = np.flatnonzero(how == HOW_NOT_PYTHON)
         if len(others):
-            self._others.count(batch, others, major, np.zeros(n, np.int64) if times is None else times)
+            self._others.count(batch, others, major, zero if times is None else times, each=each)
         if "native_how" in columns or "native_stack" in columns:
-            native = self.tree.known(columns.get("native_stack", zero))
-            weight = np.where(native != 0, columns.get("weight", zero), 0).astype(np.int64)
-            self._count(self._native, native, columns.get("native_how", zero), major, weight)
+            native, how = columns.get("native_stack", zero), columns.get("native_how", zero)
+            weight = zero if weights is None else np.where(self.tree.known(native) != 0, weights * one, 0)
+            self._count(self._native, native, how, major, weight, each=each)
             self.native += int(np.count_nonzero(weight))
+            self.borrowed += int(np.count_nonzero(how == HOW_BORROWED))
 
-    @staticmethod
     def _count(
+        self,
         sums: Sums,
-        stacks: NDArray[np.intp],
+        stacks: NDArray[Any],
         how: NDArray[Any],
-        major: NDArray[np.int64],
-        weight: NDArray[np.int64],
+        major: NDArray[Any],
+        weight: NDArray[Any],
         times: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Sums by stack and how."""
-        (ids, hows), counts = group(stacks, how)
-        keys = ids.astype(np.uint64) << np.uint64(8) | hows.astype(np.uint64)
+        each: NDArray[Any] | None = None,
+    ) -> int:
+        """Sums by stack and how; the number of faults with a stack whose call sites are known."""
+        (ids, hows), counts = group(stacks, how, weights=each)
+        own = self._keys(ids, hows)
+        keys = distinct(own)
+        at = keys.searchsorted(own)
         values = np.zeros((len(keys), _NO_COUNTS.shape[1]), np.int64)
-        values[:, _FAULTS] = counts
+        np.add.at(values[:, _FAULTS], at, counts)
         if times is not None:
-            values[:, _TIME] = group(stacks, how, weights=times)[1]
+            np.add.at(values[:, _TIME], at, group(stacks, how, weights=times)[1])
         special = (major != 0) | (weight != 0)
         if special.any():
-            own = stacks[special].astype(np.uint64) << np.uint64(8) | how[special].astype(np.uint64)
-            at = keys.searchsorted(own)
-            weight = weight[special]
+            at = keys.searchsorted(self._keys(stacks[special], how[special]))
+            weight = weight[special].astype(np.int64)
             for column, of_row in enumerate((major[special], weight != 0, weight, weight * weight), _MAJOR):
                 np.add.at(values[:, column], at, of_row)
         sums.add(keys, values)
+        return int(counts[own >> np.uint64(8) != 0].sum())
+
+    def _keys(self, stacks: NDArray[Any], how: NDArray[Any]) -> NDArray[np.uint64]:
+        """Stacks and how these are known as keys of sums; a stack without a call site is 0."""
+        keys: NDArray[np.uint64] = self.tree.known(stacks).astype(np.uint64) << np.uint64(8) | how.astype(np.uint64)
+        return keys
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -205,8 +225,10 @@ class StackCounts:
 
     def folded(self, symbolizer: Symbolizer | None = None, *, native: bool = False) -> Iterable[tuple[list[str], int]]:
         """(frames as text, outermost first; faults) of each stack, for flame graphs."""
+        from wstrace.analysis.frames import to_the_root
+
         for row in self.table("stack", symbolizer=symbolizer, native=native):
-            yield [str(frame) for frame in reversed(row.frames)] or [row.label], row.total
+            yield [str(frame) for frame in reversed(to_the_root(row.frames))] or [row.label], row.total
 
     def _rows(
         self,
@@ -226,11 +248,17 @@ class StackCounts:
         leaves, which = np.unique(stacks[kept], return_inverse=True)
         labels = label(leaves)
         found: dict[str, list[Any]] = {}
-        for leaf, its_how, values in zip(which.tolist(), how[kept].tolist(), sums[kept], strict=True):
-            text, frames, _ = labels[leaf]
+        number: dict[str, int] = {}
+        told = [text and text + _MARKS.get(its_how, "") for leaf, its_how in
+                zip(which.tolist(), how[kept].tolist(), strict=True) for text in (labels[leaf].text,)]  # fmt: skip
+        of = np.array([number.setdefault(one, len(number)) for one in told], np.intp)
+        totals = np.zeros((len(number), sums.shape[1]), sums.dtype)
+        np.add.at(totals, of, sums[kept])
+        first = np.zeros(len(number), np.intp)
+        first[of[::-1]] = which[::-1]
+        for text, values, leaf in zip(number, totals, first.tolist(), strict=True):
             if text:
-                row = found.setdefault(text + _MARKS.get(its_how, ""), [np.zeros_like(values), frames, True])
-                row[0] = row[0] + values
+                found[text] = [values, labels[leaf].frames, True]
         if learned and whole:  # samples without a line stand for faults, too
             for its_how, values in zip(how[~kept].tolist(), sums[~kept], strict=True):
                 if values[_SAMPLES]:

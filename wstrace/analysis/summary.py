@@ -30,7 +30,7 @@ from wstrace.schema import (
 )
 from wstrace.text import base_name, number, plural, printable
 
-By = Literal["file", "module", "pair", "thread", "process", "kind"]
+By = Literal["file", "module", "pair", "thread", "process", "kind", "cgroup"]
 
 
 class Row(NamedTuple):
@@ -38,8 +38,8 @@ class Row(NamedTuple):
 
     label is the name as it came from the target (print it through wstrace.text.printable). share is the part of all
     faults of the table, 0..1. key is what the label was made of: (path,), (module,), (path, module), (name, pid, tid),
-    (name, pid) or (kind,). role: of a process that executes the program of its parent, `worker 2 of 4711`; of that
-    parent `main`; else "". time_ns is how long the kernel took to serve the faults, where that was recorded.
+    (name, pid), (kind,) or (cgroup,). role: of a process that executes the program of its parent, `worker 2 of 4711`;
+    of that parent `main`; else "". time_ns is how long the kernel took to serve the faults, where that was recorded.
     """
 
     label: str
@@ -61,7 +61,7 @@ class HeldPages(NamedTuple):
 
 
 class Summary:
-    """Counts faults by file, module, pair of both, thread, process and kind; resident and written pages by file.
+    """Counts faults by file, module, both, thread, process, kind and cgroup; resident and written pages by file.
 
     Only one thread at a time may add. Memory is bounded: a table keeps at most 65,536 keys and counts the rarest as
     `[other]`.
@@ -70,7 +70,7 @@ class Summary:
         places: returns the counts by section or function, if they are available.
 
     Attributes:
-        total, minor, major: faults.
+        total, minor, major: recorded faults. in_all: what they stand for by their column `sampled`; without it, total.
         unresolved: faults whose page has no known mapping.
         kernel: faults of instructions in the kernel; observer: faults of the tracer itself.
         first_ns, last_ns: times of the first and last fault, monotonic; 0 when there was none.
@@ -83,7 +83,7 @@ class Summary:
 
     def __init__(self, places: Callable[[PlaceBy], PlaceCounts] | None = None) -> None:
         self._places = places
-        self.total = self.minor = self.major = self.unresolved = self.kernel = self.observer = 0
+        self.total = self.minor = self.major = self.in_all = self.unresolved = self.kernel = self.observer = 0
         self.first_ns = self.last_ns = self.exits = self.timed = self.time_ns = 0
         self.strings: Dictionary | None = None
         self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
@@ -124,6 +124,7 @@ class Summary:
         hard = (flags & FAULT_MAJOR) != 0
         major = int(np.count_nonzero(hard))
         self.total, self.minor, self.major = self.total + n, self.minor + n - major, self.major + major
+        self.in_all += int(batch["sampled"].sum(dtype=np.uint64)) if "sampled" in batch else n
         self.kernel += int(np.count_nonzero(flags & FAULT_PC_KERNEL))
         self.observer += int(np.count_nonzero(flags & FAULT_OBSERVER))
         self._span(batch)
@@ -150,6 +151,7 @@ class Summary:
             (pids, tids), of_thread = group(batch["pid"], batch["tid"], weights=weights)
         (files, modules), of_pair = group(_column(batch, "file"), _column(batch, "pc_file"), weights=weights)
         (kinds,), of_kind = group(_column(batch, "kind"), weights=weights)
+        (cgroups,), of_cgroup = group(_column(batch, "cgroup"), weights=weights)
         return {
             "file": (files, of_pair),
             "module": (modules, of_pair),
@@ -157,6 +159,7 @@ class Summary:
             "thread": (pids << 32 | tids, of_thread),
             "process": (pids, of_thread),
             "kind": (kinds, of_kind),
+            "cgroup": (cgroups, of_cgroup),
         }
 
     def _span(self, batch: Batch) -> None:
@@ -195,7 +198,8 @@ class Summary:
 
         Args:
             by: file = the page's file; module = last part of the instruction's file; pair = both; thread; process;
-                kind; section = the section of the page; function = the function of the instruction.
+                kind; cgroup = the control group, `[unknown]` where none was traced; section = the section of the page;
+                function = the function of the instruction.
             n: the number of rows.
             hard: count only faults that read from disk. Their time apart is not known, so that it is 0.
             soft: the same for faults that did not.
@@ -282,7 +286,7 @@ class Summary:
         return len(table) + table.forgotten
 
     def _key(self, by: By, key: int) -> tuple[str | int, ...]:
-        if by == "file":
+        if by in ("file", "cgroup"):
             return (self._text(key),)
         if by == "module":
             return (base_name(self._text(key)),)

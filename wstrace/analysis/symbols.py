@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +11,12 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
+from wstrace.logs import log
 from wstrace.places import OWN_KERNEL, MappedFile, Place
+from wstrace.plugins import default_plugins
 from wstrace.schema import MAPPING, PROCESS, PROCESS_EXIT
 from wstrace.text import base_name
-
-log = logging.getLogger("wstrace")
+from wstrace.trace_info import TraceInfo
 
 UNKNOWN = "[unknown]"
 PlaceBy = Literal["section", "function"]
@@ -91,7 +90,7 @@ class Symbolizer:
 
     Args:
         context: provides the resolver `sections`.
-        live: the processes are alive, so files are read as they see them; None = live if the context has targets.
+        live: the processes are alive, so files are read as they see them; None = live if the context says so.
 
     Attributes:
         mappings: the mappings of the trace so far.
@@ -100,7 +99,7 @@ class Symbolizer:
     def __init__(self, context: Context, *, live: bool | None = None) -> None:
         self._resolver = context.resolvers.get("sections")
         # A pid from a trace file may belong to any process by now.
-        self._live = bool(context.targets) if live is None else live
+        self._live = context.live if live is None else live
         self._info = context.info
         self.mappings = MappingTable()
 
@@ -216,12 +215,20 @@ class Symbolizer:
                 if not lines:
                     return places
                 found = self._resolver.lines(file, offsets)
-                return [replace(place, lines=tuple(own)) for place, own in zip(places, found, strict=True)]
+                return [place._replace(lines=tuple(own)) for place, own in zip(places, found, strict=True)]
             # Anyone may have written the resolver; if it fails, the module and the offset in it are still right.
             except Exception:
-                log.debug("resolver %s", self._resolver.name, exc_info=True)
+                log().debug("resolver %s", self._resolver.name, exc_info=True)
         name = base_name(file.path)
         return [Place(name, address=offset) for offset in offsets.tolist()]
+
+
+def symbolizer_of(info: TraceInfo, mappings: Iterable[Batch]) -> Symbolizer:
+    """One for a recorded trace: with its mappings, and the resolvers that are installed."""
+    found = Symbolizer(Context(resolvers=default_plugins().make_resolvers(), info=info), live=False)
+    for batch in mappings:
+        found.learn(batch)
+    return found
 
 
 def _name(strings: Dictionary, code: int) -> str:

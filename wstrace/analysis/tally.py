@@ -41,12 +41,15 @@ def _slots(column: NDArray[Any]) -> _Slots:
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """The distinct values of integers, ascending, shape (k,).
+    """The distinct values of integers, ascending, shape (k,). Runs of equal ones cost next to nothing.
 
     np.unique returns the same, but takes 9 to 30 times as long for a million integers (numpy 2.4), and it imports
     numpy.ma, which costs 12 ms of a start.
     """
-    ordered = np.sort(values, axis=None)
+    values = values.reshape(-1)
+    if len(values):
+        values = np.append(values[0], values[1:][values[1:] != values[:-1]])
+    ordered = np.sort(values)
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     found: NDArray[Any] = ordered[first]

@@ -17,8 +17,9 @@ import click
 
 from wstrace.cli.signals import raised
 from wstrace.declarations import Command
-from wstrace.errors import OutputError, UsageError, WstraceError
-from wstrace.guard import named
+from wstrace.errors import OutputError, Unavailable, UsageError, WstraceError
+from wstrace.guard import lifted_by, named, why
+from wstrace.logs import print_as_lines
 from wstrace.text import nearest
 
 #: Exit codes of an internal error and of Ctrl-C; those of errors stand on the classes in wstrace.errors.
@@ -106,7 +107,8 @@ def wstrace() -> None:
     wstrace report x.wst           the summary again, by file, module, thread, process
     wstrace doctor                 what can be traced here, and what lifts the rest
     """
-    _print_logs_as_lines()  # Called before each command, but not for --help, which needs no logging.
+    if os.environ.get("WSTRACE_DEBUG") != "1":
+        print_as_lines()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -129,20 +131,6 @@ def main(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _print_logs_as_lines() -> None:
-    """Makes what the library logs one line each, `wstrace: MESSAGE` on stderr, like everything else that is said."""
-    import logging
-
-    from wstrace.text import printable
-
-    class Line(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            return f"wstrace: {printable(record.getMessage())}"
-
-    if logging.lastResort is not None and os.environ.get("WSTRACE_DEBUG") != "1":
-        logging.lastResort.setFormatter(Line())
-
-
 def _complain(error: Exception) -> int:
     if _nobody_reads(error):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -162,6 +150,8 @@ def _complain(error: Exception) -> int:
         # The buffer cannot be written either, and the interpreter would try again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         text, code = f"cannot write to stdout: {error.strerror}", OutputError.exit_code
+    elif limit := lifted_by(error):  # the system's, before anything of ours could name what has met it
+        text, code = f"{why(error)}; {limit}", Unavailable.exit_code
     else:
         text, code = f"internal error: {type(error).__name__}: {error}; WSTRACE_DEBUG=1 shows where", INTERNAL
     _say(text)

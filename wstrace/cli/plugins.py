@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +16,9 @@ from wstrace.plugins import Plugins
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
 from wstrace.text import nearest
+
+#: What `--json` shows of a plugin.
+_SHOWN = ("name", "distribution", "version", "state", "hooks", "error")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,7 +40,7 @@ def plugins(as_json: bool, no_plugins: bool, plugin: tuple[str, ...], name: str 
         with contextlib.suppress(WstraceError):
             getattr(found, role)  # calls the hook, so that a plugin whose hook raises is listed as failed
     if as_json:
-        print_json([dataclasses.asdict(p) for p in found.found])
+        print_json([{name: getattr(p, name) for name in _SHOWN} for p in found.found])
         return
     suffixes: dict[str, list[str]] = {}
     with contextlib.suppress(WstraceError):

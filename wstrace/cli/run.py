@@ -6,46 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 import click
 
+from wstrace.cli.target_words import TargetWords as TargetWords
 from wstrace.cli.tracing import Recording, Tracing, tracing_options, warn
 from wstrace.errors import CommandNotFound, UsageError
 from wstrace.text import printable
-
-
-class TargetWords(click.Command):
-    """A click command whose own options end at the target: `--`, COMMAND, FILE, -m MODULE or -c CODE."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Inserts `--` where the target begins, so that click does not parse the target's own options."""
-        ctx.meta["wstrace.literal"] = False
-        self._takes_value = {
-            name for p in self.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts
-        }
-        at = 0
-        while at < len(args):
-            word = args[at]
-            if word == "--":
-                ctx.meta["wstrace.literal"] = True
-                break
-            if (word in ("-m", "-c") or not word.startswith("-") or word == "-") and self.begins_target(word):
-                args = [*args[:at], "--", *args[at:]]
-                break
-            at += 1 + self._value_follows(word)
-        return super().parse_args(ctx, args)
-
-    def begins_target(self, word: str) -> bool:
-        """Whether a word that is no option of this command begins the target."""
-        return True
-
-    def _value_follows(self, word: str) -> bool:
-        """Whether the next word is the value of this option, or of the last of short ones together (`-fo FILE`)."""
-        if word.startswith("--"):
-            return word in self._takes_value
-        first = next((at for at, letter in enumerate(word) if f"-{letter}" in self._takes_value), len(word))
-        return first == len(word) - 1
 
 
 @click.command(cls=TargetWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +24,8 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     """Trace a command from its first instruction; its exit code is passed on.
 
     FILE.py, -m MODULE and -c CODE run under this Python; all that follows belongs to the target.
-    wstrace's own words go to stderr.
+    wstrace's own words go to stderr. A trace that is kept (-o, --html) has the pages at the peak where no source
+    was chosen (Linux; -P no:peak_snapshot leaves them out).
 
     \b
     wstrace run -- python3 -c "import numpy"
@@ -65,9 +33,10 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     """
     literal = ctx.meta["wstrace.literal"]
     command = command_of(target, literal=literal)
-    if not literal and _is_script(target) and not Path(target[0]).exists():
+    if not literal and _is_script(target) and not os.path.exists(target[0]):
         raise CommandNotFound(f"there is no file {target[0]}", "write: wstrace run -- COMMAND, if it is a command")
     recording = Recording(options)
+    recording.options = with_sources_by_the_way(recording)
     os.environ.update(recording.plugins.target_environment(recording.exporter_names()))
     for failure in recording.plugins.failures("wstrace_target_environment"):
         warn(printable(failure))
@@ -75,6 +44,15 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     launched = recording.plugins.platform.launch(command, user=user or recording.config.get("user"))
     with closing(launched):
         return recording.record([launched], command)
+
+
+def with_sources_by_the_way(recording: Recording) -> Tracing:
+    """The options, with the sources of Plugins.by_the_way() where the trace is kept and the user chose no source."""
+    options, config = recording.options, recording.config
+    kept = options.output or options.pictures or config.get("output")
+    if not kept or options.sources or options.over_time or config.get("sources"):
+        return options
+    return options._replace(sources=tuple(recording.plugins.by_the_way()))
 
 
 def command_of(words: Sequence[str], *, literal: bool) -> Sequence[str]:

@@ -9,8 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -20,22 +19,22 @@ from wstrace.cli.privilege import debug_privilege
 from wstrace.cli.signals import Interrupted
 from wstrace.config import Config
 from wstrace.errors import LossError, OutputError, UsageError, WstraceError
-from wstrace.interfaces import Target
 from wstrace.ledger import Ledger
+from wstrace.logs import shape
 from wstrace.options import Spec, options_of, parse_duration, parse_spec
 from wstrace.plugins import Plugins
+from wstrace.targets import Group, Target
 from wstrace.text import base_name, printable
 
 if TYPE_CHECKING:
     from wstrace.session import Session
 
 
-@dataclass(slots=True)
-class Tracing:
+class Tracing(NamedTuple):
     """The values of the options that `run` and `attach` share."""
 
-    sources: tuple[str, ...]
-    exporters: tuple[str, ...]
+    sources: tuple[str | Spec, ...]
+    exporters: tuple[str | Spec, ...]
     plugin: tuple[str, ...]
     no_plugins: bool
     output: str | None
@@ -50,6 +49,7 @@ class Tracing:
     fail_on_loss: bool
     require: str
     config: str | None
+    pictures: str | None = None
 
 
 #: For exporters when the console closes: Windows ends this process after 5 s, of which sources may take twice as long.
@@ -71,6 +71,7 @@ _OPTIONS = [
     click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
     click.option("--duration", type=Duration(), metavar="30s|5m", help="End the trace after this time."),
     click.option("--over-time", type=Duration(), metavar="1s", help="Tell what grew, how fast, and by whom."),
+    click.option("--html", "pictures", metavar="FILE", help="Write a report with pictures at the end."),
     click.option("--children/--no-children", default=None, help="Trace processes that the target starts (default)."),
     click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),
     click.option("-q", "--quiet", is_flag=True, default=None, help="Print only errors and what was lost."),
@@ -93,7 +94,7 @@ def tracing_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_tracing(**values: Any) -> Any:
-        own = {name: values.pop(name) for name in Tracing.__slots__}
+        own = {name: values.pop(name) for name in Tracing._fields}
         return command(Tracing(**own), **values)
 
     for option in reversed(_OPTIONS):
@@ -116,11 +117,12 @@ class Recording:
 
     def exporter_names(self) -> list[str]:
         """The names of the exporters that the options and the configuration ask for."""
-        return [parse_spec(text).name for text in (*self.config.get("exporters", ()), *self.options.exporters)]
+        return [parse_spec(one).name for one in (*self.config.get("exporters", ()), *self.options.exporters)]
 
     def _check(self) -> None:
         """Raises UsageError for an unknown name or configuration key."""
-        self.config.check({**self.plugins.sources, **self.plugins.enrichers, **self.plugins.exporters})
+        if self.config.given:  # otherwise classes that this trace does not need would be imported for their options
+            self.config.check({**self.plugins.sources, **self.plugins.enrichers, **self.plugins.exporters})
         known = {plugin.name for plugin in self.plugins.found}
         if any(word not in known for word in self._left_out):
             known.update(_all_classes())
@@ -128,8 +130,8 @@ class Recording:
             if word not in known:
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
 
-    def record(self, targets: Sequence[Target], command: Sequence[str] = ()) -> int:
-        """Traces the targets as the options ask, to the end; returns the exit code. For `command`, see Session.
+    def record(self, targets: Sequence[Target], command: Sequence[str] = (), *, groups: Sequence[Group] = ()) -> int:
+        """Traces what is given as the options ask, to the end; returns the exit code. For the arguments, see Session.
 
         Raises:
             UsageError: a name, an option or a configuration key is unknown.
@@ -137,24 +139,28 @@ class Recording:
             OutputError: an exporter failed.
             LossError: records were lost under --fail-on-loss.
         """
-        session = self._session(targets, command)
+        session = self._session(targets, command, groups)
+        shape()  # what its parts have imported may log
         self._drive(session)
         return self._exit_code(session)
 
-    def _session(self, targets: Sequence[Target], command: Sequence[str]) -> Session:
+    def _session(self, targets: Sequence[Target], command: Sequence[str], groups: Sequence[Group]) -> Session:
         """The session that the options ask for."""
         # numpy's OpenBLAS starts one thread per CPU, each of which spins for its first 50 ms; without them, importing
         # numpy costs 100 ms of CPU instead of 170. Set here, because an earlier change would reach a launched target.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        from wstrace.bus import UNLIMITED
         from wstrace.session import Session
 
+        self.plugins.platform.keep_freed_memory()
         self._check()
         options, config = self.options, self.config
         children = options.children if options.children is not None else _truth(config.get("children", True))
         return Session(
             targets=targets,
+            groups=groups,
             sources=self._specs("source", [*_over_time(_LOOKS, options), *options.sources]),
-            exporters=self._specs("exporter", [*_over_time(_GROWTH, options), *options.exporters]),
+            exporters=self._specs("exporter", [*_over_time(_GROWTH, options), *options.exporters]) + _pictures(options),
             command=command,
             children=children,
             wait_children=options.wait_children,
@@ -162,25 +168,24 @@ class Recording:
             record=False,
             plugins=self.plugins,
             config=config,
+            patience=UNLIMITED if options.pictures else None,  # a report is made when all is recorded
         )
 
-    def _specs(self, role: str, requested: Sequence[str]) -> list[Spec]:
+    def _specs(self, role: str, requested: Sequence[str | Spec]) -> list[Spec]:
         """Specs by default, by configuration and by command line; a later one replaces one of the same name."""
-        classes = getattr(self.plugins, role + "s")
         quiet = self.options.quiet or _truth(self.config.get("quiet", False))
         shared = {"quiet": quiet or None, "verbose": self.options.verbose or None, "live": self.options.live}
         specs = {name: Spec(name) for name in self.plugins.defaults(role)}
-        for text in (*self.config.get(role + "s", ()), *requested):
-            spec = parse_spec(text)
+        for one in (*self.config.get(role + "s", ()), *requested):
+            spec = parse_spec(one)
             self.plugins.class_of(role, spec.name)
             specs[spec.name] = spec
         if role == "exporter" and (output := self.options.output or self.config.get("output")):
-            for name, cls in classes.items():
-                if cls.takes_output:
-                    given = specs[name].options if name in specs else {}
-                    specs[name] = Spec(name, {**given, "path": output, "force": self.options.force})
+            for name in self.plugins.taking_output():
+                given = specs[name].options if name in specs else {}
+                specs[name] = Spec(name, {**given, "path": output, "force": self.options.force})
         for name, spec in specs.items():
-            known = options_of(classes[name])
+            known = options_of(self.plugins.class_of(role, name))
             extra = {key: value for key, value in shared.items() if value is not None and key in known}
             specs[name] = Spec(name, {**extra, **spec.options})
         return list(specs.values())
@@ -243,15 +248,13 @@ class Recording:
         return None
 
 
-@dataclass(slots=True)
 class _Ending:
     """Whether the end of the trace was requested: by `needed` interrupts, or because the console closes."""
 
-    needed: int
-    interrupts: int = 0
-    closed: bool = False
-    starting: bool = True
-    early: int = 0  # the number of the signal that arrived while the session was starting
+    def __init__(self, needed: int) -> None:
+        self.needed, self.interrupts = needed, 0
+        self.closed, self.starting = False, True
+        self.early = 0  # the number of the signal that arrived while the session was starting
 
     @property
     def requested(self) -> bool:
@@ -364,6 +367,11 @@ def _from_terminal() -> bool:
 
 def _over_time(spec: str, options: Tracing) -> list[str]:
     return [spec.format(options.over_time)] if options.over_time else []
+
+
+def _pictures(options: Tracing) -> list[Spec]:
+    """What writes the report of --html."""
+    return [Spec("page", {"path": options.pictures, "force": options.force})] if options.pictures else []
 
 
 def _lost(ledger: Ledger, stage: str, who: str, n: int) -> str:

@@ -8,7 +8,10 @@ from collections.abc import Iterator, Sequence
 from wstrace.signatures import without_parameters
 
 #: Tags of a compiler or interpreter, which do not help to identify a file.
-_NOISE = re.compile(r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w+\]")
+_NOISE = r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w+\]"
+
+#: What blame says of a line behind it; a column, or the missing line number, says most of it, too.
+_REMARK = r" \((?:copied: loaded by .+|no line)\)$"
 
 #: What tables are drawn with: the ellipsis, lines and blocks.
 _NARROW = re.compile("[ -~\u2026\u2500-\u259f]*")
@@ -31,8 +34,9 @@ def width_of(text: str) -> int:
 def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]:
     """Each name shortened to at most `room` cells.
 
-    A name that is too wide loses the parameters and return types of C++ functions first, then tags such as
-    `.cpython-311-x86_64-linux-gnu`, then its middle. Names that would look the same are cut elsewhere, or numbered.
+    A name that is too wide loses a remark behind it first (`(copied: loaded by ...)`), then the parameters and return
+    types of C++ functions, then tags such as `.cpython-311-x86_64-linux-gnu`, then its middle. Names that would look
+    the same are cut elsewhere, or numbered.
 
     Args:
         names: printable names; equal names get equal results.
@@ -59,8 +63,8 @@ def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]
 
 
 def _shorter(name: str, room: int) -> str:
-    """The name without C++ signatures and then without tags, as far as it is too wide."""
-    for spare in (_without_signature, lambda text: _NOISE.sub("", text)):
+    """The name without a remark, then without C++ signatures and then without tags, as far as it is too wide."""
+    for spare in (lambda text: re.sub(_REMARK, "", text), _without_signature, lambda text: re.sub(_NOISE, "", text)):
         if width_of(name) > room:
             name = spare(name)
     return name
@@ -86,7 +90,7 @@ def _cut(text: str, room: int, mark: str) -> str:
     _, slash, last = text.rpartition("/")
     last_part = width_of(slash + last) if slash and " " not in last else 0
     left = max(min((room - len(mark)) // 3, room - len(mark) - last_part), 0)
-    head, tail = _first(text, left), _last(text, room - len(mark) - left)
+    head, tail = start_of(text, left), _last(text, room - len(mark) - left)
     cut = tail.find("/")  # let the tail begin with a whole component of the path, if that costs little
     if 0 < cut <= len(tail) // 3:
         tail = tail[cut:]
@@ -98,7 +102,7 @@ def _parts(parts: Sequence[str], room: int, mark: str) -> str:
     free = room - len(_BESIDE) * (len(parts) - 1)
     found = list(parts)
     for done, number in enumerate(sorted(range(len(parts)), key=lambda number: width_of(parts[number]))):
-        found[number] = _cut(_NOISE.sub("", parts[number]), max(free // (len(parts) - done), 0), mark)
+        found[number] = _cut(re.sub(_NOISE, "", parts[number]), max(free // (len(parts) - done), 0), mark)
         free -= width_of(found[number])
     return _BESIDE.join(found)
 
@@ -117,10 +121,10 @@ def _other_ways(names: Sequence[str], room: int, mark: str) -> Iterator[list[str
     """Yields other labels for names that look the same without their middle: ends, starts, the first difference."""
     free = room - len(mark)
     yield [f"{mark}{_last(name, free)}" for name in names]
-    yield [f"{_first(name, free)}{mark}" for name in names]
+    yield [f"{start_of(name, free)}{mark}" for name in names]
     differ = next((i for i, letters in enumerate(zip(*names, strict=False)) if len({*letters}) > 1), 0)
     free = room - 2 * len(mark)
-    yield [f"{mark}{_first(name[max(differ - free // 3, 0) :], free)}{mark}" for name in names]
+    yield [f"{mark}{start_of(name[max(differ - free // 3, 0) :], free)}{mark}" for name in names]
 
 
 def _numbered(label: str, n: int, room: int, taken: set[str]) -> list[str]:
@@ -129,14 +133,14 @@ def _numbered(label: str, n: int, room: int, taken: set[str]) -> list[str]:
     number = 1
     while len(found) < n:
         tail = f"#{number}"
-        text = _first(label, room - len(tail)) + tail
+        text = start_of(label, room - len(tail)) + tail
         if text not in taken:
             found.append(text)
         number += 1
     return found
 
 
-def _first(text: str, cells: int) -> str:
+def start_of(text: str, cells: int) -> str:
     """The start of the text, at most `cells` cells."""
     if text.isascii():
         return text[: max(cells, 0)]
@@ -149,4 +153,4 @@ def _last(text: str, cells: int) -> str:
     """The end of the text, at most `cells` cells."""
     if text.isascii():
         return text[len(text) - max(cells, 0) :]
-    return _first(text[::-1], cells)[::-1]
+    return start_of(text[::-1], cells)[::-1]

@@ -1,4 +1,4 @@
-"""A status line at the bottom of a terminal, which is redrawn and finally removed."""
+"""Status lines at the bottom of a terminal, which are redrawn and finally removed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from wstrace.terminal.output import Output
 
 
-class LiveLine:
-    """A status line whose text update() replaces.
+class LiveLines:
+    """Status lines whose text update() replaces.
 
     rich's refresh thread stays off, because a session that traces its own process would trace that thread too.
 
@@ -23,21 +23,28 @@ class LiveLine:
     def __init__(self, output: Output) -> None:
         from rich.live import Live
 
-        self._live = Live(console=output.rich(), auto_refresh=False, transient=True, redirect_stdout=False,
+        self._terminal = output.rich()
+        self._live = Live(console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=False,
                           redirect_stderr=False)  # fmt: skip
         self._live.start()
 
-    def update(self, line: str) -> bool:
-        """Draws this text, cut to the terminal's width. Returns False when the terminal is closed."""
+    @property
+    def room(self) -> int:
+        """How many lines the terminal has."""
+        return self._terminal.height
+
+    def update(self, *lines: str) -> bool:
+        """Draws these lines, each cut to the terminal's width. Returns False when the terminal is closed."""
         from rich.text import Text
 
+        text = "\n".join(map(printable, lines))
         try:
-            self._live.update(Text(printable(line), no_wrap=True, overflow="ellipsis"), refresh=True)
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
         except (OSError, ValueError):
             return False
         return True
 
     def close(self) -> None:
-        """Removes the line."""
+        """Removes the lines."""
         with contextlib.suppress(OSError, ValueError):
             self._live.stop()

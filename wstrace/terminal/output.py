@@ -7,7 +7,6 @@ import io
 import os
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from wstrace.errors import OutputError
@@ -65,7 +64,7 @@ class Output:
         """
         stream = getattr(sys, name)
         if stream is None:
-            return cls(Path(os.devnull).open("w", encoding="utf-8"), owned=True)
+            return cls(open(os.devnull, "w", encoding="utf-8"), owned=True)
         return cls(stream, name=name, width=width)
 
     def write(self, text: str) -> None:

@@ -9,7 +9,7 @@ import click
 from wstrace.analysis.blame.orders import SORTS, VIEWS
 from wstrace.cli.common import Duration, print_json
 from wstrace.errors import UsageError
-from wstrace_console.recorded import TraceWords, trace_of
+from wstrace_console.recorded import TraceWords, recording_options, trace_of
 
 if TYPE_CHECKING:
     from wstrace.analysis.blame.rows import Blame
@@ -26,34 +26,31 @@ Each resident page is told by the fault that made it arrive: the first since its
   again      bytes of pages that arrived although they had been there before: churn
   from disk  bytes whose fault read from disk, at least
   samples    native stacks (stacks=native), or with `period` recorded faults, that stand for the row's other faults: it
-             is right to about 1 / sqrt(samples)
+             is right to about 1 / sqrt(samples). Where samples were lost, what is too far from the next one (8 times
+             the period) is (its sampled stack was lost)
 Blame is by first touch: memory that malloc gives out again stays with the line that touched it first. It tells who
 made the process big, not which objects are alive: for these use a heap profiler such as memray. A leak is told by
 growth: compare two moments.
 Rows in parentheses have no line: (came without a fault) are pages that MAP_POPULATE, mlock or direct I/O made
-resident; (before the trace) those that were there when it began. ~ marks rows that hold bytes which may as well be
-another row's: two faults could have brought them (the first may have read the page of zeros, which is in no resident
-set), or what happened to them in between was not recorded. With one of several faults recorded (page_faults:period=7)
-the memory of each process and file is shared out by its recorded faults: all such rows are estimates, as are brought,
-written and again; copied is a lower bound."""
+resident; (before the trace) those that were there when it began. ~ marks figures that would be smaller, as they are
+shown, without bytes which may as well be another row's: two faults could have brought them (the first may have read
+the page of zeros, which is in no resident set), or what happened to them in between was not recorded. With one of
+several faults recorded (page_faults:period=7) the memory of each process and file is shared out by its recorded
+faults: all such rows are estimates, as are brought, written and again; copied is a lower bound."""
 
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--by", default="", metavar="VIEW[,VIEW]", help=f"One table: {', '.join(VIEWS)}, or two of them.")
 @click.option("--sort", type=click.Choice(SORTS), default="resident", show_default=True, help="Order of the rows.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
-@click.option("--at", default="peak", metavar="peak|exit|start|MARK", show_default=True, help="The moment.")
+@click.option("--at", metavar="peak|exit|start|MARK", help="The moment (default: peak; of a recording its trigger's).")
 @click.option("--pid", "pids", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
 @click.option(
     "--kind", "kinds", multiple=True, metavar="KIND", help="Only anon, heap, stack, file, shared ...; may be repeated."
 )
 @click.option("--over-time", "step", type=Duration(), metavar="1s",
               help="At moments that are so far apart, and what grew; a new trace is read so often.")  # fmt: skip
-@click.option("--duration", type=Duration(), metavar="30s|5m", help="Of a PID: end after this time, not at Ctrl-C.")
-@click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite FILE.")
-@click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@recording_options
 @click.option("--explain", is_flag=True, help="Say what the columns and rows mean.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
 @click.pass_context
@@ -75,14 +72,18 @@ def blame(ctx: click.Context, /, target: tuple[str, ...], *, explain: bool, **op
         # So rarely that a look, which holds the lock of the target's mappings, takes 1 % of the time at most.
         options["sources"] = (f"working_set:interval={step},max_cpu=0.01", *options["sources"])
     with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
+        from wstrace.analysis.blame import recording
         from wstrace.analysis.blame.rows import as_dict
 
         if step:
             _over_time(trace, step, views or ["line"], options, as_json=options["as_json"])
             return code
-        told = trace.blame(at=options["at"], pids=options["pids"], kinds=options["kinds"])
+        at = options["at"] or recording.moment_of(trace.info)
+        pids = options["pids"] or recording.pids_of(trace.info)
+        told = trace.blame(at=at, pids=pids, kinds=options["kinds"], threads="thread" in views)
         if options["as_json"]:
-            print_json(as_dict(told, views or ["line"], options["sort"]))
+            of_recording = {"recording": of} if (of := recording.as_dict(told)) else {}
+            print_json({**as_dict(told, views or ["line"], options["sort"]), **of_recording})
         else:
             _show(told, views, options["sort"], options["top"])
     return code

@@ -129,6 +129,8 @@ def _tell(judgement: Judgement, runs: Runs, measured: Entry, earlier: Entry | No
         click.echo(f"{name:<7} {told(name, value):>12}{spread}{allowed}")
     for note in judgement.noisy:
         click.echo(note)
+    if runs.evicted is not None and runs.evicted.files:
+        click.echo(f"cold: {runs.evicted}")
     if rows:
         click.echo("more than in the baseline:" if earlier else "over a limit; it brings:")
     for name, was, now in rows[:_GREW]:

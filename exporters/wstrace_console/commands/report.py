@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
 import click
 
-from wstrace.cli.common import exit_on_exporter_error, print_json, time_window
+from wstrace.analysis.blame.orders import VIEWS
+from wstrace.cli.common import Between, exit_on_exporter_error, print_json, time_window
 from wstrace.errors import UsageError
 from wstrace.options import Spec
+from wstrace.text import damage_note, number
 from wstrace_console.commands.blame import views_of
 
 #: What only tables by one key take.
@@ -26,7 +29,7 @@ class _By(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic sin
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--by", type=_By(["line", "function", "stack", "package", "file", "module", "pair", "thread",
-                                         "process", "kind", "section", "instruction", "unshared"]),
+                                         "process", "cgroup", "kind", "section", "instruction", "unshared"]),
               help="One table: by own line or function, file of the page, ...; or of two: process,line")  # fmt: skip
 @click.option("--own", multiple=True, metavar="PATH", help="Files below PATH are the program's own; may be repeated.")
 @click.option("--not-own", multiple=True, metavar="PATH", help="Files below PATH are not; may be repeated.")
@@ -45,8 +48,12 @@ class _By(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic sin
 @click.option("--pid", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
 @click.option("--tid", type=click.IntRange(0), multiple=True, help="Only faults of this thread; may be repeated.")
 @time_window
+@click.option("--between", type=Between(), metavar="1.5s,2s",
+              help="As --start and --end; --json: also what came then and is still there.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="All figures of completeness; all frames of stacks.")
 @click.option("--json", is_flag=True, help="One JSON object.")
+@click.option("--html", metavar="FILE.html", help="Write a report with pictures in one offline file instead.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite FILE.html.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
               show_default=True, help="lines: VA PC owner via module; jsonl; folded: for flame graphs.")  # fmt: skip
 def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **options: Any) -> int:
@@ -55,10 +62,18 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
     \b
     wstrace report out.wst --by line
     wstrace report out.wst --callers parse_record
+    wstrace report out.wst --html report.html
     wstrace report out.wst --format folded | flamegraph.pl > faults.svg
     wstrace report out.wst --hard --file '*.so*' --top 20
     wstrace report out.wst --format lines | head
     """
+    html, force, window = (options.pop(name) for name in ("html", "force", "between"))
+    if html:
+        return _pictures(files, html, force=force)
+    if window:
+        if options["start"] is not None or options["end"] is not None:
+            raise UsageError("--between and --start or --end exclude each other", "leave one of them out")
+        options["start"], options["end"] = window
     if by == "unshared":
         return _unshared(files, options)
     if by and "," in by:
@@ -67,8 +82,11 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
     from wstrace.session import Session
     from wstrace_console.console import Console
 
+    chosen = glob or any(options[name] for name in ("kind", "pid", "tid", "hard", "soft"))
+    tells_arrivals = bool(window and options["json"] and format_ == "summary" and not chosen)
+    stream = StringIO() if tells_arrivals else None
     options |= {"sort": options["sort"] or "", **{name: options[name] or 0.0 for name in ("start", "end")}}
-    console = Console(to="stdout", format=format_, by=by or "", file=glob, **options)  # type: ignore[arg-type]
+    console = Console(stream, to="stdout", format=format_, by=by or "", file=glob, **options)  # type: ignore[arg-type]
     source = Spec("replay", {"path": list(files)})  # A list is not parsed as text, so a path may contain commas.
     session = Session(sources=[source], exporters=[console], record=False, patience=UNLIMITED)
     with session:
@@ -76,6 +94,29 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
             if console.broken:
                 break
     exit_on_exporter_error(session)
+    if tells_arrivals:
+        print_json({**console.as_dict(), "arrived": _arrived(files, window, by)})
+    return 0
+
+
+def _arrived(files: tuple[str, ...], window: tuple[float, float], by: str | None) -> dict[str, Any]:
+    """What arrived between two times, and what of it is in the snapshots that `wstrace blame` counts, for JSON."""
+    from wstrace import open_trace
+    from wstrace.analysis.blame.timeline import between
+
+    with open_trace(files) as trace:
+        blame = trace.blame("peak", threads=by == "thread")
+        begin, end = (blame.of.origin_ns + round(seconds * 1e9) for seconds in window)
+        return between(blame, begin, end, by if by in VIEWS else "line")
+
+
+def _pictures(files: tuple[str, ...], path: str, *, force: bool) -> int:
+    """Writes the report with pictures."""
+    from wstrace import open_trace
+
+    with open_trace(files) as trace:
+        faults, damage = trace.html(path, force=force), damage_note(trace.state)
+    click.echo(f"{path}: {number(faults)} faults{damage}", err=True)
     return 0
 
 

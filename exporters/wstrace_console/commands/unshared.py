@@ -7,19 +7,15 @@ from typing import Any
 import click
 
 from wstrace.analysis.blame.orders import VIEWS
-from wstrace.cli.common import Duration, print_json
+from wstrace.cli.common import print_json
 from wstrace_console.commands.blame import views_of
-from wstrace_console.recorded import TraceWords, trace_of
+from wstrace_console.recorded import TraceWords, recording_options, trace_of
 
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--by", default="", metavar="VIEW[,VIEW]", help=f"One table: {', '.join(VIEWS)}, or two of them.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
-@click.option("--duration", type=Duration(), metavar="30s|5m", help="End the trace after this time.")
-@click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite FILE.")
-@click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@recording_options
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
 @click.pass_context
 def unshared(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> int:
@@ -43,7 +39,7 @@ def show(trace: Any, views: list[str], top: int, *, as_json: bool) -> None:
     from wstrace.terminal.output import Output
     from wstrace_console.unshared_tables import parts
 
-    told = Unshared(trace.blame(at="exit"))
+    told = Unshared(trace.blame(at="exit", threads="thread" in views))
     if as_json:
         print_json(told.as_dict(views or ["line"]))
     else:

@@ -8,9 +8,11 @@ import click
 
 from wstrace.text import printable
 from wstrace_msgpack.commands.info import unknown_lines
-from wstrace_msgpack.read.discover import boot_of, files_of, refuse_copies
+from wstrace_msgpack.read.discover import files_of
 from wstrace_msgpack.read.part import Part
+from wstrace_msgpack.read.same_trace import boot_of, refuse_copies
 from wstrace_msgpack.read.trace import TraceFile
+from wstrace_msgpack.storage.urls import Place
 from wstrace_msgpack.write.copy import copy
 
 
@@ -39,9 +41,9 @@ def merge(paths: tuple[str, ...], output: str, force: bool) -> None:
     click.echo(f"{output} holds {rows:,} rows of {sum(len(trace.parts) for trace in traces)} files")
 
 
-def _by_boot(paths: tuple[str, ...]) -> list[list[str]]:
+def _by_boot(paths: tuple[str, ...]) -> list[list[Place]]:
     """The files, each once, grouped by the boot of the machine that they come from; each group has one clock."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[Place]] = {}
     with ExitStack() as opened:
         parts = []
         for path in files_of(paths):

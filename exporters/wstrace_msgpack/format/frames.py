@@ -55,7 +55,7 @@ def pack_snapshot(
 
 @dataclass(slots=True)
 class Header:
-    """HEADER: a part's description of itself."""
+    """HEADER: a part's description of itself; `ring`: the name of the first part of the ring that it is a part of."""
 
     version: tuple[int, int] = VERSION
     need: list[str] = field(default_factory=list)
@@ -70,6 +70,7 @@ class Header:
     writer: str = ""
     command: list[str] = field(default_factory=list)
     schema: dict[str, list[list[str]]] = field(default_factory=dict)
+    ring: str = ""
 
     def refused(self) -> str:
         """The reason why this reader must not read the file, or ""."""
@@ -80,12 +81,13 @@ class Header:
 
     def pack(self) -> bytes:
         """The body as bytes."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name != "version"}
+        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("version", "ring")}
         command, room = [], 64 << 10
         for argument in self.command:
             command.append(text(argument[:room]))
             room = max(0, room - len(argument))
-        return packb({"v": list(self.version), **values, "command": command})
+        ring = {"ring": text(self.ring)} if self.ring else {}
+        return packb({"v": list(self.version), **values, "command": command, **ring})
 
 
 def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
@@ -101,7 +103,7 @@ def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
                 setattr(header, key, value[:8])
         elif key in ("part", "created_ns", "page_size"):
             setattr(header, key, body.uint())
-        elif key in ("boot_id", "writer"):
+        elif key in ("boot_id", "writer", "ring"):
             setattr(header, key, body.text())
         elif key in ("need", "command"):
             setattr(header, key, [body.text() for _ in range(body.array(limits.free_items))])

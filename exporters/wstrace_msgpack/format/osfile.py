@@ -13,6 +13,7 @@ import mmap
 import os
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,15 +151,19 @@ class OutputFile:
             with contextlib.suppress(InterruptedError):  # It is closed nevertheless: close(2).
                 os.close(fd)
 
-    def finish(self) -> str:
-        """Syncs all of it to the disk and closes it; returns what failed, or ""."""
+    def finish(self, *, sync: bool = True) -> str:
+        """Syncs all of it to the disk, if so asked, and closes it; returns what failed, or ""."""
         failed = ""
-        for name, call in (("fsync", functools.partial(self.sync, whole=True)), ("close", self.close)):
+        steps: list[tuple[str, Callable[[], None]]] = [
+            ("fsync", functools.partial(self.sync, whole=True)),
+            ("close", self.close),
+        ]
+        for name, call in steps if sync else steps[1:]:
             try:
                 call()
             except OSError as error:
                 failed = failed or f"{name} failed: {error.strerror or error}"
-        if self.regular:
+        if self.regular and sync:
             sync_directory(self.path)
         return failed
 
@@ -176,7 +181,7 @@ def sync_directory(path: str) -> None:
 def is_being_written(path: str) -> bool:
     """Whether a writer holds the file's lock now."""
     try:
-        fd = os.open(path, os.O_RDONLY | _BINARY)
+        fd = os.open(path, os.O_RDONLY | _BINARY | getattr(os, "O_NONBLOCK", 0))  # a FIFO would wait for its writer
     except OSError:
         return False
     try:

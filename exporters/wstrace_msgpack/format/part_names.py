@@ -17,6 +17,24 @@ def part_path(path: str, number: int) -> str:
     return path if number == 0 else str(Path(path).with_suffix(f".{number:04}{Path(path).suffix}"))
 
 
+def part_url(url: str, number: int) -> str:
+    """The URL of part `number`."""
+    stem, dot, suffix = url.rpartition(".")
+    return url if number == 0 else f"{stem}.{number:04}{dot}{suffix}"
+
+
+def name_and_number(path: str) -> tuple[str, int]:
+    """(the path of part 0, the number of this part) by its name alone: ("x.wst", 3) for "x.0003.wst"."""
+    folder, slash, name = path.rpartition("/")
+    found = re.fullmatch(r"(.+)\.(\d{4,9})(\.[^.]*)", name)
+    return (path, 0) if found is None else (folder + slash + found[1] + found[3], int(found[2]))
+
+
+def parts_prefix(path: str) -> str:
+    """What the names of all parts begin with, by the path of part 0."""
+    return "".join(path.rpartition(".")[:2]) or path
+
+
 def numbered(path: str) -> list[tuple[int, str]]:
     """(number, path) of the numbered parts beside a path, in order; only files that begin like a trace."""
     whole = Path(path)

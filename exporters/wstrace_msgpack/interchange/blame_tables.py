@@ -40,6 +40,7 @@ UNSHARED = Schema(
         Column("child", "u32", "id", "of the fork since which it had been shared"),
         Column("parent", "u32", "id", "of that fork"),
         Column("va", "u64", "addr", "of the page"),
+        Column("copies", "u32", "count", "how many this row stands for: where one of several faults was recorded"),
         *_WHO,
     ),
 )
@@ -62,7 +63,7 @@ def pages_batch(blame: Blame, strings: Dictionary) -> Batch:
         "kind": of.column("kind"),
         "private": ((flags & PAGE_EXCLUSIVE) != 0).astype("|u1"),
         "brought_ns": brought,
-        "estimated": ((first != of.found.second) | ((of.found.assumed | (of.sampled > 1)) & known)).astype("|u1"),
+        "estimated": of.estimated.astype("|u1"),
     }
     for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
         told, labels = blame.labels_of_pages(view)
@@ -82,6 +83,7 @@ def unshared_batch(blame: Blame, strings: Dictionary) -> Batch:
         "child": pids[losses.rows.space[row]] if len(at) else np.zeros(0, "<u4"),
         "parent": pids[losses.rows.other[row]] if len(at) else np.zeros(0, "<u4"),
         "va": page_of(faults.key[at]) * np.uint64(of.page_size),
+        "copies": copies.pages.astype("<u4"),
     }
     for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
         by_fault, labels = blame.labels_of_faults(view)

@@ -6,27 +6,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.stack_rows import STACKS, stack_rows
-from wstrace.analysis.symbols import Symbolizer
+from wstrace.analysis.symbols import symbolizer_of
 from wstrace.arrow import Converter
 from wstrace.batch import Batch
-from wstrace.interfaces import Context
-from wstrace.plugins import default_plugins
 from wstrace.schema import ADDRESS_SPACE, CALL_SITE, MARK, RESIDENT_PAGES, STREAMS, Column, Schema
 from wstrace_msgpack.interchange.blame_tables import PAGES, UNSHARED, pages_batch, unshared_batch
 from wstrace_msgpack.interchange.views import FAULTS, PROCESSES, fault_batches, processes_batch
 from wstrace_msgpack.read.prefetch import Prefetched
+from wstrace_msgpack.read.snapshot_rows import LOOK, columns_of, looked, stored_names
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 
 #: Streams that are tables even when the trace has no row of them.
 ALWAYS = ("page_fault", "process", "mapping")
-#: What a snapshot's rows have in common; in a file it stands once for all of them.
-_LOOK = (Column("time_ns", "u64", "ns", "of the snapshot"), Column("pid", "u32", "id", "the process"))
-STILL_RESIDENT = Schema("still_resident", (*_LOOK, *RESIDENT_PAGES.columns))
+STILL_RESIDENT = Schema("still_resident", (*LOOK, *RESIDENT_PAGES.columns))
 #: view -> what its rows are
 VIEWS = {
     FAULTS: "every page fault, with names and words for ids, codes and flags",
@@ -39,11 +34,6 @@ VIEWS = {
 _UNITS = {"addr": "address", "id": "number", "map": "id of mapping", "stack": "id of stacks", "bits": "flags"}
 _FEW = 8  # words are told in a line
 Make = Callable[[TraceFile, list[str]], Iterable[Batch]]
-
-
-def columns_of(schema: Schema) -> tuple[Column, ...]:
-    """The columns that the table of a stream has: a snapshot's rows say whose they are, and of when."""
-    return (*_LOOK, *schema.columns) if schema.snapshot else schema.columns
 
 
 def known_tables(path: str = "") -> dict[str, tuple[str, Sequence[Column]]]:
@@ -80,7 +70,7 @@ def tables_of(trace: TraceFile, sql: str = "") -> Mapping[str, Rows]:
     for stream in sorted({*ALWAYS, *trace.streams} - {MARK.name}):
         columns = tuple(trace.columns_of(stream))  # a file may have rows of a stream without known columns
         if columns and trace.schema(stream).snapshot:
-            found[stream] = Rows(trace, (*_LOOK, *columns), sql, _snapshots(stream))
+            found[stream] = Rows(trace, (*LOOK, *columns), sql, _snapshots(stream))
         elif columns:
             found[stream] = Rows(trace, columns, sql, _stream(stream))
     made: dict[Schema, Make] = {
@@ -118,36 +108,22 @@ def _stream(stream: str) -> Make:
 
 
 def _snapshots(stream: str) -> Make:
-    return lambda trace, columns: map(_looked, trace.batches(stream, _stored(columns)))
-
-
-def _stored(columns: list[str]) -> list[str]:
-    """The columns to read for those: without what stands once for all rows, but at least one that all rows have."""
-    return [*(name for name in columns if name not in {column.name for column in _LOOK}), "pages"]
-
-
-def _looked(batch: Batch) -> Batch:
-    """The rows of a snapshot with its time and process."""
-    look = batch.snapshot
-    given = {"time_ns": (look.time_ns if look else 0, "<u8"), "pid": (look.pid if look else 0, "<u4")}
-    told = {name: np.full(len(batch), value, kind) for name, (value, kind) in given.items()}
-    return Batch(batch.schema, {**batch.columns, **told}, strings=batch.strings, snapshot=look, rows=len(batch))
+    return lambda trace, columns: map(looked, trace.batches(stream, stored_names(columns)))
 
 
 def _still_resident(trace: TraceFile, columns: list[str]) -> Iterator[Batch]:
     snapshots: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
-    for batch in trace.batches(RESIDENT_PAGES.name, [*_stored(columns), "flags"]):
+    for batch in trace.batches(RESIDENT_PAGES.name, [*stored_names(columns), "flags"]):
         snapshots.add(batch)
     for _, parts in snapshots:
-        yield from map(_looked, parts)
+        yield from map(looked, parts)
 
 
 def _stacks(trace: TraceFile, columns: list[str]) -> list[Batch]:
     tree = CallTree()
     for batch in trace.batches(CALL_SITE.name):
         tree.learn(batch)
-    symbolizer = Symbolizer(Context(resolvers=default_plugins().make_resolvers(), info=trace.info), live=False)
-    symbolizer.learn(trace.mappings)
+    symbolizer = symbolizer_of(trace.info, [trace.mappings])
     return [stack_rows(tree, trace.strings, columns, symbolizer)]
 
 

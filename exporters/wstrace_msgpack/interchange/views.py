@@ -12,10 +12,8 @@ from wstrace.analysis.blame.causes import CauseBy, Causes
 from wstrace.analysis.blame.inputs import read
 from wstrace.analysis.processes import Processes
 from wstrace.analysis.snapshots import LastSnapshots
-from wstrace.analysis.symbols import Symbolizer, label_of
+from wstrace.analysis.symbols import Symbolizer, label_of, symbolizer_of
 from wstrace.batch import Batch
-from wstrace.interfaces import Context
-from wstrace.plugins import default_plugins
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_EXECUTE,
@@ -59,6 +57,7 @@ FAULTS = Schema(
         Column("native_stack", "u32", "stack", "the sampled native stack in `stacks`, 0 = none"),
         Column("weight", "u32", "count", "recorded faults of its thread that its native stack stands for"),
         Column("service_ns", "u64", "count", "how long the kernel took to serve it, 0 = not known", unit="ns"),
+        Column("sampled", "u32", "count", "one out of so many faults was recorded then: it stands for so many"),
     ),
 )
 PROCESSES = Schema(
@@ -94,8 +93,7 @@ def fault_batches(trace: TraceFile, wanted: Sequence[str]) -> Iterator[Batch]:
     """The page faults, with the wanted ones of the columns of FAULTS as far as the trace has what they are made of."""
     needed = {"pid", "host"}.union(*(_MADE_OF.get(name, (name,)) for name in wanted))
     names, strings = Names(trace), trace.strings
-    symbolizer = Symbolizer(Context(resolvers=default_plugins().make_resolvers(), info=trace.info), live=False)
-    symbolizer.learn(trace.mappings)
+    symbolizer = symbolizer_of(trace.info, [trace.mappings])
     causes = _causes(trace, symbolizer, [name for name in wanted if name in _CAUSES])
     done = 0
     for batch in trace.batches(PAGE_FAULT.name, sorted(needed)):

@@ -1,84 +1,73 @@
-"""Finds the files of a trace, whose parts each name their predecessor, and files that hold the same records."""
+"""Finds the files of a trace, whose parts each name their predecessor, and the objects that a URL stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from wstrace.errors import TraceFileError
-from wstrace_msgpack.format.part_names import numbered
+from wstrace_msgpack.format.part_names import name_and_number, numbered, parts_prefix
 from wstrace_msgpack.read.part import Part, first_header
+from wstrace_msgpack.storage.urls import (
+    Place,
+    StoredObject,
+    can_list,
+    fixed_prefix,
+    is_pattern,
+    is_url,
+    scheme_of,
+    shown,
+)
 
 
-def files_of(paths: Iterable[str]) -> list[str]:
+def files_of(paths: Iterable[str]) -> list[Place]:
     """The paths of all parts of the named traces, each file once even if it is named twice.
 
+    A URL of an object means its parts too, as a path does, and one with wildcards all objects that match, in the order
+    of their numbers; either costs one listing, and no object is opened. A URL of a web server, which lists nothing, is
+    one file.
+
     Raises:
-        TraceFileError: a part cannot be read.
+        TraceFileError: a part cannot be read, or a bucket cannot be listed, or has no such object.
+        Unavailable: the package that a store needs is not installed.
     """
-    found: dict[Path, str] = {}
+    found: dict[object, Place] = {}
     for path in paths:
+        if is_url(path):
+            for stored in objects_of(path):
+                found.setdefault(stored.url, stored)
+            continue
         for part in parts_of(path):
             found.setdefault(Path(part).resolve(), part)
     return list(found.values())
 
 
-def refuse_copies(parts: Sequence[Part]) -> None:
-    """Raises TraceFileError when two files hold the same records, which would be counted twice.
+def objects_of(url: str) -> list[StoredObject]:
+    """The objects that a URL stands for: see files_of()."""
+    from wstrace_msgpack.storage.errors import StoreError
+    from wstrace_msgpack.storage.store import store_of
 
-    Copies of a file have its id. A file that `recover`, `merge` or `replay` made has an id of its own, but the boot id
-    and creation time of its trace; such files are accepted when they do not overlap in time.
-    """
-    alike: dict[object, list[Part]] = {}
-    for other in parts:
-        copied = alike.setdefault(other.file_id, [])
-        pieces = alike.setdefault(_session(other), []) if other.header.created_ns else []
-        for one in [*copied, *(piece for piece in pieces if _overlap(piece, other))]:
-            more = [part.path for part in (one, other) if _n_rows(part) == max(_n_rows(one), _n_rows(other))]
-            raise TraceFileError(
-                f"{one.path} and {other.path} hold records of the same trace, which would be counted twice",
-                f"name one of them{f': {more[0]} holds more' if len(more) == 1 else ''}",
-            )
-        copied.append(other)
-        pieces.append(other)
-
-
-def refuse_other_boots(parts: Sequence[Part]) -> None:
-    """Raises TraceFileError when traces of several boots or hosts, whose clocks and pids differ, are read as one.
-
-    The parts of one trace, which each name their predecessor, may be of several boots: it was resumed.
-    """
-    known = [part for part in parts if part.header.boot_id or part.header.host]
-    ids = {part.file_id for part in parts}
-    for other in known[1:]:
-        first = known[0]
-        if boot_of(other) != boot_of(first) and other.header.prev not in ids:
-            raise TraceFileError(
-                f"{first.path} and {other.path} come from different boots: their clocks differ, and equal pids are"
-                " different processes",
-                f"wstrace merge {first.path} {other.path} -o ALL.wst",
-            )
+    store = store_of(scheme_of(url))
+    if not can_list(url):
+        return [store.stat(url)]
+    if is_pattern(url):
+        found = store.listing(fixed_prefix(url), lambda name: _matches(name, url))
+    else:
+        name, _ = name_and_number(url)
+        found = store.listing(parts_prefix(name), lambda other: name_and_number(other)[0] == name)
+        if url != name:  # a numbered part alone
+            found = [one for one in found if one.url == url]
+    if not found:
+        folder = shown(url).rpartition("/")[0]
+        raise StoreError(f"cannot read {shown(url)}: there is no such object", f"list {folder}/", "missing")
+    return sorted(found, key=lambda one: name_and_number(one.url))
 
 
-def boot_of(part: Part) -> str:
-    """What identifies the boot of the machine that a file comes from, which has one clock."""
-    return part.header.boot_id or repr(part.header.host)
-
-
-def _session(part: Part) -> tuple[str, int, int]:
-    """The boot id, creation time and part number, which identify what a part was first written for."""
-    return part.header.boot_id, part.header.created_ns, part.header.part
-
-
-def _overlap(one: Part, other: Part) -> bool:
-    a, b = one.span(), other.span()
-    return a is not None and b is not None and a[0] <= b[1] and b[0] <= a[1]
-
-
-def _n_rows(part: Part) -> int:
-    """The number of rows of a part that can be read."""
-    part.check()
-    return sum(part.frame_rows().values())
+def _matches(name: str, pattern: str) -> bool:
+    """Whether the folders and the name of an object each match those of a pattern; `*` stands for no `/`."""
+    names, patterns = name.split("/"), pattern.split("/")
+    return len(names) == len(patterns) and all(map(fnmatchcase, names, patterns))
 
 
 def parts_of(path: str) -> list[str]:

@@ -14,9 +14,10 @@ from wstrace_msgpack.format.layout import END, EVENTS, HEADER, LIMITS, MAPPINGS,
 from wstrace_msgpack.format.part_names import is_trace, part_path
 from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.id_tables import PartLookups, Tables, Whole
+from wstrace_msgpack.read.local_input import LocalInput
 from wstrace_msgpack.read.part import first_header
 from wstrace_msgpack.read.row_ids import RowIds, ids_in, same_session, tables_of_part
-from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner
+from wstrace_msgpack.read.scan import Damage, Frame, Scanner
 from wstrace_msgpack.read.schemas import Schemas
 
 
@@ -53,7 +54,7 @@ class Follower:
         self._open(path)
 
     def _open(self, path: str) -> None:
-        self._input = Input(path)
+        self._input = LocalInput(path)
         self._scanner = Scanner(self._input, self.limits)
         self._size = -1
         self._tables = Tables(self.limits)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.errors import TraceFileError
 from wstrace.schema import STREAMS
 from wstrace.table import Selection
@@ -31,17 +32,15 @@ from wstrace_msgpack.format.layout import (
     Limits,
     unpack_head,
 )
+from wstrace_msgpack.read.entries import ENTRY, tiled
 from wstrace_msgpack.read.id_tables import Tables
+from wstrace_msgpack.read.input import Input
+from wstrace_msgpack.read.local_input import open_input
 from wstrace_msgpack.read.row_ids import ids_in
-from wstrace_msgpack.read.scan import Damage, Frame, Input, Scanner, frame_at
+from wstrace_msgpack.read.scan import Damage, Frame, Scanner, frame_at
 from wstrace_msgpack.read.selection import EVERYTHING, pids_wanted, time64
+from wstrace_msgpack.storage.urls import Place
 
-ENTRY = np.dtype(
-    [("kind", "|u1"), ("offset", "<u8"), ("length", "<u4"), ("n", "<u4"), ("t0", "<u8"), ("t1", "<u8"),
-     ("stream", "<u2"), ("pids", "<u8"), ("seq", "<u8")]
-)  # fmt: skip
-assert ENTRY.itemsize == 51  # the size in memory; the file has another layout
-_U32 = (1 << 32) - 1
 #: Later times are ignored: no clock has run for 146 years.
 _LATEST = 1 << 62
 #: The most streams that entries distinguish; of further ones, the frames must be read.
@@ -52,11 +51,12 @@ class Part:
     """One file of a trace: its header, the positions of its frames, and its tables.
 
     Args:
-        path: the path of a regular file.
+        place: the path of a regular file, a URL, or an object of a listing.
         limits: the limits past which a frame or a table is malformed.
         scan: True = ignore the index and check every byte.
 
     Attributes:
+        path: its path or URL, without credentials.
         entries: one ENTRY for each good frame, in the order of the file.
         damage: what was found wrong so far.
         unreadable: the names of columns that could not be decoded so far.
@@ -66,10 +66,10 @@ class Part:
         TraceFileError: the file is no trace, has a greater major version, or needs a feature that this reader lacks.
     """
 
-    def __init__(self, path: str, limits: Limits = LIMITS, *, scan: bool = False) -> None:
-        self.path = path
+    def __init__(self, place: Place, limits: Limits = LIMITS, *, scan: bool = False) -> None:
         self.limits = limits
-        self.input = Input(path)
+        self.input = open_input(place)
+        self.path = self.input.path
         self.damage = Damage()
         self.unreadable: set[str] = set()
         self.end: frames.End | None = None
@@ -113,7 +113,7 @@ class Part:
         except FrameError:
             return None
         pages.append(np.array([[END, frame.offset, frame.length, *[0] * 5]], "<u8"))
-        entries = _tiled(np.concatenate(pages), source.size)
+        entries = tiled(np.concatenate(pages), source.size)
         if entries is None or len(entries) != end.frames or head.seq != end.frames - 1:
             return None
         self.end, self.file_id = end, head.file_id
@@ -135,7 +135,8 @@ class Part:
 
     def _by_scan(self) -> NDArray[Any]:
         """The entries of all good frames, found by checking every byte."""
-        scanner = Scanner(self.input, self.limits)
+        whole = np.array([0], "<u8"), np.array([self.input.size], "<u8")
+        scanner = Scanner(self.input.ahead(*whole), self.limits)
         rows = []
         self._counts = counts = []
         self.end = None
@@ -194,21 +195,28 @@ class Part:
         """
         position, done = 0, after
         chosen = self.chosen(kinds, selection, done)
+        source = self.ahead(chosen)
         while position < len(chosen):
             entry = chosen[position]
             position += 1
-            if self.is_of_another(entry, self.input, selection.stream):
+            if self.is_of_another(entry, source, selection.stream):
                 continue
-            frame = self.frame(entry, self.input)
+            frame = self.frame(entry, source)
             if frame is None:
+                self.input.check()
                 if not self.scanned:
                     self.entries = self._by_scan()
                     chosen, position = self.chosen(kinds, selection, done), 0
+                    source = self.ahead(chosen)
                 else:
                     self.damage.bad_frames += 1  # the file changed while it was read
                 continue
             done = frame.offset
             yield frame
+
+    def ahead(self, entries: NDArray[Any]) -> Input:
+        """An input of the same file that reads the frames of these entries ahead."""
+        return self.input.ahead(entries["offset"], entries["length"])
 
     def frame(self, entry: Any, source: Input) -> Frame | None:
         """The frame of an entry, read from an Input of the same file; None when it does not match the entry."""
@@ -276,7 +284,7 @@ class Part:
                 ids = ids_in(frame.body, table, self.limits)
             except FrameError:
                 continue  # counted as damage when the rows are read
-            found = np.union1d(found, ids)[: self.limits.table_rows]
+            found = distinct(np.concatenate((found, ids)))[: self.limits.table_rows]
         return found
 
     def marks(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
@@ -363,24 +371,9 @@ class Part:
         self.input.close()
 
 
-def _tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
-    """Entries in the order of the file if they cover it without a gap, so that no frame is hidden; else None."""
-    if (rows[:, :4] > np.array([127, size, _U32, _U32], "<u8")).any():
-        return None
-    rows = rows[np.argsort(rows[:, 1], kind="stable")]
-    entries = np.zeros(len(rows), ENTRY)
-    for name, column in zip(ENTRY.names or (), rows.T, strict=False):
-        entries[name] = column
-    entries["seq"] = np.arange(len(rows))
-    ends = entries["offset"] + entries["length"]
-    if entries["offset"][0] != 0 or ends[-1] != size or not np.array_equal(entries["offset"][1:], ends[:-1]):
-        return None
-    return entries
-
-
 def first_header(path: str, limits: Limits = LIMITS) -> frames.Header | None:
     """The header of a file, or None unless its first frame is a good header. Raises TraceFileError if unreadable."""
-    source = Input(path)
+    source = open_input(path)
     try:
         frame = frame_at(source, 0, None, limits)
         return frames.unpack_header(frame.body, limits) if frame is not None and frame.kind == HEADER else None

@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from wstrace.batch import Batch
 from wstrace.table import Batches
 from wstrace_msgpack.read.decoder import Decoder
+from wstrace_msgpack.read.input import Input
 from wstrace_msgpack.read.part import Part
-from wstrace_msgpack.read.scan import Input
 from wstrace_msgpack.read.trace import TraceFile
 
 #: Frames that are decoded ahead: about half a megabyte each, 16 MiB at most.
@@ -43,8 +43,8 @@ def _ordered(part: Part, decoder: Decoder, pool: ThreadPoolExecutor) -> Iterator
     opened: list[Input] = []
 
     def decode(position: int) -> tuple[bool, Batch | None]:
-        if not hasattr(local, "input"):  # one Input per thread, because an Input reads into one buffer
-            local.input = Input(part.path)
+        if not hasattr(local, "input"):
+            local.input = source.for_thread()
             opened.append(local.input)
         entry = entries[position]
         if part.is_of_another(entry, local.input, selection.stream):
@@ -54,6 +54,7 @@ def _ordered(part: Part, decoder: Decoder, pool: ThreadPoolExecutor) -> Iterator
 
     selection = decoder.selection
     entries = part.chosen(decoder.kinds, selection)
+    source = part.ahead(entries)
     waiting: collections.deque[Future[tuple[bool, Batch | None]]] = collections.deque()
     try:
         done, submitted = 0, 0
@@ -78,5 +79,5 @@ def _ordered(part: Part, decoder: Decoder, pool: ThreadPoolExecutor) -> Iterator
         for future in waiting:
             future.cancel()
         pool.shutdown(wait=True)
-        for source in opened:
-            source.close()
+        for each in opened:
+            each.close()

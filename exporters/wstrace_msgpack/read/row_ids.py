@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.schema import own_id
 from wstrace_msgpack.format.frames import Header, unpack_rows
 from wstrace_msgpack.format.layout import Limits
@@ -16,9 +17,16 @@ from wstrace_msgpack.read.id_tables import Lookup
 _NONE: NDArray[Any] = np.empty(0, "<u4")
 
 
-def same_session(header: Header, before: Header) -> bool:
-    """Whether a part continues the session of the part before it, and therefore its ids."""
-    return header.part > 0 and header.prev == before.id and header.boot_id == before.boot_id
+def same_session(header: Header, before: Header, *, alike: bool = False) -> bool:
+    """Whether a part continues the session of the part before it, and therefore its ids.
+
+    Args:
+        header, before: of the two parts.
+        alike: whether their names are those of one trace. Then a part whose predecessor is missing, as one that was
+            dropped or could not be read, continues the session, too.
+    """
+    follows = header.prev == before.id or (alike and header.part > before.part + 1)
+    return header.part > 0 and follows and header.boot_id == before.boot_id
 
 
 def ids_in(body: Any, table: str, limits: Limits) -> NDArray[Any]:
@@ -60,7 +68,8 @@ class RowIds:
     def add(self, ids: NDArray[Any]) -> bool:
         """Adds rows of this part by their ids; returns whether any of these is new."""
         self.repeated += int(np.isin(self.lookup(ids), self.given).sum())
-        new = np.setdiff1d(ids[ids != 0], self._own)[: self._room]
+        new = distinct(ids[ids != 0])
+        new = new[~np.isin(new, self._own)][: self._room]
         self._room -= len(new)
         if not len(new):
             return False
@@ -68,7 +77,7 @@ class RowIds:
         clash = np.isin(new, self._taken)
         n = int(clash.sum())
         if n:
-            used = np.union1d(self._taken, new)
+            used = distinct(np.concatenate((self._taken, new)))
             whole[clash] = np.setdiff1d(np.arange(1, len(used) + n + 1, dtype="<u4"), used)[:n]
         self._own, self._whole = np.concatenate((self._own, new)), np.concatenate((self._whole, whole))
         self._taken = np.concatenate((self._taken, whole))

@@ -6,14 +6,11 @@ searched byte by byte; a gap in the sequence numbers (seq) tells how many frames
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-from wstrace.errors import TraceFileError, TraceFileNotFound
 from wstrace_msgpack.format.frames import unpack_header
 from wstrace_msgpack.format.layout import (
     HEAD_BYTES,
@@ -26,6 +23,7 @@ from wstrace_msgpack.format.layout import (
     crc_holds,
     unpack_head,
 )
+from wstrace_msgpack.read.input import Input
 
 _SMALL_READ, _SEARCH_READ = 4096, 1 << 20
 #: The first good frame of a trace must begin within this many bytes.
@@ -82,58 +80,6 @@ class Damage:
     def as_dict(self) -> dict[str, int]:
         """Every count by name."""
         return {name: getattr(self, name) for name in self.__slots__}
-
-
-class Input:
-    """A regular file, read at offsets; for one thread at a time.
-
-    Raises:
-        TraceFileError: the file cannot be opened, or is not a regular file.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        try:
-            if not Path(path).is_file() and Path(path).exists():
-                raise TraceFileError(f"{path} is not a regular file", "save it to a file first")
-            self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115  close() is ours
-        except FileNotFoundError:
-            raise TraceFileNotFound(path) from None
-        except OSError as error:
-            raise TraceFileError(f"cannot read {path}: {error.strerror}") from None
-        self.size = os.fstat(self._file.fileno()).st_size
-        self._small = memoryview(b"")
-        self._small_at = 0
-        self._large = bytearray()
-
-    def refresh(self) -> int:
-        """Updates `size` and returns it, in bytes."""
-        self.size = os.fstat(self._file.fileno()).st_size
-        self._small = memoryview(b"")
-        return self.size
-
-    def read(self, at: int, n: int) -> memoryview:
-        """n bytes at an offset, fewer at the end of the file; valid until the next read."""
-        begin = at - self._small_at
-        if begin >= 0 and begin + n <= len(self._small):
-            return self._small[begin : begin + n]
-        try:
-            self._file.seek(at)
-            if n <= _SMALL_READ:
-                self._small, self._small_at = memoryview(self._file.read(_SMALL_READ) or b""), at
-                return self._small[:n]
-            if len(self._large) < n:
-                self._large = bytearray(n)
-            view, got = memoryview(self._large)[:n], 0
-            while got < n and (more := self._file.readinto(view[got:])):
-                got += more
-        except OSError as error:
-            raise TraceFileError(f"cannot read {self.path}: {error.strerror}") from None
-        return view[:got]
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
 
 
 def frame_at(source: Input, at: int, file_id: bytes | None, limits: Limits = LIMITS) -> Frame | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.ledger import Ledger
-from wstrace.schema import MAPPING, PROCESS, TABLES, Schema
+from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, Schema
 from wstrace.table import Selection, types_of
 from wstrace.trace import Trace
 from wstrace.trace_info import TraceInfo
@@ -20,13 +21,14 @@ from wstrace_msgpack.format import frames
 from wstrace_msgpack.format.layout import END, EVENTS, LIMITS, SNAPSHOT, VERSION, Limits
 from wstrace_msgpack.read.decoder import Decoder
 from wstrace_msgpack.read.description import combined, hosts_of, is_writers_loss, lacking, trace_info
-from wstrace_msgpack.read.discover import files_of, refuse_copies, refuse_other_boots
-from wstrace_msgpack.read.id_tables import PartLookups, Whole
+from wstrace_msgpack.read.discover import files_of
+from wstrace_msgpack.read.id_tables import Whole
+from wstrace_msgpack.read.open_parts import OpenParts
 from wstrace_msgpack.read.part import Part
-from wstrace_msgpack.read.row_ids import RowIds, same_session, tables_of_part
 from wstrace_msgpack.read.schemas import Schemas
 from wstrace_msgpack.read.selection import DERIVED_FROM
 from wstrace_msgpack.read.standard_input import StandardInput
+from wstrace_msgpack.storage.urls import Place
 
 
 def open_trace(
@@ -39,7 +41,8 @@ def open_trace(
     """Opens a trace file for reading, with all parts that follow it if the trace was rotated.
 
     Args:
-        path: one file, or several that are read as one trace; "-" is standard input, which is read to its end.
+        path: one file, or several that are read as one trace; "-" is standard input, which is read to its end. Also
+            URLs: s3://, gs:// and az://, with wildcards for many parts, and https://.
         limits: the limits past which a frame is bad.
         strings: the dictionary for names; None = a new one.
         scan: whether to check every byte at once, instead of trusting an intact index.
@@ -50,6 +53,7 @@ def open_trace(
     Raises:
         TraceFileNotFound: there is no such file.
         TraceFileError: a file cannot be read or is no trace; or two files hold the same records.
+        Unavailable: the package that an object store needs is not installed.
     """
     given = [path] if isinstance(path, str) or hasattr(path, "__fspath__") else list(path)
     if "-" not in given:
@@ -72,50 +76,35 @@ class TraceFile(Trace):
     Names are codes into `strings`, and ids of mappings are those in `mappings`; both are valid for all parts.
 
     Args:
-        paths: the parts in their order.
+        places: the parts in their order: paths of files, or objects of a store, which are opened when they are used.
         limits, strings, scan: see open_trace().
     """
 
     #: The copy of standard input that this trace reads, which close() removes.
     copy: StandardInput | None = None
-    #: Whether the state of a file with an intact index is determined without checking every byte.
-    trusting: bool = False
+    #: Whether the state of a file with an intact index is determined without checking every byte, as of objects.
+    trusting: bool
 
     def __init__(
         self,
-        paths: Sequence[str],
+        places: Sequence[Place],
         *,
         limits: Limits = LIMITS,
         strings: Dictionary | None = None,
         scan: bool = False,
     ) -> None:
         self.limits = limits
-        self.parts: list[Part] = []
-        try:
-            self.parts.extend(Part(path, limits, scan=scan) for path in paths)
-            if not self.parts:
-                raise TraceFileError("no trace file was named")  # noqa: TRY301
-            refuse_copies(self.parts)
-            refuse_other_boots(self.parts)
-        except BaseException:
-            self.close()
-            raise
+        if not places:
+            raise TraceFileError("no trace file was named")
         self._whole = Whole(strings)
         self.strings = self._whole.strings
-        self._lookups = list(self._part_lookups())
+        self.parts = OpenParts(places, self._whole, limits, scan=scan)
+        self.trusting = self.parts.remote and not scan
+        if not self.parts.remote:
+            list(self.parts.with_lookups())
         self._processes: Batch | None = None
         self._marks: list[dict[str, Any]] | None = None
         self._schemas: Schemas | None = None
-
-    def _part_lookups(self) -> Iterator[PartLookups]:
-        rows = {table: RowIds(self.limits.table_rows) for table in TABLES}
-        before = frames.Header()
-        for part in self.parts:
-            for table, ids in rows.items():
-                ids.begin_part(same=same_session(part.header, before))
-                ids.add(part.row_ids(table))
-            yield PartLookups(part.tables, self._whole, tables_of_part(rows))
-            before = part.header
 
     @property
     def name(self) -> str:
@@ -136,7 +125,7 @@ class TraceFile(Trace):
     def state(self) -> str:
         """`clean`, `incomplete` (records were never written), `cut` (the end is missing) or `damaged`.
 
-        The first access checks every byte, at about 1.5 GB per second, unless `trusting` is set.
+        The first access checks every byte, at about 1.5 GB per second, unless `trusting` is set, as for objects.
         """
         self._check()
         if any(part.damage.any for part in self.parts):
@@ -164,7 +153,7 @@ class TraceFile(Trace):
 
     def damage(self) -> dict[str, int]:
         """The damage found so far in all parts: the counts of scan.Damage by name."""
-        for part, lookups in zip(self.parts, self._lookups, strict=True):
+        for part, lookups in self.parts.with_lookups():
             part.damage.lost_names = lookups.n_missing
         found = [part.damage.as_dict() for part in self.parts]
         return {name: sum(one[name] for one in found) for name in found[0]}
@@ -234,7 +223,19 @@ class TraceFile(Trace):
         missing, cut = (self.missing, ledger.get("file_lost_records")), bool(ledger.get("file_cut"))
         info.incomplete = lacking(state, unread, missing, self.marks, of_cut=cut) or info.incomplete
         info.hosts = hosts_of(self.marks)
+        if not self.facts:
+            info.sampled = self._sampled
         return info
+
+    @functools.cached_property
+    def _sampled(self) -> int:
+        """For how many faults a row of a cut file stands on average; of objects, by the first frame of each part."""
+        if "sampled" not in self.schemas.present.get(PAGE_FAULT.name, ()):
+            return 1
+        name = PAGE_FAULT.name
+        batches = self._first_batches(name) if self.trusting else self.batches(name, ["sampled"])
+        rows = [batch["sampled"] for batch in batches if "sampled" in batch]
+        return round(float(np.concatenate(rows).mean())) if sum(map(len, rows)) else 1
 
     @property
     def ledger(self) -> Ledger:
@@ -261,8 +262,8 @@ class TraceFile(Trace):
             for stage, who, n in Ledger.from_dict(one).rows():
                 ledger.add(stage, n, who)
         if found:
-            # A resumed file was left by a session that was killed: its rows are in the file, but not its ledger.
-            if killed := sum(mark.get("m") == "resume" for mark in self.marks):
+            # What a session that was killed has left is resumed, too: its rows are in the file, but not its ledger.
+            if killed := sum(mark.get("m") == "resume" and not mark.get("ended") for mark in self.marks):
                 for stream, n in self.rows.items():
                     ledger.add("recorded", max(n - ledger.get("recorded", stream), 0), stream)
                 ledger.add("file_cut", killed)
@@ -277,7 +278,7 @@ class TraceFile(Trace):
     def rows(self) -> dict[str, int]:
         """stream -> number of rows; a row of a table that several parts repeat counts once."""
         repeated = Counter[str]()
-        for lookups in self._lookups:
+        for _, lookups in self.parts.with_lookups():
             repeated.update(lookups.repeated)
         return dict(self._sum(lambda part: part.rows()) - repeated)
 
@@ -386,14 +387,13 @@ class TraceFile(Trace):
                     yield batch
 
     def decoders(self, selection: Selection) -> Iterator[tuple[Part, Decoder]]:
-        """Yields each part with a decoder of its frames."""
-        for part, lookups in zip(self.parts, self._lookups, strict=True):
+        """Yields the parts that can hold rows of a selection, each with a decoder of its frames."""
+        for part, lookups in self.parts.holding(selection):
             yield part, Decoder(part, lookups, selection, self.schema, self.strings)
 
     def close(self) -> None:
         """Closes the files."""
         self.closed = True
-        for part in self.parts:
-            part.close()
+        self.parts.close()
         if self.copy is not None:
             self.copy.close()

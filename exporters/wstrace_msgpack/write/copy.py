@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,7 +152,7 @@ class Moved:
         window = (self._time(batch.window[0]), self._time(batch.window[1]))
         part = batch.snapshot
         if part is not None:
-            part = replace(part, time_ns=self._time(part.time_ns), host=part.host + (self._host or 0))
+            part = part._replace(time_ns=self._time(part.time_ns), host=part.host + (self._host or 0))
         return Batch(
             schema, columns, window=window, lost=batch.lost, strings=self._strings, snapshot=part, rows=len(batch)
         )

@@ -10,18 +10,26 @@ from wstrace.interfaces import Context, Exporter
 from wstrace.output_file import remove
 from wstrace.schema import ADDRESS_SPACE
 from wstrace.trace_info import TraceInfo
+from wstrace_msgpack.storage.urls import is_url
 
-if TYPE_CHECKING:  # every session imports this module, but not every one writes a file
+if TYPE_CHECKING:
     from wstrace_msgpack.write.hashed_names import HashedNames
     from wstrace_msgpack.write.row_writer import RowWriter
+    from wstrace_msgpack.write.upload import Uploads
     from wstrace_msgpack.write.writer import TraceWriter
+
+#: When a part for an object store ends, where no option says it.
+_PART_BYTES, _PART_SECONDS = 32 << 20, 300.0
+#: Seconds of close() beside the wait for uploads.
+_END_SECONDS = 5.0
 
 
 class MsgpackExporter(Exporter):
     """Writes the trace to a file in the format WSTF, or as one plain msgpack map per record.
 
     Args:
-        path: the file; "-" is standard output.
+        path: the file; "-" is standard output; an object (s3://, gs://, az://), whose parts are written to a local
+            folder and uploaded from there.
         layout: "wstf" = a trace file; "rows" = one msgpack map per record, for other tools (ten times the size).
         fsync: when to call fsync(): "none" = only at the end, "interval" = at most once a second, "frame".
         rotate_bytes: the size in bytes at which a new part begins; 0 = never.
@@ -32,9 +40,14 @@ class MsgpackExporter(Exporter):
         level: the compression level of zstd, 1 to 19.
         names: "hash" = functions and source files of stacks and titles of processes as hashes, and of the command line
             only the program: for a file that is shared.
+        folder: the local folder of parts that wait for an upload; "" = the object's name with `.upload`, here.
+        upload_bytes: how many bytes of finished parts may wait; beyond, the oldest are removed and counted.
+        upload_seconds: how long the end waits for uploads.
 
     Raises:
-        UsageError: an option is out of range, or `layout=rows` is combined with parts or `resume`.
+        UsageError: an option is out of range, `layout=rows` is combined with parts or `resume`, or the URL names no
+            object.
+        Unavailable: the package that the object store needs is not installed.
     """
 
     name: ClassVar[str] = "msgpack"
@@ -53,6 +66,9 @@ class MsgpackExporter(Exporter):
         resume: bool = False,
         level: int = 1,
         names: Literal["clear", "hash"] = "clear",
+        folder: str = "",
+        upload_bytes: int = 1 << 30,
+        upload_seconds: float = 30.0,
     ) -> None:
         if not 1 <= level <= 19:
             raise UsageError(f"msgpack:level={level} is not from 1 to 19")
@@ -60,6 +76,19 @@ class MsgpackExporter(Exporter):
             raise UsageError("msgpack: keep, rotate_bytes and rotate_seconds are 0 or more")
         if layout == "rows" and (rotate_bytes or rotate_seconds or keep or resume):
             raise UsageError("msgpack:layout=rows has neither parts nor resume", "use layout=wstf")
+        self._uploads: Uploads | None = None
+        if is_url(path):
+            from wstrace_msgpack.write.upload import PART_BYTES, Uploads, check_url
+
+            check_url(path)
+            if layout == "rows" or resume or keep:
+                raise UsageError("msgpack: a trace to an object store has no layout=rows, no resume and no keep")
+            if rotate_bytes > PART_BYTES // 2:
+                raise UsageError(f"msgpack: parts for an object store have {PART_BYTES >> 21} MiB at most")
+            rotate_bytes, rotate_seconds = rotate_bytes or _PART_BYTES, rotate_seconds or _PART_SECONDS
+            self._uploads = Uploads(path, folder or path.rpartition("/")[2] + ".upload", upload_bytes)
+            self.close_seconds = upload_seconds + _END_SECONDS
+        self._upload_seconds = upload_seconds
         self.path = path
         self._layout = layout
         self._fsync = fsync
@@ -72,7 +101,7 @@ class MsgpackExporter(Exporter):
         self._writer: TraceWriter | RowWriter | None = None
         self._context = Context()
         self._taken = 0
-        self._counted = 0
+        self._counted = self._unwritten = 0
 
     def start(self, context: Context) -> None:
         """Creates the file, or continues it under `resume`. Raises OutputError when the system refuses."""
@@ -81,6 +110,8 @@ class MsgpackExporter(Exporter):
         from wstrace_msgpack.write.writer import TraceWriter
 
         self._context = context
+        if self._uploads is not None:
+            self._uploads.begin(force=self._force)
         if self._hash_names:
             from wstrace_msgpack.write.hashed_names import HashedNames
 
@@ -89,14 +120,16 @@ class MsgpackExporter(Exporter):
         if self._layout == "rows":
             self._writer = RowWriter(self.path, context.strings, force=self._force)
             return
+        uploads = self._uploads
         parts = Parts(
-            self.path,
+            self.path if uploads is None else uploads.path,
             command=self._command(context.info),
             force=self._force,
             rotate_bytes=size,
             rotate_seconds=seconds,
             keep=keep,
             sync=self._fsync,
+            finished=None if uploads is None else uploads.add,
         )
         if self._resume and parts.exist():
             from wstrace_msgpack.write.resume import resume
@@ -179,27 +212,46 @@ class MsgpackExporter(Exporter):
         finally:
             self._count_loss(writer)
             self._statistics = writer.statistics()
+        if self._uploads is not None:
+            self._finish(self._uploads, info)
+            missing = self._missing(writer)
         if missing:
             raise OutputError(missing, f"what is there can be read: wstrace report {self.path}")
         if not info.incomplete:
             info.saved = self.path
 
+    def _finish(self, uploads: Uploads, info: TraceInfo) -> None:
+        """Waits for the uploads. Raises OutputError when some could not be sent."""
+        try:
+            uploads.finish(self._upload_seconds)
+        except OutputError as error:
+            info.incomplete = error.why
+            raise
+        finally:
+            self._count_loss()
+
     def _missing(self, writer: TraceWriter | RowWriter) -> str:
         """How many accepted records the file lacks, and why, in words; "" when it has them all."""
         ledger = self._context.ledger
         # The ledger of a replayed trace counts what the older file lacks, not what this one does.
-        n = writer.dropped if self._context.info.recorded else ledger.missing_from(self.name)
+        n = self._dropped(writer) if self._context.info.recorded else ledger.missing_from(self.name)
         if not n:
             return ""
-        why = writer.why_dropped or "it was written more slowly than records came"
+        uploads = self._uploads.why_dropped if self._uploads is not None else ""
+        why = writer.why_dropped or uploads or "it was written more slowly than records came"
         return f"{self.path} lacks {n:,} records: {why}"
 
     def _count_loss(self, writer: TraceWriter | RowWriter | None = None) -> None:
-        writer = writer or self._writer
-        dropped = writer.dropped if writer is not None else self._counted
+        dropped = self._dropped(writer or self._writer)
         if dropped > self._counted:
             self._context.ledger.add("failed_lane", dropped - self._counted, self.name)
             self._counted = dropped
+
+    def _dropped(self, writer: TraceWriter | RowWriter | None) -> int:
+        """The number of accepted rows that are neither in the file nor in the store."""
+        if writer is not None:
+            self._unwritten = writer.dropped
+        return self._unwritten + (self._uploads.dropped if self._uploads is not None else 0)
 
     def cancel(self) -> None:
         """Closes the file of a session that could not start, and removes it if it is new."""
@@ -207,13 +259,21 @@ class MsgpackExporter(Exporter):
         if writer is not None:
             writer.abandon()
             if writer.created and not self._taken:
-                remove(self.path)
+                remove(self.path if self._uploads is None else self._uploads.path)
+        if self._uploads is not None:
+            self._uploads.cancel()
 
     def after_fork_in_child(self) -> None:
         """Closes the descriptor and writes nothing."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()
+
+    @property
+    def stalled(self) -> str:
+        """Why frames wait for the disk, or finished parts for the object store; "" when none do."""
+        writer, uploads = self._writer, self._uploads
+        return (writer.stalled if writer is not None else "") or (uploads.error if uploads is not None else "")
 
     _statistics: dict[str, int] = {}  # noqa: RUF012  replaced, never changed
 

@@ -59,7 +59,7 @@ class Sink:
         out: the open file.
         file_id: the 8 bytes that identify the file in each of its frames.
         seq, offset: the sequence number and byte offset of the next frame, in a resumed file.
-        sync: when to call fsync(): "none", "interval" (at most once a second) or "frame".
+        sync: when to call fsync(): "none" (only at the end), "interval" (at most once a second) or "frame"; "never".
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Sink:
             self.drain(now=True)
 
     def end(self, ledger: dict[str, int]) -> None:
-        """Writes INDEX and END, then syncs the file and its directory.
+        """Writes INDEX and END, then syncs the file and its directory, but for sync="never".
 
         Raises:
             OutputError: the end cannot be written, and the file ends with its last whole frame; or the file is
@@ -247,7 +247,7 @@ class Sink:
             self._index_page()
             body = packb({**end, "index": self._pages, "frames": self.seq + 1, "ledger": {}})
         written = not self._waiting and self._write(Waiting(END, body, "", 0))
-        unsafe = self.out.finish()
+        unsafe = self.out.finish(sync=self._sync != "never")
         self.unsafe = self.unsafe or unsafe
         if not written:
             lost = sum(self.dropped.values())

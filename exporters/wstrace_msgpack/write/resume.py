@@ -81,4 +81,6 @@ def _append(parts: Parts, last: Part, out: osfile.OutputFile) -> None:
     parts.table_rows = tables.n_mappings
     parts.shuffle = "shuffle" in last.header.need
     parts.use(sink)
-    sink.mark("resume", frames=seq, cut=cut)
+    if last.end is not None and last.end.ledger:  # the sums of a session that has ended stood in the END
+        sink.mark("ledger", ledger=last.end.ledger)
+    sink.mark("resume", frames=seq, cut=cut, ended=last.end is not None)

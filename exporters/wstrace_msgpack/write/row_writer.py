@@ -28,6 +28,8 @@ class RowWriter:
         OutputError: the file cannot be opened.
     """
 
+    stalled = ""  # nothing waits: a write that fails raises
+
     def __init__(self, path: str, strings: Dictionary, *, force: bool = False) -> None:
         self._out = osfile.OutputFile(path, force=force)
         self._strings = strings

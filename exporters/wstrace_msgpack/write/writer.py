@@ -10,7 +10,6 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from wstrace_msgpack.format.layout import (
 from wstrace_msgpack.format.values import packb, text
 from wstrace_msgpack.write.gathering import Gathering, Held
 from wstrace_msgpack.write.live_mappings import Mappings, Names, concatenate, shifted
+from wstrace_msgpack.write.named_rows import NamedRows
 from wstrace_msgpack.write.parts import Parts
 
 #: The most characters of names in one STRINGS frame, so that its body stays below a megabyte in any encoding.
@@ -51,10 +51,11 @@ class TraceWriter:
         parts: opens the first part and each further one.
         strings: the session's dictionary, for the codes in `str` columns.
         level: the compression level of zstd; 1 is the measured optimum: 3 is slower and hardly smaller.
+        named: where mappings and call sites are not written to it, gives those that each part's rows name.
     """
 
-    def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1, named: NamedRows | None = None) -> None:
+        self._parts, self._named = parts, named
         self._strings = strings
         self._packing = Packing(level, parts.shuffle)
         self._gathering: dict[str, Gathering] = {}
@@ -208,6 +209,7 @@ class TraceWriter:
             if self._sink.full:
                 self._sink.drop(name, n)
                 return
+        self._give_named(schema, part)
         part = recoded(schema, part, self._spaces)
         self._announce(schema, part)
         self._tables()
@@ -229,13 +231,14 @@ class TraceWriter:
         number += one.part != due  # keep the gap of a missing part, so that readers see the snapshot as incomplete
         for start in range(0, max(n, 1), FRAME_ROWS):
             part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
+            self._give_named(batch.schema, part)
             part = recoded(batch.schema, part, self._spaces)
             rows = min(FRAME_ROWS, n - start)
             last = one.last and start + FRAME_ROWS >= n
             self._announce(batch.schema, part)
             self._tables()
             pages = int(part["pages"].sum()) if "pages" in part else 0
-            header = replace(one, part=number, last=last, pages=pages).to_dict()
+            header = one._replace(part=number, last=last, pages=pages).to_dict()
             body = frames.pack_snapshot({"s": name, **header}, rows, part, self._packing)
             self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t), pids=pids)
             number += 1
@@ -276,6 +279,10 @@ class TraceWriter:
         kinds = {word: [schema.name] for word in ("snapshot", "essential") if getattr(schema, word)}
         self.mark("schema", schema={schema.name: rows}, present=present, **kinds)
 
+    def _give_named(self, schema: Schema, columns: Mapping[str, NDArray[Any]]) -> None:
+        for rows in self._named.needed(schema, columns) if self._named is not None else ():
+            self.write(rows)
+
     def _tables(self) -> None:
         """Writes new rows of tables, then new names, then new mappings."""
         for table in TABLES:
@@ -315,15 +322,28 @@ class TraceWriter:
             or self._names.total > _TABLE_SHARE * LIMITS.strings_total
             or any(self._sink.rows[table] > _TABLE_SHARE * LIMITS.table_rows for table in TABLES)
         )
-        if not self._parts.due(full):
-            return
+        if self._parts.due(full):
+            self._rotate()
+
+    def rotate(self) -> bool:
+        """Writes all waiting rows and begins the next part; False when no file can be opened. No part is let go yet."""
+        self.flush()
+        return self._rotate(let_go=False)
+
+    def _rotate(self, *, let_go: bool = True) -> bool:
         self._tables()
-        if self._parts.next():
+        if not self._parts.next(let_go=let_go):
+            return False
+        if self._named is None:
             self._mappings.restart()
-            self._begin_part()
-            for held in self._held.values():
-                for batch in held.batches:
-                    self._gather(batch)
+        else:
+            self._named.restart()
+            self._mappings, self._held = Mappings(), {}
+        self._begin_part()
+        for held in self._held.values():
+            for batch in held.batches:
+                self._gather(batch)
+        return True
 
     @property
     def dropped(self) -> int:
@@ -336,6 +356,11 @@ class TraceWriter:
     def why_dropped(self) -> str:
         """Why rows were dropped first; "" when none were, or when the output was not the reason."""
         return self._sink.dead or self._parts.why_dropped()
+
+    @property
+    def stalled(self) -> str:
+        """Why frames wait for the output; "" when none do."""
+        return self._sink.dead or self._sink.error
 
     @property
     def created(self) -> bool:

@@ -45,8 +45,8 @@ class OpenSpan(SpanInterval):
 
     __slots__ = ("before", "beside", "parent", "quality")
 
-    def __init__(self, tid: int, context: SpanContext, beside: list[int], parent: int, quality: str) -> None:
-        self.tid, self.trace_id, self.span_id = tid, context.trace_id, context.span_id
+    def __init__(self, tid: int, context: SpanContext, name: str, beside: list[int], parent: int, quality: str) -> None:
+        self.tid, self.trace_id, self.span_id, self.name = tid, context.trace_id, context.span_id, name
         self.end, self.start = 0, now_ns()
         self.beside, self.parent, self.quality, self.before = beside, parent, quality, (0, 0)
 
@@ -107,8 +107,8 @@ class FaultSpanProcessor(SpanProcessor):
         for other in here[-64:] if here else ():
             if other != parent and not self._is_above(other, parent) and (known := self._open.get(other)) is not None:
                 known.quality = quality = THREAD_WINDOW
-        entry = OpenSpan(tid, context, here, parent, quality)
-        known_intervals.append(entry)
+        entry = OpenSpan(tid, context, span.name, here, parent, quality)
+        span_intervals.add(known_intervals, entry)
         here.append(entry.span_id)
         self._open[entry.span_id] = entry
         entry.before = self._counter()  # This comes last, so that the work above is not counted.
@@ -136,7 +136,8 @@ class FaultSpanProcessor(SpanProcessor):
         context = span.context
         if context is None or (entry := self._open.pop(context.span_id, None)) is None:
             return span
-        entry.end = now_ns()
+        entry.name = span.name  # which may have changed meanwhile
+        span_intervals.close(entry)
         entry.beside.remove(context.span_id)
         minor, major = self._counter()
         self.counted += 1

@@ -36,7 +36,8 @@ def span(name: str, **attributes: AttributeValue) -> Iterator[Span]:
 
     with trace.get_tracer(names.SCOPE).start_as_current_span(name, attributes=attributes) as current:
         context, tid = current.get_span_context(), threading.get_native_id()
-        interval = span_intervals.open(context.trace_id, context.span_id, tid) if context.is_valid else None
+        unknown = context.is_valid and not span_intervals.knows(tid, context.span_id)  # FaultSpanProcessor may have it
+        interval = span_intervals.open(context.trace_id, context.span_id, tid, name) if unknown else None
         quality = EXACT if thread_faults.exact and not in_event_loop() else THREAD_WINDOW
         minor, major = thread_faults()
         try:

@@ -21,7 +21,7 @@ from wstrace.analysis.tally import group
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import OutputError
 from wstrace.ledger import Ledger
-from wstrace.schema import FAULT_MAJOR
+from wstrace.schema import FAULT_MAJOR, HOW_BORROWED
 from wstrace_otel import names
 from wstrace_otel.correlation import SpanInterval, span_intervals
 from wstrace_otel.export.processes import file_name, kind_name
@@ -148,6 +148,7 @@ class Profiles:
         python, native = (
             batch.columns.get(c, zero) if self._frames is not None else zero for c in ("stack", "native_stack")
         )
+        native = np.where(batch.columns.get("native_how", zero) == HOW_BORROWED, 0, native)  # a profile has no marks
         index, used = span_intervals.assign(batch)
         spans = [*used, _NO_SPAN]  # -1, no span, is the last one
         major = (batch["flags"] & FAULT_MAJOR) != 0

@@ -34,6 +34,7 @@ class Process:
         faults: place -> faults recorded.
         written: kind -> pages written, in all intervals together.
         kernel: (minor, major) as the system counts them; never decreases.
+        places: how many places are counted separately.
     """
 
     def __init__(self, pid: int, strings: Dictionary, *, modules: int) -> None:
@@ -44,6 +45,7 @@ class Process:
         self.faults: dict[Place, int] = {}
         self.written: dict[int, int] = {}
         self.kernel = [0, 0]
+        self.places = MAX_PLACES
         self._modules = modules
         self._slots: dict[int, dict[Place, int]] = {}  # file -> the counts of its places when it got its own series
         self._snapshots: LastSnapshots[dict[tuple[int, int], int]] = LastSnapshots(dict, _count_pages)
@@ -57,7 +59,7 @@ class Process:
         faults = self.faults
         for place in zip(files.tolist(), kinds.tolist(), majors.tolist(), counts.tolist(), strict=True):
             key = place[:3]
-            if key not in faults and len(faults) >= MAX_PLACES:
+            if key not in faults and len(faults) >= self.places:
                 key = (OTHER_FILE, 0, place[2])
             faults[key] = faults.get(key, 0) + place[3]
 
@@ -160,14 +162,14 @@ class Processes:
             return self._rows[pid]
 
     def add_faults(self, batch: Batch) -> None:
-        """Counts a batch of page faults: a few array operations per batch, and one step per distinct place."""
+        """Counts a batch of page faults, each for as many as it stands for: a step per distinct place."""
         n = len(batch)
         if not n:
             return
         zero = np.zeros(n, np.uint8)
         major = (batch["flags"] & FAULT_MAJOR) != 0 if "flags" in batch else zero
         pid, file, kind = (batch.columns.get(name, zero) for name in ("pid", "file", "kind"))
-        (pids, files, kinds, majors), counts = group(pid, file, kind, major)
+        (pids, files, kinds, majors), counts = group(pid, file, kind, major, weights=batch.columns.get("sampled"))
         cuts = np.flatnonzero(np.diff(pids)) + 1
         for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(pids)], strict=True):
             self.get(int(pids[low])).count(files[low:high], kinds[low:high], majors[low:high], counts[low:high])

@@ -49,6 +49,24 @@ def of_process(process: Process, realtime_ns: int, command: list[str], *, argume
     return _create(found)
 
 
+def of_container(container: str, pod: str, path: str) -> Resource:
+    """The resource of a container, of a pod, of another cgroup, or of all that found no room.
+
+    It names no service: that is for the Collector, which knows more of a container than its cgroup tells.
+
+    Args:
+        container: its id. pod: its uid. path: of the cgroup. Each is "" where there is none.
+    """
+    from opentelemetry.sdk.resources import Resource
+
+    found = {names.CONTAINER_ID: container, names.POD_UID: pod, names.CGROUP: clean(path)}
+    attributes: dict[str, Any] = {key: text for key, text in found.items() if text}
+    made = _create({**attributes, names.ROLE: "target" if attributes else names.OTHER})
+    if str(made.attributes.get(names.SERVICE_NAME, "")).startswith("unknown_service"):
+        made = Resource({k: v for k, v in made.attributes.items() if k != names.SERVICE_NAME}, made.schema_url)
+    return made
+
+
 def of_tracer() -> Resource:
     """The resource of wstrace's own process."""
     return _create({names.SERVICE_NAME: "wstrace", names.ROLE: "tracer", names.PROCESS_PID: os.getpid()})

@@ -17,6 +17,10 @@ from typing import Any
 from wstrace.ledger import Ledger
 from wstrace_otel.names import LOST
 
+#: The seconds that an exporter's close() may take when the collector is down, and what its user can do.
+CLOSE_SECONDS = 3.0
+REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -14,15 +14,20 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
 
+#: cumulative -> a function that returns one ResourceMetrics for each resource, each time it is called
+MetricsOf = Callable[[bool], Callable[[], list[Any]]]
+
 
 class MeterProviders:
     """Meter providers, one per resource, that are read together: none has a thread or a connection of its own.
 
     Args:
         interval: seconds between two exports; 0 = OTEL_METRIC_EXPORT_INTERVAL (ms), else a minute.
+        metrics_of: returns metrics that no meter has, as those of very many resources: a provider takes 30 KB and more.
     """
 
-    def __init__(self, interval: float) -> None:
+    def __init__(self, interval: float, metrics_of: MetricsOf | None = None) -> None:
+        self._metrics_of = metrics_of
         text = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
         self.interval = interval or (float(text) / 1000 if text.replace(".", "", 1).isdigit() else 60.0) or 60.0
         preference = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().upper()
@@ -55,13 +60,14 @@ class MeterProviders:
         """A function that reads all providers and returns one ResourceMetrics for each."""
         readers: list[Any] = []
         self._readers.append(readers)
+        others = self._metrics_of(self.cumulative) if self._metrics_of is not None else list
 
         def read() -> list[Any]:
             found: list[Any] = []
             for reader in readers[:]:  # Others may be added meanwhile.
                 data = reader.get_metrics_data()
                 found.extend(data.resource_metrics if data is not None else ())
-            return found
+            return [*found, *others()]
 
         return read
 

@@ -13,7 +13,7 @@ from wstrace_otel.transport import encode
 from wstrace_otel.transport.batch_sender import BatchLimits, BatchSender, Outcome
 from wstrace_otel.transport.connection import Connection
 from wstrace_otel.transport.endpoint import Endpoint, exporters
-from wstrace_otel.transport.meters import MeterProviders
+from wstrace_otel.transport.meters import MeterProviders, MetricsOf
 from wstrace_otel.transport.providers import version
 from wstrace_otel.transport.queueing import QueueingLogProcessor, QueueingSpanProcessor
 
@@ -33,18 +33,28 @@ class OwnProviders:
         endpoint: takes precedence over OTEL_EXPORTER_OTLP_ENDPOINT.
         interval: seconds between two exports of metrics; 0 = OTEL_METRIC_EXPORT_INTERVAL.
         signals: the signals to send, out of metrics, logs, traces and profiles.
+        metrics_of: makes a function that returns metrics beside those of meters; see MeterProviders.
 
     Raises:
         OutputError: a package is not installed, or a port is taken.
         UsageError: a variable or option has an unknown value.
     """
 
-    def __init__(self, ledger: Ledger, *, to: str, endpoint: str, interval: float, signals: Sequence[str]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        to: str,
+        endpoint: str,
+        interval: float,
+        signals: Sequence[str],
+        metrics_of: MetricsOf | None = None,
+    ) -> None:
         self._ledger, self._to, self._endpoint = ledger, to, endpoint
         self._senders: list[BatchSender] = []
         self._connections: list[Connection] = []
         self._closers: list[Callable[[], None]] = []
-        self.metrics = MeterProviders(interval)
+        self.metrics = MeterProviders(interval, metrics_of)
         spans, logs = BatchLimits.from_environment("OTEL_BSP"), BatchLimits.from_environment("OTEL_BLRP")
         self._span_senders = self._senders_of("traces", encode.spans, spans) if "traces" in signals else []
         self._log_senders = self._senders_of("logs", encode.logs, logs) if "logs" in signals else []

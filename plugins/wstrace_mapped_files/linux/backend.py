@@ -1,20 +1,17 @@
 """Mapped files on Linux: /proc/PID/maps for a listing, PROCMAP_QUERY for a single question.
 
-Source: Documentation/filesystems/proc.rst; include/uapi/linux/fs.h struct procmap_query (Linux 6.11).
+Source: Documentation/filesystems/proc.rst.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import mmap
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +19,12 @@ from numpy.typing import NDArray
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_mapped_files.epoch import MappingRow as Row
-from wstrace_os.linux import libc, procfs
+from wstrace_os.linux import procfs
 from wstrace_os.linux.mapped import is_mapped, open_mapped
+from wstrace_os.linux.procmap_query import Answer, Question
 
 LISTING_NS = 100_000_000
 COMPLETE = True
-
-#: size, query_flags, query_addr | vma_start, vma_end, vma_flags, vma_page_size, vma_offset, inode, dev_major,
-#: dev_minor, vma_name_size, build_id_size, vma_name_addr, build_id_addr
-_QUERY = struct.Struct("<9Q4I2Q")
-assert _QUERY.size == 104  # struct procmap_query
-_PROCMAP_QUERY = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17  # _IOWR('f', 17, struct procmap_query)
-_NAME_BYTES = 4096
-_BUILD_ID_BYTES = 64  # the kernel keeps 20 at most
 
 
 def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary) -> Mapping[str, NDArray[Any]] | None:
@@ -56,7 +46,7 @@ def mapped_file(address: int, pid: int | None = None) -> str | None:
     if not 0 <= address < 1 << 64:
         return None
     try:
-        with _Question(pid) as question:
+        with Question(pid) as question:
             found = question.ask(address)
         path = found.path if found else ""
     except Unavailable:
@@ -76,10 +66,10 @@ def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
     told: dict[int, str] = {}
     files: dict[tuple[int, int, int], str] = {}
     for pid, own in groupby(sorted(rows, key=attrgetter("pid")), attrgetter("pid")):
-        with suppress(Unavailable), _Question(pid) as question:
+        with suppress(Unavailable), Question(pid) as question:
             for row in own:
                 there = question.ask(row.start)
-                if there and there.is_of(row, strings[row.file]):
+                if there and _is_of(there, row, strings[row.file]):
                     told[row.id] = there.build_id
     for row in rows:
         key = row.file, row.dev, row.ino
@@ -96,7 +86,7 @@ def _build_id_of(row: Row, name: str) -> str:
     if fd < 0:
         return ""
     try:
-        with mmap.mmap(fd, 1, access=mmap.ACCESS_READ) as mapped, _Question(os.getpid()) as question:
+        with mmap.mmap(fd, 1, access=mmap.ACCESS_READ) as mapped, Question(os.getpid()) as question:
             there = question.ask(np.frombuffer(mapped, "|u1").ctypes.data)
             return there.build_id if there else ""
     except (OSError, ValueError, Unavailable):
@@ -105,55 +95,11 @@ def _build_id_of(row: Row, name: str) -> str:
         os.close(fd)
 
 
-class _Answer(NamedTuple):
-    start: int
-    offset: int
-    dev: int
-    ino: int
-    path: str
-    build_id: str
+def _is_of(there: Answer, row: Row, name: str) -> bool:
+    """Whether it is the mapping of a row, of a file of that name.
 
-    def is_of(self, row: Row, name: str) -> bool:
-        """Whether it is the mapping of a row, of a file of that name.
-
-        The name in the row is that in the process's root, ours has what leads to that root before it.
-        """
-        if (self.start, self.offset) != (row.start, row.offset):
-            return False
-        return (self.dev, self.ino) == (row.dev, row.ino) and self.path.endswith(name) if row.ino else self.path == name
-
-
-class _Question:
-    """Queries a process by PROCMAP_QUERY. Every method raises Unavailable where the kernel refuses."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._name = ctypes.create_string_buffer(_NAME_BYTES)
-        self._build_id = ctypes.create_string_buffer(_BUILD_ID_BYTES)
-        self._query = ctypes.create_string_buffer(_QUERY.size)
-
-    def __enter__(self) -> _Question:
-        try:
-            path = f"/proc/{procfs.memory_task(self._pid)}/maps"
-            self._maps = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise Unavailable(f"the mappings of pid {self._pid} cannot be asked for: {error.strerror}") from error
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        os.close(self._maps)
-
-    def ask(self, address: int) -> _Answer | None:
-        """What is mapped at an address, None where nothing is."""
-        places = (ctypes.addressof(self._name), ctypes.addressof(self._build_id))
-        _QUERY.pack_into(
-            self._query, 0, _QUERY.size, 0, address, *(0,) * 6, 0, 0, _NAME_BYTES, _BUILD_ID_BYTES, *places
-        )
-        if libc.ioctl(self._maps, _PROCMAP_QUERY, self._query) != 0:
-            error = libc.last_error()
-            if error.errno == errno.ENOENT:
-                return None
-            raise Unavailable(f"the mappings of pid {self._pid} cannot be asked for: {error.strerror}")
-        _, _, _, start, _, _, _, offset, ino, major, minor, name_bytes, id_bytes, _, _ = _QUERY.unpack(self._query.raw)
-        path, _ = procfs.label(os.fsdecode(self._name.value if name_bytes else b""))
-        return _Answer(start, offset, procfs.device(major, minor), ino, path, self._build_id.raw[:id_bytes].hex())
+    The name in the row is that in the process's root, ours has what leads to that root before it.
+    """
+    if (there.start, there.offset) != (row.start, row.offset):
+        return False
+    return (there.dev, there.ino) == (row.dev, row.ino) and there.path.endswith(name) if row.ino else there.path == name

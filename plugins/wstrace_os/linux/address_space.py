@@ -6,9 +6,9 @@ import contextlib
 import mmap
 import os
 import resource
-from pathlib import Path
 
 from wstrace.errors import Unavailable
+from wstrace_os.linux import procfs
 from wstrace_os.linux.libc import mallopt
 
 _M_ARENA_MAX = -8
@@ -37,7 +37,7 @@ def check_room() -> None:
         # Mapped without any right, which the limit counts, and neither memory nor vm.overcommit_memory does.
         mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
     except OSError:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        used = int(procfs.content("/proc/self/statm").split()[0]) * mmap.PAGESIZE
         least = -(-(used + room) // 10_240_000) * 10_000
         raise Unavailable(
             f"this process may have {limit >> 10:,} KiB of address space (RLIMIT_AS), too little for a trace",

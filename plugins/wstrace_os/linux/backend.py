@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable, WstraceError
-from wstrace.interfaces import Platform, Target, Usage
+from wstrace.interfaces import Evicted, Group, Platform, Target, Usage
 from wstrace_os.foreign import declare
 from wstrace_os.linux import procfs, steady
 from wstrace_os.linux.address_space import check_room
@@ -25,6 +25,7 @@ from wstrace_os.linux.launcher import Launcher, start
 from wstrace_os.linux.libc import mallopt
 from wstrace_os.linux.remedies import remedies
 from wstrace_os.linux.versions import versions
+from wstrace_os.linux.vmstat import node_faults as node_faults
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 #: The system call number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64).
@@ -192,6 +193,8 @@ class LinuxTarget(Target):
             self.signal(signal.SIGKILL)
             self.wait(5)
         if self.launched:
+            if self.exit_code is None:
+                self._ended()  # its code, if it has ended since it was last asked: reaped, it has none
             self._reap()
         if self._pidfd is not None:
             os.close(self._pidfd)
@@ -217,7 +220,7 @@ class LinuxPlatform(Platform):
         """
         check_room()
         pid, launcher = start(command, user)
-        _keep_freed_memory()
+        self.keep_freed_memory()
         return LinuxTarget(pid, os.path.basename(command[0]), launcher)
 
     def attach(self, pid: int) -> Target:
@@ -234,6 +237,13 @@ class LinuxPlatform(Platform):
         if stat.kernel_thread:
             raise Unavailable(f"process {pid} ({stat.name}) is a kernel thread: it has no memory of its own")
         return LinuxTarget(pid, stat.name)
+
+    def group(self, kind: str, name: str = "") -> Group:
+        """The processes of control groups, or all."""
+        from wstrace_os.linux.cgroups.groups import group
+
+        check_room()
+        return group(kind, name)
 
     def environment(self) -> Mapping[str, str]:
         """The kernel, the machine, our privilege, and the settings that decide what may be traced."""
@@ -259,9 +269,20 @@ class LinuxPlatform(Platform):
         """By personality(2), which a child inherits."""
         return steady.without_aslr()
 
-    def evict(self, files: Iterable[str]) -> None:
+    def evict(self, files: Iterable[str]) -> Evicted:
         """By posix_fadvise(2) on each."""
-        steady.evict(files)
+        from wstrace_os.linux import page_cache  # It needs numpy.
+
+        return page_cache.evict(files)
+
+    def keep_freed_memory(self) -> None:
+        """Makes malloc keep what numpy frees: the tracer's own page faults for 1M records fall from 32,000 to 1,400.
+
+        Source: mallopt(3).
+        """
+        with contextlib.suppress(Unavailable):  # musl has no mallopt.
+            mallopt(_M_MMAP_THRESHOLD, 64 << 20)
+            mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
     def remedies(self) -> Mapping[str, str]:
         """How to gain CAP_PERFMON, or more of perf events without it, in each environment."""
@@ -276,16 +297,6 @@ class LinuxPlatform(Platform):
         """Takes on the file-system uid, gid and groups of the user who called sudo; does nothing without sudo."""
         caller = sudo_caller()
         return nullcontext() if caller is None else file_rights(caller)
-
-
-def _keep_freed_memory() -> None:
-    """Makes malloc keep what numpy frees: the tracer's own page faults for 1M records fall from 32,000 to 1,400.
-
-    Source: mallopt(3). It suits a process that exists to trace: nothing is launched from within an application.
-    """
-    with contextlib.suppress(Unavailable):  # musl has no mallopt.
-        mallopt(_M_MMAP_THRESHOLD, 64 << 20)
-        mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
 def platform() -> Platform:

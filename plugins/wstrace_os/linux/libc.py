@@ -1,6 +1,7 @@
-"""Linux's C library, for calls that Python does not offer: ioctl(2), mallopt(3), and system calls by their number.
+"""Linux's C library, for calls that Python does not offer: ioctl(2), mallopt(3) and others, and system calls by number.
 
-Source: ioctl(2), mallopt(3), syscall(2); Linux scripts/syscall.tbl (the common table) and arch/*/kernel/syscalls/*.tbl.
+Source: ioctl(2), mallopt(3), malloc_trim(3), sbrk(2), syscall(2); Linux scripts/syscall.tbl (the common table) and
+arch/*/kernel/syscalls/*.tbl.
 """
 
 from __future__ import annotations
@@ -15,6 +16,15 @@ from wstrace_os.foreign import declare
 ioctl = declare(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_ulong, ctypes.c_void_p)
 #: mallopt(parameter, value), which the C library musl has not.
 mallopt = declare(None, "mallopt", ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
+#: malloc_trim(bytes that stay at the top), which musl has not, either: gives free memory back.
+malloc_trim = declare(None, "malloc_trim", ctypes.c_int32, ctypes.c_size_t)
+#: malloc(bytes): the address, or None. free(address).
+malloc = declare(None, "malloc", ctypes.c_void_p, ctypes.c_size_t)
+free = declare(None, "free", None, ctypes.c_void_p)
+#: sbrk(0): the end of the heap.
+sbrk = declare(None, "sbrk", ctypes.c_void_p, ctypes.c_ssize_t)
+#: prctl(option, ...): returns -1 when refused.
+prctl = declare(None, "prctl", ctypes.c_int32, ctypes.c_int32, *[ctypes.c_ulong] * 4)
 _syscall = declare(None, "syscall", ctypes.c_int64, *[ctypes.c_int64] * 7)
 
 

@@ -12,8 +12,7 @@ from contextlib import suppress
 
 from wstrace.errors import WstraceError
 from wstrace_os.linux.in_root import identity_in_maps, open_in_root
-
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+from wstrace_os.linux.openat2 import reopened
 
 
 def open_mapped(pid: int, name: str, proven: Callable[[int], bool], span: tuple[int, int] = (0, 0)) -> int:
@@ -49,9 +48,7 @@ def is_mapped(fd: int, dev: int, ino: int) -> bool:
 
 def _regular(path: int) -> int:
     """Opens for reading what an O_PATH descriptor, which is closed, names: to open a device may have effects."""
-    try:
-        if not stat.S_ISREG(os.fstat(path).st_mode):
-            raise OSError("no regular file")
-        return os.open(f"/proc/self/fd/{path}", _READ)
-    finally:
+    if not stat.S_ISREG(os.fstat(path).st_mode):
         os.close(path)
+        raise OSError("no regular file")
+    return reopened(path)

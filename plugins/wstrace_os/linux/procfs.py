@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.batch import Dictionary
@@ -236,8 +236,21 @@ def status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status. Raises TargetExited."""
     # Not splitlines(): the process's own name is among the fields, and may contain any line separator that Python
     # knows.
-    lines = os.fsdecode(_read(memory_task(pid), "status")).split("\n")
+    lines = os.fsdecode(_status(pid)).split("\n")
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def _status(pid: int) -> bytes:
+    """/proc/PID/status, of a thread that has the process's memory."""
+    text = _read(pid, "status")
+    if _field(text, b"State")[:1] in _ENDED.encode() and (task := memory_task(pid)) != pid:
+        return _read(task, "status")
+    return text
+
+
+def _field(text: bytes, name: bytes) -> bytes:
+    """A field of a status file, b"" if it has none. The process's name, which stands first, has no line end in it."""
+    return text.partition(b"\n%b:\t" % name)[2].partition(b"\n")[0]
 
 
 class Resident(NamedTuple):
@@ -249,14 +262,14 @@ class Resident(NamedTuple):
 
 def resident(pid: int) -> Resident:
     """Its peak and present resident bytes; 0 for a process without memory. Raises TargetExited."""
-    fields = status(pid)
-    peak, now = (fields.get(key, "0 kB").split()[0] for key in ("VmHWM", "VmRSS"))
-    return Resident(int(peak) * 1024, int(now) * 1024)
+    text = _status(pid)
+    peak, now = (int(_field(text, key).removesuffix(b"kB") or 0) * 1024 for key in (b"VmHWM", b"VmRSS"))
+    return Resident(peak, now)
 
 
 def exists(pid: int) -> bool:
     """True when a process (a zombie counts) has this pid."""
-    return Path(f"/proc/{pid}/stat").exists()
+    return os.path.exists(f"/proc/{pid}/stat")
 
 
 def threads(pid: int) -> list[int]:
@@ -285,13 +298,15 @@ def title(pid: int) -> bytes:
     """
     try:
         text = _read(pid, "cmdline")
+        words, _, rest = text.partition(b"\0")
+        if rest.strip(b"\0"):  # arguments
+            return b""
         fields = _read(pid, "stat").rpartition(b")")[2].split()
     except Unavailable:
         return b""
-    words, _, rest = text.partition(b"\0")
     arguments = int(fields[46]) - int(fields[45])  # arg_end - arg_start; 0 without the right to read its memory
     longer = not rest and 0 < arguments < len(text)
-    shorter = bool(rest) and not rest.strip(b"\0")
+    shorter = bool(rest)
     found = words.strip()
     return found[:TITLE_BYTES] if (longer or shorter) and not found.startswith(b"/") else b""
 
@@ -316,17 +331,47 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
+@functools.cache
+def lists_children() -> bool:
+    """Whether the kernel lists the children of each thread (CONFIG_PROC_CHILDREN)."""
+    return os.path.exists("/proc/thread-self/children")
+
+
+def living_descendants(pid: int) -> list[int]:
+    """As descendants(), but what it costs goes by the size of the family, where the kernel lists children.
+
+    A child may be left out while a sibling of it ends (Documentation/filesystems/proc.rst: `children` is not reliable
+    unless all are frozen): for what is read again soon.
+    """
+    if not lists_children():
+        return descendants(pid)
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(Unavailable):
+            for thread in threads(parent):
+                with contextlib.suppress(Unavailable):
+                    listed = map(int, _read(f"{parent}/task/{thread}", "children").split())
+                    found += [child for child in listed if child not in found]
+    return found[1:]
+
+
 def setting(path: str) -> int | None:
     """A number below /proc/sys; None if it is missing or not a number."""
     try:
-        return int(Path("/proc/sys", path).read_text())
+        return int(content(f"/proc/sys/{path}"))
     except (OSError, ValueError):
         return None
 
 
+def content(path: str) -> bytes:
+    """All bytes of a file of the system. Raises OSError."""
+    with open(path, "rb", buffering=0) as opened:
+        return opened.readall()
+
+
 def _numbers(pid: int, folder: str) -> Iterator[int]:
     try:
-        yield from (int(entry.name) for entry in Path(folder).iterdir() if entry.name.isdecimal())
+        yield from (int(name) for name in os.listdir(folder) if name.isdecimal())
     except OSError as error:
         raise _refused(pid, folder, error) from None
 
@@ -334,7 +379,7 @@ def _numbers(pid: int, folder: str) -> Iterator[int]:
 def _read(pid: int | str, file: str) -> bytes:
     path = f"/proc/{pid}/{file}"
     try:
-        return Path(path).read_bytes()
+        return content(path)
     except OSError as error:  # ESRCH: the process exited between open and read.
         raise _refused(pid, path, error) from None
 

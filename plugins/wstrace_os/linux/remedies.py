@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 
 def remedies() -> Mapping[str, str]:
     """Environment -> lines to copy. CAP_PERFMON (Linux 5.8) is the least privilege that records every fault."""
-    python = Path(sys.executable).resolve()
+    import shutil
+
+    python = os.path.realpath(sys.executable)
     here = shutil.which("wstrace") or "wstrace"
     return {
         "this shell": f"sudo {here} run -- COMMAND            # COMMAND still runs as you",

@@ -1,15 +1,13 @@
-"""Makes what is started next run the same way each time: without ASLR; or from disk, with its files out of the cache.
+"""Makes what is started next run the same way each time: without ASLR.
 
-Source: personality(2), ADDR_NO_RANDOMIZE (a fork and execve() pass it on); posix_fadvise(2), POSIX_FADV_DONTNEED.
+Source: personality(2), ADDR_NO_RANDOMIZE (a fork and execve() pass it on).
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from wstrace.errors import Unavailable
 from wstrace_os.foreign import declare
@@ -31,18 +29,3 @@ def without_aslr() -> Iterator[None]:
         yield
     finally:
         _personality(before)
-
-
-def evict(files: Iterable[str]) -> None:
-    """Takes files out of the page cache, but for pages that are dirty or that a process has mapped.
-
-    A file that is no regular one, or may not be read, stays; nothing else in the cache is touched.
-    """
-    for path in files:
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)

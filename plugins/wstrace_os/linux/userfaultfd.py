@@ -106,7 +106,7 @@ def create(flag: int = 0) -> int:
         device = os.open("/dev/userfaultfd", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         remedy = "in a container: pass --device /dev/userfaultfd"
-        if refused.errno == errno.ENOSYS:
+        if refused.errno in (errno.ENOSYS, errno.EINVAL):  # EINVAL: it does not know the flag, before Linux 5.11
             remedy = "Linux 6.7 or newer"
         elif not flag:
             remedy = "run wstrace as root, or: sysctl -w vm.unprivileged_userfaultfd=1"

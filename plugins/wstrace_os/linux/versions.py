@@ -5,27 +5,34 @@ from __future__ import annotations
 import os
 import platform
 import re
-from pathlib import Path
 
-_THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+from wstrace_os.linux import procfs
+
+_THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 _CPU = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
+
+
+def kernel() -> tuple[int, int]:
+    """The first two numbers of the running kernel's release; (0, 0) where it has none."""
+    major, minor, *_ = [int(number) for number in re.findall(r"\d{1,4}", os.uname().release)] + [0, 0]
+    return major, minor
 
 
 def versions() -> dict[str, str]:
     """Name -> text: kernel (its first two numbers: a fix does not change how it maps), libc, thp and cpu."""
     found = {
-        "kernel": ".".join(re.findall(r"\d+", os.uname().release)[:2]),
+        "kernel": "{}.{}".format(*kernel()),
         "libc": "-".join(platform.libc_ver()).strip("-"),
     }
     if chosen := re.search(r"\[(\w+)\]", _text(_THP)):
         found["thp"] = chosen[1]
-    if model := _CPU.search(_text(Path("/proc/cpuinfo"))):
+    if model := _CPU.search(_text("/proc/cpuinfo")):
         found["cpu"] = model[1].strip()
     return found
 
 
-def _text(path: Path) -> str:
+def _text(path: str) -> str:
     try:
-        return path.read_text("utf-8", "replace")
+        return procfs.content(path).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -29,6 +29,11 @@ _SIGTERM_CODE = 1
 JOB_VARIABLE = "WSTRACE_JOB"
 
 
+def node_faults() -> Usage:
+    """Nothing: Windows does not tell the faults of all processes."""
+    return Usage()
+
+
 class WindowsTarget(Target):
     """A process and its handle. A launched process is created suspended, and runs from resume() on."""
 

@@ -30,15 +30,12 @@ _BELIEVED_SECONDS = 1.0  # a volume may get a drive letter later, or lose it to 
 _MAX_VOLUMES = 1024
 _CHARS = 1024
 _MAX_PATH = 259
-_ON_A_DRIVE = re.compile(r"[A-Za-z]:\\")
+_ON_A_DRIVE = r"[A-Za-z]:\\"
 #: Volumes: of disks and virtual ones, of shadow copies, dynamic disks, layers of containers, and CDs.
-_ON_A_VOLUME = re.compile(
-    r"\\Device\\(HarddiskVolume(ShadowCopy)?\d+|HarddiskDmVolumes|VhdHardDisk\{[0-9a-f-]+\}|CdRom\d+)\\", re.IGNORECASE
-)
+_ON_A_VOLUME = r"(?i)\\Device\\(HarddiskVolume(ShadowCopy)?\d+|HarddiskDmVolumes|VhdHardDisk\{[0-9a-f-]+\}|CdRom\d+)\\"
 #: A component that ends with a dot or a space, or is the name of a DOS device, whatever its ending.
-_CHANGED_BY_WIN32 = re.compile(
-    r"/|[. ](\\|$)|\\(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *([.:][^\\]*)?(\\|$)",
-    re.IGNORECASE,
+_CHANGED_BY_WIN32 = (
+    r"(?i)/|[. ](\\|$)|\\(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *([.:][^\\]*)?(\\|$)"
 )
 
 #: api -> device -> (drive letter or folder, "" for none; when it was queried)
@@ -89,11 +86,11 @@ def openable(path: str) -> str:
     as the user who opens it, a device, another machine, or a file relative to the current folder. The path has `\\?\`
     where Win32 would refuse it or take it for another one (`C:\x.dll.`, `C:\con`).
     """
-    if _ON_A_VOLUME.match(path):
+    if re.match(_ON_A_VOLUME, path):
         return "\\\\?\\GLOBALROOT" + path
-    if not _ON_A_DRIVE.match(path):
+    if not re.match(_ON_A_DRIVE, path):
         return ""
-    return "\\\\?\\" + path if len(path) > _MAX_PATH or _CHANGED_BY_WIN32.search(path) else path
+    return "\\\\?\\" + path if len(path) > _MAX_PATH or re.search(_CHANGED_BY_WIN32, path) else path
 
 
 def _drive(api: WindowsApi, device: str) -> str:

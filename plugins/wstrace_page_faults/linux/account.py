@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
+from wstrace.schema import CONTENT_LOSS
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
@@ -24,7 +25,8 @@ LOST_PRIVILEGED = "lost_privileged"
 DISPLACED, WITHOUT_STACK, WITHOUT_TIME = "displaced", "without_stack", "without_time"
 #: Stacks are switched off when more than this share of the faults is displaced, and more than this number.
 _MOST_DISPLACED, _FEWEST = 0.001, 100
-_LOOK_SECONDS = 1.0
+#: Between two looks at all events: at least so long, and so many times what the last one took, as they may be many.
+_LOOK_SECONDS, _SHARE = 1.0, 200
 #: how long events are open twice: much longer than a fork takes, or than it takes to read that it has happened
 _RENEW_SECONDS = 1.0
 
@@ -62,6 +64,8 @@ class Account:
         self._due, self._renewing = 0.0, False
         self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
         self._at_end: int | None = None
+        #: Faults that were counted and recorded, by type, and are not of this trace.
+        self.left_out = dict.fromkeys((MINOR, MAJOR), 0)
 
     def begin(self) -> None:
         """Called when all events are open: says which content losses they tell, and notes which faults of attached
@@ -74,6 +78,8 @@ class Account:
 
     def end(self) -> None:
         """Called before the events stop: what the system accounts to targets after this is not part of the trace."""
+        for group in self._context.groups:
+            group.end()
         if any(target.wait(0) is None for target in self._context.targets):
             self._at_end = self._usage()
 
@@ -109,14 +115,15 @@ class Account:
 
         The kernel then leaves out ours and, with it, the sample (bpf_overflow_handler() in kernel/events/core.c).
         """
-        runs = self._python.runs(kind) if self._settings.period == 1 else None
+        runs = self._python.runs(kind) if self._settings.period == 1 and not self._events.thinned else None
         counted -= self._events.renewed(kind)  # these have no gate
         return max(counted - runs, 0) if runs is not None else self._displaced[kind]
 
     def tend_stacks(self, live: Collection[int]) -> bool:
         """Takes the gates off the events if they cost more than 0.1 % of the records; `live`: the traced processes.
 
-        Looked at once a second. What was counted is read before how often the gates ran, as faults go on.
+        Looked at once a second, with very many events more rarely. What was counted is read before how often the gates
+        ran, as faults go on.
 
         Returns:
             Whether events were opened beside others, so that records come twice.
@@ -124,16 +131,19 @@ class Account:
         if self._renewing:
             self._renew(live)
             return False
-        if time.monotonic() < self._due or self._python.runs(MINOR) is None:
+        began = time.monotonic()
+        if began < self._due or self._python.runs(MINOR) is None:
             return False
-        self._due = time.monotonic() + _LOOK_SECONDS
         counted = {kind: self._events.counts(kind)[0] for kind, _ in self._kinds}
         gone = {kind: self.displaced(kind, n) for kind, n in counted.items()}
+        self._due = began + max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began))
         if not any(gone[kind] > max(n * _MOST_DISPLACED, _FEWEST) for kind, n in counted.items()):
             return False
-        self._renewing = True
-        self._due = time.monotonic() + _RENEW_SECONDS
+        self._renewing, self._due = True, float("inf")
         self._renew(live)
+        if self._renewing:
+            # To open many takes long: only from now on each fork passes on the new ones.
+            self._due = time.monotonic() + _RENEW_SECONDS
         return True
 
     def _renew(self, live: Collection[int]) -> None:
@@ -141,6 +151,7 @@ class Account:
 
         A process that was being born is told of by the side band, whose events stay, before it runs.
         """
+        began = time.monotonic()  # who was born after this may not be among those that are opened now
         roots = self._context.targets if self._settings.children else ()
         pids = {*live, *(child for root in roots for child in procfs.descendants(root.pid))}
         try:
@@ -150,7 +161,7 @@ class Account:
             self._events.end_renewal(former=False)
             self._renewing, self._due = False, float("inf")
             return
-        if time.monotonic() < self._due:
+        if began < self._due:
             return
         self._events.end_renewal(former=True)
         self._displaced = {kind: self.displaced(kind, self._events.closed(kind)) for kind, _ in self._kinds}
@@ -166,20 +177,21 @@ class Account:
             given: the number of faults that were emitted; the tracer lost the others that it took from the rings.
             failed: whether the rings could not be emptied, so that what they hold is lost too.
         """
-        ledger, every = self._context.ledger, self._settings.period == 1
+        ledger, every = self._context.ledger, self._settings.period == 1 and not self._events.thinned
         counted_in_all = 0
-        taken = sum(ring.recorded for _, rings in self._kinds for ring in rings)
+        taken = sum(ring.recorded for _, rings in self._kinds for ring in rings) - sum(self.left_out.values())
         ledger.add("lost_tracer", max(taken - given, 0), self._source)
         for kind, rings in self._kinds:
             counted, lost = self._events.counts(kind)
             displaced = self.displaced(kind, counted)
-            counted -= sum(ring.duplicates for ring in rings)
-            recorded = sum(ring.recorded for ring in rings)
+            counted -= sum(ring.duplicates for ring in rings) + self.left_out[kind]
+            recorded = sum(ring.recorded for ring in rings) - self.left_out[kind]
             foreign = sum(ring.foreign for ring in rings)
             if lost is None:  # a LOST row appears only with the next row that finds room, so the last one is missing
                 reported = self.reported_lost(kind)
                 lost = max(counted - recorded - foreign, reported) if every else reported
-            ledger.set("counted", counted, kind)
+            if every or not any(self.left_out.values()):  # of others' faults that were counted only samples are known
+                ledger.set("counted", counted, kind)
             ledger.set("lost_kernel", lost, kind)
             if every:
                 ledger.add(DISPLACED, displaced, kind)
@@ -193,12 +205,22 @@ class Account:
             ledger.set(WITHOUT_STACK, n, reason)
         for reason, n in self._service.reasons().items() if self._service is not None else ():
             ledger.set(WITHOUT_TIME, n, reason)
-        if self._context.targets:
+        if self._context.wants(CONTENT_LOSS):  # what blame asks for
+            from wstrace_page_faults.linux.fault_around import fault_around_bytes
+
+            self._context.info.extra["fault_around_bytes"] = fault_around_bytes()
+        if self._context.groups:
+            usage = self._context.usage().faults
+            if usage is None:
+                self._context.info.note("an unknown number faulted in by the kernel itself")
+            elif usage > counted_in_all:
+                self._context.info.note(f"{usage - counted_in_all:,} faulted in by the kernel itself")
+        elif self._context.targets:
             self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
 
     def _usage(self) -> int:
         context = self._context
-        return sum((t.usage() if context.children else t.own_usage()).faults or 0 for t in context.targets)
+        return context.usage().faults or 0
 
     def _explain(self, hidden: int) -> None:
         """Explains why the system's own account of the targets (rusage) is so much higher than the events' counts.

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
+from wstrace.schema import FAULT_MAJOR
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.levels import refused
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
+from wstrace_page_faults.linux.rate import Rate
+from wstrace_page_faults.linux.rings import MAJOR, MINOR
 from wstrace_page_faults.linux.side_band import SideBand
 
 
@@ -31,20 +38,50 @@ class Arming:
     ) -> None:
         self._context, self._settings = context, settings
         self._events, self._side, self._python = events, side, python
+        #: one out of how many faults is recorded
+        self.rate = Rate(settings.period)
         #: Whether threads may have two events, one inherited and one opened by us, which both write the same rows.
         self.doubled = False
+        #: Faults that were counted and recorded, by type, and are not of this trace: Account.left_out.
+        self.left_out = dict.fromkeys((MINOR, MAJOR), 0)
 
-    def target(self, pid: int, since: int, *, launched: bool) -> None:
-        """Opens the events of a target; the mappings of a running one hold from the time `since` on.
+    def arm(self, since: int) -> None:
+        """Opens the events of all targets; the mappings of a running one hold from the time `since` on.
 
         Raises:
-            Unavailable: it belongs to another user, or there are no more descriptors.
-            TargetExited: it ended meanwhile.
+            Unavailable: one belongs to another user, or there are no more descriptors.
+            TargetExited: one ended meanwhile.
         """
-        if launched:
-            self._launched(pid)
-        else:
-            self._attach(pid, since)
+        for target in self._context.targets:
+            if target.launched:
+                self._launched(target.pid)
+            else:
+                self._attach(target.pid, since)
+            if target.wait(0) is not None:  # asked after arming: its pid may be another process's by now
+                raise TargetExited(f"process {target.pid} has ended")
+
+    def look(self) -> None:
+        """Called at each drain."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is left to trace, where that is known here."""
+        return False
+
+    def observers(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
+        """Which faults are of the tracer's own threads; None = none, and they need not be looked for."""
+        own = self._context.own_threads()
+        return np.isin(columns["tid"], list(own)) if own and self.doubled else None
+
+    def ours(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The columns of those faults that are of traced processes, which were counted by the events with others."""
+        return columns
+
+    def left_out_of(self, columns: dict[str, NDArray[Any]], out: NDArray[np.bool_]) -> None:
+        """Counts faults that ours() leaves out."""
+        major = int(np.count_nonzero(columns["flags"][out] & FAULT_MAJOR))
+        self.left_out[MAJOR] += major
+        self.left_out[MINOR] += int(np.count_nonzero(out)) - major
 
     def _launched(self, pid: int) -> None:
         self._python.expect(pid)
@@ -72,6 +109,10 @@ class Arming:
                     if process == pid:
                         raise
         self.doubled = True
+
+    def record_one_in(self, every: int) -> bool:
+        """Records one out of so many faults from now on. False: the kernel cannot change that of inherited events."""
+        return False
 
     def again(self, pid: int) -> None:
         """Opens events again on a process that gained privilege by exec, because the kernel has removed the old ones.

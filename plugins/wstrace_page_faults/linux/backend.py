@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,13 +14,14 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
-from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import (
     ADDRESS_SPACE,
     CALL_SITE,
     CONTENT_LOSS,
     FAULT_OBSERVER,
+    FAULT_REGISTERS,
     PAGE_FAULT,
     PROCESS,
     RESIDENT_PAGES,
@@ -27,7 +29,7 @@ from wstrace.schema import (
     Schema,
 )
 from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux import tracepoints
+from wstrace_page_faults.linux import registers, tracepoints
 from wstrace_page_faults.linux.account import Account
 from wstrace_page_faults.linux.arming import Arming
 from wstrace_page_faults.linux.calls import Calls
@@ -35,17 +37,21 @@ from wstrace_page_faults.linux.catch_up import CatchUp
 from wstrace_page_faults.linux.counters import FaultCounters
 from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import ENTRY, PerfEvents, Settings
-from wstrace_page_faults.linux.levels import level_on, own_level, stack_levels
+from wstrace_page_faults.linux.evictions import Evictions
+from wstrace_page_faults.linux.family_arming import arming_of
+from wstrace_page_faults.linux.levels import own_level, settled_level
+from wstrace_page_faults.linux.live import ended
 from wstrace_page_faults.linux.peaks import Peaks
 from wstrace_page_faults.linux.python_stacks.asked import python_stacks
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.rare_calls import RareCalls
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
-from wstrace_page_faults.linux.samples import RingSamples, merge
+from wstrace_page_faults.linux.samples import RingSamples, merge, settled
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 from wstrace_page_faults.linux.stack_dumps import StackDumps
 from wstrace_page_faults.linux.stack_event import StackRate
+from wstrace_page_faults.linux.stack_levels import stack_levels
 from wstrace_page_faults.linux.titles import Titles
 from wstrace_page_faults.stacks_option import parse_stacks
 
@@ -71,12 +77,13 @@ class PageFaults(Source):
             the samples, learned without eBPF; auto = python where the kernel permits it; none.
         stack_rate: for native and lines: faults a second, of each thread and CPU, that are sampled with their stack.
         stack_period: instead of stack_rate: sample one fault out of this many.
+        borrow: with native: a fault between two samples of its place, which agree, has their stack (`borrowed`).
         service_time: measure how long the kernel takes to serve each fault, by eBPF programs: column service_ns.
     """
 
     name: ClassVar[str] = "page_faults"
     streams: ClassVar[tuple[Schema, ...]] = (
-        PAGE_FAULT, PROCESS, ADDRESS_SPACE, CONTENT_LOSS, RESIDENT_PAGES, STACK_DUMP, CALL_SITE,
+        PAGE_FAULT, PROCESS, ADDRESS_SPACE, CONTENT_LOSS, RESIDENT_PAGES, STACK_DUMP, FAULT_REGISTERS, CALL_SITE,
     )  # fmt: skip
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
@@ -92,6 +99,7 @@ class PageFaults(Source):
         stacks: str = "auto",
         stack_rate: int = 2000,
         stack_period: int = 0,
+        borrow: bool = False,
         service_time: bool = False,
     ) -> None:
         for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
@@ -102,6 +110,7 @@ class PageFaults(Source):
         self._stacks = parse_stacks(stacks)
         rate = StackRate(stack_rate, stack_period)
         self._stack_rate = rate if self._stacks.native else None
+        self._borrow = registers.borrowing(borrow, self._stack_rate)
         self._dumps, self._announced = StackDumps(lines=self._stacks.lines), self._stack_rate is None
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
@@ -109,15 +118,14 @@ class PageFaults(Source):
         self._times_asked = service_time
         self._python = NoStacks()
         self._events: PerfEvents
-        self._rare: RareCalls
+        self._watched: tuple[RareCalls, ...] = ()
         self._side: SideBand
         self._peaks: Peaks
         self._titles: Titles
         self._arming: Arming
         self._samples: list[RingSamples] = []
-        self._started = False
-        self._since = self._watermark = self._late = self._lost_told = 0
-        self._grown, self._prune_due = True, 0.0
+        self._since = self._watermark = self._late = self._lost_told = self._given = 0
+        self._started, self._grown, self._prune_due, self._read_due = False, True, 0.0, 0.0
 
     @classmethod
     def probe(cls) -> Level:
@@ -129,23 +137,20 @@ class PageFaults(Source):
     # -- start -----------------------------------------------------------------------------------------------------
 
     def start(self, context: Context) -> None:
-        """Opens events on every thread of the targets; a launched target counts from its execve() on.
+        """Opens events on every thread of the targets, or on groups; a launched target counts from its execve() on.
 
         Raises:
-            Unavailable: a target belongs to another user, or `require` is "full" and the kernel permits less.
-            TargetExited: a target ended meanwhile.
+            Unavailable, TargetExited: from settled_level().
         """
         self._context = context
-        level = level_on(context.targets, self._asked.kernel)
-        context.info.level = level
-        if level.name != "full" and context.require == "full":
-            raise Unavailable(f"page faults: only level {level.name} works here: {level.why}", level.remedy)
+        level = settled_level(context, self._asked.kernel)
         self._settings = Settings(
             self._asked.kernel and level.name == "full",
             self._asked.children and context.children,
             self._asked.period,
             stacks=self._stack_rate,
             service=self._times_asked,
+            registers=self._borrow,
         )
         if self._asked.period > 1:
             context.info.sampled = self._asked.period
@@ -164,12 +169,15 @@ class PageFaults(Source):
         self._started = True
 
     def _arm(self, context: Context, permitted: Sequence[NDArray[Any]]) -> None:
+        if self._stack_rate is not None:
+            context.info.extra["stack_samples"] = self._stack_rate.noted
         cpus = perf.online_cpus()
         calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
         self._settings = self._settings._replace(tracepoints=tuple(calls))
-        self._peaks = Peaks(context, children=self._settings.children)
+        self._peaks = Peaks(context, children=self._settings.children and not context.groups)
         descriptors = Descriptors()
-        descriptors.room((5 + 10 * len(births)) * len(cpus))
+        arming, self._settings = arming_of(context, self._settings, descriptors, cpus)
+        descriptors.room((5 + 17 * len(births)) * len(cpus))
         try:
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
@@ -180,8 +188,9 @@ class PageFaults(Source):
             self._service = service_times(context, cpus)
         service = self._service
         self._python = python_stacks(self._stacks, context, self.name, cpus, service)
+        samples_of = functools.partial(RingSamples.of, registers=self._borrow, cgroups=self._settings.cgroups)
         self._samples = [
-            RingSamples.of(ring, self._python.join(ring), service.join(ring) if service is not None else None)
+            samples_of(ring, self._python.join(ring), None if service is None else service.join(ring))
             for ring in self._rings
             if ring.kind in (MINOR, MAJOR)
         ]
@@ -190,24 +199,22 @@ class PageFaults(Source):
             self._poll.register(fd, 1)  # POLLIN
         self._events = PerfEvents(self._rings, cpus, descriptors, self._opened)
         self._events.watch_births(births)
-        self._rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
+        rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
+        self._watched = rare, Evictions(cpus, wanted=bool(rare.numbers))
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
             exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
-            calls=Calls({**tracepoints.numbers(calls), **self._rare.numbers}) if calls else None,
+            calls=Calls({**tracepoints.numbers(calls), **rare.numbers}) if calls else None,
             shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
         )
-        self._catch_up, self._titles = CatchUp(self._side), Titles(self._side)
-        self._arming = Arming(context, self._settings, self._events, self._side, self._python)
-        self._given = 0
+        self._catch_up, self._titles = CatchUp(self._side, self._python.look), Titles(self._side)
+        self._arming = arming(context, self._settings, self._events, self._side, self._python)
         given = (self._samples, self._events, self._side, self._python)
         self._account = Account(context, self.name, self._settings, *given, service)
         self._since = self._watermark = now_ns()
-        for target in context.targets:
-            self._arming.target(target.pid, self._since, launched=target.launched)
-            if target.wait(0) is not None:  # asked after arming: its pid may be another process's by now
-                raise TargetExited(f"process {target.pid} has ended")
+        self._account.left_out = self._arming.left_out
+        self._arming.arm(self._since)
         self._account.begin()
 
     def _opened(self, event: int, kind: str) -> None:
@@ -223,24 +230,25 @@ class PageFaults(Source):
         if self._counters is not None:
             yield from self._counters.drain(timeout)
             return
-        wait = min(timeout, self._poll_seconds)
-        if self._grown:
-            wait = min(wait, self._peaks.seconds)
+        rest = max(self._read_due - time.monotonic(), 0.0)
+        wait = min(timeout, rest, self._peaks.seconds if self._grown else rest)
         wait = self._python.look_at_processes(wait)
-        self._poll.poll(wait * 1000)
+        filled = self._poll.poll(wait * 1000) or any(one.filled for one in self._watched)
         self._titles.look_if_due()
-        if self._quiet():
-            return
-        yield from self._collect(final=False)
-        self._grown = True
-        if self._peaks.look_if_due(self._side.live):
+        self._arming.look()
+        if filled or not timeout or time.monotonic() >= self._read_due:
+            for batch in () if self._quiet() else self._collect(final=False):  # what others do gives no batch
+                self._grown = True
+                yield batch
+            self._read_due = time.monotonic() + self._poll_seconds
+        if self._grown and self._peaks.look_if_due(self._side.live):
             self._grown = False
 
     def _quiet(self) -> bool:
         """True when no ring has data and nothing is held: this check is what an idle trace costs."""
         assert self._rings is not None
-        held = self._side.holds or self._dumps.holds or any(len(samples.held) for samples in self._samples)
-        return not held and not self._rare.filled and not any(ring.filled for ring in self._rings)
+        held = self._side.holds or self._dumps.holds or any(samples.holds for samples in self._samples)
+        return not held and not any(one.filled for one in (*self._watched, *self._rings))
 
     def _collect(self, *, final: bool) -> Iterator[Batch]:
         assert self._rings is not None
@@ -253,26 +261,22 @@ class PageFaults(Source):
             if ring.kind == SIDE:
                 sides.append(ring)
                 continue
-            raw = ring.read()
             if ring.kind == STACKS:
-                self._dumps.take(raw, self._since, now_ns())
+                self._dumps.take(ring.read(), self._since, now_ns())
             else:
-                next(samples).take(raw, self._since, now_ns(), doubled=self._arming.doubled)
+                next(samples).take(ring.view(), self._since, now_ns(), doubled=self._arming.doubled)
+                ring.free()
         now = now_ns()
         yield from self._python.new_sites()  # after the samples: the stacks that these name have been told
         for ring in sides:  # after the samples, so that the mappings that these need have been read
             raw = ring.read()
             if len(raw):
                 self._side.take(raw.tobytes())
-        for calls, full in self._rare.read():
-            self._side.take(calls, rare=True, full=full)
-        if self._rare.leave_out(self._side.live):
-            self._side.take(b"", rare=True, full=True)
-        if self._rare.too_many(self._side.others):
-            self._side.rare_calls_end()
+        for rare in self._watched:
+            rare.tell(self._side)
         if self._side.stale:
             self._catch_up.read_maps_again(self._arming.families())
-        watermark = min(max(samples.last_seen, now - _LATEST_NS) for samples in self._samples)
+        watermark = settled(self._samples, now - _LATEST_NS)
         for batch in self._side.give(_FOREVER if final else watermark, self.name):
             self._python.saw(batch)
             yield batch
@@ -287,27 +291,34 @@ class PageFaults(Source):
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
         columns = merge(self._samples, until)
+        columns = self._arming.rate.with_rates(self._arming.ours(columns))
         times = columns["time_ns"]
-        if len(times):
-            self._catch_up.meet(columns["pid"])
+        if len(times) and self._catch_up.meet(columns):
+            yield from self._side.give(until, self.name)
         window, self._watermark = (self._watermark, max(watermark, self._watermark)), max(watermark, self._watermark)
         if not len(times):
             return
+        pointers = registers.taken_out(columns)
         columns = self._python.with_stacks(columns)
         if self._service is not None:
             columns = self._service.with_times(columns)
         self._late += int(np.searchsorted(times, np.uint64(window[0])))
-        own = self._context.own_threads()
-        observers = np.isin(columns["tid"], list(own)) if own and self._arming.doubled else None
+        observers = self._arming.observers(columns)
         if observers is not None and observers.any():
             columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(FAULT_OBSERVER)
         lost = max(sum(map(self._account.reported_lost, (MINOR, MAJOR))), self._lost_told)
         for start in range(0, len(times), _BATCH_ROWS):
             part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
             self._given += len(part["time_ns"])
+            for of_part in registers.part(pointers, start, start + _BATCH_ROWS):
+                yield Batch(FAULT_REGISTERS, of_part, source=self.name, strings=self._context.strings)
             yield Batch(PAGE_FAULT, part, window=window, lost=lost - self._lost_told, source=self.name,
                         strings=self._context.strings)  # fmt: skip
             self._lost_told = lost
+
+    def record_one_in(self, every: int) -> bool:
+        """Records one out of so many faults from now on, where groups are traced. Called between start() and stop()."""
+        return self._started and self._arming.record_one_in(every)
 
     # -- stop ------------------------------------------------------------------------------------------------------
 
@@ -321,7 +332,8 @@ class PageFaults(Source):
         try:
             self._account.end()
             self._events.disarm()
-            self._rare.disarm()
+            for rare in self._watched:
+                rare.disarm()
             failed = True
             try:
                 self._titles.look_at_all()
@@ -340,7 +352,8 @@ class PageFaults(Source):
         if self._rings is not None:
             with contextlib.suppress(AttributeError):
                 self._events.close()
-                self._rare.close()
+                for rare in self._watched:
+                    rare.close()
             self._rings.close()
             self._rings = None
         self._python.close()
@@ -353,10 +366,10 @@ class PageFaults(Source):
         if self._counters is not None:
             return self._counters.finished
         if not self._started or not self._context.wait_children:
-            return False
+            return self._started and self._arming.gone
         if time.monotonic() >= self._prune_due:
             self._prune_due = time.monotonic() + _PRUNE_SECONDS
-            gone = self._side.gone()
+            gone = ended(self._side.live)
             if self._quiet():  # checked after the drain: the dead process's last records (forks) must be read first
                 for pid in gone:
                     self._side.live.pop(pid, None)
@@ -366,7 +379,8 @@ class PageFaults(Source):
         """Closes the inherited descriptors in a forked child, whose faults stay in the parent's trace."""
         if self._rings is not None:
             self._events.after_fork_in_child()
-            self._rare.after_fork_in_child()
+            for rare in self._watched:
+                rare.after_fork_in_child()
             self._rings.after_fork_in_child()
         self._python.after_fork_in_child()
         if self._service is not None:

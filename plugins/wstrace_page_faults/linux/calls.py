@@ -16,6 +16,7 @@ _COMMON_TYPE = struct.Struct("<H")
 _ONE = struct.Struct("<Q")
 _RAW, _ARGUMENTS = 8 + _SAMPLE.size, 8 + _SAMPLE.size + 16
 _KEPT = 4096
+MAP_FIXED, MAP_LOCKED, MAP_POPULATE = 0x10, 0x2000, 0x8000
 
 #: The arguments of each call that is read, which tell what it does to memory.
 _LAYOUTS = {
@@ -28,6 +29,10 @@ _LAYOUTS = {
         ("brk", 1),
         ("shmdt", 1),
         ("mmap", 4),
+        ("shmat", 3),
+        ("mlock", 2),
+        ("mlock2", 3),
+        ("mlockall", 1),
     )
 }
 #: Return values from here on are -errno.
@@ -37,7 +42,9 @@ _DONE_IN_PART = {"madvise": (1 << 64) - errno.ENOMEM}
 
 
 class Call(NamedTuple):
-    """A call that has returned without an error: its times of entry and return, arguments and result."""
+    """A call that has returned without an error: its times of entry and return, arguments and result; or of which the
+    entry alone is recorded.
+    """
 
     name: str
     pid: int
@@ -51,14 +58,21 @@ class Calls:
     """Pairs the entries of calls with their returns.
 
     Args:
-        numbers: the ids of the tracepoints: name of the call -> (its entry, its exit).
+        numbers: the ids of the tracepoints: name of the call -> (its entry, its exit); 0 = exits are not recorded.
     """
 
     def __init__(self, numbers: Mapping[str, tuple[int, int]]) -> None:
         self._numbers = dict(numbers)
         self._entries = {entry: name for name, (entry, _) in numbers.items()}
-        self._exits = {leave: name for name, (_, leave) in numbers.items()}
+        self._exits = {leave: name for name, (_, leave) in numbers.items() if leave}
+        self._alone = {name for name, (_, leave) in numbers.items() if not leave}
         self._entered: dict[int, tuple[str, int, tuple[int, ...]]] = {}
+
+    def copy(self) -> Calls:
+        """Another one, to read ahead with."""
+        ahead = Calls(self._numbers)
+        ahead._entered = dict(self._entered)
+        return ahead
 
     @property
     def names(self) -> frozenset[str]:
@@ -80,8 +94,12 @@ class Calls:
             layout = _LAYOUTS[name]
             if len(self._entered) >= _KEPT:  # their returns were lost
                 self._entered.clear()
-            if len(record) >= _ARGUMENTS + layout.size:
-                self._entered[tid] = name, time_ns, layout.unpack_from(record, _ARGUMENTS)
+            if len(record) < _ARGUMENTS + layout.size:
+                return None
+            arguments = layout.unpack_from(record, _ARGUMENTS)
+            if name in self._alone:
+                return Call(name, pid, time_ns, time_ns, arguments, 0)
+            self._entered[tid] = name, time_ns, arguments
             return None
         called = self._entered.pop(tid, None)
         result: int = _ONE.unpack_from(record, _ARGUMENTS)[0]
@@ -93,13 +111,18 @@ class Calls:
         return Call(name, pid, entered_ns, time_ns, arguments, result)
 
     def mapped(self, time_ns: int, pid: int, tid: int, start: int, end: int) -> Call | None:
-        """The mmap() of a fixed address that has made this mapping, which may be larger: it grows a neighbour.
+        """The mmap() of a fixed address that has made this mapping, which may be larger: it grows a neighbour; or the
+        shmat() over what was there, told as such a one.
 
         Of its returns only failures are recorded, as of all calls of mmap() only few are at a fixed address.
         """
-        if self._entered.get(tid, ("",))[0] != "mmap":
+        if self._entered.get(tid, ("",))[0] not in ("mmap", "shmat"):
             return None
         name, entered_ns, arguments = self._entered.pop(tid)
+        if name == "shmat":
+            name, arguments = "mmap", (start, end - start, 0, MAP_FIXED)
+        elif not arguments[3] & MAP_FIXED:
+            arguments = (start, end - start, *arguments[2:])
         address, length = arguments[:2]
         if not start <= address <= address + length <= end:
             return None

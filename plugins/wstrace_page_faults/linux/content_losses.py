@@ -12,18 +12,21 @@ from wstrace.schema import (
     LOSS_BRK,
     LOSS_DISCARDED,
     LOSS_EVENTS,
+    LOSS_EVICTED,
     LOSS_EXECUTED,
     LOSS_FORKED,
     LOSS_LAZILY_FREED,
     LOSS_MOVED,
     LOSS_PERHAPS,
     LOSS_PERHAPS_FORKED,
+    LOSS_PERHAPS_UNMAPPED,
+    LOSS_POPULATED,
     LOSS_REPLACED,
     LOSS_SHARES,
     LOSS_UNMAPPED,
 )
-from wstrace_page_faults.linux.calls import Call
-from wstrace_page_faults.linux.remaps import MREMAP_FIXED, pages
+from wstrace_page_faults.linux.calls import MAP_FIXED, MAP_POPULATE, Call
+from wstrace_page_faults.linux.remaps import LARGEST_FOLIO, MREMAP_FIXED, pages
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 
 END = (1 << 64) - 1
@@ -34,13 +37,19 @@ _BIRTH_NS = 10_000_000
 #: The system calls whose tracepoints tell of a kind of loss.
 _NEEDED = {
     LOSS_UNMAPPED: {"munmap", "mremap", "shmdt"},
-    LOSS_REPLACED: {"mmap", "mremap"},
+    LOSS_REPLACED: {"mmap", "mremap", "shmat"},
     LOSS_DISCARDED: {"madvise", "process_madvise"},
     LOSS_LAZILY_FREED: {"madvise", "process_madvise"},
     LOSS_MOVED: {"mremap"},
     LOSS_EXECUTED: set[str](),
     LOSS_BRK: {"brk"},
+    LOSS_EVICTED: {"evicted"},
+    LOSS_POPULATED: {"madvise", "mlock", "mlock2", "mlockall", "mmap"},
 }
+#: Advice that brings pages: MADV_POPULATE_READ, _WRITE
+_POPULATING = (22, 23)
+#: Advice that unmaps pages of files, which may stay in the page cache: MADV_COLD, MADV_PAGEOUT
+_RECLAIMING = (20, 21)
 #: MADV_DONTNEED, _REMOVE, _DONTNEED_LOCKED, _GUARD_INSTALL; MADV_FREE
 _ADVICE = {4: LOSS_DISCARDED, 9: LOSS_DISCARDED, 24: LOSS_DISCARDED, 102: LOSS_DISCARDED, 8: LOSS_LAZILY_FREED}
 
@@ -75,14 +84,36 @@ class ContentLosses:
             start, length, advice = call.arguments
             if event := _ADVICE.get(advice & 0xFFFF_FFFF):
                 self._lost(call, event, start, length)
+            elif advice & 0xFFFF_FFFF in _POPULATING:
+                self._populated(call, start, length)
+            elif advice & 0xFFFF_FFFF in _RECLAIMING:  # a folio of which it is a part is split, and unmapped as a whole
+                low, high = max(start - LARGEST_FOLIO, 0), min(start + pages(length) + LARGEST_FOLIO, END)
+                self._add(call.entered_ns, call.pid, LOSS_PERHAPS_UNMAPPED, low, high)
+        elif call.name in ("mlock", "mlock2"):
+            self._populated(call, *call.arguments[:2])
+        elif call.name == "mlockall":
+            self._populated(call, 0, END)
         elif call.name == "process_madvise":
-            if call.arguments[3] & 0xFFFF_FFFF in _ADVICE and call.result:  # its ranges are in the caller's memory
+            advice = call.arguments[3] & 0xFFFF_FFFF
+            if advice in _ADVICE and call.result:  # its ranges are in the caller's memory
                 self._add(call.entered_ns, call.pid, LOSS_PERHAPS, 0, END)
+            elif advice in _POPULATING:
+                self._populated(call, 0, END)
         elif call.name == "brk":
             self._broken(call)
         elif call.name == "mmap":
-            start, length = call.arguments[:2]
-            self._lost(call, LOSS_REPLACED, start, length)
+            start, length, _, flags = call.arguments
+            if flags & MAP_FIXED:
+                self._lost(call, LOSS_REPLACED, start, length)
+            if flags & MAP_POPULATE:
+                self._populated(call, start, length)
+
+    def _populated(self, call: Call, start: int, length: int) -> None:
+        self._add(call.returned_ns, call.pid, LOSS_POPULATED, start, min(start + pages(length), END))
+
+    def locked(self, time_ns: int, pid: int, start: int, end: int) -> None:
+        """A process mapped something that is locked from the beginning: MAP_LOCKED, or after mlockall(MCL_FUTURE)."""
+        self._add(time_ns, pid, LOSS_POPULATED, start, end)
 
     def _broken(self, call: Call) -> None:
         """brk() gives the present end where it fails, and where it is asked for none."""
@@ -136,6 +167,14 @@ class ContentLosses:
         """A process executed another program."""
         self._breaks.pop(pid, None)
         self._rows.append((time_ns, pid, LOSS_EXECUTED, 0, END, 0, 0))
+
+    def evicted(self, time_ns: int, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Pages of a file left memory; ranges: the processes, starts and ends of where they are mapped."""
+        self._rows += [(time_ns, pid, LOSS_EVICTED, start, end, 0, 0) for pid, start, end in ranges]
+
+    def perhaps_unmapped(self, time_ns: int, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Pages that were in one folio with some that left memory: to split it for that unmaps it."""
+        self._rows += [(time_ns, pid, LOSS_PERHAPS_UNMAPPED, start, end, 0, 0) for pid, start, end in ranges]
 
     def ended(self, pid: int) -> None:
         """A process has ended."""

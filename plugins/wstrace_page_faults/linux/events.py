@@ -17,6 +17,7 @@ from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.descriptors import ClosedBeside, Descriptors
+from wstrace_page_faults.linux.registers import REGISTERS
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 from wstrace_page_faults.linux.stack_event import StackRate, stack_attributes
 
@@ -36,6 +37,9 @@ class Settings(NamedTuple):
         tracepoints: the perf_event_attr of further events, which write into the side band's ring.
         stacks: how often a fault is sampled with its stack; None = never.
         service: whether faults are timed, so that there is an event at their entry.
+        registers: whether each fault's record has the stack pointer and frame pointer.
+        everywhere: whether events are those of CPUs, of all processes or of a cgroup's: nothing is inherited then.
+        cgroups: whether each fault's record has the id of the cgroup of its thread.
     """
 
     kernel: bool = True
@@ -45,6 +49,9 @@ class Settings(NamedTuple):
     tracepoints: tuple[NDArray[Any], ...] = ()
     stacks: StackRate | None = None
     service: bool = False
+    registers: bool = False
+    everywhere: bool = False
+    cgroups: bool = False
 
     @property
     def events(self) -> int:
@@ -53,8 +60,8 @@ class Settings(NamedTuple):
 
     def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
         """The perf_event_attr of the events of a kind; `lost` says whether these count lost records (Linux 6.0)."""
-        bits = ["inherit", "sample_id_all"]
-        common = []
+        bits = ["sample_id_all"]
+        common = [] if self.everywhere else ["inherit"]
         if not self.children:
             common.append("inherit_thread")
         if self.on_exec:
@@ -62,7 +69,8 @@ class Settings(NamedTuple):
         if kind == REMAP:
             made = [one.copy() for one in self.tracepoints]
             for one in made:
-                one["flags"] |= sum(1 << perf.BITS[bit] for bit in common)
+                one["flags"] &= ~np.uint64(1 << perf.BITS["inherit"])
+                one["flags"] |= np.uint64(sum(1 << perf.BITS[bit] for bit in common))
             return made
         bits += common
         if not self.kernel:
@@ -82,6 +90,10 @@ class Settings(NamedTuple):
             fields["sample_type"] = (
                 perf.PERF_SAMPLE_IP | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_ADDR
             )
+            if self.registers:
+                fields["sample_type"] |= perf.PERF_SAMPLE_REGS_USER
+                fields["sample_regs_user"] = REGISTERS
+            fields["sample_type"] |= perf.PERF_SAMPLE_CGROUP * self.cgroups
         return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
 
 
@@ -109,6 +121,9 @@ class PerfEvents:
         self._closed = dict.fromkeys(self._fds, (0, 0))  # counts of events that were closed before the end
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
+        #: one out of so many faults is recorded: see record_one_in(); whether it ever was more than one
+        self.every, self.thinned = 1, False
+        self._places: list[tuple[int, int]] = []  # what arm_everywhere() opened events on, and the flags for it
         #: while events are renewed: the number of those before, of each kind, their threads, and what was called
         self._former: tuple[dict[str, int], set[int], Callable[[int, str], None]] | None = None
         self._renewed: set[int] = set()
@@ -124,13 +139,47 @@ class PerfEvents:
             perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
             perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
 
-    def arm(self, tid: int, settings: Settings, kinds: Collection[str] = ()) -> bool:
+    def watch_cgroups(self) -> None:
+        """Opens what tells of new cgroups, whoever makes them: PERF_RECORD_CGROUP, into the side band's ring.
+
+        Raises:
+            OSError: before Linux 5.7, or without the right to events of all processes.
+        """
+        kinds = perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME
+        # `cgroup` alone does not make an event one of the side band, and then nothing is recorded (is_sb_event() in
+        # kernel/events/core.c, Linux 6.18); of what does, new kernel symbols are the rarest
+        dummy = perf.attr(perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_DUMMY, "cgroup", "ksymbol", "sample_id_all",
+                          sample_type=kinds)  # fmt: skip
+        for cpu in self._cpus:
+            self._fds[REMAP].append(fd := perf.perf_event_open(dummy, -1, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+
+    def record_one_in(self, every: int, fds: Iterable[int] = ()) -> None:
+        """Has events of faults, all if none are given, record one out of so many; they still count. Raises OSError."""
+        self.every, self.thinned = every, self.thinned or every > 1
+        for fd in fds or (fd for kind in _FAULTS for fd in self._fds[kind]):
+            perf.set_period(fd, every)
+
+    def arm_everywhere(self, settings: Settings, cgroup: int | None = None) -> None:
+        """Opens the events of all processes, or of those of a cgroup; the descriptor of its folder is ours from now on.
+
+        Raises:
+            OSError: from perf_event_open. Unavailable: there are no more descriptors.
+        """
+        place = (-1, 0) if cgroup is None else (cgroup, perf.PERF_FLAG_PID_CGROUP)
+        self._places.append(place)
+        settings = self.make_room(1, settings)
+        self.arm(place[0], settings, flags=place[1])
+
+    def arm(self, tid: int, settings: Settings, kinds: Collection[str] = (), *, flags: int = 0) -> bool:
         """Opens the events of one thread, the side band first. Returns False when the thread has ended.
 
         Args:
-            tid: the thread.
+            tid: the thread, or what `flags` make of it.
             settings: how.
             kinds: only those events; () = all.
+            flags: of perf_event_open().
 
         Raises:
             OSError: from perf_event_open, unless the thread has ended.
@@ -146,7 +195,7 @@ class PerfEvents:
             try:
                 for attributes in self._attributes[1][kind]:
                     for cpu in self._cpus:
-                        made.append(self._open(attributes, tid, cpu))
+                        made.append(self._open(attributes, tid, cpu, flags))
                         if kind != ENTRY:
                             ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
                             perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
@@ -159,13 +208,16 @@ class PerfEvents:
                 _close(made)
                 if error.errno == errno.EINVAL and self.counts_lost:
                     self.counts_lost, self._attributes = False, None  # PERF_FORMAT_LOST: Linux 6.0
-                    return self.arm(tid, settings, kinds)
+                    return self.arm(tid, settings, kinds, flags=flags)
                 raise
             fds += made
+            if self.every > 1 and kind in _FAULTS:
+                self.record_one_in(self.every, made)
             if not settings.on_exec:
                 for fd in made:
                     perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
-        self.threads.add(tid)
+        if not settings.everywhere:
+            self.threads.add(tid)
         return True
 
     def arm_process(
@@ -187,12 +239,12 @@ class PerfEvents:
         if procfs.stat(pid).gone:
             raise TargetExited(f"process {pid} ended while it was being attached")
 
-    def _open(self, attributes: NDArray[Any], tid: int, cpu: int) -> int:
+    def _open(self, attributes: NDArray[Any], tid: int, cpu: int, flags: int) -> int:
         try:
-            return perf.perf_event_open(attributes, tid, cpu)
+            return perf.perf_event_open(attributes, tid, cpu, flags)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise self._too_few(1) from None
+                raise self._too_few(1, everywhere=tid < 0 or bool(flags)) from None
             raise
 
     def make_room(self, threads: int, settings: Settings) -> Settings:
@@ -205,14 +257,20 @@ class PerfEvents:
             if self._descriptors.room(threads * len(self._cpus) * wanted.events):
                 self.tracepoints_everywhere &= len(wanted.tracepoints) == len(settings.tracepoints)
                 return wanted
-        raise self._too_few(threads)
+        raise self._too_few(threads, everywhere=settings.everywhere)
 
-    def _too_few(self, more: int) -> Unavailable:
-        threads, events = len(self.threads) + more, Settings().events
+    def _too_few(self, more: int, *, everywhere: bool) -> Unavailable:
+        threads, events, allowed = len(self.threads) + more, Settings().events, self._descriptors.hard
+        if everywhere:
+            return Unavailable(
+                f"the events of all processes on {len(self._cpus)} CPUs need more than the {allowed:,} file "
+                "descriptors that RLIMIT_NOFILE allows",
+                f"ulimit -Hn {allowed + 1000} (as root)",
+            )
         need = threads * len(self._cpus) * events
         return Unavailable(
             f"{threads:,} threads x {len(self._cpus)} CPUs x {events} events need {need:,} file descriptors, "
-            f"RLIMIT_NOFILE allows {self._descriptors.hard:,}",
+            f"RLIMIT_NOFILE allows {allowed:,}",
             f"ulimit -Hn {need + 1000} (as root), or trace from the start with run: threads then inherit the events",
         )
 
@@ -237,6 +295,11 @@ class PerfEvents:
         if self._former is None:
             self._former = {kind: len(self._fds[kind]) for kind in _FAULTS}, self.threads, self._opened
             self.threads, self._opened, self._renewed = set(), lambda fd, kind: None, set()
+            for place, flags in self._places:
+                with contextlib.suppress(FileNotFoundError):  # a cgroup that has been removed
+                    self.arm(place, settings, _FAULTS, flags=flags)
+        if self._places:
+            return
         fresh = set(pids) - self._renewed
         self._renewed |= fresh
         for pid in fresh:
@@ -244,7 +307,13 @@ class PerfEvents:
                 self.arm_process(pid, settings, leave_out, _FAULTS)
 
     def end_renewal(self, *, former: bool) -> None:
-        """Closes the events that there were before renew(), or, with former=False, the new ones."""
+        """Closes the events that there were before renew(), or, with former=False, the new ones.
+
+        A task that is being forked by one which has inherited an event gets that as it was when the fork began (see
+        inherit_event() in kernel/events/core.c, Linux 6.18), so that it may go on when it was disabled meanwhile: seen
+        with 1 of 300. All that are inherited write where the event does, and so nothing any more once it has no ring:
+        no row is written that is not counted.
+        """
         assert self._former is not None
         numbers, threads, opened = self._former
         self._former = None
@@ -253,8 +322,9 @@ class PerfEvents:
             self._opened = opened
         for kind, n in numbers.items():
             closing = self._fds[kind][:n] if former else self._fds[kind][n:]
-            for fd in closing:
-                perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
+            for request, argument in ((perf.PERF_EVENT_IOC_DISABLE, 0), (perf.PERF_EVENT_IOC_SET_OUTPUT, perf.NO_RING)):
+                for fd in closing:
+                    perf.ioctl(fd, request, argument)
             counted, lost = self._read(closing)
             self._closed[kind] = (self._closed[kind][0] + counted, self._closed[kind][1] + lost)
             self._given_up[kind] += 0 if former else counted
@@ -293,6 +363,8 @@ class PerfEvents:
         for fds in self._fds.values():
             _close(fds)
             fds.clear()
+        _close(place for place, _ in self._places if place >= 0)
+        self._places.clear()
 
 
 def _close(fds: Iterable[int]) -> None:

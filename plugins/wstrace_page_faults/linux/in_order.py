@@ -25,3 +25,15 @@ def columns_of(schema: Schema, rows: list[tuple[int, ...]]) -> dict[str, NDArray
     dtype = np.dtype([(column.name, DTYPES[column.type]) for column in schema.columns])
     table = np.array(rows, dtype)
     return {name: np.ascontiguousarray(table[name]) for name in dtype.names or ()}
+
+
+def with_listings(
+    schema: Schema, rows: list[tuple[int, ...]], listings: list[tuple[int, dict[str, NDArray[Any]]]]
+) -> dict[str, NDArray[Any]]:
+    """Rows in order of time as the columns of their stream, with whole listings (time, columns) among them."""
+    parts = []
+    for time_ns, columns in sorted(listings, key=lambda one: one[0]):
+        before, rows = until(rows, time_ns)
+        parts += [columns_of(schema, before), columns]
+    parts.append(columns_of(schema, rows))
+    return {c.name: np.concatenate([part[c.name] for part in parts]) for c in schema.columns}

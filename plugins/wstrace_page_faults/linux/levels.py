@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace.interfaces import Level, Target
+from wstrace.interfaces import Context, Level, Target
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.events import Settings
-from wstrace_page_faults.linux.lines_level import lines_level
-from wstrace_page_faults.linux.rings import MINOR, STACKS
-from wstrace_page_faults.linux.stack_event import StackRate
+from wstrace_page_faults.linux.rings import MINOR
 
 
 def allowed(pid: int, kernel: bool) -> Level:
@@ -42,6 +40,43 @@ def own_level() -> Level:
         return Level("counters", refused.why, refused.remedy)
     except Unavailable as absent:
         return Level("none", absent.why, absent.remedy)
+
+
+def settled_level(context: Context, kernel: bool) -> Level:
+    """The level on all that is traced; it is noted in the trace's description.
+
+    Raises:
+        Unavailable: a target belongs to another user; `require` is "full" and the kernel permits less; or groups, for
+            which there are no lesser levels, may not be traced.
+        TargetExited: a target ended meanwhile.
+    """
+    if context.groups:
+        if error := everywhere_refused(Settings(everywhere=True, cgroups=True)):
+            raise no_groups(error)
+        level = Level("full") if kernel else Level("user", "kernel=no was asked for")
+    else:
+        level = level_on(context.targets, kernel)
+    context.info.level = level
+    if level.name != "full" and context.require == "full":
+        raise Unavailable(f"page faults: only level {level.name} works here: {level.why}", level.remedy)
+    return level
+
+
+def everywhere_refused(settings: Settings) -> OSError | None:
+    """The error of an event of faults on all processes of a CPU, tried; None = it is permitted."""
+    attributes = settings._replace(everywhere=True).attributes(MINOR, lost=False)[0]
+    try:
+        os.close(perf.perf_event_open(attributes, -1, perf.online_cpus()[0]))
+    except OSError as error:
+        return error
+    return None
+
+
+def no_groups(error: OSError) -> Unavailable:
+    """What a refusal of events of cgroups, or of all processes, means."""
+    if error.errno == errno.EINVAL:
+        return Unavailable("to tell the cgroups of faults needs Linux 5.7 with CONFIG_CGROUP_PERF", "attach by PID")
+    return perf.refusal(error, everywhere=True)
 
 
 def level_on(targets: Iterable[Target], kernel: bool) -> Level:
@@ -81,35 +116,3 @@ def refused(pid: int, error: OSError, *, children: bool) -> Unavailable:
     if error.errno == errno.EINVAL and not children:
         return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
     return not_ours(pid) if error.errno in (errno.EACCES, errno.EPERM) else perf.refusal(error)
-
-
-def stack_levels() -> Mapping[str, Level]:
-    """What the options `stacks` and `service_time` can give a fault here, each tried."""
-    from wstrace_page_faults.linux.python_stacks.asked import level
-    from wstrace_page_faults.linux.service_time.capture import level as service_level
-
-    native = _native_level()
-    return {
-        "stacks=python": level(),
-        "stacks=native": native,
-        "stacks=lines": lines_level(native),
-        "service_time=on": service_level(),
-    }
-
-
-def _native_level() -> Level:
-    """`sampled` where an event with registers and stack opens on the calling process, else none and why."""
-    own = own_level()
-    if own.name not in ("full", "user"):
-        return Level("none", own.why, own.remedy)
-    settings = Settings(kernel=own.name == "full", stacks=StackRate(1))
-    try:
-        os.close(perf.perf_event_open(settings.attributes(STACKS, lost=False)[0], 0, -1))
-    except Unavailable as absent:
-        return Level("none", absent.why, absent.remedy)
-    except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
-            return Level("none", f"this kernel gives faults no registers and stack ({error.strerror})")
-        refused = perf.refusal(error)
-        return Level("none", refused.why, refused.remedy)
-    return Level("sampled", own.why, own.remedy)

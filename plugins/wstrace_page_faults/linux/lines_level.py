@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from typing import Any
 
 from wstrace.interfaces import Level
@@ -25,6 +24,8 @@ def lines_level(native: Level) -> Level:
     """
     if native.name != "sampled":
         return native
+    import subprocess
+
     try:
         child = subprocess.Popen(["/bin/sh", "-c", _SHELLS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
+from wstrace.errors import Unavailable
 from wstrace.schema import KIND_ANON, KIND_FILE
+from wstrace_os.linux import procfs
 
 _HEAP_WITHIN = 1 << 30  # arch_randomize_brk(): up to 32 MiB above the image on x86-64, 1 GiB on arm64
 
 
-@dataclass(slots=True)
 class Live:
     """A process: its parent, name (code) and threads, where its program's image ends, and whether that image is mapped
     completely.
+
+    Attributes:
+        bare: whether the last record about the process was its exec.
+        title: that it gave itself since it executed its program, as it was told last.
     """
 
-    ppid: int
-    name: int
-    threads: set[int] = field(default_factory=set)
-    image: int = 0
-    image_end: int = 0
-    loaded: bool = False
-    #: True when the last record about the process was its exec
-    bare: bool = False
-    #: The title that it gave itself since it executed its program, as it was told last
-    title: bytes = b""
+    __slots__ = ("bare", "image", "image_end", "loaded", "name", "ppid", "threads", "title")
+
+    def __init__(
+        self, ppid: int, name: int, threads: set[int], image: int = 0, image_end: int = 0, loaded: bool = False
+    ) -> None:
+        self.ppid, self.name, self.threads = ppid, name, threads
+        self.image, self.image_end, self.loaded = image, image_end, loaded
+        self.bare, self.title = False, b""
 
     def maps_heap(self, start: int, end: int, code: int, kind: int) -> bool:
         """Notes a mapping, and says whether it is the heap although the kernel reports it as //anon.
@@ -50,3 +53,16 @@ class Live:
             else:
                 return bool(self.image_end) and 0 <= start - self.image_end <= _HEAP_WITHIN
         return False
+
+
+def ended(live: Iterable[int]) -> list[int]:
+    """Those processes that have ended; after an exec that gains privilege the kernel does not report the end."""
+    found = []
+    for pid in live:
+        try:
+            gone = procfs.stat(pid).gone
+        except Unavailable:
+            gone = True
+        if gone:
+            found.append(pid)
+    return found

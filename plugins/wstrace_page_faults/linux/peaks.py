@@ -68,7 +68,9 @@ class Peaks:
         if not self._looked:
             self._looked = True
             if not all(target.launched for target in self._targets):
-                self._older = {pid: peak for pid in pids if (peak := procfs.resident(pid).peak)}
+                for pid in pids:
+                    with contextlib.suppress(Unavailable):  # it has ended
+                        self._older[pid] = procfs.resident(pid).peak
         if not final and len(pids) > _MOST_A_LOOK:
             first, self._next = self._next % len(pids), self._next + _MOST_A_LOOK
             pids = list(islice(pids + pids, first, first + _MOST_A_LOOK))

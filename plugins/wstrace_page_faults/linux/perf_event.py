@@ -10,13 +10,13 @@ import errno
 import os
 import platform
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
+from wstrace.guard import lifted_by
 from wstrace_os import foreign
 from wstrace_os.linux import libc, procfs
 
@@ -53,6 +53,7 @@ PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_DUMM
 PERF_COUNT_SW_BPF_OUTPUT = 10
 PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR, PERF_SAMPLE_RAW = 1, 2, 4, 8, 1024
 PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER = 1 << 12, 1 << 13
+PERF_SAMPLE_CGROUP = 1 << 21  # Linux 5.7
 PERF_FORMAT_LOST = 16  # Linux 6.0
 
 #: The bits of attr.flags, under their names in the header.
@@ -60,21 +61,24 @@ BITS = {
     "disabled": 0, "inherit": 1, "exclude_kernel": 5, "exclude_hv": 6, "mmap": 8, "comm": 9, "freq": 10,
     "enable_on_exec": 12,
     "task": 13, "watermark": 14, "mmap_data": 17, "sample_id_all": 18, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
-    "inherit_thread": 35,
+    "ksymbol": 29, "cgroup": 32, "inherit_thread": 35,
 }  # fmt: skip
 CLOCK_MONOTONIC = 1
-PERF_FLAG_FD_CLOEXEC = 8
+PERF_FLAG_PID_CGROUP, PERF_FLAG_FD_CLOEXEC = 4, 8
 _NO_FLAGS = 1 << 62  # a bit that no kernel knows
 
 # _IO('$', n): the same on x86-64 and arm64
 PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_SET_OUTPUT = 0x2400, 0x2401, 0x2405
+#: the argument of SET_OUTPUT that takes an event, and all that are inherited from it, off its ring
+NO_RING = -1
+PERF_EVENT_IOC_PERIOD = 0x40082404  # _IOW('$', 4, u64)
 PERF_EVENT_IOC_SET_FILTER = 0x40082406
 PERF_EVENT_IOC_SET_BPF = 0x40042408  # _IOW('$', 8, u32)
 
 # -- records ---------------------------------------------------------------------------------------------------------
 
 PERF_RECORD_LOST, PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_RECORD_FORK = 2, 3, 4, 7
-PERF_RECORD_SAMPLE, PERF_RECORD_MMAP2 = 9, 10
+PERF_RECORD_SAMPLE, PERF_RECORD_MMAP2, PERF_RECORD_CGROUP = 9, 10, 19
 PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER = 1, 2
 PERF_RECORD_MISC_COMM_EXEC = 1 << 13
 
@@ -104,8 +108,9 @@ _NUMBERS = {  # perf_event_open, membarrier
 }
 _MEMBARRIER_CMD_GLOBAL_EXPEDITED = 2
 #: The least perf_event_paranoid at which a process without capabilities gets no event that counts in the kernel, and
-#: the least at which it gets none at all (in kernels that Debian, Ubuntu or Android have patched).
-_PARANOID_KERNEL, _PARANOID_ALL = 2, 3
+#: the least at which it gets none at all (in kernels that Debian, Ubuntu or Android have patched); and the least at
+#: which it gets none on all processes of a CPU, or on those of a cgroup.
+_PARANOID_KERNEL, _PARANOID_ALL, _PARANOID_CPU = 2, 3, 1
 _ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with either of them perf_event_paranoid does not matter
 _PROT_READ, _PROT_READ_WRITE, _MAP_SHARED = 1, 3, 1
 
@@ -133,10 +138,17 @@ def attr(kind: int, config: int, *bits: str, **fields: int) -> NDArray[Any]:
     return one
 
 
-def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int) -> int:
-    """Opens an event on one thread and one CPU: returns a close-on-exec descriptor. Raises OSError."""
+def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int, flags: int = 0) -> int:
+    """Opens an event on one CPU: returns a close-on-exec descriptor. Raises OSError.
+
+    Args:
+        attributes: perf_event_attr, shape (1,).
+        pid: a thread; -1 = all that run on the CPU; with PERF_FLAG_PID_CGROUP the descriptor of a cgroup's folder.
+        cpu: the CPU; -1 = all, for a thread.
+        flags: PERF_FLAG_*.
+    """
     address = attributes.ctypes.data
-    while (fd := libc.syscall(_number(0), address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)) < 0:
+    while (fd := libc.syscall(_number(0), address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC | flags)) < 0:
         error = _oserror("perf_event_open")
         # interrupted while another thread of that process called exec: retried, as in PEP 475
         if error.errno != errno.EINTR:
@@ -148,6 +160,12 @@ def ioctl(fd: int, request: int, argument: int = 0) -> None:
     """ioctl(2) on an event: ENABLE, DISABLE (both with inherited events), SET_OUTPUT, SET_FILTER. Raises OSError."""
     if libc.ioctl(fd, request, argument) < 0:
         raise _oserror("ioctl")
+
+
+def set_period(fd: int, period: int) -> None:
+    """Has an event record one out of so many from now on, but for those that were inherited from it. Raises OSError."""
+    value = ctypes.c_uint64(period)
+    ioctl(fd, PERF_EVENT_IOC_PERIOD, ctypes.addressof(value))
 
 
 def map_ring(fd: int, size: int, *, offset: int = 0, writable: bool = True) -> int:
@@ -179,7 +197,7 @@ def memory_barrier() -> None:
 
 def online_cpus() -> list[int]:
     """The numbers of the online CPUs, from /sys/devices/system/cpu/online (`0-3,8`)."""
-    ranges = [part.partition(b"-") for part in Path("/sys/devices/system/cpu/online").read_bytes().strip().split(b",")]
+    ranges = [part.partition(b"-") for part in procfs.content("/sys/devices/system/cpu/online").strip().split(b",")]
     return [cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)]
 
 
@@ -206,12 +224,13 @@ def filtered() -> OSError | None:
     return None if error.errno == errno.EINVAL else error
 
 
-def refusal(error: OSError, *, kernel: bool = False) -> Unavailable:
-    """What a refused perf_event_open on a process of our own means, and what lifts the refusal.
+def refusal(error: OSError, *, kernel: bool = False, everywhere: bool = False) -> Unavailable:
+    """What a refused perf_event_open on a process of our own, or on all, means, and what lifts the refusal.
 
     Args:
         error: the error of the call.
         kernel: whether the event was to count in the kernel too, which perf_event_paranoid = 2 forbids.
+        everywhere: whether it was to count all processes of a CPU or of a cgroup, which 1 forbids.
     """
     paranoid = procfs.setting("kernel/perf_event_paranoid")
     if paranoid is None:
@@ -224,14 +243,17 @@ def refusal(error: OSError, *, kernel: bool = False) -> Unavailable:
     if error.errno in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
         return _no_events(error)
     if error.errno not in (errno.EACCES, errno.EPERM):
-        return Unavailable(f"page faults cannot be recorded: {error.strerror}")
+        return Unavailable(f"page faults cannot be recorded: {error.strerror}", lifted_by(error))
     status = procfs.status(os.getpid())
     capabilities = int(status.get("CapEff", "0"), 16)
-    if paranoid >= (_PARANOID_KERNEL if kernel else _PARANOID_ALL) and not capabilities & _ENOUGH:
+    least = _PARANOID_CPU if everywhere else _PARANOID_KERNEL if kernel else _PARANOID_ALL
+    if paranoid >= least and not capabilities & _ENOUGH:
         python = os.path.realpath(sys.executable)
+        of_all = ", and events on other users' processes need CAP_PERFMON" if everywhere else ""
         return Unavailable(
-            f"kernel.perf_event_paranoid is {paranoid}",
-            f"sudo sysctl kernel.perf_event_paranoid=1, or sudo setcap cap_perfmon+ep {python}",
+            f"kernel.perf_event_paranoid is {paranoid}{of_all}",
+            f"sudo sysctl kernel.perf_event_paranoid={least - 1 if everywhere else 1}, "
+            f"or sudo setcap cap_perfmon+ep {python}",
         )
     possibly = ", possibly a seccomp filter" if status.get("Seccomp") == "2" else ""
     return Unavailable(

@@ -1,4 +1,4 @@
-"""The tracepoints of rare calls, which are seen of all processes, and their rings.
+"""The tracepoints of rare calls, and of what leaves the page cache, which are seen of all processes, and their rings.
 
 The rings are apart from the side band's: another process that calls all the time can cost what calls take away, but no
 mapping. Its threads are left out in the kernel as soon as they are seen. Where many others call more than MOST_A_SECOND
@@ -11,17 +11,21 @@ import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
+from wstrace_page_faults.linux.calls_of_all import samples
 from wstrace_page_faults.linux.descriptors import ClosedBeside
 from wstrace_page_faults.linux.live import Live
 from wstrace_page_faults.linux.rings import Ring
+from wstrace_page_faults.linux.side_band import SideBand
 
 _RING_BYTES = 1 << 20
 _RECORD = 256  # no record of a call is as long
-#: Records of others, at 2 us of our CPU each: so many at once, and so many a second.
+#: Records of others, at 0.4 us of our CPU each: so many at once, and so many a second.
 _AT_ONCE, MOST_A_SECOND = 100_000, 10_000
 #: A thread with so many records in a quarter of a ring is left out; the number of threads, as a filter is a text.
 _NOISY, _MOST_LEFT_OUT = 500, 32
@@ -31,6 +35,9 @@ _SETTLES = 1.0
 _HEADER, _PROCESS, _THREAD = struct.Struct("<I2xH"), struct.Struct("<I"), struct.Struct("<i")
 _AT_PROCESS, _AT_THREAD = 8, 32
 
+#: Opens the events of all CPUs, but for some threads: their numbers, and (CPU, descriptor) of each.
+Watch = Callable[..., tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]]
+
 
 class RareCalls:
     """The events and rings of all CPUs; none where that is not permitted.
@@ -38,9 +45,15 @@ class RareCalls:
     Args:
         cpus: the CPUs.
         wanted: whether to open them at all.
+        watch: opens them; None = tracepoints.watch_calls().
+
+    Attributes:
+        complete: whether none was left out or switched off.
     """
 
-    def __init__(self, cpus: Sequence[int], *, wanted: bool) -> None:
+    def __init__(self, cpus: Sequence[int], *, wanted: bool, watch: Watch | None = None) -> None:
+        self._watch: Watch = watch or tracepoints.watch_calls
+        self.complete = wanted
         self.numbers: dict[str, tuple[int, int]] = {}
         self._rings: list[Ring] = []
         self._fds: list[int] = []
@@ -51,7 +64,8 @@ class RareCalls:
         self._forgiven, self._settled = 0, 0.0
         if not wanted:
             return
-        self.numbers, opened = tracepoints.watch_calls(cpus)
+        self.numbers, opened = self._watch(cpus)
+        self.complete = bool(opened)
         self._fds = [fd for _, fd in opened]
         try:
             for cpu in cpus if opened else ():
@@ -59,7 +73,7 @@ class RareCalls:
             self._enable(opened)
         except OSError:  # no room for them
             self.close()
-            self.numbers = {}
+            self.numbers, self.complete = {}, False
 
     def _enable(self, opened: Sequence[tuple[int, int]]) -> None:
         into = {ring.cpu: ring.fd for ring in self._rings}
@@ -80,6 +94,15 @@ class RareCalls:
                     self._callers.update(_callers(raw.tobytes()))
                 yield raw.tobytes(), len(raw) > ring.size - _RECORD
 
+    def tell(self, side: SideBand) -> None:
+        """Gives what the rings hold to the side band."""
+        for calls, full in self.read():
+            side.take(calls, rare=True, full=full)
+        if self.leave_out(side.live):
+            side.take(b"", rare=True, full=True)
+        if self.too_many(side.others):
+            side.rare_calls_end()
+
     def leave_out(self, traced: Mapping[int, Live]) -> bool:
         """Leaves out threads of other processes that call all the time, for as long as none that is traced has the id.
 
@@ -93,7 +116,7 @@ class RareCalls:
         noisy = {thread for (pid, thread), n in callers.items() if n >= _NOISY and pid not in traced}
         if not self._fds or not (noisy or self._left_out):
             return False
-        ours = {thread for thread in self._left_out if any(thread in live.threads for live in traced.values())}
+        ours = {thread for live in traced.values() for thread in self._left_out & live.threads}
         wanted = frozenset(sorted((self._left_out | noisy) - ours)[:_MOST_LEFT_OUT])
         if wanted != self._left_out:
             self._open_again(wanted)
@@ -102,7 +125,7 @@ class RareCalls:
 
     def _open_again(self, without: frozenset[int]) -> None:
         """An event's filter cannot be changed: new events take the place of the old ones, which end after them."""
-        _, opened = tracepoints.watch_calls(self._cpus, without)
+        _, opened = self._watch(self._cpus, without)
         new = [fd for _, fd in opened]
         try:
             self._enable(opened)
@@ -114,7 +137,7 @@ class RareCalls:
         for fd in self._fds:
             perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
         self._closing.take(self._fds)
-        self._fds, self._left_out = new, without
+        self._fds, self._left_out, self.complete = new, without, False
 
     def too_many(self, others: int) -> bool:
         """Whether to switch off, after so many records of other processes. True once, and it is done."""
@@ -124,6 +147,7 @@ class RareCalls:
         if not self._fds or others <= _AT_ONCE + MOST_A_SECOND * (time.monotonic() - self._began):
             return False
         self.disarm()
+        self.complete = False
         return True
 
     def disarm(self) -> None:
@@ -147,8 +171,17 @@ class RareCalls:
             ring.after_fork_in_child()
 
 
-def _callers(raw: bytes) -> Iterator[tuple[int, int]]:
-    """The process and thread of each record of a call."""
+def _callers(raw: bytes) -> Counter[tuple[int, int]]:
+    """How many records of a call there are of each process and thread."""
+    if (found := samples(raw)) is None:
+        return Counter(_each_caller(raw))
+    threads = np.sort(found.threads())
+    first = np.flatnonzero(np.append(True, threads[1:] != threads[:-1]))
+    counts = np.diff(np.append(first, len(threads))).tolist()
+    return Counter({(one >> 32, one & 0xFFFF_FFFF): n for one, n in zip(threads[first].tolist(), counts, strict=True)})
+
+
+def _each_caller(raw: bytes) -> Iterator[tuple[int, int]]:
     at = 0
     while at + _HEADER.size <= len(raw):
         kind, size = _HEADER.unpack_from(raw, at)

@@ -32,23 +32,31 @@ _HEADERS = (
 )
 
 
-def rows(raw: NDArray[Any]) -> tuple[NDArray[Any], int]:
+def rows(raw: NDArray[Any], further: int = 0) -> tuple[NDArray[Any], int]:
     """The records of a ring as rows of five u64, and the number of bytes at the end that form no whole record.
 
     A row is the header (type, misc, and size, which is set to 40 for longer records) and the 32 bytes that follow it.
 
     Args:
         raw: u8, shape (n,): what the kernel wrote, starting at the beginning of a record.
+        further: u64 that our samples have behind these and that rows are to have, too; 0 in a record without them.
     """
     words: NDArray[Any] = raw[: len(raw) - len(raw) % 8].view("<u8")
-    if len(words) % WORDS == 0:
-        table: NDArray[Any] = words.reshape(-1, WORDS)
+    width = WORDS + further
+    if len(words) % width == 0:
+        table: NDArray[Any] = words.reshape(-1, width)
         # by induction: if every 40th byte begins a header with size 40, these are the records
-        if (table[:, 0] >> _LENGTH_SHIFT == WORDS).all():
+        if (table[:, 0] >> _LENGTH_SHIFT == width).all():
+            if further:
+                table = table.copy()
+                table[:, 0] = (table[:, 0] & _TYPE_AND_MISC) | _OWN_SIZE
             return table, len(raw) - words.nbytes
     begins, end = starts(words)
-    table = words.take(begins[:, None] + np.arange(WORDS), mode="clip")
-    longer = table[:, 0] >> _LENGTH_SHIFT > WORDS
+    table = words.take(begins[:, None] + np.arange(width), mode="clip")
+    length = table[:, 0] >> _LENGTH_SHIFT
+    for column in range(WORDS, width):
+        table[length <= column, column] = 0
+    longer = length > WORDS
     table[longer, 0] = (table[longer, 0] & _TYPE_AND_MISC) | _OWN_SIZE
     return table, len(raw) - end * 8
 

@@ -47,7 +47,7 @@ class Ring:
         # aligned u64 loads and stores: a copy by bytes (struct) could read a partly written cursor
         self._cursors: NDArray[Any] = np.frombuffer(memory, "<u8", _PAGE // 8)
         self._data: NDArray[Any] = np.frombuffer(memory, np.uint8, size, _PAGE)
-        self._tail = 0
+        self._head = self._tail = 0
 
     @property
     def filled(self) -> bool:
@@ -59,9 +59,9 @@ class Ring:
         """The bytes that can be read."""
         return int(self._cursors[perf.DATA_HEAD]) - self._tail
 
-    def read(self) -> NDArray[Any]:
-        """A copy of the bytes since the last call, u8, shape (n,); frees their room in the ring."""
-        head = int(self._cursors[perf.DATA_HEAD])
+    def view(self) -> NDArray[Any]:
+        """The bytes since the last free(), u8, shape (n,): where they lie, so what is kept of them is to be copied."""
+        head = self._head = int(self._cursors[perf.DATA_HEAD])
         n = head - self._tail
         if n == 0:
             return _NOTHING
@@ -69,11 +69,19 @@ class Ring:
         start = self._tail % self.size
         first = min(n, self.size - start)
         if first == n:
-            out = self._data[start : start + n].copy()
-        else:
-            out = np.concatenate((self._data[start:], self._data[: n - first]))
-        perf.memory_barrier()
-        self._cursors[perf.DATA_TAIL] = self._tail = head
+            return self._data[start : start + n]
+        return np.concatenate((self._data[start:], self._data[: n - first]))
+
+    def free(self) -> None:
+        """Frees the room of what the last view() gave."""
+        if self._head != self._tail:
+            perf.memory_barrier()
+            self._cursors[perf.DATA_TAIL] = self._tail = self._head
+
+    def read(self) -> NDArray[Any]:
+        """A copy of the bytes since the last call, u8, shape (n,); frees their room in the ring."""
+        out = self.view().copy()
+        self.free()
         return out
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
+from wstrace_page_faults.linux.registers import CGROUP_ID, REGISTER_COLUMNS
 from wstrace_page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ _USER, _KERNEL = (
     perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << records.SIZE_SHIFT
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
-#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with stacks the hash of the stack; with
-#: service times what ServiceRows tells of it.
+#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with registers ABI, BP and
+#: SP; the id of the cgroup; with stacks the hash of the stack; with service times what ServiceRows tells of it.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
-_NO_ROWS = np.zeros((0, 5), "<u8")
+_NO_ROWS = np.zeros((5, 0), "<u8").T
 #: Rows that are transposed at a time: 160 KiB, which stay in the cache.
 _ROWS_AT_ONCE = 4096
 
@@ -33,34 +34,60 @@ _ROWS_AT_ONCE = 4096
 class RingSamples:
     """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
-    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40); a further
-    one is the hash of the fault's stack, and the last one tells its service time, where these are recorded.
+    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40); further ones
+    are the registers, the id of the cgroup, the hash of the fault's stack, and what tells its service time, where these
+    are recorded. Rows lie in memory by columns: all that follows reads single columns, again and again.
 
     Args:
         major: whether they are major faults.
         stacks: takes the stack rows out of the ring, where there are any.
         service: the same for the rows with service times.
+        registers: whether its samples have them (`registers.REGISTERS`).
+        cgroups: whether its samples have the id of a cgroup.
     """
 
-    def __init__(self, major: bool, stacks: StackRows | None = None, service: ServiceRows | None = None) -> None:
+    def __init__(
+        self,
+        major: bool,
+        stacks: StackRows | None = None,
+        service: ServiceRows | None = None,
+        *,
+        registers: bool = False,
+        cgroups: bool = False,
+    ) -> None:
         self.major, self._stacks, self._service = major, stacks, service
-        self.held = _NO_ROWS
+        self._sampled = REGISTER_COLUMNS * registers + (CGROUP_ID,) * cgroups
+        self._held: list[NDArray[Any]] = []  # as they were read: to join them at each read is to copy them often
         self.last_seen = 0
         self.recorded = self.lost = self.duplicates = self.foreign = self.malformed = 0
         self._last = _NO_ROWS
 
     @classmethod
-    def of(cls, ring: Ring, stacks: StackRows | None = None, service: ServiceRows | None = None) -> RingSamples:
+    def of(
+        cls,
+        ring: Ring,
+        stacks: StackRows | None = None,
+        service: ServiceRows | None = None,
+        *,
+        registers: bool = False,
+        cgroups: bool = False,
+    ) -> RingSamples:
         """The samples of a ring."""
-        return cls(ring.kind == MAJOR, stacks, service)
+        return cls(ring.kind == MAJOR, stacks, service, registers=registers, cgroups=cgroups)
 
     @property
     def further(self) -> tuple[str, ...]:
         """What the columns of a row behind the record's are, by the names that merge() gives them."""
-        return ("stack_hash",) * (self._stacks is not None) + ("service_ns",) * (self._service is not None)
+        stack, service = self._stacks is not None, self._service is not None
+        return self._sampled + ("stack_hash",) * stack + ("service_ns",) * service
+
+    @property
+    def holds(self) -> bool:
+        """Whether there are rows that wait for the watermark."""
+        return bool(self._held)
 
     def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
-        """Adds what was read from the ring.
+        """Adds a copy of what is in the ring.
 
         Args:
             raw: bytes, shape (n,).
@@ -70,7 +97,8 @@ class RingSamples:
         """
         if not len(raw):
             return
-        rows, torn = records.rows(raw)
+        rows, torn = records.rows(raw, len(self._sampled))
+        rows = _by_columns(rows)
         self.malformed += bool(torn)
         if self._stacks is not None:
             rows = self._stacks.pair(rows)
@@ -80,24 +108,24 @@ class RingSamples:
         good = (header == _USER) | (header == _KERNEL)
         if not good.all():
             rows = self._without_lost(rows, good)
-        # an earlier time wraps around
-        strange = rows[:, _TIME] - np.uint64(armed_ns) > np.uint64(max(now_ns - armed_ns, 0))
-        if strange.any():
+        times = rows[:, _TIME]
+        if len(rows) and not armed_ns <= int(times.min()) <= int(times.max()) <= now_ns:
+            # an earlier time wraps around
+            strange = times - np.uint64(armed_ns) > np.uint64(max(now_ns - armed_ns, 0))
             self.foreign += int(strange.sum())
-            rows = rows[~strange]
+            rows = _those(rows, ~strange)
         if doubled and len(rows):
             rows = self._without_doubles(rows)
         if len(rows):
             self.last_seen = int(rows[-1, _TIME])
-            self.held = rows if not len(self.held) else np.concatenate((self.held, rows))
+            self._held.append(rows)
 
     def _without_lost(self, rows: NDArray[Any], good: NDArray[Any]) -> NDArray[Any]:
         others = np.ascontiguousarray(rows[~good, : records.WORDS]).view(perf.LOST).reshape(-1)
         lost = others["type"] == perf.PERF_RECORD_LOST
         self.lost += int(others["lost"][lost].sum())
         self.malformed += int((~lost).sum())
-        kept: NDArray[Any] = rows[good]
-        return kept
+        return _those(rows, good)
 
     def _without_doubles(self, rows: NDArray[Any]) -> NDArray[Any]:
         before = np.concatenate((self._last if len(self._last) else ~rows[:1], rows[:-1]))
@@ -111,26 +139,47 @@ class RingSamples:
             twice = np.flatnonzero(same[1:])
             rows[twice, _STACK:] = np.maximum(rows[twice, _STACK:], rows[twice + 1, _STACK:])
         self.duplicates += int(same.sum())
-        kept: NDArray[Any] = rows[~same]
-        return kept
+        return _those(rows, ~same)
+
+    def whole(self, watermark: int) -> int:
+        """The last time in the newest part that lies wholly up to the watermark; 0 = there is no such part."""
+        ends = (int(rows[-1, _TIME]) for rows in reversed(self._held))
+        return next((end for end in ends if end <= watermark), 0)
 
     def give(self, watermark: int) -> NDArray[Any]:
         """Releases the held rows with times up to the watermark."""
-        held = self.held
-        if not len(held) or held[-1, _TIME] <= watermark:
-            self.held = _NO_ROWS
-            released = held
-        else:
-            cut = int(np.searchsorted(held[:, _TIME], np.uint64(watermark), side="right"))
-            released, self.held = held[:cut], held[cut:]
+        parts = []
+        while self._held and self._held[0][0, _TIME] <= watermark:
+            rows = self._held.pop(0)
+            if rows[-1, _TIME] > watermark:
+                cut = int(np.searchsorted(rows[:, _TIME], np.uint64(watermark), side="right"))
+                rows, rest = rows[:cut], rows[cut:]
+                self._held.insert(0, rest)
+            parts.append(rows)
+        released = _joined(parts)
         self.recorded += len(released)
         return released
+
+
+def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
+    """The watermark: no row up to this time is still to come.
+
+    Where rows wait it cuts no part of one ring, so that these are passed on as they are, without a copy.
+
+    Args:
+        latest: a row that is still to come to an empty ring is not older than this.
+    """
+    watermark = min(max(samples.last_seen, latest) for samples in all_samples)
+    if any(samples.holds for samples in all_samples):
+        watermark = max(samples.whole(watermark) for samples in all_samples)
+    return watermark
 
 
 def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
     """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
 
-    With stacks there is a further one, `stack_hash`; with service times `service_ns`, as ServiceRows tells it.
+    With stacks there is a further one, `stack_hash`; with service times `service_ns`, as ServiceRows tells it; with
+    registers REGISTER_COLUMNS; with cgroups CGROUP_ID.
     """
     released = [(samples.give(watermark), samples.major) for samples in all_samples]
     parts = [part for part in released if len(part[0])]
@@ -138,15 +187,12 @@ def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArr
         ((rows[:, _HEADER] == _KERNEL).view(np.uint8) * np.uint8(FAULT_PC_KERNEL)) | np.uint8(FAULT_MAJOR * major)
         for rows, major in parts
     ]
-    if not parts:
-        rows, flag = _NO_ROWS, np.zeros(0, np.uint8)
-    elif len(parts) == 1:
-        rows, flag = parts[0][0], flags[0]
-    else:
-        rows = np.concatenate([rows for rows, _ in parts])
-        order = np.argsort(rows[:, _TIME], kind="stable")  # timsort: its input is a few sorted runs
-        rows, flag = rows.take(order, axis=0), np.concatenate(flags).take(order)  # [order] takes five times as long
-    words = _transposed(rows)
+    rows = _joined([rows for rows, _ in parts])
+    words = list(rows.T)
+    flag = np.concatenate(flags) if flags else np.zeros(0, np.uint8)
+    if len(parts) > 1:
+        order = np.argsort(words[_TIME], kind="stable")  # timsort: its input is a few sorted runs
+        words, flag = [word.take(order) for word in words], flag.take(order)
     halves = words[_IDS].view("<u4")  # pid and tid, alternating
     further = dict(zip(all_samples[0].further, words[_STACK:], strict=False))  # words has none without any row
     return {
@@ -160,9 +206,22 @@ def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArr
     }
 
 
-def _transposed(rows: NDArray[Any]) -> NDArray[Any]:
-    """The rows as columns, each contiguous: everyone after this reads single columns, again and again."""
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The rows of all parts, laid out by columns as these are: numpy itself lays parts of one row out by rows."""
+    if len(parts) < 2:
+        return parts[0] if parts else _NO_ROWS
+    words = np.empty((parts[0].shape[1], sum(map(len, parts))), parts[0].dtype)
+    return np.concatenate([part.T for part in parts], axis=1, out=words).T
+
+
+def _those(rows: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+    """The rows where the mask is true, laid out by columns: rows[mask] would be laid out by rows."""
+    return rows.T.compress(mask, axis=1).T
+
+
+def _by_columns(rows: NDArray[Any]) -> NDArray[Any]:
+    """A copy of the rows that lies in memory by columns."""
     words = np.empty(rows.shape[::-1], rows.dtype)
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         words[:, start : start + _ROWS_AT_ONCE] = rows[start : start + _ROWS_AT_ONCE].T
-    return words
+    return words.T

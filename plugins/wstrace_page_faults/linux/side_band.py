@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.errors import Unavailable
 from wstrace.schema import (
-    ADDRESS_SPACE,
-    CONTENT_LOSS,
     KIND_FILE,
     KIND_HEAP,
     KIND_SHARED,
     KIND_SHIFT,
     KIND_VDSO,
     MAP_SHARED,
-    PROCESS,
     PROCESS_EXEC,
     PROCESS_EXIT,
     PROCESS_FORK,
     PROCESS_NAME,
-    PROCESS_SEEN,
     PROCESS_TITLE,
     SPACE_MAP,
-    SPACE_REPLACE,
     SPACE_UNMAP,
-    Schema,
 )
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux.calls import Calls
-from wstrace_page_faults.linux.content_losses import ContentLosses
-from wstrace_page_faults.linux.in_order import columns_of, until
+from wstrace_page_faults.linux.asked_mappings import Told, changed_by
+from wstrace_page_faults.linux.calls import MAP_LOCKED, Calls
+from wstrace_page_faults.linux.calls_of_all import CallsOfAll, Record, samples
+from wstrace_page_faults.linux.in_order import until
 from wstrace_page_faults.linux.live import Live
-from wstrace_page_faults.linux.remaps import Remaps
-from wstrace_page_faults.linux.shared_spaces import SharedSpaces, same_memory
+from wstrace_page_faults.linux.process_rows import UNKNOWN_CODE, ProcessRows
+from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.tracepoints import EVERYWHERE
 
 _HEADER = struct.Struct("<IHH")  # type, misc, size
@@ -48,17 +40,21 @@ _MMAP2 = struct.Struct("<II QQQ II QQ II")  # pid tid, addr len pgoff, maj min, 
 _TASK = struct.Struct("<IIII")  # pid ppid tid ptid
 _IDS = struct.Struct("<II")  # pid tid
 _U64 = struct.Struct("<Q")
+_PAGES = struct.Struct("<4Q")  # device, inode, first page, the page past the last one
 _SAMPLE_ID = 16  # TID and TIME at the end of every record
 assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
 _RARE_LOST = -1  # a PERF_RECORD_LOST of the rings of rare calls
+_EVICTED = -3  # pages of a file that left the page cache
 _TITLE = -2  # a title that was read from /proc: put in order among the records, it is of the right program
-_UNKNOWN_CODE = -1
+_MAPS = (perf.PERF_RECORD_MMAP2, perf.PERF_RECORD_COMM, perf.PERF_RECORD_SAMPLE)
+#: Records after which a process may be traced that was not; these name it first, or a fork's parent behind it.
+_NAMING = (perf.PERF_RECORD_FORK, perf.PERF_RECORD_COMM, perf.PERF_RECORD_MMAP2)
 _CACHE = 4096
 _KEPT = 1 << 16
 _END = (1 << 64) - 1
 
 
-class SideBand:
+class SideBand(ProcessRows):
     """Decodes side-band records and emits them in order of time, up to the watermark.
 
     Process rows whose tid equals the pid describe the process, which has ended when its last thread has. `code` is the
@@ -81,7 +77,7 @@ class SideBand:
         calls: Calls | None = None,
         shared: SharedSpaces | None = None,
     ) -> None:
-        self.live: dict[int, Live] = {}
+        super().__init__(strings, calls is not None, shared)
         #: Processes that ended recently, whose last faults arrive with the record of the end or after it.
         self.ended: set[int] = set()
         #: Whether a process outlived its parent, so that no traced process waits for it.
@@ -94,16 +90,18 @@ class SideBand:
         #: The number of programs that gained privilege by exec, at which the kernel ended their trace.
         self.privileged_programs = 0
         self._privileged: list[int] = []
+        self.evictions_told = False  #: whether everything that leaves the page cache is told
         self._calls = calls
-        self._remaps = Remaps(strings.code("[anon]")) if calls is not None else None
-        self._shared = shared or SharedSpaces()
-        self._losses = ContentLosses(self._shared)
-        self._strings, self._children, self._exit_code = strings, children, exit_code
-        self._records: list[tuple[int, int, int, bytes]] = []
-        self._processes: list[tuple[int, ...]] = []
-        self._spaces: list[tuple[int, ...]] = []
-        self._listings: list[tuple[int, dict[str, NDArray[Any]]]] = []
+        self._children, self._exit_code = children, exit_code
+        self._records: list[Record] = []
+        self._due: list[Record] = []
+        self._at = 0  # the number of those that have been given
+        self._ahead: dict[int, list[tuple[int, Record]]] | None = None  # by process, with their places; None = not made
+        self._unknown: dict[int, list[Record]] = {}  # by process
+        self._unknown_records = 0
+        self._of_all = CallsOfAll()
         self._given_until = 0
+        self._takes: Callable[[int, int, int, bytes], bool] = lambda time_ns, kind, misc, record: True
         self._labels: dict[bytes, tuple[int, int]] = {}
         self._readers = {
             perf.PERF_RECORD_MMAP2: self._mmap2,
@@ -114,6 +112,7 @@ class SideBand:
             perf.PERF_RECORD_SAMPLE: self._tracepoint,
             _RARE_LOST: self._lose_calls,
             _TITLE: self._title,
+            _EVICTED: self._evicted,
         }
 
     @property
@@ -125,14 +124,13 @@ class SideBand:
         """The kinds of content losses that are recorded, as TraceInfo.content_losses; `calls_everywhere`: of all
         threads, where calls are traced at all.
         """
-        return self._losses.traced(self._calls.names if self._calls is not None and calls_everywhere else ())
+        calls = self._calls.names if self._calls is not None and calls_everywhere else frozenset[str]()
+        return self._losses.traced(calls | {"evicted"} if calls and self.evictions_told else calls)
 
     def rare_calls_end(self) -> None:
         """Rare calls are no longer recorded."""
         if self._calls is not None:
             self._calls.end(EVERYWHERE)
-
-    # -- from the kernel -----------------------------------------------------------------------------------------------
 
     def take(self, raw: bytes, *, rare: bool = False, full: bool = False) -> None:
         """Holds what was read from one CPU's ring. The same record twice in a row is from a thread with two events.
@@ -142,7 +140,14 @@ class SideBand:
             rare: they are of rare calls: what is lost of them costs no mapping.
             full: so is their ring: what came after them is lost.
         """
-        at, before, before_ns = 0, b"", self._given_until
+        if rare and raw and (found := samples(raw)) is not None:
+            self._of_all.hold(found)
+            self.records += len(found.times)
+            raw, last = b"", int(found.times[-1])
+        else:
+            last = self._given_until
+        at, before, before_ns = 0, b"", last
+        self._ahead = None
         while at + _HEADER.size <= len(raw):
             kind, misc, size = _HEADER.unpack_from(raw, at)
             if size < _HEADER.size + _SAMPLE_ID or at + size > len(raw):
@@ -166,10 +171,23 @@ class SideBand:
         if full:
             self._records.append((before_ns + 1, _RARE_LOST, 0, b""))
 
+    def evicted(self, time_ns: int, *pages: int) -> None:
+        """Holds what left the page cache; pages: the device and inode of the file, the first page, the one past it."""
+        self._records.append((time_ns, _EVICTED, 0, _PAGES.pack(*pages)))
+
+    def _evicted(self, time_ns: int, misc: int, record: bytes) -> None:
+        if self._remaps is not None:
+            pages = _PAGES.unpack(record)
+            self._losses.evicted(time_ns, self._remaps.of_file(*pages))
+            self._losses.perhaps_unmapped(time_ns, self._remaps.in_folios_with(*pages))
+
     def _mmap2(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, tid, start, length, offset, major, minor, ino, _, prot, flags = _MMAP2.unpack_from(record, 8)
+        call = None
         if self._calls is not None and (call := self._calls.mapped(time_ns, pid, tid, start, start + length)):
             self._losses.called(call)
+        if flags & MAP_LOCKED:
+            self._losses.locked(time_ns, pid, start, start + length)
         raw = record[8 + _MMAP2.size : -_SAMPLE_ID].partition(b"\0")[0]
         known = self._labels.get(raw)
         if known is None:
@@ -188,12 +206,54 @@ class SideBand:
             offset = 0  # without a file, vm_pgoff holds the address
         row = (time_ns, pid, SPACE_MAP, start, start + length & _END, offset, code, procfs.device(major, minor), ino,
                bits)  # fmt: skip
-        self._changed([row])
+        self._changed([row], replaces=call is not None or not self.tells_changes)
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether records tell whenever something else comes to lie at an address: a mapping over another one by its
+        call, as what is mapped elsewhere was free before.
+        """
+        return self._calls is not None and {"mmap", "mremap", "munmap"} <= self._calls.names
+
+    def coming(self, pid: int) -> list[Told]:
+        """What a process has mapped and unmapped, as told by records that are not yet given out."""
+        if self._ahead is None:  # of a node there are many: they are looked through once for all processes
+            self._ahead = {}
+            for place, one in enumerate((*self._due, *self._records)):
+                if one[1] in _MAPS:
+                    self._ahead.setdefault(_IDS.unpack_from(one[3], 8)[0], []).append((place, one))
+        ahead = [one for place, one in self._ahead.get(pid, ()) if place >= self._at]
+        return self._told_by(pid, ahead + self._of_all.coming(pid))
+
+    def passed_over(self, pid: int) -> list[Told]:
+        """Likewise by records that have just been given out, when the process was not known."""
+        return self._told_by(pid, self._unknown.get(pid, []) + self._of_all.passed(pid))
+
+    def _told_by(self, pid: int, records: list[Record]) -> list[Told]:
+        told: list[Told] = []
+        calls = self._calls.copy() if records and self._calls else None
+        for time_ns, kind, misc, record in sorted(records, key=itemgetter(0)):
+            if kind == perf.PERF_RECORD_MMAP2:
+                _, tid, start, length = _MMAP2.unpack_from(record, 8)[:4]
+                call = calls and calls.mapped(time_ns, pid, tid, start, start + length)
+                if call or not self.tells_changes:
+                    told.append(Told(time_ns, start, start + length))
+            elif kind == perf.PERF_RECORD_COMM:
+                if misc & perf.PERF_RECORD_MISC_COMM_EXEC:
+                    told.append(Told(time_ns, 0, _END))
+            elif calls and (call := calls.returned(time_ns, record)):
+                told += changed_by(call)
+        return told
 
     def _tracepoint(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, thread = _IDS.unpack_from(record, 8)
         if pid not in self.live:  # births and rare calls are seen of all processes
             self.others += 1
+            if self.asked.wanted:
+                self._unknown.setdefault(pid, []).append((time_ns, perf.PERF_RECORD_SAMPLE, misc, record))
+                self._unknown_records += 1
+                if self._unknown_records > _KEPT:
+                    self._unknown_records -= len(self._unknown.pop(next(iter(self._unknown))))
             return
         if self._shared.sampled(thread, record) or self._calls is None:
             return
@@ -203,17 +263,12 @@ class SideBand:
         if call.name == "shmdt" and (call := self._remaps.detached(call)) is None:
             self._losses.lost(time_ns, (pid,))
             return
-        self._changed(self._remaps.rows(call))
+        rows, unknown = self._remaps.rows(call, partly=self.asked.partly(call.pid))
+        self._changed(rows)
+        for start, end in unknown:  # what was moved there is not known: it is no longer what lay there before
+            gone = (call.entered_ns, call.pid, SPACE_UNMAP, start, end, 0, 0, 0, 0, 0)
+            self._changed([gone], told=Told(call.returned_ns, start, end, known=False))
         self._losses.called(call)
-
-    def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
-        """Emits rows of an address space for every process that shares it."""
-        for time_ns, pid, *rest in rows:
-            for sharer in self._shared.of(pid):
-                row = (time_ns, sharer, *rest)
-                self._spaces.append(row)
-                if self._remaps is not None and row[2] == SPACE_MAP:
-                    self._remaps.mapped(row)
 
     def _comm(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, tid = _IDS.unpack_from(record, 8)
@@ -230,7 +285,7 @@ class SideBand:
         if tid == pid:
             live.name = name
         self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXEC if live.bare else PROCESS_NAME, name,
-                                _UNKNOWN_CODE))  # fmt: skip
+                                UNKNOWN_CODE))  # fmt: skip
 
     def _fork(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, ppid, tid, parent_thread = _TASK.unpack_from(record, 8)
@@ -248,9 +303,10 @@ class SideBand:
             self.live[pid] = Live(ppid, name, {tid}, *image)
             self._shared.forked(pid, ppid, parent_thread)
             self._losses.forked(time_ns, pid, ppid)
+            self.asked.forked(pid, ppid, time_ns)
             if self._remaps is not None:
                 self._remaps.forked(pid, ppid)
-        self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, _UNKNOWN_CODE))
+        self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, UNKNOWN_CODE))
 
     def _exit(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, _, tid, _ = _TASK.unpack_from(record, 8)
@@ -264,7 +320,7 @@ class SideBand:
             return
         live.threads.discard(tid)
         if tid != pid:
-            self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXIT, live.name, _UNKNOWN_CODE))
+            self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXIT, live.name, UNKNOWN_CODE))
         if not live.threads:
             del self.live[pid]
             self.orphaned = self.orphaned or any(child.ppid == pid for child in self.live.values())
@@ -277,13 +333,9 @@ class SideBand:
             code = self._code(pid)
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_EXIT, live.name, code))
 
-    def _forget(self, pid: int) -> None:
-        if self._remaps is not None:
-            self._remaps.forget(pid)
-
     def _code(self, pid: int) -> int:
         code = self._exit_code(pid)
-        return procfs.exit_code(pid, _UNKNOWN_CODE) if code is None else code
+        return procfs.exit_code(pid, UNKNOWN_CODE) if code is None else code
 
     def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
         """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
@@ -294,59 +346,15 @@ class SideBand:
     def _lose_calls(self, time_ns: int, misc: int, record: bytes) -> None:
         self._losses.lost(time_ns, self.live)
 
-    # -- from us and /proc ---------------------------------------------------------------------------------------------
-
-    def launched(self, pid: int) -> None:
-        """A process that we launched and that has not executed its command yet."""
-        self.live[pid] = Live(os.getpid(), 0, {pid})
-
     def privileged_now(self) -> list[int]:
         """The processes whose trace the kernel ended since the last call, because they gained privilege by exec."""
         now, self._privileged = self._privileged, []
         return now
 
-    def gone(self) -> list[int]:
-        """The live processes that have ended; after an exec that gains privilege the kernel does not report the end."""
-        found = []
-        for pid in self.live:
-            try:
-                ended = procfs.stat(pid).gone
-            except Unavailable:
-                ended = True
-            if ended:
-                found.append(pid)
-        return found
-
-    def seen(self, pid: int, time_ns: int) -> None:
-        """Adds a process that is already running: its name, threads and mappings as they are now, from time_ns on.
-
-        Raises:
-            TargetExited, Unavailable: from procfs.
-        """
-        stat = procfs.stat(pid)
-        columns = procfs.read_maps(pid).coded(self._strings)
-        if pid not in self.live:
-            live = self.live[pid] = Live(stat.ppid, self._strings.code(stat.name), set(procfs.threads(pid)))
-            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_SEEN, live.name, _UNKNOWN_CODE))
-            for tid in sorted(live.threads - {pid}):
-                name = self._strings.code(procfs.thread_name(pid, tid))
-                self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_NAME, name, _UNKNOWN_CODE))
-            if stat.ppid in self.live and same_memory(pid, stat.ppid):
-                self._shared.joined(pid, stat.ppid)
-                self._losses.shares(time_ns, pid, stat.ppid)
-        n = len(columns["start"])
-        if n:
-            event = np.full(n, SPACE_MAP, "|u1")
-            event[0] = SPACE_REPLACE
-            columns["time_ns"] = np.full(n, time_ns, "<u8")
-            columns["pid"], columns["event"] = np.full(n, pid, "<u4"), event
-            heap = columns["flags"] >> KIND_SHIFT == KIND_HEAP
-            self._losses.heap(pid, int(columns["end"][heap].max(initial=0)))
-            self._listings.append((time_ns, columns))
-            if self._remaps is not None:
-                self._forget(pid)
-                for row in zip(*(columns[c.name].tolist() for c in ADDRESS_SPACE.columns), strict=True):
-                    self._remaps.mapped(row)
+    def lazily(self, traced: Callable[[SideBand, int, int, int, bytes], bool], told: Callable[[bytes], None]) -> None:
+        """From now on only records that traced() takes are read; told() gets those of new cgroups."""
+        self._takes = functools.partial(traced, self)
+        self._readers[perf.PERF_RECORD_CGROUP] = lambda time_ns, misc, record: told(record)
 
     def titled(self, pid: int, time_ns: int, title: bytes) -> bool:
         """Adds the title that a live process had at that time; False where it is the one that was told last."""
@@ -359,9 +367,7 @@ class SideBand:
         if (live := self.live.get(pid)) is not None and live.title != title:
             live.title = title
             name = self._strings.code(os.fsdecode(title))
-            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_TITLE, name, _UNKNOWN_CODE))
-
-    # -- to the bus ----------------------------------------------------------------------------------------------------
+            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_TITLE, name, UNKNOWN_CODE))
 
     def give(self, watermark: int, source: str) -> Iterator[Batch]:
         """Batches of what happened up to the watermark, in order of time: of processes, then of their address spaces.
@@ -369,30 +375,18 @@ class SideBand:
         Records are decoded only here: a thread may start on one CPU and end on another, and rings are read one by one.
         """
         self._given_until = max(watermark, self._given_until)
-        due_records, self._records = until(self._records, watermark)
-        for time_ns, kind, misc, record in due_records:
-            if (reader := self._readers.get(kind)) is not None:
+        self._due, self._records = until(self._records, watermark)
+        named = (_IDS.unpack_from(record, 8) for _, kind, _, record in self._due if kind in _NAMING)
+        traced = {*self.live, *(pid for pids in named for pid in pids)}
+        own, others = self._of_all.give(watermark, traced, keep=self.asked.wanted)
+        self._due = sorted(self._due + own, key=itemgetter(0)) if own else self._due
+        self.others += others
+        self._ahead = None
+        self._unknown.clear()
+        self._unknown_records = 0
+        for time_ns, kind, misc, record in self._due:
+            self._at += 1
+            if (reader := self._readers.get(kind)) is not None and self._takes(time_ns, kind, misc, record):
                 reader(time_ns, misc, record)
-        processes, self._processes = until(self._processes, watermark)
-        if processes:
-            yield self._batch(PROCESS, columns_of(PROCESS, processes), source)
-        if losses := self._losses.give(watermark, final=watermark == _END):
-            yield self._batch(CONTENT_LOSS, columns_of(CONTENT_LOSS, losses), source)
-        spaces, self._spaces = until(self._spaces, watermark)
-        due = sorted((one for one in self._listings if one[0] <= watermark), key=lambda one: one[0])
-        if not spaces and not due:
-            return
-        self._listings = [one for one in self._listings if one[0] > watermark]
-        parts = []
-        for time_ns, columns in due:
-            before, spaces = until(spaces, time_ns)
-            parts += [columns_of(ADDRESS_SPACE, before), columns]
-        parts.append(columns_of(ADDRESS_SPACE, spaces))
-        # In one batch: whoever applies process rows must know when all address_space rows of their time are there.
-        whole = {c.name: np.concatenate([part[c.name] for part in parts]) for c in ADDRESS_SPACE.columns}
-        if len(whole["time_ns"]):
-            yield self._batch(ADDRESS_SPACE, whole, source)
-
-    def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], source: str) -> Batch:
-        times = columns["time_ns"]
-        return Batch(schema, columns, window=(int(times[0]), int(times[-1])), source=source, strings=self._strings)
+        self._due, self._at, self._ahead = [], 0, None
+        yield from self._rows(watermark, source)

@@ -31,6 +31,11 @@ class StackRate(NamedTuple):
             option = "stack_period" if self.period < 0 else "stack_rate"
             raise UsageError(f"page_faults: {option} is {getattr(self, option[6:])}", "give at least 1")
 
+    @property
+    def noted(self) -> dict[str, int]:
+        """As a trace's description has it."""
+        return {"period": self.period} if self.period else {"rate": self.rate}
+
 
 def stack_attributes(stacks: StackRate, bits: Sequence[str], fields: Mapping[str, int]) -> NDArray[Any]:
     """Its perf_event_attr: minor and major faults alike, with these further bits and fields.

@@ -11,8 +11,9 @@ from wstrace_page_faults.linux.side_band import SideBand
 
 #: The most processes that one look reads, at 30 us each.
 _MOST_A_LOOK = 64
-#: Between two looks at anything, and at one process: the first pause, which doubles, and the longest, in seconds.
-_APART_SECONDS, _FIRST_SECONDS, _LONGEST_SECONDS = 0.05, 0.1, 2.0
+#: Between two looks at anything, and at one process: the first pause, which doubles, and the longest, in seconds. It is
+#: longer with many processes, so that looks take 0.06 % of a CPU at most.
+_APART_SECONDS, _FIRST_SECONDS, _LONGEST_SECONDS, _LONGEST_FOR_EACH = 0.05, 0.1, 2.0, 0.05
 #: The most titles of a trace: a process may change its own all the time, and each is a name that stays in memory.
 _MOST = 4096
 
@@ -38,10 +39,11 @@ class Titles:
         live = self._side.live
         for pid in [pid for pid in self._due if pid not in live]:
             del self._due[pid]
+        longest = max(_LONGEST_SECONDS, _LONGEST_FOR_EACH * len(live))
         due = (pid for pid in live if self._due.get(pid, (0.0, 0.0))[0] <= now)
         for pid in list(islice(due, _MOST_A_LOOK)):
             pause = self._due.get(pid, (0.0, _FIRST_SECONDS))[1]
-            self._due[pid] = now + pause, min(2 * pause, _LONGEST_SECONDS)
+            self._due[pid] = now + pause, min(2 * pause, longest)
             self._look(pid)
 
     def look_at_all(self) -> None:

@@ -7,29 +7,41 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from wstrace_os.foreign import declare
+from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 
 _FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
 SYSCALLS = ("sys_enter_munmap", "sys_exit_munmap", "sys_enter_mremap", "sys_exit_mremap")
 _EVENTS = (*(f"syscalls/{name}" for name in SYSCALLS), "task/task_newtask")
-_ADVICE = " || ".join(f"behavior == {advice}" for advice in (4, 8, 9, 24, 102))
+_ADVICE = " || ".join(f"behavior == {advice}" for advice in (4, 8, 9, 22, 23, 24, 102))
+_RECLAIM = " || ".join(f"behavior == {advice}" for advice in (20, 21))
 #: The rare calls that take content away. They are opened once per CPU, for all processes: on each thread they cost
-#: three times the descriptors, and each new thread the time to inherit them. Name -> filters of entries and of exits.
-EVERYWHERE = {
-    "madvise": (_ADVICE, "ret == 0 || ret == -12"),  # ENOMEM: a part was done
+#: three times the descriptors, and each new thread the time to inherit them. Name -> filters of entries and of exits;
+#: None = exits are not recorded.
+EVERYWHERE: dict[str, tuple[str, str | None]] = {
+    "madvise": (f"{_ADVICE} || {_RECLAIM}", "ret == 0 || ret == -12"),  # ENOMEM: a part was done
     "process_madvise": (_ADVICE, "ret > 0"),
     "brk": ("", ""),
     "shmdt": ("", "ret == 0"),
-    "mmap": ("flags & 0x10", "ret < 0"),  # MAP_FIXED; what it maps is in a record of its own
+    "mmap": ("flags & 0x8010", "ret < 0"),  # MAP_FIXED, MAP_POPULATE; what it maps is in a record of its own
+    "mlock": ("", None),
+    "mlock2": ("!(flags & 1)", None),  # without MLOCK_ONFAULT
+    # MCL_CURRENT without MCL_ONFAULT; the records of mappings tell what is locked from then on
+    "mlockall": ("(flags & 1) && !(flags & 4)", None),
+    "shmat": ("shmflg & 0x4000", "ret < 0"),  # SHM_REMAP; likewise
 }
+#: A page of a file, or a folio of several, leaves the page cache: truncated, punched, or evicted by whomever.
+_EVICTION = "filemap/mm_filemap_delete_from_page_cache"
+#: A line of a tracepoint's format.
+_FIELD = re.compile(r"\bfield:[^;]*?(\w+);\s*offset:(\d+);\s*size:(\d+);")
 _FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
 _fsopen = declare(
     None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p,
@@ -99,9 +111,47 @@ def watch_calls(
     Args:
         without: threads that are left out, by their ids in the first namespace, as the records have them.
     """
+    wanted = [(f"syscalls/sys_{side}_{name}", only) for name, filters in EVERYWHERE.items()
+              for side, only in zip(("enter", "exit"), filters, strict=True) if only is not None]  # fmt: skip
+    ids, opened = _watch(wanted, cpus, without)
+    number = dict(zip((event for event, _ in wanted), ids, strict=bool(ids)))
+    names = EVERYWHERE if number else ()
+    entries = {name: number[f"syscalls/sys_enter_{name}"] for name in names}
+    return {name: (entry, number.get(f"syscalls/sys_exit_{name}", 0)) for name, entry in entries.items()}, opened
+
+
+def watch_evictions(
+    cpus: Sequence[int], without: Iterable[int] = ()
+) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
+    """As watch_calls(), for the tracepoint of what leaves the page cache, as the entry and exit of `evicted`."""
+    ids, opened = _watch([(_EVICTION, "")], cpus, without)
+    return {"evicted": (ids[0], ids[0])} if ids else {}, opened
+
+
+def fields_of_evictions() -> dict[str, tuple[int, int]]:
+    """Name of a field of that tracepoint -> its offset in the raw data and its bytes; {} = they may not be read.
+
+    They are the running kernel's: i_ino and pfn have changed places by 7.2, and older ones have no order.
+    """
+    for read in (_read_mounted, _read_detached):
+        try:
+            (text,) = read((_EVICTION,), "format")
+        except OSError:
+            continue
+        return fields(text)
+    return {}
+
+
+def fields(text: str) -> dict[str, tuple[int, int]]:
+    """The fields that the format of a tracepoint tells: name -> offset and bytes; none that are arrays."""
+    return {name: (int(offset), int(size)) for name, offset, size in _FIELD.findall(text)}
+
+
+def _watch(
+    wanted: Sequence[tuple[str, str]], cpus: Sequence[int], without: Iterable[int]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """The ids of tracepoints with their filters, opened on all CPUs; nothing where one is not permitted."""
     others = [f"common_pid != {thread}" for thread in without]
-    wanted = [(f"syscalls/sys_{side}_{name}", EVERYWHERE[name][i]) for name in EVERYWHERE
-              for i, side in enumerate(("enter", "exit"))]  # fmt: skip
     opened: list[tuple[int, int]] = []
     try:
         ids = _ids(tuple(event for event, _ in wanted))
@@ -112,8 +162,8 @@ def watch_calls(
     except (OSError, ValueError):
         for _, fd in opened:
             os.close(fd)
-        return {}, []
-    return dict(zip(EVERYWHERE, zip(ids[::2], ids[1::2], strict=True), strict=True)), opened
+        return [], []
+    return ids, opened
 
 
 def _open_filtered(attributes: NDArray[Any], cpu: int, only: str) -> int:
@@ -137,14 +187,21 @@ def _ids(events: Sequence[str]) -> list[int]:
 
 
 def _mounted(events: Sequence[str] = _EVENTS) -> list[int]:
-    folder = next((folder for folder in _FOLDERS if Path(folder).exists()), _FOLDERS[0])
-    return [int(Path(folder, event, "id").read_text()) for event in events]
+    return [int(text) for text in _read_mounted(events, "id")]
 
 
 def _detached(events: Sequence[str] = _EVENTS) -> list[int]:
-    """The ids of the tracepoints from a tracefs that is mounted nowhere (fsmount(2), Linux 5.2), for root without
-    systemd.
-    """
+    return [int(text) for text in _read_detached(events, "id")]
+
+
+def _read_mounted(events: Sequence[str], name: str) -> list[str]:
+    """That file of each tracepoint."""
+    folder = next((folder for folder in _FOLDERS if os.path.exists(folder)), _FOLDERS[0])
+    return [procfs.content(f"{folder}/{event}/{name}").decode() for event in events]
+
+
+def _read_detached(events: Sequence[str], name: str) -> list[str]:
+    """The same from a tracefs that is mounted nowhere (fsmount(2), Linux 5.2), for root without systemd."""
     opened = _fsopen(_FSOPEN, ctypes.c_char_p(b"tracefs"), 1, 0, 0, 0)
     if opened < 0:
         raise OSError(ctypes.get_errno(), "fsopen")
@@ -154,17 +211,17 @@ def _detached(events: Sequence[str] = _EVENTS) -> list[int]:
             folder = _fsopen(_FSMOUNT, opened, 1, 0, 0, 0)
         if folder < 0:
             raise OSError(ctypes.get_errno(), "fsmount")
-        return [_number_in(folder, f"events/{event}/id") for event in events]
+        return [_read_in(folder, f"events/{event}/{name}") for event in events]
     finally:
         os.close(opened)
         if folder >= 0:
             os.close(folder)
 
 
-def _number_in(folder: int, path: str) -> int:
+def _read_in(folder: int, path: str) -> str:
     fd = os.open(path, os.O_RDONLY, dir_fd=folder)
     try:
-        return int(os.read(fd, 32))
+        return os.read(fd, 1 << 16).decode()
     finally:
         os.close(fd)
 

@@ -5,11 +5,22 @@ Source: Microsoft Learn, PROCESS_MEMORY_COUNTERS: PageFaultCount, WorkingSetSize
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import psutil
 
 from wstrace.errors import Unavailable
 
 _SELF = psutil.Process()
+
+
+def without_free_memory() -> AbstractContextManager[None]:
+    """Nothing: the heap of Windows gives free memory back by itself."""
+    return nullcontext()
+
+
+def end_with(parent: int) -> None:
+    """Nothing: Windows would need a job object."""
 
 
 def faults() -> tuple[int, int | None]:

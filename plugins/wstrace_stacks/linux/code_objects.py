@@ -12,13 +12,14 @@ from __future__ import annotations
 import bisect
 import os
 import struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.clock import now_ns
+from wstrace_os.linux.cpython.instructions import Instructions
 from wstrace_os.linux.cpython.layouts import Layout
 from wstrace_os.linux.cpython.line_table import LineTable
 from wstrace_os.linux.cpython.strings import ASCII_BIT, KIND_MASK, KIND_SHIFT, characters
@@ -38,6 +39,9 @@ _REACH = np.uint64(1 << _PIECE_BITS)
 _LOWER_HALF = np.uint64(1 << 47)
 #: references of an object that is freed some day; of one that is not, from 3.12 on, in the lower 32 bits
 _MOST_REFERENCES, _IMMORTAL, _LOWER = 1 << 24, 1 << 30, (1 << 32) - 1
+
+
+_T = TypeVar("_T", np.int32, np.uint8)
 
 
 class Types(NamedTuple):
@@ -66,16 +70,18 @@ class CodeObjects:
         pid: the process.
         layout: of its CPython.
         types: where its types are.
+        instructions: of its version.
         strings: the session's names.
 
     Raises:
         OSError: its memory may not be read, or it has ended.
     """
 
-    def __init__(self, pid: int, layout: Layout, types: Types, strings: Dictionary) -> None:
+    def __init__(self, pid: int, layout: Layout, types: Types, instructions: Instructions, strings: Dictionary) -> None:
         # A descriptor, not the pid: it means this address space, and none after the process's end or next exec.
         self._fd: int = _os.open(f"/proc/{pid}/mem", os.O_RDONLY | _os.O_CLOEXEC)
         self._layout, self._types, self._strings = layout, types, strings
+        self._instructions = instructions
         self._forget()
         self.begin()
 
@@ -83,13 +89,14 @@ class CodeObjects:
         #: begin of the bytecode -> what was read there
         self._contents: dict[int, _Content] = {}
         #: by code object, in order of address: the codes of its names; where its bytecode begins, and ends; since when
-        #: it is proven to be there; where in `lines` those of its units begin
+        #: it is proven to be there; where in `lines` and `plain` (instructions) those of its units begin
         self.names: NDArray[np.uint32] = np.zeros((0, 2), "<u4")
         self.begins: NDArray[np.uint64] = np.zeros(0, "<u8")
         self.ends: NDArray[np.uint64] = np.zeros(0, "<u8")
         self.since: NDArray[np.uint64] = np.zeros(0, "<u8")
         self.lines_at: NDArray[np.int64] = np.zeros(0, np.int64)
         self.lines: NDArray[np.int32] = np.zeros(0, np.int32)
+        self.plain: NDArray[np.uint8] = np.zeros(0, "u1")
         #: the greatest co_version that was read, and when that was
         self._versions: list[int] = []
         self._read_at: list[int] = []
@@ -117,11 +124,18 @@ class CodeObjects:
 
     def lines_of(self, words: NDArray[np.uint64], rows: NDArray[np.intp]) -> NDArray[np.int32]:
         """The lines of the instructions before words, which locate() found in these rows; 0 = none."""
+        return self._of_units(self.lines, words, rows)
+
+    def instructions_of(self, words: NDArray[np.uint64], rows: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """The plain instructions before words, which locate() found in these rows; 0 = not known."""
+        return self._of_units(self.plain, words, rows)
+
+    def _of_units(self, told: NDArray[_T], words: NDArray[np.uint64], rows: NDArray[np.intp]) -> NDArray[_T]:
         inside = rows >= 0
         unit = (words[inside] - self.begins[rows[inside]] >> np.uint64(1)).astype(np.int64) - 1
-        lines = np.zeros(rows.shape, np.int32)
-        lines[inside] = self.lines[self.lines_at[rows[inside]] + unit]
-        return lines
+        found = np.zeros(rows.shape, told.dtype)
+        found[inside] = told[self.lines_at[rows[inside]] + unit]
+        return found
 
     def begins_of(self, rows: NDArray[np.intp]) -> NDArray[np.uint64]:
         """Where the bytecode of these rows begins; 0 for -1."""
@@ -253,7 +267,7 @@ class CodeObjects:
 
     def _add(self, found: dict[int, _Content]) -> None:
         """Takes code objects that were read now; what was known of the same memory is void."""
-        now, rows, lines = now_ns(), [], [self.lines]
+        now, rows, lines, plain = now_ns(), [], [self.lines], [self.plain]
         at = len(self.lines)
         for begin, content in found.items():
             own = LineTable(content.table, content.first).by_unit()
@@ -264,11 +278,12 @@ class CodeObjects:
             names = self._strings.codes((content.function, content.file))
             rows.append((begin, end, self._there_since(content.version, now), at, *names))
             lines.append(np.array(own, np.int32))
+            plain.append(self._plain(begin, content.units))
             at += content.units
             self._contents[begin] = content
         if not rows:
             return
-        self.lines = np.concatenate(lines)
+        self.lines, self.plain = np.concatenate(lines), np.concatenate(plain)
         columns = np.array(rows, "<u8")
         self.begins = np.concatenate((self.begins, columns[:, 0]))
         order = np.argsort(self.begins, kind="stable")
@@ -281,6 +296,11 @@ class CodeObjects:
         if newest > (self._versions[-1] if self._versions else 0):
             self._versions.append(newest)
             self._read_at.append(now)
+
+    def _plain(self, begin: int, units: int) -> NDArray[np.uint8]:
+        """The instructions of a code object: not of its content, as the interpreter changes their forms."""
+        bytecode = self._read(begin, _UNIT * units)
+        return self._instructions.by_unit(bytecode.ljust(_UNIT * units, b"\0"))
 
     def _there_since(self, version: int, now: int) -> int:
         """When a code object with that version is proven to have been made: versions are given in order of time."""

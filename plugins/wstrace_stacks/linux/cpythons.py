@@ -1,4 +1,4 @@
-"""The CPython that a process's loop of it belongs to: its layout, and where its types are in the process."""
+"""The CPython that a process's loop of it belongs to: its layout, its loop, and where its types are in the process."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import NamedTuple
 from wstrace_os.linux.cpython.elf import ElfFile, python_in
 from wstrace_os.linux.cpython.layouts import Layout
 from wstrace_stacks.linux.code_objects import Types
+from wstrace_stacks.linux.handlers import Handlers
 from wstrace_stacks.linux.images import CodeMapping, Images
+from wstrace_stacks.linux.known_code import LOOP
 
 _TYPES = (b"PyCode_Type", b"PyUnicode_Type", b"PyBytes_Type")
 MOST_FILES = 256
 
 
 class CPython(NamedTuple):
-    """A file with a CPython: its layout, and the link-time addresses of its types."""
+    """A file with a CPython: its layout, the link-time addresses of its types, its code for instructions, if known."""
 
     layout: Layout
     types: Types
+    handlers: Handlers | None
 
     def types_in(self, bias: int) -> Types:
         """Where its types are in a process: bias is what its mapping adds to link-time addresses."""
@@ -37,16 +40,21 @@ class CPythons:
         if key not in self._files:
             if len(self._files) >= MOST_FILES:
                 self._files.clear()
-            self._files[key] = _cpython(self._images.descriptor(mapping))
+            self._files[key] = self._cpython(mapping)
         return self._files[key]
 
-
-def _cpython(fd: int) -> CPython | None:
-    try:
-        python, elf = python_in(fd), ElfFile(fd)
-        addresses = [elf.symbol(name) for name in _TYPES]
-    except (OSError, ValueError, IndexError):
-        return None
-    if python is None or python.layout is None or None in addresses:
-        return None
-    return CPython(python.layout, Types(*(address or 0 for address in addresses)))
+    def _cpython(self, mapping: CodeMapping) -> CPython | None:
+        fd, image = self._images.descriptor(mapping), self._images.of(mapping)
+        if image is None:
+            return None
+        try:
+            python, elf = python_in(fd), ElfFile(fd)
+            if python is None or python.layout is None:
+                return None
+            addresses = [elf.symbol(name) for name in _TYPES]
+        except (OSError, ValueError, IndexError):
+            return None
+        if None in addresses:
+            return None
+        handlers = Handlers.of(elf, python.layout.version, image.symbols.range_of(LOOP))
+        return CPython(python.layout, Types(*(address or 0 for address in addresses)), handlers)

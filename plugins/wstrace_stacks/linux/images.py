@@ -12,7 +12,8 @@ from wstrace.schema import KIND_SHIFT, KIND_VDSO
 from wstrace_os.linux.mapped import is_mapped, open_mapped
 from wstrace_os.linux.vdso import own_vdso
 from wstrace_stacks.dynamic_symbols import DynamicSymbols
-from wstrace_stacks.eh_frame import Read, UnwindFile
+from wstrace_stacks.eh_frame import UnwindFile
+from wstrace_stacks.sections import Read
 
 MOST_OPEN = 256
 _MOST_READ = 64 << 20

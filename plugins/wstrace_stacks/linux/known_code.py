@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Resolver
 from wstrace.places import OWN_KERNEL, MappedFile
@@ -30,17 +31,18 @@ MOST_MAPPINGS = 1 << 20
 MOST_ADDRESSES = 1 << 20
 MOST_PERF_MAPS = 1024
 _OFFSET_BITS = 40
-#: slots of the table in front of the search, and an odd multiplier that spreads addresses over them
-_SLOTS, _SPREAD = 1 << 13, np.uint64(0x9E37_79B9_7F4A_7C15)
-_SLOT_SHIFT = np.uint64(64 - 13)
+#: slots of the table in front of the search, and an odd number that spreads processes over them
+_SLOTS, _SPREAD = 1 << 16, 40503
+#: of a user's addresses
+_ADDRESS_BITS = 47
 #: the frame number of an address that is not in executable memory
 OUTSIDE = 1
 _PYTHON_PREFIX = "py::"
 #: part of the names of the files that have CPython's loop, and its name: exported by all builds, stripped ones too
-_INTERPRETER, _LOOP = "python", b"_PyEval_EvalFrameDefault"
+_INTERPRETER, LOOP = "python", b"_PyEval_EvalFrameDefault"
 
 #: (rows of the batch, addresses u64) -> the ids of their mappings, u32, 0 = unknown
-MappingsAt = Callable[[NDArray[np.intp], NDArray[np.uint64]], NDArray[np.uint32]]
+MappingsAt = Callable[[NDArray[np.int64], NDArray[np.uint64]], NDArray[np.uint32]]
 
 
 class Frame(NamedTuple):
@@ -67,7 +69,7 @@ class Loop(NamedTuple):
     @classmethod
     def of(cls, image: Image) -> Loop:
         """The loop in a file; of no address where it has none."""
-        start, end = image.symbols.range_of(_LOOP)
+        start, end = image.symbols.range_of(LOOP)
         rule = image.unwind.rule((start + end) // 2) if end else None
         return cls(start, end, rule if rule != image.unwind.first_rule(start) else None)
 
@@ -107,21 +109,27 @@ class KnownCode:
         self._files: dict[tuple[int, int, int, int], int] = {}
         self._loops: dict[tuple[int, int, int, int], Loop] = {}
         self._rule_rows: dict[Rule, int] = {}
+        self._owners: NDArray[np.int64] = np.zeros(1, "<i8")
         self.mappings_at: MappingsAt = lambda rows, addresses: np.zeros(len(rows), "<u4")
         self._forget()
 
     def _forget(self) -> None:
         """Begins with no address known."""
         self._keys: NDArray[np.uint64] = np.zeros(0, "<u8")
-        self._numbers: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._numbers: NDArray[np.int64] = np.zeros(0, np.int64)
         self._rule_rows = {}
+        #: file and offset -> what is known of that place in whatever process
+        self._in_files: dict[tuple[tuple[int, int, int, int], int], tuple[Rule, Frame]] = {}
         self._rules: list[Rule] = []
         self.rules: NDArray[np.int64] = np.array([rules.NO_RULE], np.int64).T.copy()
         self._frames: list[Frame] = [Frame(0, 0, 0, 0, 0), Frame(FRAME_NATIVE, 0, 0, 0, 0)]
         self._rows: list[int] = [-1, -1]
+        self._within: list[int] = [0, 0]
         #: by frame number: the columns of Frame, and the row of its rule, -1 = the address is not in executable memory
         self.frames: NDArray[np.uint64] = np.zeros((0, len(Frame._fields)), "<u8")
-        self.rule_of: NDArray[np.int32] = np.zeros(0, np.int32)
+        self.rule_of: NDArray[np.int64] = np.zeros(0, np.int64)
+        #: by frame number: the id of the mapping that its address is in
+        self._mapping_of: NDArray[np.uint32] = np.zeros(0, "<u4")
         self._arrays()
         self._empty_slots()
 
@@ -130,7 +138,8 @@ class KnownCode:
         old = len(self.rule_of)
         table = np.array(self._frames[old:], "<u8").reshape(-1, len(Frame._fields))
         self.frames = np.concatenate((self.frames, table))
-        self.rule_of = np.concatenate((self.rule_of, np.array(self._rows[old:], np.int32)))
+        self.rule_of = np.concatenate((self.rule_of, np.array(self._rows[old:], np.int64)))
+        self._mapping_of = np.concatenate((self._mapping_of, np.array(self._within[old:], "<u4")))
         if self._rules:
             self.rules = np.array(self._rules, np.int64).T.copy()
 
@@ -162,9 +171,18 @@ class KnownCode:
 
     # -- looking up --------------------------------------------------------------------------------------------------
 
-    def begin(self, pids: list[int], mappings_at: MappingsAt) -> None:
-        """Begins a batch of samples of these processes: what their JIT compilers have named since is read."""
+    def begin(self, pid: ArrayLike, mappings_at: MappingsAt) -> None:
+        """Begins a batch of samples: what their JIT compilers have named since is read.
+
+        Args:
+            pid: of each sample, shape (n,), or of all, shape (1,).
+            mappings_at: finds the mappings of addresses.
+        """
         self.mappings_at = mappings_at
+        owners = np.asarray(pid, "<i8")
+        pids = distinct(owners).tolist()
+        owners = owners[:1] if len(pids) == 1 else owners
+        self._owners = owners << _ADDRESS_BITS ^ owners * _SPREAD % _SLOTS
         if len(self._frames) > MOST_ADDRESSES:
             self._forget()
         self._index()
@@ -172,23 +190,49 @@ class KnownCode:
         if grown:
             stale = np.array([one.pid in grown and not self._strings[one.file].startswith("/")
                               for one in self._mappings], bool)  # fmt: skip
-            kept = ~stale[(self._keys >> np.uint64(_OFFSET_BITS)).astype(np.intp)]
+            kept = ~stale[(self._keys >> np.uint64(_OFFSET_BITS)).astype(np.int64)]
             self._keys, self._numbers = self._keys[kept], self._numbers[kept]
             self._empty_slots()
 
-    def numbers_of(self, rows: NDArray[np.intp], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The frame numbers of code addresses, each in the process and at the time of its sample."""
-        ids = self.mappings_at(rows, addresses)
-        slots = ((addresses ^ ids * _SPREAD) * _SPREAD >> _SLOT_SHIFT).view(np.intp)
+    def numbers_of(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The frame numbers of instructions, each in the process and at the time of its sample.
+
+        Args:
+            rows: the samples.
+            after: the address behind each instruction.
+        """
+        addresses = (after - 1).view("<u8")
+        return self._searched(self.mappings_at(rows, addresses), addresses)
+
+    def likely_numbers(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same, where an address may have the number that it has in another sample: proven() tells."""
+        keys, slots = self._slots(rows, after)
         numbers = self._slot_numbers.take(slots)
-        new = (self._slot_addresses.take(slots) != addresses) | (self._slot_ids.take(slots) != ids)
-        if new.any():
-            ids, addresses, slots = ids[new], addresses[new], slots[new]
-            numbers[new] = found = self._searched(ids, addresses)
-            self._slot_ids[slots], self._slot_addresses[slots], self._slot_numbers[slots] = ids, addresses, found
+        new = self._slot_keys.take(slots) != keys
+        if np.count_nonzero(new):
+            numbers[new] = found = self.numbers_of(rows[new], after[new])
+            code = found != OUTSIDE
+            keys, slots = keys[new][code], slots[new][code]
+            self._slot_keys[slots], self._slot_numbers[slots] = keys, found[code]
         return numbers
 
-    def loops(self, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def proven(
+        self, rows: NDArray[np.int64], after: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Which of likely_numbers() are those of numbers_of()."""
+        same: NDArray[np.bool_] = self._mapping_of.take(numbers) == self.mappings_at(rows, (after - 1).view("<u8"))
+        same |= numbers == OUTSIDE  # these are not in the table
+        if not same.all():
+            _, slots = self._slots(rows[~same], after[~same])
+            self._slot_keys[slots] = 0
+        return same
+
+    def _slots(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The keys of the table in front of the search, and their slots; two processes have different keys."""
+        keys = after ^ (self._owners if len(self._owners) == 1 else self._owners.take(rows))
+        return keys, keys & (_SLOTS - 1)
+
+    def loops(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which frame numbers are of CPython's loop."""
         found: NDArray[np.bool_] = (self.frames[:, _FLAGS].take(numbers) & np.uint64(FRAME_INTERPRETER)) != 0
         return found
@@ -199,15 +243,14 @@ class KnownCode:
         return self._mappings[at] if at < len(self._ids) and self._ids[at] == number else None
 
     def _empty_slots(self) -> None:
-        """Empties the table in front of the search: a slot has the address last searched for that falls into it."""
-        self._slot_ids: NDArray[np.uint32] = np.zeros(_SLOTS, "<u4")
-        self._slot_addresses: NDArray[np.uint64] = np.zeros(_SLOTS, "<u8")
-        self._slot_numbers: NDArray[np.int32] = np.full(_SLOTS, OUTSIDE, np.int32)
+        """Empties the table in front of the search: a slot has the key last searched for that falls into it."""
+        self._slot_keys: NDArray[np.int64] = np.zeros(_SLOTS, "<i8")
+        self._slot_numbers: NDArray[np.int64] = np.full(_SLOTS, OUTSIDE, np.int64)
 
-    def _searched(self, ids: NDArray[np.uint32], addresses: NDArray[np.uint64]) -> NDArray[np.int32]:
+    def _searched(self, ids: NDArray[np.uint32], addresses: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The frame numbers of addresses in mappings."""
         if not len(self._ids):
-            return np.full(len(ids), OUTSIDE, np.int32)
+            return np.full(len(ids), OUTSIDE, np.int64)
         at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         offset = addresses - self._starts.take(at)
         code = (self._ids.take(at) == ids) & (ids > 0) & (offset >> np.uint64(_OFFSET_BITS) == 0)
@@ -218,18 +261,19 @@ class KnownCode:
         if missing.any():
             self._find_out(np.unique(keys[missing]))
             place = np.searchsorted(self._keys, keys)
-        numbers = np.full(len(ids), OUTSIDE, np.int32)
+        numbers = np.full(len(ids), OUTSIDE, np.int64)
         numbers[code] = self._numbers[place[code]]
         return numbers
 
     def _find_out(self, keys: NDArray[np.uint64]) -> None:
         """Finds the rules and frames of addresses that occur for the first time."""
         mask = (1 << _OFFSET_BITS) - 1
-        numbers = np.arange(len(self._frames), len(self._frames) + len(keys), dtype=np.int32)
+        numbers = np.arange(len(self._frames), len(self._frames) + len(keys), dtype=np.int64)
         for key in keys.tolist():
             mapping = self._mappings[key >> _OFFSET_BITS]
             rule, frame = self._described(mapping, key & mask)
             self._frames.append(frame)
+            self._within.append(mapping.id)
             row = self._rule_rows.setdefault(rule, len(self._rules))
             if row == len(self._rules):
                 self._rules.append(rule)
@@ -243,12 +287,16 @@ class KnownCode:
         in_file = mapping.is_vdso or self._strings[mapping.file].startswith("/")
         offset = inside + (mapping.offset if in_file else mapping.start)
         native = Frame(FRAME_NATIVE, self._first_of_file(mapping) if in_file else mapping.id, offset, 0, 0)
+        place = mapping.which_file, offset
+        if in_file and place in self._in_files:
+            return self._in_files[place]
         image = self.images.of(mapping)
         if image is not None:
             address = image.unwind.address_of(offset)
             rule = image.unwind.rule(address) if address is not None else None
             if address is not None and rule is not None:
-                return rule, self._with_function(native, mapping, image, address)
+                self._in_files[place] = found = rule, self._with_function(native, mapping, image, address)
+                return found
         name = self._jit_name(mapping, mapping.start + inside)
         if name is None:
             return rules.FRAME_POINTER, native

@@ -1,97 +1,116 @@
 """Learns where an interpreter's loop keeps the address of its next instruction, from the samples themselves.
 
-Compiled code has a variable at one place whenever it stands at one instruction: in a register, or in one word of its
-frame. Other words may point into bytecode, too: what an earlier call left there, the begin of the function. Those are
-there in a part of the samples only, or never move. So a place is believed for an instruction of the loop if it pointed
-into bytecode in nearly all samples of that instruction, if it moved over the trace, and if no other such place, of as
-many instructions, says something else.
+Compiled code has a variable at one place whenever it stands at one address: in a register, or in one word of its
+frame. Other words point into bytecode, too: what an earlier instruction or the caller left there, in a part of the
+samples or in all of them. So only words before which the instruction stands that the loop was executing are taken for
+what is looked for. A word that was left by another instruction of that kind is among them now and then. So a place is
+believed for an address of the loop if it showed the right instruction in nearly all samples of that address, if it did
+so for instructions of several kinds and on several lines, and if no other such place says something else.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-#: samples of an instruction of the loop from which its place is learned, and those that are kept
+#: samples of an address of the loop from which its place is learned, and those that are kept
 LEAST, MOST = 16, 256
-#: instructions of the loop of which samples are kept
-MOST_INSTRUCTIONS = 256
-#: the part of the samples in which the place must point into bytecode; that in which two places must agree
-FULL, AGREEING = 0.95, 0.99
-#: lines that the place must have shown over the trace; the part of all samples whose instructions it fits
-LEAST_LINES, LEAST_SHARE = 4, 0.05
-#: one place is preferred to another that contradicts it if it fits so many times as many samples
-CLEARER = 1.5
+#: addresses of the loop of which samples are kept
+MOST_ADDRESSES = 256
+#: the part of the samples in which a place must show the right instruction; from which on it may contradict another;
+#: in which two places must agree
+FULL, SOME, AGREEING = 0.95, 0.1, 0.99
+#: kinds of instructions that a place must have shown over the trace, and lines
+LEAST_KINDS, LEAST_LINES = 2, 4
 #: what place() says where none is known
 UNKNOWN = -1
+
+
+class _Seen(NamedTuple):
+    """The samples of one address: the instruction that the loop executes there, and what each place showed."""
+
+    instruction: int
+    shown: NDArray[np.uint64]
+
+    def share(self) -> NDArray[np.float64]:
+        """The part of the samples in which each place showed something."""
+        share: NDArray[np.float64] = (self.shown > 0).mean(axis=0)
+        return share
 
 
 class LearnedPlaces:
     """The places of one build of an interpreter."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, NDArray[np.uint64]] = {}
+        self._seen: dict[int, _Seen] = {}
         self._places: dict[int, int] = {}
         self._stale = False
 
-    def learn(self, instructions: NDArray[np.uint64], shown: NDArray[np.uint64]) -> None:
+    def learn(self, addresses: NDArray[np.uint64], instructions: NDArray[np.uint8], shown: NDArray[np.uint64]) -> None:
         """Takes samples.
 
         Args:
-            instructions: of the loop, shape (n,).
-            shown: what each place points to, as a number of its line and code object; shape (n, places), 0 = nothing.
+            addresses: in the loop, shape (n,).
+            instructions: of the bytecode, which the loop executes there, shape (n,).
+            shown: what each place points to, as a number of its line and code object, where the instruction before
+                that is the executed one; shape (n, places), 0 = nothing, or another instruction.
         """
         useful = shown.any(axis=1)
-        for instruction in np.unique(instructions[useful]).tolist():
-            seen = self._seen.get(instruction)
-            if seen is None and len(self._seen) >= MOST_INSTRUCTIONS:
+        for address in np.unique(addresses[useful]).tolist():
+            seen = self._seen.get(address)
+            if seen is None and len(self._seen) >= MOST_ADDRESSES:
                 continue
-            rows = shown[useful & (instructions == instruction)]
+            own = useful & (addresses == address)
+            rows = shown[own]
             if seen is not None:
-                if len(seen) >= MOST:
+                if len(seen.shown) >= MOST:
                     continue
-                rows = np.concatenate((seen, rows))
-            self._seen[instruction] = rows[:MOST]
+                rows = np.concatenate((seen.shown, rows))
+            self._seen[address] = _Seen(int(instructions[own][0]), rows[:MOST])
             self._stale = True
 
-    def places(self, instructions: NDArray[np.uint64]) -> NDArray[np.intp]:
-        """The place at each of these instructions of the loop; UNKNOWN where it is not learned."""
+    def places(self, addresses: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """The place at each of these addresses of the loop; UNKNOWN where it is not learned."""
         if self._stale:
             self._places, self._stale = self._decided(), False
-        distinct, which = np.unique(instructions, return_inverse=True)
+        distinct, which = np.unique(addresses, return_inverse=True)
         return np.array([self._places.get(one, UNKNOWN) for one in distinct.tolist()], np.intp)[which]
 
-    def worth_reading(self, instructions: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def worth_reading(self, addresses: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Of the words of samples, shape (n, places), those that tell something, shape (m,)."""
-        place = self.places(instructions)
-        settled = np.array([one for one, seen in self._seen.items() if len(seen) >= MOST], "<u8")
-        known = np.isin(instructions, settled) & (place != UNKNOWN)
+        place = self.places(addresses)
+        settled = np.array([one for one, seen in self._seen.items() if len(seen.shown) >= MOST], "<u8")
+        known = np.isin(addresses, settled) & (place != UNKNOWN)
         return np.concatenate((words[~known].ravel(), words[known, place[known]]))
 
     def _decided(self) -> dict[int, int]:
-        """The places by instruction, by what was seen so far."""
-        fitting = {one: (seen > 0).mean(axis=0) >= FULL for one, seen in self._seen.items()}
-        full = {one: fits for one, fits in fitting.items() if len(self._seen[one]) >= LEAST}
-        if not full:
-            return {}
-        weight = {one: len(self._seen[one]) for one in full}
-        score = np.sum([fits * weight[one] for one, fits in full.items()], axis=0)
-        able = (self._lines_shown(fitting) >= LEAST_LINES) & (score >= LEAST_SHARE * sum(weight.values()))
-        return {one: _clearest(self._seen[one], fits * score, able) for one, fits in full.items()}
-
-    def _lines_shown(self, fitting: dict[int, NDArray[np.bool_]]) -> NDArray[np.intp]:
-        """How many lines each place has shown at the instructions that it fits."""
-        shown: list[set[int]] = [set() for _ in next(iter(fitting.values()))]
-        for one, fits in fitting.items():
+        """The places by address, by what was seen so far."""
+        share = {one: seen.share() for one, seen in self._seen.items()}
+        places = len(next(iter(share.values())))
+        kinds: list[set[int]] = [set() for _ in range(places)]
+        lines: list[set[int]] = [set() for _ in range(places)]
+        score = np.zeros(places)
+        for one, seen in self._seen.items():
+            fits = share[one] >= FULL
+            score += fits * len(seen.shown)
             for place in np.flatnonzero(fits).tolist():
-                shown[place].update(self._seen[one][:, place].tolist())
-        return np.array([len(lines - {0}) for lines in shown])
+                kinds[place].add(seen.instruction)
+                lines[place].update(seen.shown[:, place].tolist())
+        proven = np.array([len(kinds[one]) >= LEAST_KINDS and len(lines[one] - {0}) >= LEAST_LINES
+                           for one in range(places)])  # fmt: skip
+        return {one: _best(seen.shown, share[one], score * proven)
+                for one, seen in self._seen.items() if len(seen.shown) >= LEAST}  # fmt: skip
 
 
-def _clearest(seen: NDArray[np.uint64], score: NDArray[np.float64], able: NDArray[np.bool_]) -> int:
-    """The place with the greatest score, if it is able and those that contradict it have clearly less."""
-    best = int(np.argmax(score * able))
-    if not score[best] * able[best]:
+def _best(shown: NDArray[np.uint64], share: NDArray[np.float64], score: NDArray[np.float64]) -> int:
+    """The place with the greatest score of those that fit, if no other that has a score contradicts it."""
+    best = int(np.argmax(score * (share >= FULL)))
+    if share[best] < FULL or not score[best]:
         return UNKNOWN
-    agreeing = (seen == seen[:, best : best + 1]).mean(axis=0) >= AGREEING
-    return best if not (~agreeing & (score * CLEARER > score[best])).any() else UNKNOWN
+    for rival in np.flatnonzero((share >= SOME) & (score > 0)).tolist():
+        both = (shown[:, best] > 0) & (shown[:, rival] > 0)
+        if both.any() and (shown[both, best] == shown[both, rival]).mean() < AGREEING:
+            return UNKNOWN
+    return best

@@ -1,8 +1,9 @@
 """Python lines without a program in the kernel: from the words of the interpreter's loop in sampled stacks.
 
 The innermost frame of CPython's loop has the address of its next instruction at a place that LearnedPlaces finds, and
-CodeObjects knows the line of that address. Of the function's callers nothing is told: calls from Python to Python
-share one frame of the loop.
+CodeObjects knows the line of that address. A word is believed to be that address only where the instruction before it
+is the one that the loop was executing, by the place in its code where it stood (Handlers). Of the function's callers
+nothing is told: calls from Python to Python share one frame of the loop.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from wstrace.schema import (
     HOW_NOT_READABLE,
 )
 from wstrace_stacks.linux.code_objects import CodeObjects
-from wstrace_stacks.linux.cpythons import CPythons
+from wstrace_stacks.linux.cpythons import CPython, CPythons
+from wstrace_stacks.linux.handlers import Handlers
 from wstrace_stacks.linux.images import CodeMapping
 from wstrace_stacks.linux.known_code import KnownCode
 from wstrace_stacks.linux.learned_places import UNKNOWN, LearnedPlaces
 from wstrace_stacks.linux.loop_words import loop_words
-from wstrace_stacks.unwinder import END, LoopFrames, Samples, Unwound
+from wstrace_stacks.reached import END
+from wstrace_stacks.unwinder import LoopFrames, Samples, Unwound
 
 MOST_PROCESSES, MOST_BUILDS, MOST_MET = 256, 256, 1 << 16
 #: user addresses have 47 bits: a line and the begin of its code object as one number
@@ -104,25 +107,35 @@ class PythonLines:
         """Fills in the rows of the loop frames of one process in one mapping of an interpreter."""
         found.how[loops.row] = HOW_NO_INTERPRETER
         described = self._code.mapping(mapping)
-        if described is None:
+        python = self._pythons.of(described) if described is not None else None
+        if described is None or python is None:
             return
-        objects = self._code_objects(pid, described, int(loops.code_address[0]))
+        if python.handlers is None:
+            found.how[loops.row] = HOW_NOT_LEARNED
+            return
+        bias = self._bias(described, int(loops.code_address[0]))
+        objects = self._code_objects(pid, described, python, python.handlers, bias)
         if objects is None:
-            if self._pythons.of(described) is not None:
-                found.how[loops.row] = HOW_NOT_READABLE
+            found.how[loops.row] = HOW_NOT_READABLE
             return
         objects.begin()
         build = self._build(described)
-        instruction = loops.code_address - np.uint64(described.start)
-        objects.find(build.worth_reading(instruction, words))
+        address = loops.code_address - np.uint64(bias)
+        instruction = python.handlers.at(address)
+        objects.find(build.worth_reading(address, words))
         code = objects.locate(words)
         line = objects.lines_of(words, code)
-        build.learn(instruction, np.where(line > 0, objects.begins_of(code) ^ line.astype("<u8") << _LINE_SHIFT, 0))
-        place = build.places(instruction)
+        proven = (
+            (line > 0) & (objects.instructions_of(words, code) == instruction[:, None]) & (instruction[:, None] > 0)
+        )
+        shown = np.where(proven, objects.begins_of(code) ^ line.astype("<u8") << _LINE_SHIFT, np.uint64(0))
+        build.learn(address, instruction, shown)
+        place = build.places(address)
         row = np.arange(len(place))
-        code, line = code[row, place], line[row, place]
+        code, line, proven = code[row, place], line[row, place], proven[row, place]
         how = np.full(len(place), HOW_LEARNED, "u1")
         how[objects.since_of(code) > time[loops.row]] = HOW_NOT_PROVEN
+        how[~proven] = HOW_NOT_LEARNED
         how[(code < 0) | (line == 0)] = HOW_NOT_READABLE
         how[place == UNKNOWN] = HOW_NOT_LEARNED
         good = how == HOW_LEARNED
@@ -138,22 +151,26 @@ class PythonLines:
             self._builds.clear()
         return self._builds.setdefault(mapping.which_file, LearnedPlaces())
 
-    def _code_objects(self, pid: int, mapping: CodeMapping, address: int) -> CodeObjects | None:
-        """The code objects of a process in whose interpreter's mapping that address is; None = not readable."""
+    def _bias(self, mapping: CodeMapping, address: int) -> int:
+        """What a mapping adds to link-time addresses, one of which is that of an instruction there."""
+        image = self._code.images.of(mapping)
+        linked = image.unwind.address_of(address - mapping.start + mapping.offset) if image is not None else None
+        return address - (linked or 0)
+
+    def _code_objects(
+        self, pid: int, mapping: CodeMapping, python: CPython, handlers: Handlers, bias: int
+    ) -> CodeObjects | None:
+        """The code objects of a process with that CPython in that mapping; None = not readable."""
         key = pid, mapping.id
         if key not in self._objects:
-            python, image = self._pythons.of(mapping), self._code.images.of(mapping)
             made: CodeObjects | None = None
-            if python is not None and image is not None:
-                linked = image.unwind.address_of(address - mapping.start + mapping.offset)
-                types = python.types_in(address - (linked or 0))
-                try:
-                    made = CodeObjects(pid, python.layout, types, self._strings)
-                except PermissionError as error:
-                    self._lack(f"Python lines of some processes: their memory may not be read ({error.strerror}): "
-                               "wstrace doctor says what permits it")  # fmt: skip
-                except OSError:  # it has ended
-                    made = None
+            try:
+                made = CodeObjects(pid, python.layout, python.types_in(bias), handlers.instructions, self._strings)
+            except PermissionError as error:
+                self._lack(f"Python lines of some processes: their memory may not be read ({error.strerror}): "
+                           "wstrace doctor says what permits it")  # fmt: skip
+            except OSError:  # it has ended
+                made = None
             self._objects[key] = made
             if len(self._objects) > MOST_PROCESSES:
                 _close(self._objects.popitem(last=False)[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,8 @@ from wstrace.call_sites import CallSites
 from wstrace.schema import FRAME_CUT, FRAME_GUESSED, FRAME_KERNEL, FRAME_SIGNAL
 from wstrace_stacks import rules
 from wstrace_stacks.linux.known_code import KERNEL_START, KnownCode
-from wstrace_stacks.unwinder import END, Unwound
+from wstrace_stacks.reached import END
+from wstrace_stacks.unwinder import Unwound
 
 
 def add_stacks(
@@ -58,7 +61,8 @@ def add_stacks(
 def _distinct(stacks: Unwound, whole: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The rows of distinct stacks, and for each stack the index of its own: they repeat thousands of times."""
     words = stacks.frames.astype("<u8") << np.uint64(1) | stacks.guessed
-    multipliers = np.random.default_rng().integers(0, 1 << 63, words.shape[1] + 1, "<u8") * np.uint64(2) + np.uint64(1)
+    # not numpy.random: its import takes 50 ms while the first samples wait
+    multipliers = np.frombuffer(os.urandom(8 * (words.shape[1] + 1)), "<u8") | np.uint64(1)
     hashes = (words * multipliers[1:]).sum(axis=1, dtype="<u8") + whole * multipliers[0]
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     if (words[first][inverse] != words).any() or (whole[first][inverse] != whole).any():  # two with one hash

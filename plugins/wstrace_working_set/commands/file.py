@@ -13,7 +13,7 @@ from wstrace.cli.privilege import debug_privilege
 from wstrace.terminal.bar import has_blocks, shades
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable, rows_to_show
-from wstrace.text import printable, size
+from wstrace.text import estimate_mark, printable, size
 from wstrace_working_set.file_heat import FileHeat, Ranges
 
 STRIP = 60
@@ -59,8 +59,8 @@ def file(path: str, pids: tuple[int, ...], recorded: str | None, at: str, top: i
     lines = [f"{name:>10}  [{strip(ranges)}]" for name, ranges in known if ranges is not None]
     parts: list[str | TextTable] = [_headline(heat), "", *lines]
     if heat.bringers:
-        lines = [f"{size(one.resident):>10}  [{strip(one.ranges)}]  {printable(one.label, _LABEL)}"
-                 for one in heat.bringers[:top]]  # fmt: skip
+        lines = [f"{mark + size(one.resident):>10}  [{strip(one.ranges)}]  {printable(one.label, _LABEL)}"
+                 for one in heat.bringers[:top] for mark in [estimate_mark(one.resident, one.estimated)]]  # fmt: skip
         parts += ["", "brought by", *lines]
     if heat.holders:
         columns = [
@@ -115,7 +115,8 @@ def _plain(heat: FileHeat) -> dict[str, Any]:
         "cached_bytes": heat.cached_bytes, "layers": heat.layers(), "notes": _notes(heat),
         "processes": [{"pid": h.pid, "name": h.name, "mapped": h.mapped.bytes, "resident": h.resident.bytes,
                        "copied": h.copied} for h in heat.holders],
-        "brought": [{"label": one.whole, "resident": one.resident, "ranges": ranges(one.ranges)}
+        "brought": [{"label": one.whole, "resident": one.resident, "estimated": one.estimated,
+                     "ranges": ranges(one.ranges)}
                     for one in heat.bringers],
         "parts": [{"name": part.name, "start": part.start, "end": part.end, "resident": resident, "cached": cached}
                   for part, resident, cached in heat.part_rows()],

@@ -89,12 +89,13 @@ def wss(
 def _headline(found: list[Window]) -> str:
     """The answer in a line: of the window in which most was used."""
     most = max(found, key=lambda window: window.used)
-    largest = ", ".join(f"{size(use.used)} {printable(use.name)}" for use in most.uses[:3] if use.used)
-    of = f"used {size(most.used)} of {size(most.resident)} resident in {duration(most.seconds)}"
+    upto = {use: "at most " * most.may_be_of_others(use) for use in most.uses if use.used}
+    largest = ", ".join(f"{upto[use]}{size(use.used)} {printable(use.name)}" for use in most.uses[:3] if use.used)
+    of = f"used {max(upto.values(), default='')}{size(most.used)} of {size(most.resident)} resident"
+    of += f" in {duration(most.seconds)}"
     if len(found) > 1:
-        of = (
-            f"{of} at most ({plural(len(found), 'window')}, {size(sum(w.used for w in found) / len(found))} on average)"
-        )
+        average = size(sum(window.used for window in found) / len(found))
+        of += f", the most of {plural(len(found), 'window')} ({average} on average)"
     return f"{of}: {largest}" if largest else of
 
 

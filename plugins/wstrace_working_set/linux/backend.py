@@ -11,24 +11,27 @@ import numpy as np
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
-from wstrace.interfaces import Level
+from wstrace.interfaces import Context, Level
 from wstrace_os.linux import procfs
 from wstrace_working_set.backend import Accounted
-from wstrace_working_set.linux import smaps
+from wstrace_working_set.linux import page_frames, smaps
 from wstrace_working_set.linux.held_space import Keeper
-from wstrace_working_set.linux.referenced import ReferencedBits
 from wstrace_working_set.linux.space import Space as Space
 
 if TYPE_CHECKING:
+    from wstrace.firing import Division
     from wstrace_working_set.backend import ReferencedBits as ReferencedBits_
+    from wstrace_working_set.conditions import Condition
     from wstrace_working_set.file_heat import FileHeat
+    from wstrace_working_set.watching import Watched
 
-descendants, arguments, parents = procfs.descendants, procfs.arguments, procfs.parents
+descendants, arguments, parents = procfs.living_descendants, procfs.arguments, procfs.parents
 
 
 def referenced_bits(pid: int) -> ReferencedBits_:
     """By idle page tracking, which disturbs nothing, where there is one and we are root; else by clear_refs."""
     from wstrace_working_set.linux import idle_pages
+    from wstrace_working_set.linux.referenced import ReferencedBits
 
     usable = os.access(idle_pages.BITMAP, os.R_OK | os.W_OK)
     return idle_pages.IdlePages(pid) if usable else ReferencedBits(pid)
@@ -42,13 +45,13 @@ def file_heat(path: str, pids: Sequence[int] | None = ()) -> FileHeat:
 
 
 def probe() -> Level:
-    """full with PAGEMAP_SCAN; `pagemap` before Linux 6.7, where huge and zero pages cannot be distinguished."""
+    """full with PAGEMAP_SCAN, or for root; `pagemap` else, where huge and zero pages cannot be distinguished."""
     with Space(os.getpid()) as space:
         space.runs(space.mappings(Dictionary()))
-        if space.scans:
+        if space.scans or page_frames.tells_kinds():
             return Level("full")
     why = "this kernel has no PAGEMAP_SCAN: huge pages are not distinguished, and zero pages only by a guess"
-    return Level("pagemap", why, "Linux 6.7 or newer")
+    return Level("pagemap", why, "run wstrace as root, or Linux 6.7 or newer")
 
 
 def probe_keeper() -> Level:
@@ -103,6 +106,22 @@ def distinct(pids: Sequence[int]) -> int:
         with suppress(TargetExited), Space(pid) as space:
             frames.append(space.frames())
     return len(np.unique(np.concatenate(frames))) * Space.page_size
+
+
+def watched_cgroups(
+    patterns: Sequence[str], of: Context, conditions: Sequence[Condition], pause: float
+) -> Sequence[Watched]:
+    """The cgroups of these paths or globs, else those of what is traced; see linux/watched_cgroup.py."""
+    from wstrace_working_set.linux.watched_cgroup import watched
+
+    return watched(patterns, of, conditions, pause)
+
+
+def division(patterns: Sequence[str], of: Context) -> Division:
+    """Which cgroup belongs to which watched one; see linux/division.py."""
+    from wstrace_working_set.linux.division import WatchedPaths
+
+    return WatchedPaths.chosen(patterns, of)
 
 
 def faults() -> tuple[int, int | None]:

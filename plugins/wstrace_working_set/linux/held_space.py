@@ -9,15 +9,15 @@ Source: userfaultfd(2); fs/proc/task_mmu.c.
 
 from __future__ import annotations
 
+import _socket
 import os
 import signal
-import socket
+import struct
 import sys
-from pathlib import Path
 
-from wstrace.errors import TargetExited, Unavailable
+from wstrace.errors import TargetExited
 from wstrace_os.linux import procfs, userfaultfd
-from wstrace_working_set.backend import Totals
+from wstrace_working_set.backend import KeeperFailed, Totals
 from wstrace_working_set.linux.space import Space
 
 _SECONDS = 5.0  # for the keeper's answer: it needs 25 ms to start
@@ -28,20 +28,30 @@ class Keeper:
 
     Raises:
         Unavailable: the kernel may not be made to wait; the message says what lifts it.
+        KeeperFailed: the process cannot be started.
     """
 
     def __init__(self) -> None:
         os.close(userfaultfd.create())  # tried here, where a refusal can be reported
-        self._socket, theirs = socket.socketpair()
+        self._socket, theirs = _socket.socketpair()  # `socket` takes 7 ms of every start
         self._socket.settimeout(_SECONDS)
-        words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(userfaultfd.system_call())]
-        with theirs:
-            inherit = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
-            try:
-                self._pid: int = os.posix_spawn(sys.executable, words, os.environ, file_actions=inherit, setsid=True)
-            except OSError as error:
-                self._socket.close()
-                raise Unavailable(f"cannot start {sys.executable}: {error.strerror}") from None
+        program = os.path.join(os.path.dirname(__file__), "keeper.py")
+        words = [sys.executable, "-I", "-S", program, str(userfaultfd.system_call())]
+        inherit = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
+        try:
+            self._pid: int = os.posix_spawn(
+                sys.executable,
+                words,
+                os.environ,
+                file_actions=inherit,
+                setsid=True,
+                setsigmask=signal.valid_signals(),
+            )
+        except OSError as error:
+            self._socket.close()
+            raise KeeperFailed(f"cannot start {sys.executable}: {error.strerror}") from None
+        finally:
+            theirs.close()
         try:
             self._answer()  # wait until it is ready: otherwise a command of 20 ms would end before it is held
         except BaseException:
@@ -62,13 +72,15 @@ class Keeper:
 
         Raises:
             ProcessLookupError: the address space has ended.
-            Unavailable: the keeper has ended.
+            KeeperFailed: the keeper has ended, or cannot keep it.
         """
         try:
-            socket.send_fds(self._socket, [b"k"], [pagemap])
+            self._socket.sendmsg([b"k"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", pagemap))])
         except OSError as error:
             raise _silent(str(error)) from None
-        if self._answer() != b"+":
+        if (answer := self._answer()) == b"!":
+            raise KeeperFailed("the process that keeps memory has no room for a thread (ulimit -u, pids.max)")
+        if answer != b"+":
             raise ProcessLookupError
 
     def _answer(self) -> bytes:
@@ -89,8 +101,8 @@ class Keeper:
             self._pid = 0
 
 
-def _silent(why: str) -> Unavailable:
-    return Unavailable(f"the process that keeps memory does not answer: {why}")
+def _silent(why: str) -> KeeperFailed:
+    return KeeperFailed(f"the process that keeps memory does not answer: {why}")
 
 
 class HeldSpace(Space):

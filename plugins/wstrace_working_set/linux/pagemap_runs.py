@@ -42,7 +42,7 @@ from wstrace_os.linux.pagemap import (
     SWAP_TYPE_BITS,
     SWAPPED_BIT,
 )
-from wstrace_working_set.linux.kpagecount import MapCounts
+from wstrace_working_set.linux.page_frames import FrameKinds, MapCounts
 
 Columns = dict[str, NDArray[Any]]
 Entries = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # as Pagemap.entries
@@ -99,8 +99,14 @@ def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDA
     return low, np.minimum(low + step, end[each]), row[each]
 
 
-def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: MapCounts | None) -> Columns:
-    """Runs of present, swapped or guard pages: start, pages, row, top and, with a counter, shares.
+def read(
+    entries: Entries,
+    spans: Spans,
+    special: NDArray[Any] | None,
+    counter: MapCounts | None,
+    kinds: FrameKinds | None = None,
+) -> Columns:
+    """Runs of present, swapped or guard pages: start, pages, row, top; with a counter shares, with kinds categories.
 
     top is the masked top byte of the entries. A guard page has only GUARD_BIT, a swapped one SWAPPED_BIT, plus
     PROTECTED_BIT where it is uncertain whether anything is swapped out there: see settle().
@@ -108,7 +114,7 @@ def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: 
     Args:
         entries: Pagemap.entries.
         special: REGION rows at whose borders a run ends.
-        counter: counts the sharers.
+        counter: counts the sharers. kinds: tells huge and zero pages, where there is no `special`.
 
     Raises:
         EOFError: pagemap ended early: the address space has ended.
@@ -124,7 +130,7 @@ def read(entries: Entries, spans: Spans, special: NDArray[Any] | None, counter: 
         some = slice(first, last)
         offsets = upto[some] - pages[some] - base
         held = _fill(entries, spans.start[some], spans.end[some], offsets, int(upto[last - 1]) - base)
-        parts.append(_runs(held, spans.start[some], offsets, spans.row[some], borders, counter))
+        parts.append(_runs(held, spans.start[some], offsets, spans.row[some], borders, counter, kinds))
         first = last
     if not parts:
         return {"start": np.empty(0, "<u8"), "pages": np.empty(0, "<u4"), "row": np.empty(0, "<u4"),
@@ -142,14 +148,20 @@ def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDA
 
 
 def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row: NDArray[Any], borders: NDArray[Any],
-          counter: MapCounts | None) -> Columns:  # fmt: skip
+          counter: MapCounts | None, kinds: FrameKinds | None) -> Columns:  # fmt: skip
     """The runs of the spans whose entries start at these offsets."""
     top = _tops(entries)
     edge = np.empty(len(top), bool)
     edge[1:] = top[1:] != top[:-1]
-    shares = None if counter is None else counter.counts(entries, top)
-    if shares is not None:
-        edge[1:] |= shares[1:] != shares[:-1]
+    told: Columns = {}
+    if counter is not None:
+        told["shares"] = counter.counts(entries, top)
+    if kinds is not None:
+        shift = start // np.uint64(PAGE) - offsets.astype("<u8")
+        number = shift.repeat(np.diff(offsets, append=len(top))) + np.arange(len(top), dtype="<u8")
+        told["categories"] = kinds.categories(entries, top, number)
+    for column in told.values():
+        edge[1:] |= column[1:] != column[:-1]
     edge[offsets] = True
     if len(borders):
         span = np.searchsorted(start, borders, "right") - 1
@@ -167,7 +179,7 @@ def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row
         "row": row[span],
         "top": top[at],
     }
-    return columns if shares is None else {**columns, "shares": shares[at]}
+    return columns | {name: column[at] for name, column in told.items()}
 
 
 def _tops(entries: NDArray[Any]) -> NDArray[Any]:
@@ -217,7 +229,7 @@ def attributes(
     Args:
         found: the result of read().
         mappings: column flags.
-        special: REGION rows of huge and zero pages; None = the kernel does not report them.
+        special: REGION rows of huge and zero pages; None = `categories` tell them, or nothing does.
         locked: mask of the locked mappings; large: mask of the hugetlb mappings.
     """
     top, row = found["top"], found["row"]
@@ -226,7 +238,8 @@ def attributes(
     exclusive, private = (top & EXCLUSIVE_BIT) != 0, (mapping & MAP_SHARED) == 0
     # pages without a struct page: they are in no mm counter, and no page of a shared mapping is anonymous
     no_page = present & ~file & ~exclusive & (~private | ((mapping >> KIND_SHIFT) & 15 == KIND_VDSO))
-    huge, zero = _special(found["start"], special)
+    categories = found.get("categories", _special(found["start"], special))
+    huge, zero = (categories & IS_HUGE) != 0, (categories & IS_PFNZERO) != 0
     cow = present & private & ((mapping & MAP_WRITE) != 0) & (file | ~exclusive | zero)
     bits = (
         (cow, PAGE_COPY_ON_WRITE), (present & ~exclusive & ~zero, PAGE_SHARED), (file, PAGE_FILE),
@@ -243,15 +256,13 @@ def attributes(
     return _join({name: column[~no_page] for name, column in columns.items()})
 
 
-def _special(start: NDArray[Any], special: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Masks of the runs that are huge, and of those that are the zero page."""
+def _special(start: NDArray[Any], special: NDArray[Any] | None) -> NDArray[Any]:
+    """The categories of the runs."""
     if special is None or not len(special):
-        none = np.zeros(len(start), bool)
-        return none, none
+        return np.zeros(len(start), "u1")
     at = np.searchsorted(special["start"], start, "right") - 1
     inside = (at >= 0) & (start < special["end"][at])
-    categories = np.where(inside, special["categories"][at], 0)
-    return (categories & IS_HUGE) != 0, (categories & IS_PFNZERO) != 0
+    return np.where(inside, special["categories"][at], 0)
 
 
 def _join(columns: Columns) -> Columns:

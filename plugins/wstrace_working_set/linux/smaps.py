@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import procfs
@@ -36,7 +35,7 @@ def rollup(pid: int) -> dict[str, int]:
 
 def _read(pid: int, name: str) -> bytes:
     try:
-        return Path(f"/proc/{procfs.memory_task(pid)}/{name}").read_bytes()
+        return procfs.content(f"/proc/{procfs.memory_task(pid)}/{name}")
     except (FileNotFoundError, ProcessLookupError):
         raise TargetExited(f"there is no process {pid}") from None
     except OSError as error:

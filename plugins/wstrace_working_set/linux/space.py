@@ -1,5 +1,6 @@
 """An opened process on Linux: pagemap says what pages are, PAGEMAP_SCAN (6.7) where they are, huge and zero ones too.
 
+On an older kernel root finds huge and zero pages by /proc/kpageflags (see page_frames.py).
 pagemap costs 34 ns per present and 8 ns per absent page. PAGEMAP_SCAN without PAGE_IS_FILE costs 12 ns per present page
 and nothing for an absent table. So where memory is sparse, PAGEMAP_SCAN finds the windows in which pagemap is read.
 
@@ -9,6 +10,7 @@ Source: Linux Documentation/admin-guide/mm/pagemap.rst, Documentation/filesystem
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,7 +23,7 @@ from wstrace.schema import NOT_RESIDENT
 from wstrace_os.linux import pagemap as pm
 from wstrace_os.linux import procfs
 from wstrace_working_set.backend import Totals
-from wstrace_working_set.linux import kpagecount, pagemap_runs, pageout, smaps
+from wstrace_working_set.linux import page_frames, pagemap_runs, smaps
 
 Columns = dict[str, NDArray[Any]]
 _USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
@@ -55,10 +57,13 @@ class Space:
                 zero_huge = windows[windows["categories"] != 0]
             else:
                 zero_huge = self._pagemap.scan(low, high, any_of=special, give=special)
-        counter = kpagecount.MapCounts() if shares else None
         spans = pagemap_runs.Spans(mappings, np.ones(len(mappings["start"]), bool), windows)
         try:
-            found = pagemap_runs.read(self._pagemap.entries, spans, zero_huge, counter)
+            with ExitStack() as stack:
+                counter = stack.enter_context(page_frames.MapCounts()) if shares else None
+                by_frames = not self.scans and page_frames.tells_kinds()
+                kinds = stack.enter_context(page_frames.FrameKinds()) if by_frames else None
+                found = pagemap_runs.read(self._pagemap.entries, spans, zero_huge, counter, kinds)
         except EOFError:
             raise self._gone() from None
         if not len(found["start"]):
@@ -84,10 +89,14 @@ class Space:
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
         """process_madvise(MADV_PAGEOUT) on every run."""
+        from wstrace_working_set.linux import pageout
+
         pageout.page_out(self.pid, runs)
 
     def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[Any], tuple[str, ...]]:
         """The reason why each run is still in memory."""
+        from wstrace_working_set.linux import pageout
+
         return pageout.why_stayed(mappings, runs)
 
     def owned(self) -> bool:

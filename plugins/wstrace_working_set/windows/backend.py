@@ -125,6 +125,16 @@ def distinct(_: Sequence[int]) -> NoReturn:
     raise Unavailable("Windows does not say which pages of two processes are one")
 
 
+def watched_cgroups(*_: object) -> NoReturn:
+    """Raises Unavailable: Windows has no control groups."""
+    raise Unavailable("Windows has no control groups", "use rss=, growth= or end")
+
+
+def division(*_: object) -> NoReturn:
+    """Raises Unavailable: Windows has no control groups."""
+    raise Unavailable("Windows has no control groups", "use rss=, growth= or end")
+
+
 def faults() -> tuple[int, int | None]:
     """(page faults of the calling process so far, None): Windows counts minor and major faults together."""
     counters = processes.counters(winapi, winapi.GetCurrentProcess())

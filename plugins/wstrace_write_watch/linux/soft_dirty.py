@@ -48,8 +48,6 @@ class SoftDirtyWatcher:
 
     def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of written pages: addresses and page counts."""
-        if self._pagemap.gone:
-            raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
         columns = procfs.read_maps(self.pid).columns
         wanted = ((columns["flags"] & MAP_WRITE) != 0) & ((columns["flags"] >> KIND_SHIFT) & 15 != KIND_VDSO)
         found = [
@@ -57,6 +55,8 @@ class SoftDirtyWatcher:
             for low, end in zip(columns["start"][wanted].tolist(), columns["end"][wanted].tolist(), strict=True)
             for start in range(low, end, _CHUNK * pm.PAGE)
         ]
+        if self._pagemap.gone:  # asked after reading: of an address space that has ended, nothing reads as written
+            raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
         if reset:
             self._clear()
         if not found:

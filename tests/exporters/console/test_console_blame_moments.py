@@ -120,7 +120,7 @@ def test_without_resident_pages_the_table_is_of_what_was_brought(named):
         script.batches.append(script.process(2000, 7, PROCESS_EXIT, "app"))
     trace = script.trace()
     shown = parts(trace.blame(at="peak"), [], "resident", 10)
-    why = "no resident pages are in the trace: record with -s peak_snapshot (wstrace doctor says why it cannot)"
+    why = "no resident pages are in the trace: record with -s peak_snapshot, which looks at them while it runs"
     if named:
         why = "no resident pages are known: app (7) ended before its memory was looked at"
     assert shown[0].text == f"{why}; by what was brought:"

@@ -86,3 +86,14 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         assert report.stderr.startswith("wstrace: ")
         assert report.stderr.count("\n") == 1
         assert report.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["blame", "unshared", "imports"])
+def test_a_file_that_may_not_be_overwritten_is_not_told_as_the_answer(traced: tuple[str, Path], command: str) -> None:
+    """GIVEN a trace of another run at the output's path THEN a command that did not run has no figures."""
+    path = traced[1]
+    before = path.read_bytes()
+    done = wstrace(command, "-o", str(path), "--", sys.executable, "-c", "print('ran')")
+    assert (done.returncode, done.stdout) == (123, "")
+    assert f"{path} exists" in done.stderr
+    assert path.read_bytes() == before

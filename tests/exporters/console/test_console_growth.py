@@ -15,7 +15,7 @@ from stacks_scripted import Fault, Stacks
 
 from wstrace_console import growth
 from wstrace_console.console import Console
-from wstrace_console.live import resident_of
+from wstrace_console.live import family_of, resident_of
 
 PARSE, CHURN = ("parse_record", "/srv/app/leak.py", 12), ("churn", "/srv/app/leak.py", 20)
 PAGE = 4096
@@ -28,6 +28,7 @@ def first_lines(kit: Any, monkeypatch: Any, faults: list[Fault], sizes: list[int
     trace.context = dataclasses.replace(trace.context, targets=(kit.target(launched=launched),))
     trace.context.info.page_size = PAGE
     monkeypatch.setattr(growth, "resident_of", lambda pid: None if (n := next(answers)) is None else n * PAGE)
+    monkeypatch.setattr(growth, "family_of", list)
     monkeypatch.setattr(growth.time, "monotonic", lambda: next(clock))
     stream = io.StringIO()
     console = Console(stream, live=False, **options)
@@ -80,6 +81,32 @@ def test_json_has_the_growth(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         json.loads("\n".join(first_lines(kit, monkeypatch, [Fault([PARSE])], [1, None], json=True))).get("growth")
         is None
     )
+
+
+def test_what_workers_gain_is_growth_and_where_they_come_or_go_it_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, family = {7: 10 * PAGE, 8: 100 * PAGE}, {8}
+    monkeypatch.setattr(growth, "resident_of", sizes.get)
+    monkeypatch.setattr(growth, "family_of", lambda pids: [*pids, *family])
+    grown, alone, comes = growth.Growth([7]), growth.Growth([7], children=False), growth.Growth([7])
+    sizes[8] = 500 * PAGE
+    for one in (grown, alone):
+        one.measure()
+    assert (grown.bytes, alone.bytes) == (400 * PAGE, 0)
+    assert grown.answer("").endswith("wstrace blame 7 --over-time 1s")
+    family.add(9)
+    sizes[9] = PAGE
+    goes = growth.Growth([7])
+    comes.measure()
+    family.clear()
+    goes.measure()
+    assert (comes.bytes, goes.bytes) == (None, None)
+
+
+def test_the_family_of_a_process_is_what_it_started() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert family_of([os.getpid(), child.pid])[:1] == [os.getpid()]
+        assert family_of([os.getpid(), child.pid]).count(child.pid) == 1
+        assert child.pid in family_of([os.getpid()])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="zombies are Linux's")

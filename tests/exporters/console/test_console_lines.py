@@ -99,7 +99,7 @@ def test_a_column_that_the_schema_gains_is_in_json_lines_by_what_it_means(kit: A
         Column("lock", "u32", "str"),
         Column("owner", "u32", "id"),
     )
-    schema = replace(PAGE_FAULT, columns=(*PAGE_FAULT.columns[:6], *new, *PAGE_FAULT.columns[6:]))
+    schema = PAGE_FAULT._replace(columns=(*PAGE_FAULT.columns[:6], *new, *PAGE_FAULT.columns[6:]))
     old = trace.faults([(2, LIBC, PYTHON)])
     columns = {
         **old.columns,
@@ -174,7 +174,7 @@ def test_names_that_are_missing_are_a_number_with_the_reason(kit: Any) -> None:
         def resolve(self, file: MappedFile, offsets: Any) -> list[Any]:
             places = super().resolve(file, offsets)
             why = "is not the file that was traced" if "python" in file.path else "cannot\x1b be read"
-            return [replace(place, section="", number=0, function="", why=why) for place in places]
+            return [place._replace(section="", number=0, function="", why=why) for place in places]
 
     trace = kit.Trace(live=False)
     trace.context = replace(trace.context, resolvers={"sections": Sections()})

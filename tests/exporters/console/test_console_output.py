@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from screen import Screen
 
+from wstrace.analysis import headline
 from wstrace.errors import OutputError, UsageError
 from wstrace.options import options_of
 from wstrace.schema import KINDS
@@ -20,7 +21,6 @@ from wstrace.terminal.elide import elide
 from wstrace.terminal.output import Output
 from wstrace.text import printable
 from wstrace.trace_info import Level, TraceInfo
-from wstrace_console import headline
 from wstrace_console.console import Console
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
@@ -203,6 +203,24 @@ def test_live_only_on_a_terminal_that_the_target_does_not_share(
     console.close()
     assert ("3 faults" in drawn) == live
     assert ("0 lost" in drawn) == live
+
+
+def test_the_live_table_shows_who_has_the_most_faults_and_escapes_their_names(
+    kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("wstrace_console.live.REDRAW_SECONDS", 0.0)
+    trace, output = kit.Trace(), Screen()
+    trace.context = replace(trace.context, targets=(kit.target(os.getpid() + 1, launched=False),))
+    console = Console(output)
+    console.start(trace.context)
+    console.export(trace.faults([(3, LIBC, LIBC), (900, "/srv/[red]evil\x1b[2J.so", LIBC)]))
+    drawn = output.getvalue()
+    console.close()
+    rows = [line for line in drawn.splitlines() if "/s  /" in line]
+    assert len(rows) == 2
+    assert r"[red]evil\x1b[2J.so" in rows[0]
+    assert LIBC in rows[1]
 
 
 def test_a_terminal_that_goes_away_costs_the_live_line_only(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,10 @@ from wstrace.schema import (
     FRAME_NATIVE,
     FRAME_PYTHON,
     HOW_LEARNED,
+    HOW_LOST,
+    HOW_NO_INTERPRETER,
     HOW_NOT_PROVEN,
+    HOW_NOT_PYTHON,
     HOW_NOT_SAMPLED,
     HOW_NOT_YET,
     HOW_OWN,
@@ -69,6 +72,16 @@ def test_the_first_line_names_the_users_own_line_and_its_table_stands_first(kit:
         ["7", "7", "7.0%", "(package", "pandas)"],
         ["5", "0", "5.0%", "(no", "Python", "frame)"],
     ]
+
+
+@pytest.mark.parametrize(("python", "proposed"), [(40, True), (60, False)])
+def test_native_stacks_are_proposed_where_most_is_not_python(kit: Any, python: int, proposed: bool) -> None:
+    program = [Fault(None, how=HOW_NO_INTERPRETER)] * 60 + [Fault(None, how=HOW_NOT_PYTHON)] * (40 - python + 20)
+    lines = told(kit, [Fault([PARSE, MAIN])] * python + program[: 100 - python]).splitlines()
+    hint = "most is not Python's: its own lines are told by -s page_faults:stacks=native"
+    assert (lines[2] == hint) is proposed
+    sampled = [Fault(None, how=HOW_NO_INTERPRETER, native=[(4, 64)], native_how=HOW_OWN, weight=1)] * 90
+    assert hint not in told(kit, sampled)
 
 
 def test_a_line_that_is_a_small_part_stands_beside_the_file_with_the_most(kit: Any) -> None:
@@ -164,7 +177,7 @@ def test_without_python_the_own_function_of_native_stacks_is_about_the_answer(ki
                       native_how=HOW_OWN, weight=1)  # fmt: skip
     text = kit.printed(trace, [mappings, native.new_rows(), faults])
     assert text.splitlines()[0] == "8 faults, 0 from disk; about 75 % make alloc.js"
-    assert text.splitlines()[3].split()[-2:] == ["own", "function"]
+    assert text.splitlines()[3].endswith(" own line, or innermost frame")
     assert [plain(line)[-2:] for line in text.splitlines()[4:6]] == [["make", "alloc.js"], ["25.0%", "prog+0x20"]]
 
 
@@ -185,6 +198,14 @@ def test_the_share_of_a_burst_is_of_the_faults_that_samples_stand_for(kit: Any, 
     assert lines[0].startswith(f"20 faults, 0 from disk{answer}")
     assert ("make" in lines[0]) == bool(answer)
     assert "; 1,236 sampled stacks lost" in lines[1]
+
+
+def test_the_second_line_tells_of_python_stacks_that_were_lost(kit: Any) -> None:
+    trace = kit.Trace()
+    faults = batch_of(PAGE_FAULT, trace.context.strings, pid=1, tid=1, pc=1, va=1, flags=0, stack_how=[HOW_LOST] * 20)
+    for why, count in (("stack lost", 18), ("displaced by another BPF program", 2), ("interpreter not known yet", 5)):
+        trace.context.ledger.set("without_stack", count, why)
+    assert "; the Python stacks of 20 of them lost" in kit.printed(trace, [faults]).splitlines()[1]
 
 
 def test_a_json_line_has_the_stack_or_the_reason_why_not(kit: Any) -> None:
@@ -288,4 +309,4 @@ def test_a_row_is_told_rather_than_that_there_is_one_more(kit: Any) -> None:
     faults = [Fault([(f"f{at}", "/srv/app/leak.py", at)]) for at in range(1, 5)]
     for by in ("line", "function", "stack"):
         assert " f4 leak.py" in told(kit, faults, by=by, top=3).splitlines()[7]
-        assert told(kit, faults, by=by, top=2).splitlines()[6].split() == ["and", "2", "more"]
+        assert told(kit, faults, by=by, top=2).splitlines()[6].endswith("Total (of 4 rows)")

@@ -134,6 +134,9 @@ def test_line_two_says_of_when_resident_pages_are(kit: Any) -> None:
             "resident pages of process 700 as at its end; those of others as of 250 ms before the end",
             "resident pages as of",
         ),
+        ({"extra": {"peak_snapshot": {}}}, "resident pages as at the peak", "before the end"),
+        ({"extra": {"peak_snapshot": {}}, "final_snapshot": 7}, "pages of others as at the peak", "pages as at"),
+        ({"extra": {"peak_snapshot": {}}, "final_snapshot": 700, "exit_code": 0}, "as at its end", "as at the peak"),
     ):
         trace = kit.Trace()
         for name, value in facts.items():
@@ -203,7 +206,7 @@ def test_files_are_in_order_of_resident_bytes_where_a_snapshot_tells_them(
     at = next(number for number, line in enumerate(lines) if "file of the page" in line)
     assert lines[at].split()[: len(heads)] == heads
     assert lines[at + 1].endswith(first)
-    (total,) = [line for line in lines if line.endswith("Total")]
+    total = next(line for line in lines[at:] if line.endswith("Total"))
     assert "4.0 MiB" in total
     assert "100.0%" in total
     assert "12" in total.split()
@@ -216,8 +219,9 @@ def test_what_is_left_at_the_exit_is_not_told_as_most_of_a_peak_that_was_larger(
     trace.context.info.page_size = 4096
     trace.context.info.usage = Usage(peak_resident_bytes=320 * 4096)
     assert "; most resident in node" in kit.printed(trace, batches).splitlines()[0]
-    trace.context.info.usage = Usage(peak_resident_bytes=1200 * 4096)
-    assert kit.printed(trace, batches).splitlines()[0].endswith("; most in [anon] (by node)")
+    for peak in (620, 1200):  # of 620 pages 300 are not known, and with its 20 [anon] may have had the most
+        trace.context.info.usage = Usage(peak_resident_bytes=peak * 4096)
+        assert kit.printed(trace, batches).splitlines()[0].endswith("; most in [anon] (by node)")
     trace = kit.Trace(live=False)
     generated = [trace.faults([(9, "[anon]", "[anon]")])]
     assert kit.printed(trace, generated).splitlines()[0].endswith("; most in [anon]"), "by [anon] says nothing"

@@ -14,30 +14,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.inputs import Inputs, mapping_rows, of_mapping
-from wstrace.analysis.blame.stand_ins import leaves, own_mappings
+from wstrace.analysis.blame.stand_ins import Reach, leaves, own_mappings
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.frames import Frame, native_frame
+from wstrace.analysis.frames import Frame, native_frame, native_frames, to_the_root
 from wstrace.analysis.own import OwnRule, package_of
 from wstrace.analysis.segments import distinct
-from wstrace.analysis.stack_views import StackViews
-from wstrace.analysis.symbols import Symbolizer
+from wstrace.analysis.stack_text import whole
+from wstrace.analysis.stack_views import Label, StackViews
+from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.batch import Dictionary
 from wstrace.places import Place
 from wstrace.schema import FAULT_PC_KERNEL
 from wstrace.signatures import without_arguments
 
-CauseBy = Literal["line", "function", "package"]
+CauseBy = Literal["line", "function", "package", "stack", "thread"]
+#: What faults are told by, in the order of stand_ins.leaves(); packages are those of functions.
+_TOLD_BY = {"line": 0, "function": 1, "package": 1, "stack": 2}
 _NATIVE = np.uint64(1 << 63)
-_KERNEL = np.uint64(0xFFFFFFFF)
+_KERNEL, _LOST = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFE)  # in place of a mapping
 _OFFSET = np.uint64(31)
 #: Faults whose causes are distinguished at once, so that what that needs stays small beside the faults.
 _AT_ONCE = 1 << 17
 #: follows the function of an instruction in tables by line
 NO_LINE = " (no line)"
+LOST_SAMPLE = "its sampled stack was lost"
 
 
 class Cause(NamedTuple):
-    """What names a row: its label as tables show it, its whole label, and what is known of it; "" and 0 = not."""
+    """What names a row: its label as tables show it, its whole label, and what is known of it; "" and 0 = not.
+
+    reason: why no place is known.
+    """
 
     label: str
     whole: str
@@ -45,32 +52,60 @@ class Cause(NamedTuple):
     line: int = 0
     function: str = ""
     package: str = ""
+    reason: str = ""
 
 
 class Causes:
     """The distinct places of the program that faults came from.
 
+    Args:
+        within: how far a sampled stack stands for other faults; see stand_ins().
+
     Attributes:
         of: of each fault the number of its cause, in the order of the inputs.
+        frames: the whole label of a stack -> its frames, as to_the_root() gives them; filled by labels("stack").
     """
 
-    def __init__(self, inputs: Inputs, symbolizer: Symbolizer, strings: Dictionary) -> None:
+    def __init__(
+        self,
+        inputs: Inputs,
+        symbolizer: Symbolizer,
+        strings: Dictionary,
+        within: Reach | None = None,
+        *,
+        whole_stacks: bool = False,
+    ) -> None:
         self._tree: CallTree = inputs.tree
         self._symbolizer, self._strings = symbolizer, strings
         self._mappings, self._faults = inputs.mappings, inputs.faults
         self._own = np.zeros(0, np.uint32)
         self._labels: dict[CauseBy, list[Cause]] = {}
-        self._sampled: tuple[_Sampled, _Sampled] | None = None
-        if "native_stack" not in inputs.faults:
-            self._codes, (self.of,) = self._distinct(inputs.faults["stack"])
+        self._numbered: dict[CauseBy, tuple[NDArray[np.intp], list[Cause]]] = {}
+        self._told: list[_Told] = []
+        self._names, self._threads = inputs.threads, list[tuple[int, int]]()
+        self.frames: dict[str, tuple[Frame, ...]] = {}
+        faults = inputs.faults
+        sampled = "native_stack" in faults and bool(faults["native_stack"].any())
+        if not sampled and not whole_stacks:
+            self._codes, (self.of,) = self._distinct((faults["stack"], None))
+            return
+        threads = (faults["space"], faults["tid"]) if whole_stacks else ()
+        if not sampled:
+            self._codes, (code,) = self._distinct((faults["stack"], None))
+            rows, self.of = distinct(code, *threads)
+            self._told = [_Told(code[rows], np.zeros(len(rows), np.bool_), np.zeros(0, np.intp))] * 3
+            self._threads = list(zip(faults["space"][rows].tolist(), faults["tid"][rows].tolist(), strict=True))
             return
         self._own = own_mappings(inputs, strings)
-        both = leaves(inputs, strings, self._own)
-        self._codes, codes = self._distinct(*(one.leaf for one in both))
-        rows, self.of = distinct(*codes, *(one.estimated for one in both))
-        line, function = (_Sampled(code[rows], one.estimated[rows], one.samples)
-                          for code, one in zip(codes, both, strict=True))  # fmt: skip
-        self._sampled = line, function
+        told = leaves(inputs, strings, self._own, within, whole_stacks=whole_stacks)
+        # a fault whose sample was lost has no stack, but its instruction is known
+        lost = [*(one.lost for one in told[:2]), *[None] * whole_stacks]
+        self._codes, codes = self._distinct(*((one.leaf, its) for one, its in zip(told, lost, strict=True)))
+        rows, self.of = distinct(*codes, *(one.estimated for one in told), *threads)
+        self._told = [_Told(code[rows], one.estimated[rows], one.samples)
+                      for code, one in zip(codes, told, strict=True)]  # fmt: skip
+        if whole_stacks:
+            self._threads = list(zip(faults["space"][rows].tolist(), faults["tid"][rows].tolist(), strict=True))
 
     def estimated(self, by: str) -> NDArray[np.bool_]:
         """Of each cause, whether its faults are told by the sample of another one."""
@@ -82,16 +117,28 @@ class Causes:
         found = self._of_view(by)
         return np.zeros(0, np.intp) if found is None else found.samples
 
-    def _of_view(self, by: str) -> _Sampled | None:
-        return self._sampled and self._sampled[by != "line"]
+    def _of_view(self, by: str) -> _Told | None:
+        return self._told[_TOLD_BY[by]] if self._told and by in _TOLD_BY else None
 
-    def _distinct(self, *leaves: NDArray[np.uint32]) -> tuple[NDArray[np.uint64], list[NDArray[np.int32]]]:
-        """The distinct causes of faults as codes, ascending, and of each of several leaves those of all faults."""
+    def _distinct(
+        self, *told: tuple[NDArray[np.uint32], NDArray[np.bool_] | None]
+    ) -> tuple[NDArray[np.uint64], list[NDArray[np.int32]]]:
+        """The distinct causes of faults as codes, ascending, and of each of several leaves those of all faults.
+
+        Args:
+            told: leaves, and whether the sample of each was lost; None = of no one.
+        """
         columns = [self._faults[name] for name in ("pc", "pc_mapping", "flags")]
         none, nobody = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)]
-        parts = [[np.unique(self._coded(*(column[begin : begin + _AT_ONCE] for column in (leaf, *columns))),
-                            return_inverse=True) for begin in range(0, len(leaf), _AT_ONCE)]
-                 for leaf in leaves]  # fmt: skip
+        parts: list[list[tuple[NDArray[np.uint64], NDArray[np.int32]]]] = []
+        for leaf, lost in told:
+            parts.append([])
+            for begin in range(0, len(leaf), _AT_ONCE):
+                code = self._coded(*(column[begin : begin + _AT_ONCE] for column in (leaf, *columns)))
+                if lost is not None:
+                    code[lost[begin : begin + _AT_ONCE]] = _NATIVE | _LOST << _OFFSET
+                rows, which = distinct(code)
+                parts[-1].append((code[rows], which))
         codes = np.unique(np.concatenate([some for one in parts for some, _ in one] + none))
         places = [np.concatenate([codes.searchsorted(some).astype(np.int32)[at] for some, at in one] + nobody)
                   for one in parts]  # fmt: skip
@@ -115,52 +162,76 @@ class Causes:
     def labels(self, by: CauseBy) -> list[Cause]:
         """The name of each cause."""
         if by not in self._labels:
-            named, sampled = self._named(by), self._of_view(by)
-            self._labels[by] = named if sampled is None else [named[code] for code in sampled.code.tolist()]
+            named, told = self._named(by), self._of_view(by)
+            self._labels[by] = named if told is None else [named[code] for code in told.code.tolist()]
         return self._labels[by]
 
+    def numbered(self, by: CauseBy) -> tuple[NDArray[np.intp], list[Cause]]:
+        """Of each cause the number of its name, and the causes of these names: the first of those with the same one."""
+        if by not in self._numbered:
+            causes = self.labels(by)
+            number: dict[str, int] = {}
+            of = np.array([number.setdefault(cause.whole, len(number)) for cause in causes], np.intp)
+            first = np.zeros(len(number), np.intp)
+            first[of[::-1]] = np.arange(len(of))[::-1]  # of an index that is repeated, the last value stays
+            self._numbered[by] = of, [causes[at] for at in first.tolist()]
+        return self._numbered[by]
+
     def _named(self, by: CauseBy) -> list[Cause]:
+        """The name of each code, and of a thread that of each cause."""
+        if by == "thread":
+            return [self._thread(space, tid) for space, tid in self._threads]
         native = (self._codes & _NATIVE) != 0
         leaves = self._codes[~native].astype(np.intp)
-        stacked = {"line": self._lines, "function": self._functions, "package": self._packages}[by](leaves)
+        stacked = {"line": self._lines, "function": self._functions, "package": self._packages, "stack": self._stacks}[
+            by
+        ](leaves)
         # codes of stacks are below those of instructions
         return [*stacked, *self._instructions(by)]
 
     # -- stacks ------------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _views(self) -> StackViews:
+        return StackViews(self._tree, OwnRule(), self._symbolizer)
+
     def _lines(self, leaves: NDArray[np.intp]) -> list[Cause]:
-        views = StackViews(self._tree, OwnRule(), self._symbolizer)
-        found = []
-        for label in views.labels("line", native=False)(leaves):
-            if not label.frames:
-                found.append(Cause(label.text, label.text, package=_package_in(label.text)))
-                continue
-            (frame,) = label.frames
-            if frame.kind == "native":
-                found.append(_of_native(frame))
-            elif name := label.imported:
-                whole = f"{frame.file}:{frame.line} import {name}"
-                found.append(Cause(label.text, whole, frame.file, frame.line, frame.function, name))
-            else:
-                found.append(_of_frame(frame, label.text))
-        return found
+        labels = self._views.labels("line", native=False)(leaves)
+        cause = {number: _of_label(label) for number, label in {id(label): label for label in labels}.items()}
+        return [cause[id(label)] for label in labels]
 
     def _functions(self, leaves: NDArray[np.intp]) -> list[Cause]:
-        views = StackViews(self._tree, OwnRule(), self._symbolizer)
         return [
             _of_frame(frames[0], label)._replace(line=0, whole=label) if frames else Cause(label, label)
-            for label, frames, _ in views.labels("function", native=False)(leaves)
+            for label, frames, _ in self._views.labels("function", native=False)(leaves)
         ]
 
     def _packages(self, leaves: NDArray[np.intp]) -> list[Cause]:
-        views = StackViews(self._tree, OwnRule(), self._symbolizer)
-        return [Cause(label, label, package=label) for label, _, _ in views.labels("package", native=False)(leaves)]
+        return [
+            Cause(label, label, package=label) for label, _, _ in self._views.labels("package", native=False)(leaves)
+        ]
+
+    def _stacks(self, leaves: NDArray[np.intp]) -> list[Cause]:
+        found = self._views.labels("stack", native=False)(leaves)
+        self.frames |= {label.text: to_the_root(label.frames) for label in reversed(found)}
+        return [Cause(label.text, label.text) for label in found]
+
+    def _thread(self, space: int, tid: int) -> Cause:
+        code = self._names[space, tid]
+        label = f"{(self._strings[code] if code < len(self._strings) else '') or UNKNOWN} ({tid})"
+        return Cause(label, label)
 
     # -- instructions ------------------------------------------------------------------------------------------------
 
     def _instructions(self, by: CauseBy) -> list[Cause]:
-        found = [_of_place(place, by) if place is not None else _kernel(by) for place in self._places]
         mappings, offsets = self._instructions_at
+        if by == "stack":
+            return self._innermost(mappings, offsets)
+        packages = self._packages_of(mappings)
+        found = [_kernel(by) if place is None else _of_place(place, by, package)
+                 for place, package in zip(self._places, packages, strict=True)]  # fmt: skip
+        for number in np.flatnonzero(mappings == np.uint32(_LOST)).tolist():
+            found[number] = Cause(f"({LOST_SAMPLE})", f"({LOST_SAMPLE})", reason=LOST_SAMPLE)
         if by == "line" and len(own := np.flatnonzero(np.isin(mappings, self._own))):
             index, places = self._symbolizer.at_offsets(mappings[own], offsets[own], self._strings, lines=True)
             for number, at in zip(own.tolist(), index.tolist(), strict=True):
@@ -168,9 +239,39 @@ class Causes:
                     found[number] = _of_native(native_frame(place, offset=int(offsets[number])))
         return found
 
+    def _packages_of(self, mappings: NDArray[np.uint32]) -> list[str]:
+        """The package that the file of each mapping belongs to; "" = none, or not known."""
+        known, rows = mapping_rows(self._mappings, mappings)
+        codes = np.where(known, of_mapping(self._mappings, "file", rows), 0).tolist()
+        names = {code: package_of(self._strings[code]) if code < len(self._strings) else "" for code in set(codes)}
+        return [names[code] for code in codes]
+
+    def _innermost(self, mappings: NDArray[np.uint32], offsets: NDArray[np.uint64]) -> list[Cause]:
+        """Of each instruction the frames that are there, as the stack of a fault that has no other."""
+        kernel = mappings == np.uint32(_KERNEL)
+        ids = np.where(kernel | (mappings == np.uint32(_LOST)), 0, mappings)
+        index, places = self._symbolizer.at_offsets(ids, offsets, self._strings, lines=True)
+        known, rows = mapping_rows(self._mappings, ids)
+        builds = np.where(known, of_mapping(self._mappings, "build_id", rows), 0)
+        found = []
+        for at, mapping, offset, build, in_kernel in zip(
+            index.tolist(), ids.tolist(), offsets.tolist(), builds.tolist(), kernel.tolist(), strict=True
+        ):
+            place = places[at]
+            if in_kernel:
+                frames: tuple[Frame, ...] = (Frame("kernel", module="[kernel]"),)
+            elif isinstance(place, Place):
+                frames = native_frames(place, offset=offset, mapping=mapping, build_id=self._strings[build])
+            else:
+                frames = (Frame("", module=place),)
+            label = whole(frames)
+            self.frames.setdefault(label, frames)
+            found.append(Cause(label, label))
+        return found
+
     @property
     def _instructions_at(self) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-        """The mapping of each cause that is an instruction, _KERNEL for the kernel, and the offset in its file."""
+        """The mapping of each cause without a stack, or _KERNEL or _LOST, and the instruction's offset in its file."""
         codes = self._codes[(self._codes & _NATIVE) != 0]
         mappings = (codes >> _OFFSET & _KERNEL).astype(np.uint32)
         return mappings, codes & ((np.uint64(1) << _OFFSET) - np.uint64(1))
@@ -180,12 +281,13 @@ class Causes:
         """The place of each cause that is an instruction; None = of the kernel."""
         mappings, offsets = self._instructions_at
         kernel = mappings == np.uint32(_KERNEL)
-        index, places = self._symbolizer.at_offsets(np.where(kernel, 0, mappings), offsets, self._strings)
+        of_file = np.where(kernel | (mappings == np.uint32(_LOST)), 0, mappings)
+        index, places = self._symbolizer.at_offsets(of_file, offsets, self._strings)
         return [None if in_kernel else places[at]
                 for at, in_kernel in zip(index.tolist(), kernel.tolist(), strict=True)]  # fmt: skip
 
 
-class _Sampled(NamedTuple):
+class _Told(NamedTuple):
     """In a view: the code of each cause, whether it is estimated, and which faults have the samples."""
 
     code: NDArray[np.int32]
@@ -193,21 +295,34 @@ class _Sampled(NamedTuple):
     samples: NDArray[np.intp]
 
 
+def _of_label(label: Label) -> Cause:
+    """The own line that a stack is attributed to."""
+    if not label.frames:
+        return Cause(label.text, label.text, package=_package_in(label.text))
+    (frame,) = label.frames
+    if frame.kind == "native":
+        return _of_native(frame)
+    if name := label.imported:
+        whole = f"{frame.file}:{frame.line} import {name}"
+        return Cause(label.text, whole, frame.file, frame.line, frame.function, name)
+    return _of_frame(frame, label.text)
+
+
 def _kernel(by: CauseBy) -> Cause:
     label = "[kernel]" + (NO_LINE if by == "line" else "")
     return Cause(label, label, function="[kernel]", package="[kernel]")
 
 
-def _of_place(place: Place | str, by: CauseBy) -> Cause:
+def _of_place(place: Place | str, by: CauseBy, package: str = "") -> Cause:
     module = place if isinstance(place, str) else place.module
     function = place.function if isinstance(place, Place) else ""
     if by == "package":
-        return Cause(module, module, package=module)
+        return Cause(package or module, package or module, package=package or module)
     where = str(place) if isinstance(place, Place) and place.number else module
     mark = NO_LINE if by == "line" else ""
     label = f"{module}!{without_arguments(function)}" if function else where
     whole = f"{module}!{function}" if function else where
-    return Cause(label + mark, whole + mark, function=function, package=module)
+    return Cause(label + mark, whole + mark, function=function, package=package or module)
 
 
 def _of_native(frame: Frame) -> Cause:

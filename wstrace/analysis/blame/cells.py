@@ -5,7 +5,7 @@ A trace has millions of faults and pages and a few thousand cells: what a table 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from wstrace.analysis.segments import begins, distinct
 from wstrace.schema import FAULT_MAJOR
 
 Numbers = NDArray[np.intp]
+#: Of each fault how many it stands for; None = itself, as all were recorded.
+Each = NDArray[np.uint32] | None
 _UNSURE, _MAJOR = 1, 2  # flags of pages while cells are made
 
 
@@ -23,8 +25,9 @@ class FaultCells(NamedTuple):
     """What faults have in common; each but `of` has the shape (cells,).
 
     of: of each fault its cell, in the order of the inputs. cause, space, kind, file: of the faults of a cell. faults,
-    brings, again, written, major: how many there are, brought a page, brought one that had been there before, wrote to
-    one that was there, read from disk. first_ns: the time of the first one.
+    major: how many were recorded, of these read from disk. in_all, brings, again, written: of those that these stand
+    for, how many there are, brought a page, brought one that had been there before, wrote to one that was there.
+    first_ns: the time of the first one.
     """
 
     of: NDArray[np.int32]
@@ -33,6 +36,7 @@ class FaultCells(NamedTuple):
     kind: Numbers
     file: Numbers
     faults: Numbers
+    in_all: Numbers
     brings: Numbers
     again: Numbers
     written: Numbers
@@ -41,22 +45,23 @@ class FaultCells(NamedTuple):
 
 
 def fault_cells(faults: Faults, times: NDArray[np.uint64], cause: NDArray[np.int32], space: Numbers,
-                kind: NDArray[np.uint8], file: NDArray[np.uint32]) -> FaultCells:  # fmt: skip
-    """The cells of all faults. times, cause, space, kind, file: of each, in the order of the inputs."""
+                kind: NDArray[np.uint8], file: NDArray[np.uint32], each: Each = None) -> FaultCells:  # fmt: skip
+    """The cells of all faults. times, cause, space, kind, file: of each, in the order of the inputs. each: see Each."""
     rows, of = distinct(cause, space, kind, file)
     n, ordered = len(rows), of[faults.order]
 
     def counted(some: NDArray[np.bool_] | Numbers) -> Numbers:
-        return np.bincount(ordered[some], minlength=n)
+        return stood_for(ordered[some], n, None if each is None else each[faults.order][some])
 
     own = [column[rows].astype(np.intp) for column in (cause, space, kind, file)]
     return FaultCells(
         of, own[0], own[1], own[2], own[3],
         faults=np.bincount(of, minlength=n),
+        in_all=stood_for(of, n, each),
         brings=counted(faults.brings),
         again=counted(faults.arrive_again()),
         written=counted(_written(faults)),
-        major=counted((faults.flags & FAULT_MAJOR) != 0),
+        major=np.bincount(ordered[(faults.flags & FAULT_MAJOR) != 0], minlength=n),
         first_ns=_earliest(of, times, n),
     )  # fmt: skip
 
@@ -66,7 +71,7 @@ class PageCells(NamedTuple):
 
     of: of each page its cell. first, second: the causes of its two candidates; -1 - how where none is known. run: a
     row of Inputs.runs with the same space, kind, file, owners and number of mappings. pages: how many there are. major:
-    whether the fault read from disk. unsure: whether the content may have been another one before.
+    whether the fault read from disk. unsure: whether another fault may have brought it.
     """
 
     of: NDArray[np.int32]
@@ -84,7 +89,7 @@ def page_cells(found: Found, faults: Faults, cause: NDArray[np.int32], run: NDAr
     where = np.flatnonzero(known)
     first = -1 - found.how.astype(np.int32)
     second = first
-    flags = found.assumed * np.uint8(_UNSURE)
+    flags = (found.assumed | found.doubted) * np.uint8(_UNSURE)
     flags[~known] = 0
     first[where] = cause[faults.order[found.first[where]]]
     flags[where] |= ((faults.flags[found.first[where]] & FAULT_MAJOR) != 0) * np.uint8(_MAJOR)
@@ -97,11 +102,17 @@ def page_cells(found: Found, faults: Faults, cause: NDArray[np.int32], run: NDAr
     return PageCells(of, own[0], own[1], own[2], np.bincount(of, minlength=len(rows)), major, unsure)
 
 
-def still_there(found: Found, faults: Faults, cells: FaultCells) -> Numbers:
+def still_there(found: Found, faults: Faults, cells: FaultCells, each: Each) -> Numbers:
     """Of each cell of faults, those whose own page is resident: what they brought is counted among the pages."""
     own = np.zeros(len(faults), np.bool_)
     own[found.first[found.how == OWN]] = True
-    return np.bincount(cells.of[faults.order[own & faults.brings]], minlength=len(cells.cause))
+    rows = faults.order[own & faults.brings]
+    return stood_for(cells.of[rows], len(cells.cause), None if each is None else each[rows])
+
+
+def stood_for(cells: NDArray[Any], n: int, each: Each) -> Numbers:
+    """How many faults those of each of n cells stand for."""
+    return np.bincount(cells, each, n).astype(np.intp, copy=False)
 
 
 def _written(faults: Faults) -> Numbers:

@@ -31,8 +31,9 @@ class Change:
     """A row: who holds how much in either run.
 
     label: as tables show it, by its name in the second run. name: the whole label. was: its file, module or label in
-    the first run, where that is another one. estimated: bytes of both runs that may as well be another row's. For the
-    others see BlameRow.
+    the first run, where that is another one. version, version_was: the release of its package in the second and in the
+    first run, "" = not known; of packages, and of lines that import one. estimated: bytes of both runs that may as
+    well be another row's. For the others see BlameRow.
     """
 
     label: str
@@ -47,6 +48,21 @@ class Change:
     reason: str = ""
     was: str = ""
     estimated: int = 0
+    version: str = ""
+    version_was: str = ""
+
+    @property
+    def imports(self) -> bool:
+        """Whether it is a line that imports its package."""
+        return self.label.startswith("import ")
+
+    @property
+    def release(self) -> str:
+        """` 2.2.3 -> 2.3.0` of a package that both runs have, ` 2.3.0` where it is the same; "" = not known."""
+        one, other = self.version_was, self.version
+        if self.first.resident and self.second.resident and one != other:
+            return f" {one or '?'} -> {other or '?'}"
+        return f" {other or one}" if other or one else ""
 
     @property
     def change(self) -> int:
@@ -65,7 +81,8 @@ class Change:
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of a row in JSON; sizes in bytes."""
-        words = {key: getattr(self, key) for key in ("file", "line", "function", "package", "kind", "reason", "was")}
+        names = ("file", "line", "function", "package", "kind", "reason", "was", "version", "version_was")
+        words = {key: getattr(self, key) for key in names}
         return {"name": self.name, "first": self.first.resident, "second": self.second.resident, "change": self.change,
                 "private": self.private, "shared": self.shared, "estimated": self.estimated, **words}  # fmt: skip
 

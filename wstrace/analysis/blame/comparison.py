@@ -14,9 +14,10 @@ from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.inputs import Inputs, read
 from wstrace.analysis.blame.moments import Recorded
 from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.blame.versions import Versions
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.errors import TraceFileError, UsageError
-from wstrace.schema import KINDS, PAGE_EXCLUSIVE, PAGE_FAULT
+from wstrace.schema import HOW_NOT_YET, KINDS, PAGE_EXCLUSIVE, PAGE_FAULT
 from wstrace.text import base_name, number, plural, printable, size
 
 ChangeBy = Literal["package", "function", "line", "file", "module", "kind"]
@@ -25,6 +26,8 @@ VIEWS: tuple[str, ...] = get_args(ChangeBy)
 CAUSES = ("package", "function", "line")
 #: A composition of less than this share of a peak does not tell whose the peak was.
 _SEEN = 0.95
+#: What came before stacks were read is a doubt from this share of the change, and this many bytes, on.
+_DOUBTFUL, _LEAST = 0.01, 1 << 16
 _NAME_LIMIT = 60
 
 
@@ -84,6 +87,11 @@ class Run:
         return Amount(int(pages.sum()) * self.inputs.page_size, int(pages[own].sum()) * self.inputs.page_size)
 
     @property
+    def processes(self) -> int:
+        """The number of processes that have pages."""
+        return len(np.unique(self.inputs.runs["space"]))
+
+    @property
     def total(self) -> int:
         """Resident bytes."""
         return self.amount.resident
@@ -97,6 +105,24 @@ class Run:
     def stacked(self) -> bool:
         """Whether any fault has a Python stack."""
         return bool(self.inputs.faults["stack"].any())
+
+    @cached_property
+    def versions(self) -> Versions:
+        """The releases of the packages whose code ran."""
+        tree, strings = self.inputs.tree, self.trace.strings
+        sources = [tree.text(code) for code in np.unique(tree.column("file")).tolist()]
+        mapped = [strings[code] for code in np.unique(self.inputs.mappings["file"]).tolist() if code < len(strings)]
+        return Versions(self.info, [*sources, *mapped])
+
+    @cached_property
+    def stackless(self) -> tuple[int, int]:
+        """Resident bytes whose faults have no Python stack, and those of them that came before stacks were read."""
+        of = self.blame.of
+        bringers = of.found.first[of.found.first >= 0]
+        faults, how = self.inputs.faults, of.history.faults.order[bringers]
+        without = faults["stack"][how] == 0
+        late = without & (faults["stack_how"][how] == HOW_NOT_YET)
+        return int(without.sum()) * of.page_size, int(late.sum()) * of.page_size
 
     @property
     def seen(self) -> float:
@@ -136,6 +162,8 @@ class Run:
         of = self.blame.of
         if of.lost:
             found.append(f"{self.name} lacks {plural(of.lost, 'record')}")
+        if of.past.stacks_lost:
+            found.append(f"{self.name} lacks {plural(of.past.stacks_lost, 'sampled stack')}")
         if of.sampled > 1:
             found.append(f"{self.name} has one of {number(of.sampled)} faults")
         if of.assumed:
@@ -198,10 +226,27 @@ class Comparison:
     def doubts(self) -> list[str]:
         """Why numbers may be others than they seem; [] = nothing is known to be missing."""
         found = [doubt for run in (self.first, self.second) for doubt in run.doubts]
+        found += [
+            doubt for pair in ((self.first, self.second), (self.second, self.first)) for doubt in self._late(*pair)
+        ]
         if self.programs:
             one, other = (printable(program, _NAME_LIMIT) for program in self.programs)
             found.insert(0, f"different programs ({one}; {other}): their rows are paired by name alone")
         return found
+
+    def _late(self, run: Run, other: Run) -> list[str]:
+        """That a run's first faults came before its stacks were read: more of them than Python's own start has.
+
+        What has no line in either run, as the start of Python, is compared by its instructions in both.
+        """
+        if not (run.told and other.told and run.stacked and other.stacked):
+            return []
+        (without, late), (usual, _) = run.stackless, other.stackless
+        doubtful = min(late, without - usual)
+        if doubtful < max(_DOUBTFUL * abs(self.change), _LEAST):
+            return []
+        return [f"{run.name}: {size(doubtful)} came before its Python stacks were read: by line, function and package, "
+                "these may be others'"]  # fmt: skip
 
     def why_not(self, view: str) -> str:
         """Why the runs cannot be compared by a view; "" = they can."""
@@ -226,7 +271,12 @@ class Comparison:
         """
         if why := self.why_not(view):
             raise UsageError(f"not compared by {view}: {why}")
-        return changes_between(self.first.rows(view), self.second.rows(view), view)
+        found = changes_between(self.first.rows(view), self.second.rows(view), view)
+        for row in found if view in ("package", "line") else ():
+            if row.package and row.change and (view == "package" or row.imports):
+                row.version_was = self.first.versions.of(row.package) if row.first.resident else ""
+                row.version = self.second.versions.of(row.package) if row.second.resident else ""
+        return found
 
 
 def _program(command: Sequence[str]) -> list[str]:

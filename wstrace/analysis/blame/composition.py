@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.bringers import BEFORE, EXEC, HOWS, KHUGEPAGED, NOT_SEEN, OWN, Found
+from wstrace.analysis.blame.bringers import BEFORE, EXEC, HOWS, KHUGEPAGED, NOT_SEEN, OWN, POPULATED, Found
 from wstrace.analysis.blame.cells import PageCells, page_cells, still_there
 from wstrace.analysis.blame.moments import Recorded
 from wstrace.analysis.blame.past import Past
@@ -26,23 +26,26 @@ class Composition:
         trace: the trace. at, pids: see Snapshots.at().
         past: what is known of the trace at several moments, of which this is the one with that number; None = it is
             read for this one.
+        whole_stacks: tell faults apart by thread and by whole stack, too: for these views of Blame.
 
     Attributes:
         inputs: what was read. past: what does not depend on the moment. history: the faults. found: the bringers of the
             pages.
         run: of each resident page its row in `inputs.runs`.
         loaded, loader: the pages that their bringer copied from another process, and the fault that had loaded each.
-        lost: records that the trace lacks. assumed: the kinds of losses that were not recorded, in words.
+        lost: records that the trace lacks. incomplete: what its file lacks besides, in words.
+        assumed: the kinds of losses that were not recorded, in words.
     """
 
     def __init__(
         self, trace: Recorded, at: str | int = "exit", pids: Sequence[int] = (), *, past: Past | None = None,
-        number: int = 0,
+        number: int = 0, whole_stacks: bool = False,
     ) -> None:  # fmt: skip
         self.trace, self.strings, self.info = trace, trace.strings, trace.info
-        self.past = past = past or Past(trace, (at,), pids)
+        self.past = past = past or Past(trace, (at,), pids, whole_stacks=whole_stacks)
         self.inputs, self.history = past.inputs[number], past.history
         self.lost, self.assumed, self.sampled = past.lost, past.assumed, past.sampled
+        self.incomplete = past.incomplete
         pages = ResidentPages(self.inputs)
         self.run = pages.run
         parts = [self.history.bringers(part, pages.key) for part in pages.parts()]
@@ -54,7 +57,8 @@ class Composition:
             found = found._replace(second=found.first)
         found = self._without_more(found)
         if self.sampled > 1:
-            found = shared_out(found, self.inputs, self.run, pages.key, self.sampled)
+            each = self.inputs.faults["sampled"][self.history.faults.order]
+            found = shared_out(found, self.inputs, self.run, pages.key, self.history.faults.key, each)
         self.found = found
 
     def _without_more(self, found: Found) -> Found:
@@ -71,26 +75,38 @@ class Composition:
         how[(how == BEFORE) & began & ~inherits] = NOT_SEEN
         how[(how == EXEC) & (kind != KIND_STACK)] = NOT_SEEN
         how[(how == NOT_SEEN) & (kind == KIND_STACK) & began] = EXEC
+        how[(how == NOT_SEEN) & found.populated] = POPULATED
         return found
 
     @property
     def complete(self) -> bool:
         """Whether nothing is missing that could make a row's bytes another row's."""
-        return not (self.lost or self.assumed or self.sampled > 1 or self.unsure)
+        return not (
+            self.lost or self.incomplete or self.past.stacks_lost or self.assumed or self.sampled > 1 or self.unsure
+        )
 
     @property
     def unsure(self) -> int:
         """Bytes of pages whose content may have been another one before, as records of that may be missing."""
         return int((self.found.assumed & (self.found.first >= 0)).sum()) * self.page_size
 
+    @cached_property
+    def estimated(self) -> NDArray[np.bool_]:
+        """Of each resident page, whether its bringer is known but may be another one."""
+        found = self.found
+        unsure = found.assumed | found.doubted | (self.sampled > 1)
+        estimated: NDArray[np.bool_] = (found.first != found.second) | (unsure & (found.first >= 0))
+        return estimated
+
     def reason(self, how: int) -> str:
         """Why no bringer of a page is known, in the words of a row."""
         if how == NOT_SEEN and self.sampled > 1:
             return f"not recorded: one of {self.sampled} faults is, or came without one"
-        if how == NOT_SEEN:
+        if how in (NOT_SEEN, POPULATED):
             level = self.info.level_name  # a lesser one does not record all faults
-            may = ["lost"] * bool(self.lost) + [f"not recorded at level {level}"] * (level != "full")
-            return ", or ".join([*may, "came without a fault"])
+            may = ["lost"] * bool(self.lost or self.incomplete) + [f"not recorded at level {level}"] * (level != "full")
+            without = "came without a fault" if how == NOT_SEEN else HOWS[how]
+            return ", or ".join([*may, without])
         return "put together by khugepaged" if how == KHUGEPAGED else HOWS[how]
 
     # -- what tables are summed from ---------------------------------------------------------------------------------
@@ -114,8 +130,9 @@ class Composition:
 
     @cached_property
     def still_there(self) -> NDArray[np.intp]:
-        """Of each cell of faults, those whose own page is resident."""
-        return still_there(self.found, self.history.faults, self.past.fault_cells)
+        """Of each cell of faults, how many there are whose own page is resident."""
+        each = self.inputs.faults.get("sampled")
+        return still_there(self.found, self.history.faults, self.past.fault_cells, each)
 
     @cached_property
     def copies(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
@@ -126,6 +143,12 @@ class Composition:
         )
         rows, which = distinct(copier, loader)
         return copier[rows].astype(np.intp), loader[rows].astype(np.intp), np.bincount(which, minlength=len(rows))
+
+    @cached_property
+    def origin_ns(self) -> int:
+        """The time that the seconds of reports count from: the beginning of the trace, else the first fault."""
+        times = self.inputs.faults["time_ns"]
+        return self.info.started_ns or int(times.min(initial=np.iinfo(np.uint64).max) if len(times) else 0)
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 

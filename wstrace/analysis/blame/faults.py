@@ -4,13 +4,15 @@ A fault brings its page if it is the first since the address last lost its conte
 there already only these bring: one that read a page of a file from disk again (it had been evicted), and, where the
 system tells reads from writes, the first write to a page that was only read: that of zeros is in no resident set.
 Where it does not tell, the second fault may be such a write; it is kept as a second candidate. So is the second fault
-on a page of a file: if the page is the process's own in the end, that write made it. Shared memory that is there does
+on a page of a file: if the page is the process's own in the end, that write made it; if not, the page may have been
+unmapped unseen before the last fault. Shared memory that is there does
 not fault at its first write: a second fault tells that the page had gone unseen (truncated, punched, detached), unless
 its protection was changed.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +67,8 @@ class Faults:
         first: of each group, its first fault.
         brings: whether each fault made its page arrive.
         maybe: of each group, the fault that did so if the one before it only read, or its page had gone; -1 = none.
+        parted: of each group, whether its process forked between these two: that alone explains the second one.
+        family: the spaces of processes that forked or began by that.
     """
 
     def __init__(self, rows: FaultRows, losses: Losses) -> None:
@@ -86,7 +90,10 @@ class Faults:
         self.anonymous = np.isin(self.kind, ANONYMOUS)
         self.brings = new.copy()
         self._bring_again()
-        self.maybe = self._second_candidates()
+        self._forks = self._of_parents()
+        self.maybe, self.parted = self._second_candidates()
+        forks = np.isin(losses.rows.event, FORKS)
+        self.family = np.union1d(losses.rows.space[forks], losses.rows.other[forks])
 
     def __len__(self) -> int:
         return len(self.key)
@@ -101,27 +108,36 @@ class Faults:
             self.brings[read_zeros & ~self.forked] = False
             self.brings[writes[writes < len(self)]] = True
 
-    def _second_candidates(self) -> NDArray[np.intp]:
-        """The second fault of each group, if nothing else explains it than what `maybe` says."""
-        found = np.full(len(self.first), -1)
+    def _second_candidates(self) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """The second fault of each group, if it may be what `maybe` says, and whether a fork explains it."""
+        found, parted = np.full(len(self.first), -1), np.zeros(len(self.first), np.bool_)
         second = self.first + 1
         there = np.flatnonzero(second < np.append(self.first[1:], len(self)))
         second = second[there]
         may = self.anonymous[second] | (self.kind[second] == KIND_FILE)
         may &= (self.flags[second] & (FAULT_ACCESS_KNOWN | FAULT_MAJOR)) == 0
         may |= self.kind[second] == KIND_SHARED
-        may &= ~self.forked[second] & (self._forks(second) == self._forks(second - 1))
+        may &= ~self.forked[second]
         found[there[may]] = second[may]
-        return found
+        parted[there] = self._parted(second, *(self.losses.upto(self.time[one]) for one in (second - 1, second)))
+        return found, parted
 
-    def _forks(self, faults: NDArray[np.intp]) -> NDArray[np.intp]:
-        """How many processes had begun with the memory of the fault's process up to then, plus a constant of it."""
-        losses, rows = self.losses, self.losses.rows
+    def _of_parents(self) -> NDArray[np.uint64]:
+        """The forks, by the space of the parent and the range of the losses."""
+        losses = self.losses
         forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
-        parents = rows.other[losses.row[forks]].astype(np.uint64) << np.uint64(32) | forks.astype(np.uint64)
+        parents = losses.rows.other[losses.row[forks]].astype(np.uint64) << np.uint64(32) | forks.astype(np.uint64)
         parents.sort()
-        asked = space_of(self.key[faults]) << np.uint64(32) | self.losses.upto(self.time[faults]).astype(np.uint64)
-        return parents.searchsorted(asked, "right")
+        return parents
+
+    def _parted(self, faults: NDArray[np.intp], since: NDArray[np.intp], until: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Whether the process of each fault forked between two ranges of the losses, the first one exclusive."""
+        if not len(self._forks):
+            return np.zeros(len(faults), np.bool_)
+        space = space_of(self.key[faults]) << np.uint64(32)
+        before, after = (self._forks.searchsorted(space | limit.astype(np.uint64), "right") for limit in (since, until))
+        found: NDArray[np.bool_] = before != after
+        return found
 
     def does_not_bring(self, faults: NDArray[np.intp]) -> None:
         """Notes faults on pages that were there already, as a child has those of its parent. Called before ready()."""
@@ -158,6 +174,11 @@ class Faults:
 
     def bringer(self, groups: NDArray[np.intp], times: NDArray[np.uint64]) -> NDArray[np.intp]:
         """The last fault of each group that brought its page up to a time; -1 = none."""
+        at = self.latest(groups, times)
+        return np.where(at >= 0, self._last[at], -1)
+
+    def latest(self, groups: NDArray[np.intp], times: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """The last fault of each group up to a time; -1 = none."""
         end = np.append(self.first[1:], len(self))
         at = end[groups] - 1
         late = np.flatnonzero(self.time[at] > times)
@@ -167,7 +188,18 @@ class Faults:
             at[late[below]] = -1
             late = late[~below]
             late = late[self.time[at[late]] > times[late]]
-        return np.where(at >= 0, self._last[at], -1)
+        return at
+
+    def changes(self, first: NDArray[np.intp], last: NDArray[np.intp]) -> NDArray[np.intp]:
+        """How often faults of a page came from another place than the one before, from each first to each last one."""
+        changes: NDArray[np.intp] = self._turns[last] - self._turns[first]
+        return changes
+
+    @cached_property
+    def _turns(self) -> NDArray[np.intp]:
+        turned = np.zeros(len(self), np.intp)
+        np.cumsum(self.place[1:] != self.place[:-1], out=turned[1:])
+        return turned
 
     def between(
         self,
@@ -175,7 +207,7 @@ class Faults:
         last: NDArray[np.uint64],
         since: NDArray[np.uint64],
         until: NDArray[np.uint64],
-    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_], NDArray[np.bool_]]:
         """The first fault in time that brought a page of each range within a time, and the last one; -1 = none.
 
         The last one is that of another place of the program than the first, if there is any: of faults at A, B and A
@@ -185,13 +217,13 @@ class Faults:
             first, last: keys of the pages, the last one exclusive. since, until: times, both inclusive.
 
         Returns:
-            The two, and whether they lie on several pages.
+            The two, whether all lie on several pages, and whether they came from more than two places.
         """
         low, high = self._keys_of_brings.searchsorted(first), self._keys_of_brings.searchsorted(last)
         count = high - low
         total = int(count.sum())
         early, late = np.full(len(first), -1), np.full(len(first), -1)
-        several = np.zeros(len(first), np.bool_)
+        several, more = np.zeros(len(first), np.bool_), np.zeros(len(first), np.bool_)
         if total:
             has = np.flatnonzero(count)
             begin = np.cumsum(count[has]) - count[has]
@@ -212,7 +244,10 @@ class Faults:
             some = highest >= 0
             several[has[some]] = self.key[lowest[some]] != self.key[highest[some]]
             early[has[some]], late[has[some]] = fault[by_time[earliest[some]]], fault[by_time[latest[some] % total]]
-        return early, late, several
+            last_place = self.place[late[has]]
+            third = fits & (place != first_place[which]) & (place != last_place[which])
+            more[has] = np.logical_or.reduceat(third, begin)
+        return early, late, several, more
 
 
 class _Pages:

@@ -11,6 +11,7 @@ from wstrace.analysis.blame.bringers import Found, PageRows, bringers
 from wstrace.analysis.blame.faults import FORKS, FaultRows, Faults
 from wstrace.analysis.blame.losses import Losses, LossRows, key_of, page_of, space_of
 from wstrace.analysis.blame.sharing import Copies, Ends, Held, sharing
+from wstrace.analysis.blame.windows import PageSize
 
 #: Forks between a process and the one whose memory it has in the end, that are followed.
 _GENERATIONS = 64
@@ -25,6 +26,7 @@ class History:
         ends: when the memory of processes ended.
         before: keys of pages that were there before the trace, ascending, and the times of the snapshots that tell it.
         seen: parts of the pages that a snapshot showed: those without a fault were there nevertheless.
+        size: of a page, and of what one fault maps around it.
         lossless: whether no record of a fault or of a move was lost. sampled: whether only one of several was made.
 
     Attributes:
@@ -41,15 +43,14 @@ class History:
         seen: Iterable[PageRows],
         before: tuple[NDArray[np.uint64], NDArray[np.uint64]],
         *,
+        size: PageSize,
         lossless: bool = False,
         sampled: bool = False,
     ) -> None:
-        self._lossless, self._sampled = lossless, sampled
-        self.losses = Losses(losses)
+        self._lossless, self._sampled, self._size = lossless, sampled, size
+        self.losses = Losses(losses, size.size)
         self.faults = Faults(rows, self.losses)
         self.faults.ready()
-        forks = np.isin(losses.event, FORKS)
-        self._family = np.union1d(losses.space[forks], losses.other[forks])
         held = [*map(self._seen, seen), self._before(*before), self._moved(), self._inherited()]
         together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
@@ -59,8 +60,8 @@ class History:
 
     def bringers(self, pages: PageRows, resident: NDArray[np.uint64] | None = None) -> Found:
         """The fault that brought each of these pages; `resident`: the keys of all that are there, ascending."""
-        return bringers(pages, self.faults, self.losses, resident=resident, lossless=self._lossless,
-                        sampled=self._sampled)  # fmt: skip
+        return bringers(pages, self.faults, self.losses, resident=resident, size=self._size,
+                        lossless=self._lossless, sampled=self._sampled)  # fmt: skip
 
     def loaders(self, pages: PageRows, found: Found) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Those of these pages that their bringer copied, and of each the fault that had loaded it, where it is known.
@@ -74,12 +75,12 @@ class History:
         source = key_of(losses.rows.other[row], page_of(faults.key[found.first[rows]]))
         order = np.argsort(source, kind="stable")
         asked = pages.take(rows[order])._replace(key=source[order], time=losses.time[life[order]])
-        loader = bringers(asked, faults, losses, life[order] - 1).first
+        loader = bringers(asked, faults, losses, life[order] - 1, size=self._size).first
         return rows[order[loader >= 0]], loader[loader >= 0]
 
     def _seen(self, seen: PageRows) -> Held:
         """Pages of a snapshot that no fault in their life was on, of processes that forked or began by that."""
-        seen = seen.take(np.flatnonzero(np.isin(space_of(seen.key), self._family)))
+        seen = seen.take(np.flatnonzero(np.isin(space_of(seen.key), self.faults.family)))
         life = self.losses.latest(seen.key, self.losses.upto(seen.time))
         without = ~seen.file & (self.faults.group_of(seen.key, life) < 0)
         return Held(seen.key[without], life[without])
@@ -139,8 +140,8 @@ class History:
         source = key_of(losses.rows.space[row], page)
         order = np.argsort(source, kind="stable")
         none, zero = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.uint64)
-        asked = PageRows(source[order], losses.time[lives[order]], none, none, zero, zero, zero, none)
-        found = bringers(asked, self.faults, losses, lives[order] - 2)
+        asked = PageRows(source[order], losses.time[lives[order]], none, none, zero, zero, zero, none, none)
+        found = bringers(asked, self.faults, losses, lives[order] - 2, size=self._size)
         there = np.zeros(len(keys), np.bool_)
         there[order] = found.first >= 0
         return there

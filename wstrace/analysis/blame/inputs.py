@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis import tally
 from wstrace.analysis.blame.losses import Losses, LossRows, key_of
 from wstrace.analysis.blame.moments import LAST, Moment, Recorded, Snapshot, Snapshots
 from wstrace.analysis.blame.sharing import Ends
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.process_names import ProcessNames
 from wstrace.analysis.processes import Processes
+from wstrace.analysis.segments import distinct
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
 from wstrace.schema import (
     CALL_SITE,
     CONTENT_LOSS,
+    HOW_BORROWED,
     LOSS_EXECUTED,
     LOSS_FORKED,
     LOSS_PERHAPS_FORKED,
@@ -37,9 +40,11 @@ Columns = dict[str, NDArray[Any]]
 #: Faults without times (Windows) have the beginning of their batch's window as time_ns, and its end as `until`, which
 #: is left out where every fault has its time.
 _FAULT = {"time_ns": "<u8", "until": "<u8", "pid": "<u4", "pc": "<u8", "va": "<u8", "flags": "|u1", "mapping": "<u4",
-          "pc_mapping": "<u4", "stack": "<u4", "stack_how": "|u1", "tid": "<u4", "native_stack": "<u4"}  # fmt: skip
+          "pc_mapping": "<u4", "stack": "<u4", "stack_how": "|u1", "tid": "<u4", "native_stack": "<u4",
+          "native_how": "|u1", "cgroup": "<u4"}  # fmt: skip
 _LOSS = {"time_ns": "<u8", "pid": "<u4", "event": "|u1", "start": "<u8", "end": "<u8", "to": "<u8", "other": "<u4"}
-_MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "<u8", "file": "<u4", "flags": "<u2"}
+_MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "<u8", "file": "<u4", "flags": "<u2",
+            "build_id": "<u4"}  # fmt: skip
 _PROCESS = {"time_ns": "<u8", "pid": "<u4", "ppid": "<u4", "tid": "<u4", "event": "|u1",
             "name": "<u4"}  # fmt: skip
 _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "mapping": "<u4", "file": "<u4",
@@ -61,9 +66,12 @@ class Inputs:
     Attributes:
         page_size: bytes.
         pids: of each space, ascending where no pid belongs to several hosts.
+        cgroups: of each space the code of the control group that it last faulted in, 0 = not known.
         names: space -> the code of its title or last name, 0 = not known. roles: space -> `main` or `worker 2 of 4711`.
         faults, mappings: columns of these streams; `space` beside them. mappings are in order of id. faults have tid
-            and native_stack only where any has a native stack.
+            and native_stack only where any has a native stack, or whole stacks are wanted; sampled only where one of
+            several was recorded.
+        threads: (space, tid) -> the code of the thread's name, 0 = not known; empty unless whole stacks are wanted.
         losses: of all processes. ends: of processes.
         began: spaces that began or executed their program in the trace.
         runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
@@ -75,6 +83,7 @@ class Inputs:
 
     page_size: int
     pids: NDArray[np.int64]
+    cgroups: NDArray[np.uint32]
     names: dict[int, int]
     roles: dict[int, str]
     faults: Columns
@@ -91,6 +100,7 @@ class Inputs:
     tree: CallTree = field(default_factory=CallTree)
     shares_known: bool = False
     unseen: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+    threads: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def descend_from_before(self) -> NDArray[np.intp]:
         """The spaces that began with the memory of a process that was there before the trace."""
@@ -107,13 +117,16 @@ def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> I
     return read_all(trace, (at,), pids)[0]
 
 
-def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] = ()) -> list[Inputs]:
+def read_all(
+    trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] = (), *, whole_stacks: bool = False
+) -> list[Inputs]:
     """Reads what compositions at several moments need; all have the same columns but those of the resident pages.
 
     Args:
         trace: the trace.
         moments: see Snapshots.at(). At least one.
         pids: the processes whose pages are wanted; () = all.
+        whole_stacks: tell faults apart by thread and by whole stack, too.
 
     Raises:
         UsageError: there is no such mark, or no snapshot up to that time.
@@ -128,23 +141,29 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
     mappings = {name: column[order] for name, column in mappings.items()}
     rows = _gather(trace.batches(PROCESS.name), _PROCESS, processes, "ppid")
     lost = _gather(trace.batches(CONTENT_LOSS.name), _LOSS, processes, "other")
-    faults = _gather(trace.batches(PAGE_FAULT.name, (*_FAULT, "host")), _FAULT, processes)
+    wanted = _FAULT | ({"sampled": "<u4"} if trace.info.sampled > 1 else {})
+    faults = _gather(trace.batches(PAGE_FAULT.name, (*wanted, "host")), wanted, processes)
+    if (each := faults.get("sampled")) is not None:  # absent in rows of which each fault was recorded
+        faults["sampled"] = np.maximum(each, 1 if each.any() else trace.info.sampled)
     if (faults["until"] == faults["time_ns"]).all():
         del faults["until"]
-    if not faults["native_stack"].any():
+    # only samples stand for others; a borrowed stack is none, and its fault is told by the sample that stands for it
+    faults["native_stack"][faults.pop("native_how") == HOW_BORROWED] = 0
+    if not whole_stacks and not faults["native_stack"].any():
         del faults["native_stack"], faults["tid"]
     snapshots = Snapshots(trace)
     asked = [snapshots.at(at, pids) for at in moments]
     first = snapshots.first(max(moment.until for moment in asked))
     parts = snapshots.parts(trace, {*first, *(one for moment in asked for one in moment.snapshots)}, _RESIDENT)
     whose = {one: processes.number(*one.whose) for one in parts}
-    numbers = np.unique(np.concatenate([faults["process"], lost["process"], lost["other"], rows["process"],
-                                        np.array(list(whose.values()), np.uint64)]))  # fmt: skip
+    numbers = tally.distinct(np.concatenate([faults["process"], lost["process"], lost["other"], rows["process"],
+                                             np.array(list(whose.values()), np.uint64)]))  # fmt: skip
     for columns in (faults, lost, rows):
         columns["space"] = numbers.searchsorted(columns.pop("process")).astype(np.intp)
     spaces = {one: int(numbers.searchsorted(np.uint64(number))) for one, number in whose.items()}
     page_size = trace.info.page_size or 4096
     shift = np.uint64(page_size.bit_length() - 1)
+    cgroups = _cgroups(faults, len(numbers))
     losses = _losses(lost, numbers, shift)
     faults["page"] = faults.pop("va") >> shift
     del faults["pid"]  # the space replaces it
@@ -155,6 +174,7 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
     told = ProcessNames(_LIMIT)
     told.learn(numbers[rows["space"]], rows["ppid"], rows["tid"], own, rows["event"], rows["name"])
     names = {space: told.code(number) for space, number in enumerate(numbers.tolist())}
+    threads = _threads(faults, numbers, told) if whole_stacks else {}
     by_number = told.roles(processes.pid)
     roles = {space: by_number[number] for space, number in enumerate(numbers.tolist()) if number in by_number}
     before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
@@ -171,6 +191,7 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
         found.append(Inputs(
             page_size,
             np.array([processes.pid(number) for number in numbers.tolist()], np.int64),
+            cgroups,
             names,
             roles,
             faults,
@@ -187,8 +208,25 @@ def read_all(trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] 
             tree,
             any("shares" in part for one in moment.snapshots for part in parts[one]),
             _unseen(moment, runs, ran) if not pids else none,
+            threads,
         ))  # fmt: skip
     return found
+
+
+def _cgroups(faults: Columns, n: int) -> NDArray[np.uint32]:
+    """Of each space the code of the control group of its last fault; the faults lose the column."""
+    of_faults, found = faults.pop("cgroup"), np.zeros(n, np.uint32)
+    known = np.flatnonzero(of_faults)
+    by_time = known[np.argsort(faults["time_ns"][known], kind="stable")]
+    found[faults["space"][by_time]] = of_faults[by_time]
+    return found
+
+
+def _threads(faults: Columns, numbers: NDArray[Any], told: ProcessNames) -> dict[tuple[int, int], int]:
+    """(space, tid) -> the code of the thread's name, of all threads that faulted."""
+    rows, _ = distinct(faults["space"], faults["tid"])
+    pairs = zip(faults["space"][rows].tolist(), faults["tid"][rows].tolist(), strict=True)
+    return {(space, tid): told.code(int(numbers[space]), tid) for space, tid in pairs}
 
 
 def _gather(batches: Any, wanted: dict[str, str], processes: Processes, *others: str) -> Columns:

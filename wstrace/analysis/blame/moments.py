@@ -178,12 +178,7 @@ class Snapshots:
 
         A look beside which the sums of the processes were read goes before one that is hardly larger.
         """
-        held: dict[tuple[int, int], Snapshot] = {}
-        best: list[tuple[int, int]] = []
-        for one in self.taken:
-            held[one.whose] = one
-            held = {whose: last for whose, last in held.items() if not self._gone(last, one.time_ns)}
-            best.append((sum(last.pages for last in held.values()), one.time_ns))
+        best = self.sizes()
         if not best:
             return []
         pages, time = max(best)
@@ -192,6 +187,16 @@ class Snapshots:
         if read is not None and summed and summed[-1] >= _AS_LARGE * pages:
             return [read.end]
         return [time]
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """After each snapshot the resident pages of the last ones of all processes that lived then, and its time."""
+        held: dict[tuple[int, int], Snapshot] = {}
+        found: list[tuple[int, int]] = []
+        for one in self.taken:
+            held[one.whose] = one
+            held = {whose: last for whose, last in held.items() if not self._gone(last, one.time_ns)}
+            found.append((sum(last.pages for last in held.values()), one.time_ns))
+        return found
 
     def _gone(self, one: Snapshot, time: int) -> bool:
         """Whether a process has ended since a snapshot and up to a time. One taken after its end is of its exit."""

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-VIEWS = ("line", "function", "file", "package", "kind", "process")
+VIEWS = ("line", "function", "file", "package", "kind", "process", "cgroup", "thread")
 SORTS = ("resident", "private", "shared", "pss", "brought", "written", "from_disk", "faults", "again", "major", "time")

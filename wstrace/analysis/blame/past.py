@@ -17,8 +17,9 @@ from wstrace.analysis.blame.inputs import mapping_rows, of_mapping, read_all
 from wstrace.analysis.blame.losses import key_of
 from wstrace.analysis.blame.moments import Recorded
 from wstrace.analysis.blame.resident import ResidentPages, keys_of
-from wstrace.analysis.symbols import Symbolizer
-from wstrace.interfaces import Context
+from wstrace.analysis.blame.stand_ins import Reach
+from wstrace.analysis.blame.windows import PageSize
+from wstrace.analysis.symbols import Symbolizer, symbolizer_of
 from wstrace.ledger import Ledger
 from wstrace.plugins import default_plugins
 from wstrace.schema import (
@@ -29,6 +30,7 @@ from wstrace.schema import (
     KIND_STACK,
     LOSS_DISCARDED,
     LOSS_EVENTS,
+    LOSS_EVICTED,
     LOSS_MOVED,
     LOSS_REPLACED,
     LOSS_UNMAPPED,
@@ -39,35 +41,46 @@ from wstrace.schema import (
 )
 
 #: Without a record of each of these, a fault may have been on what an address held before.
-_NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
+_NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED, LOSS_EVICTED)
+#: losses of a trace file that are counted in files, frames and bytes, not in records
+_OF_FILES = frozenset({"file_cut", "file_bad_frames", "file_lost_frames", "file_lost_bytes"})
 
 
 class Past:
     """The faults of a trace, read once for all the moments that are asked for.
 
     Args:
-        trace: the trace. moments, pids: see inputs.read_all().
+        trace: the trace. moments, pids, whole_stacks: see inputs.read_all().
 
     Attributes:
-        inputs: what was read, for each moment. history: the faults.
+        inputs: what was read, for each moment. history: the faults. whole_stacks: as it was asked for.
+        file: of each recorded fault the code of the file of its page, 0 = not known.
         copyable: whether each recorded fault is on a page that a write after a fork copies.
-        lost: records that the trace lacks. assumed: the kinds of losses that were not recorded, in words.
+        lost: records that the trace lacks. incomplete: what its file lacks besides, in words.
+        stacks_lost: sampled stacks that it lacks.
+        assumed: the kinds of losses that were not recorded, in words.
         sampled: one fault out of so many was recorded.
     """
 
-    def __init__(self, trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] = ()) -> None:
-        self._trace = trace
-        self.inputs = read_all(trace, moments, pids)
+    def __init__(
+        self, trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] = (), *, whole_stacks: bool = False
+    ) -> None:
+        self._trace, self.whole_stacks = trace, whole_stacks
+        self.inputs = read_all(trace, moments, pids, whole_stacks=whole_stacks)
         inputs = self.inputs[0]
         stages = Ledger(default_plugins().stages)  # a file does not say which of its stages are a loss
-        self.lost = sum(n for stage, _, n in trace.ledger.rows() if stages.is_loss(stage))
+        losses = [(stage, n) for stage, _, n in trace.ledger.rows() if stages.is_loss(stage) and n]
+        self.lost = sum(n for stage, n in losses if stage not in _OF_FILES)
+        unread = "parts of the file cannot be read" if any(stage in _OF_FILES for stage, _ in losses) else ""
+        self.incomplete = trace.info.incomplete or unread
+        self.stacks_lost = trace.ledger.get("stacks_lost")
         recorded = set(trace.info.content_losses)
         self.assumed = [LOSS_EVENTS[event] for event in _NEEDED if LOSS_EVENTS[event] not in recorded]
         self.sampled = trace.info.sampled
         known, row = mapping_rows(inputs.mappings, inputs.faults["mapping"])
         flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
         kind = (flags >> KIND_SHIFT & 15).astype(np.uint8)
-        self._file, self._kind = np.where(known, of_mapping(inputs.mappings, "file", row), 0), kind
+        self.file, self._kind = np.where(known, of_mapping(inputs.mappings, "file", row), 0), kind
         private = (flags & MAP_SHARED) == 0
         copyable = np.isin(kind, (KIND_ANON, KIND_HEAP, KIND_STACK)) & private
         copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
@@ -75,32 +88,33 @@ class Past:
         columns = inputs.faults
         rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], kind,
                          _places(columns))  # fmt: skip
+        #: of each recorded fault its row in inputs.mappings, -1 = not known; only where whole stacks are wanted
+        self.mapping = np.where(known, row, -1).astype(np.int32) if whole_stacks else np.zeros(0, np.int32)
         del columns["page"], columns["mapping"]  # the history has the keys
         seen = (part for one in self.inputs for part in ResidentPages(one).parts())
         sampled = self.sampled > 1
-        self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(),
-                               lossless=not self.lost and not sampled, sampled=sampled)  # fmt: skip
+        size = PageSize.of(inputs.page_size, trace.info.extra)
+        self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(), size=size,
+                               lossless=not (self.lost or self.incomplete or sampled), sampled=sampled)  # fmt: skip
 
     @cached_property
     def symbolizer(self) -> Symbolizer:
         """Names the instructions of faults without a stack."""
-        trace = self._trace
-        found = Symbolizer(Context(resolvers=default_plugins().make_resolvers(), info=trace.info), live=False)
-        for batch in trace.batches(MAPPING.name):
-            found.learn(batch)
-        return found
+        return symbolizer_of(self._trace.info, self._trace.batches(MAPPING.name))
 
     @cached_property
     def causes(self) -> Causes:
         """The places of the program that faults came from."""
-        return Causes(self.inputs[0], self.symbolizer, self._trace.strings)
+        within = Reach.of(self._trace.info, self.stacks_lost)
+        inputs, strings = self.inputs[0], self._trace.strings
+        return Causes(inputs, self.symbolizer, strings, within, whole_stacks=self.whole_stacks)
 
     @cached_property
     def fault_cells(self) -> FaultCells:
         """The cells of all faults."""
         faults = self.inputs[0].faults
         return fault_cells(self.history.faults, faults["time_ns"], self.causes.of, faults["space"], self._kind,
-                           self._file)  # fmt: skip
+                           self.file, faults.get("sampled"))  # fmt: skip
 
     def _before(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The keys and times of pages, not of files, that processes had before the trace in which they forked."""

@@ -37,10 +37,10 @@ class ResidentPages:
             for name in ("start", "end", "offset")
         )
         flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
-        writable = (flags & (MAP_SHARED | MAP_WRITE)) == MAP_SHARED | MAP_WRITE
-        noticed = writable & (flags >> KIND_SHIFT & 15 == KIND_FILE)
+        writable = (flags & MAP_WRITE) != 0
+        noticed = writable & ((flags & MAP_SHARED) != 0) & (flags >> KIND_SHIFT & 15 == KIND_FILE)
         file, huge = (runs["flags"] & PAGE_FILE) != 0, (runs["flags"] & PAGE_HUGE) != 0
-        columns = runs["time"], file, huge, low, high, offset, noticed
+        columns = runs["time"], file, huge, low, high, offset, writable, noticed
         for begin in range(0, max(len(self.run), 1), AT_ONCE):
             run = self.run[begin : begin + AT_ONCE]
             yield PageRows(self.key[begin : begin + AT_ONCE], *(column[run] for column in columns))

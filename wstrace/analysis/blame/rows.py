@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.bringers import HOWS
-from wstrace.analysis.blame.causes import Cause
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.sums import Sums, sums_at
 from wstrace.analysis.filter import kind_numbers
+from wstrace.analysis.frames import Frame
 from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import UNKNOWN
+from wstrace.errors import UsageError
 from wstrace.schema import KINDS
 from wstrace.text import base_name
 
-_CAUSES = ("line", "function", "package")
+_CAUSES = ("line", "function", "package", "stack", "thread")
 _NEVER = np.uint64((1 << 64) - 1)
 
 
@@ -71,8 +73,25 @@ class BlameRow:
         return {"label": self.whole, **found, "pss": pss}
 
 
+class Cells(NamedTuple):
+    """What is counted by several views together, of each combination that any fault or page has.
+
+    labels: of each view its labels, as empty rows. of: of each cell the number of its label in each view, shape
+    (n, views). sums: the numbers of a BlameRow by name, each of shape (n,); and `in_all`, the faults that the
+    recorded ones stand for. number: of each cell its number in Blame.labels().
+    """
+
+    labels: list[list[BlameRow]]
+    of: NDArray[np.intp]
+    sums: dict[str, NDArray[Any]]
+    number: NDArray[np.intp]
+
+
 class Blame:
     """Tables of a composition.
+
+    Views are line, function, package, file (of the page), kind, process and cgroup (in which the process last faulted),
+    and of a composition with whole stacks stack and thread.
 
     Args:
         composition: whose pages they count.
@@ -104,12 +123,14 @@ class Blame:
         """What the processes have in memory together."""
         inputs = self.of.inputs
         pids = inputs.pids[np.unique(inputs.runs["space"])].tolist()
-        return sums_at(self.of.info, pids, inputs.runs["time"], self.total, self.pss, all_kinds=not self.kinds)
+        return sums_at(self.of.info, pids, inputs.runs["time"], self.total, self.pss,
+                       all_kinds=not self.kinds, at_peak=inputs.moment == "peak")  # fmt: skip
 
     def rows(self, *views: str, sort: str = "resident") -> list[BlameRow]:
         """All rows by these views together, largest first. Each column sums to the same total in every view."""
-        labels = self._together(views)
-        rows = self._sums(self._of_kinds(labels) if self._kinds else labels)[: len(labels.rows)]
+        labels = self.labels(*views)
+        told = self._of_kinds(labels) if self._kinds else labels
+        rows = self._filled(told, labels.joined())
         found = [row for row in rows if row.resident or row.faults or row.brought]
         same = Counter(row.label for row in found)
         for row in found:
@@ -117,43 +138,58 @@ class Blame:
                 row.label = row.whole
         return sorted(found, key=lambda row: (_place(row, sort), -row.resident, row.whole))
 
-    def _of_kinds(self, labels: _Labels) -> _Labels:
+    def cells(self, *views: str) -> Cells:
+        """The numbers by these views together, as columns: exact, so that they sum to those of rows()."""
+        labels = self.labels(*views)
+        sums = self._sums(self._of_kinds(labels) if self._kinds else labels)
+        n = labels.n
+        some = np.flatnonzero((sums["resident"] != 0) | (sums["faults"] != 0) | (sums["brought"] != 0))
+        some = some[some < n]
+        return Cells(labels.views, labels.of[some], {name: column[some] for name, column in sums.items()}, some)
+
+    @property
+    def frames(self) -> Mapping[str, Sequence[Frame]]:
+        """The whole label of a stack -> its frames, innermost first, once cells() has told any by `stack`."""
+        return self.of.past.causes.frames
+
+    def _of_kinds(self, labels: Labels) -> Labels:
         """The labels, and one more of what is of no kind that is counted."""
-        of, n = self.of, len(labels.rows)
+        of, n = self.of, labels.n
         left_out = ~np.isin(of.inputs.runs["kind"][of.page_cells.run], self._kinds)
         first, second = (np.where(left_out, n, one) for one in labels[:2])
         of_faults = np.where(np.isin(of.past.fault_cells.kind, self._kinds), labels.of_faults, n)
-        rows = [*labels.rows, BlameRow("", "")]
-        return labels._replace(first=first, second=second, of_faults=of_faults, rows=rows)
+        return labels._replace(first=first, second=second, of_faults=of_faults, n=n + 1)
 
     def labels_of_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each fault the number of its label, in the order of the inputs, and the labels as empty rows."""
-        found = self._together(views)
-        return found.of_faults[self.of.past.fault_cells.of], found.rows
+        found = self.labels(*views)
+        return found.of_faults[self.of.past.fault_cells.of], found.joined()
 
     def labels_of_pages(self, view: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each resident page the number of its label, by its first candidate, and the labels as empty rows."""
         found = self._labels(view)
-        return found.first[self.of.page_cells.of], found.rows
+        return found.first[self.of.page_cells.of], found.joined()
 
-    def _together(self, views: Sequence[str]) -> _Labels:
-        """As _labels(), by several views."""
+    def labels(self, *views: str) -> Labels:
+        """The labels by these views together."""
         found = self._labels(views[0])
         for view in views[1:]:
             more = self._labels(view)
-            width = len(more.rows)
+            width = more.n
             codes = np.unique(np.concatenate([mine * width + others for mine, others in
                                               zip(found[:3], more[:3], strict=True)]))  # fmt: skip
             first, second, of_faults = (
                 codes.searchsorted(mine * width + others) for mine, others in zip(found[:3], more[:3], strict=True)
             )
-            rows = [_joined(found.rows[code // width], more.rows[code % width]) for code in codes.tolist()]
+            of = np.column_stack((found.of[codes // width], more.of[codes % width]))
             by_sample, samples = found.by_sample | more.by_sample, np.maximum(found.samples, more.samples)
-            found = _Labels(first, second, of_faults, rows, by_sample, samples)
+            found = Labels(first, second, of_faults, len(codes), [*found.views, *more.views], of, by_sample, samples)
         return found
 
-    def _labels(self, view: str) -> _Labels:
+    def _labels(self, view: str) -> Labels:
         """The labels of a view."""
+        if view in ("stack", "thread") and not self.of.past.whole_stacks:
+            raise UsageError(f"no rows by {view} were asked for", "use trace.blame(threads=True)")
         if view in _CAUSES:
             return self._by_cause(view)
         of, faults = self.of, self.of.past.fault_cells
@@ -168,20 +204,19 @@ class Blame:
             n = max(int(page.max(initial=0)), int(fault.max(initial=0)), len(KINDS) - 1) + 1
             rows = [BlameRow(name := KINDS[i if i < len(KINDS) else 0], name, kind=name) for i in range(n)]
         else:
-            page, fault = of.inputs.runs["file"][run].astype(np.intp), faults.file
-            codes = np.unique(np.concatenate((page, fault)))
-            page, fault = codes.searchsorted(page), codes.searchsorted(fault)
+            runs, cgroups = of.inputs.runs, of.inputs.cgroups.astype(np.intp)
+            by_file = view == "file"
+            page, fault = (runs["file"], faults.file) if by_file else (cgroups[runs["space"]], cgroups[faults.space])
+            codes, both = np.unique(np.concatenate((page[run], fault)), return_inverse=True)
+            page, fault = both[: len(run)], both[len(run) :]
             names = [(of.strings[code] if code < len(of.strings) else "") or UNKNOWN for code in codes.tolist()]
-            rows = [BlameRow(base_name(name), name, file=name) for name in names]
-        return _Labels(page, page, fault, rows, np.zeros(len(page), np.bool_), np.zeros(len(fault), np.intp))
+            rows = [BlameRow(base_name(name), name, file=name) if by_file else BlameRow(name, name) for name in names]
+        return _labels(page, page, fault, rows, np.zeros(len(page), np.bool_), np.zeros(len(fault), np.intp))
 
-    def _by_cause(self, view: str) -> _Labels:
+    def _by_cause(self, view: str) -> Labels:
         of = self.of
-        causes: list[Cause] = of.past.causes.labels(view)  # type: ignore[arg-type]
-        places: dict[str, int] = {}
-        label = np.array([places.setdefault(cause.whole, len(places)) for cause in causes], np.intp)
-        rows = [BlameRow(*cause) for cause in {cause.whole: cause for cause in reversed(causes)}.values()]
-        rows.sort(key=lambda row: places[row.whole])
+        label, causes = of.past.causes.numbered(view)  # type: ignore[arg-type]
+        rows = [BlameRow(**cause._asdict()) for cause in causes]
         cells, reasons = of.page_cells, len(rows)
 
         def of_pages(cause: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -199,11 +234,12 @@ class Blame:
             by_sample[cause >= 0] |= estimated[cause[cause >= 0]] | (of.sampled > 1)
         faults = of.past.fault_cells
         n = np.bincount(faults.of[samples], minlength=len(faults.cause))
-        return _Labels(of_pages(cells.first), of_pages(cells.second), label[faults.cause], rows, by_sample, n)
+        return _labels(of_pages(cells.first), of_pages(cells.second), label[faults.cause], rows, by_sample, n)
 
-    def _sums(self, told: _Labels) -> list[BlameRow]:
-        first, second, of_faults, labels = told[:4]
-        of, n, size = self.of, len(labels), self.of.page_size
+    def _sums(self, told: Labels) -> dict[str, NDArray[Any]]:
+        """The numbers of each label, but those that are not known."""
+        first, second, of_faults, n = told[:4]
+        of, size = self.of, self.of.page_size
         pages, faults = of.page_cells, of.past.fault_cells
 
         def counted(amount: NDArray[Any]) -> NDArray[np.float64]:
@@ -215,39 +251,70 @@ class Blame:
 
         resident = counted(pages.pages) * size
         pss = None if of.pss is None else counted(of.pss[pages.run] * pages.pages)
-        gone = of_label(faults.brings - of.still_there) * of.sampled
-        copier, loader, copies = of.copies
-        columns = {"resident": resident, "private": counted(pages.pages * of.private[pages.run]) * size,
-                   "brought": resident + gone * size, "written": of_label(faults.written) * size * of.sampled,
-                   "from_disk": counted(pages.pages * pages.major) * size, "faults": of_label(faults.faults),
-                   "estimated": counted(pages.pages * (pages.unsure | told.by_sample | (first != second))) * size,
-                   "copied": np.bincount(first[copier], copies, n) * size,
-                   "again": of_label(faults.again) * size * of.sampled,
-                   "major": of_label(faults.major), "samples": of_label(told.samples),
-                   "first_ns": _earliest(of_faults, faults.first_ns, n)}  # fmt: skip
-        for number, row in enumerate(labels):
-            for name, column in columns.items():
-                setattr(row, name, round(column[number].item()))
+        gone = of_label(faults.brings - of.still_there)
+        copier, _, copies = of.copies
+        columns: dict[str, NDArray[Any]] = {
+            "resident": resident,
+            "private": counted(pages.pages * of.private[pages.run]) * size,
+            "brought": resident + gone * size,
+            "written": of_label(faults.written) * size,
+            "from_disk": counted(pages.pages * pages.major) * size,
+            "faults": of_label(faults.faults),
+            "in_all": of_label(faults.in_all),
+            "estimated": counted(pages.pages * (pages.unsure | told.by_sample | (first != second))) * size,
+            "copied": np.bincount(first[copier], copies, n) * size,
+            "again": of_label(faults.again) * size,
+            "major": of_label(faults.major),
+            "samples": of_label(told.samples),
+            "first_ns": _earliest(of_faults, faults.first_ns, n),
+        }
+        return columns if pss is None else {**columns, "pss": pss}
+
+    def _filled(self, told: Labels, rows: list[BlameRow]) -> list[BlameRow]:
+        """The rows with their numbers; told may have one more label, of what they do not count."""
+        columns = self._sums(told)
+        pss, _ = columns.pop("pss", None), columns.pop("in_all")
+        for name, column in columns.items():
+            for row, value in zip(rows, column.tolist(), strict=False):
+                setattr(row, name, round(value))
+        for number, row in enumerate(rows):
             row.shared = row.resident - row.private
             row.pss = None if pss is None else float(pss[number])
-        for number, most in _most(first[copier], of_faults[loader], copies):
-            labels[number].loaded_by = labels[most].whole if most != number else ""
-        return labels
+        copier, loader, copies = self.of.copies
+        for number, most in _most(told.first[copier], told.of_faults[loader], copies):
+            if number < len(rows) > most:
+                rows[number].loaded_by = rows[most].whole if most != number else ""
+        return rows
 
 
-class _Labels(NamedTuple):
+class Labels(NamedTuple):
     """The labels of a view: of each cell of pages those of its two candidates, of each cell of faults its own.
 
-    rows: the labels as empty rows. by_sample: of each cell of pages, whether its label is that of a sample which stands
-    for its fault. samples: of each cell of faults, how many of them stand for others.
+    n: how many labels there are. views: of each view that they join its labels as empty rows; of: of each label its
+    number in each view, shape (n, views). by_sample: of each cell of pages, whether its label is that of a sample which
+    stands for its fault. samples: of each cell of faults, how many of them stand for others.
     """
 
     first: NDArray[np.intp]
     second: NDArray[np.intp]
     of_faults: NDArray[np.intp]
-    rows: list[BlameRow]
+    n: int
+    views: list[list[BlameRow]]
+    of: NDArray[np.intp]
     by_sample: NDArray[np.bool_]
     samples: NDArray[np.intp]
+
+    def joined(self) -> list[BlameRow]:
+        """The labels as empty rows."""
+        return [reduce(_joined, (labels[at] for labels, at in zip(self.views, whose, strict=True)))
+                for whose in self.of.tolist()]  # fmt: skip
+
+
+def _labels(first: NDArray[np.intp], second: NDArray[np.intp], of_faults: NDArray[np.intp], rows: list[BlameRow],
+            by_sample: NDArray[np.bool_], samples: NDArray[np.intp]) -> Labels:  # fmt: skip
+    """The labels of one view, whose empty rows are given."""
+    numbers = np.arange(len(rows))[:, None]
+    return Labels(first, second, of_faults, len(rows), [rows], numbers, by_sample, samples)
 
 
 def _place(row: BlameRow, sort: str) -> float:
@@ -301,6 +368,7 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
         "pids": of.inputs.pids[spaces].tolist(),
         "complete": of.complete,
         "lost": of.lost,
+        "stacks_lost": of.past.stacks_lost,
         "assumed": of.assumed,
         "by": list(by),
         "total": total,

@@ -1,11 +1,13 @@
 """Which faults copied a page that processes shared since a fork.
 
 Of k processes that hold a page, at most k - 1 copy it: whoever is left alone takes it over, and his fault copies
-nothing. So holders are counted, page by page, in order of time, from one fork to the next.
+nothing. So holders are counted, page by page, in order of time; a fork, an exec or an end concerns all of a
+process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +16,12 @@ from numpy.typing import NDArray
 from wstrace.analysis.blame.faults import FORKS, Faults
 from wstrace.analysis.blame.losses import Losses, page_of, space_of
 from wstrace.analysis.segments import begins
-from wstrace.schema import LOSS_PERHAPS, LOSS_SHARES
+from wstrace.schema import LOSS_EVICTED, LOSS_EXECUTED, LOSS_PERHAPS, LOSS_PERHAPS_UNMAPPED, LOSS_SHARES
 
 #: What leaves the content where it is.
-_HARMLESS = (0, *FORKS, LOSS_SHARES, LOSS_PERHAPS)
+_HARMLESS = (0, *FORKS, LOSS_SHARES, LOSS_PERHAPS, LOSS_EVICTED, LOSS_PERHAPS_UNMAPPED)
+#: Pages times processes whose holders are counted at once: that takes 13 bytes of each.
+_AT_ONCE = 1 << 23
 
 
 class Held(NamedTuple):
@@ -38,7 +42,7 @@ class Copies(NamedTuple):
     """What sharing() found, as faults (places in Faults).
 
     faults: those that copied a page. fork: of each, the range of the losses of the fork that it undid.
-    taken: those on a page that was there and that nobody else had any more.
+    taken: the first ones since a fork on a page that was there and that nobody else had any more.
     """
 
     faults: NDArray[np.intp]
@@ -71,9 +75,10 @@ def sharing(faults: Faults, losses: Losses, copyable: NDArray[np.bool_], held: H
         parents = losses.rows.other[losses.row[forks]]
         family = _families(np.concatenate((children, parents)), children, parents)
         for own in np.unique(family[children]).tolist():
-            one = _Family(faults, losses, copyable, forks[family[children] == own], held, ends)
-            copied.append(one.copied())
-            taken.append(one.taken)
+            one = _Family(faults, losses, copyable, forks[family[children] == own])
+            for pages in one.parts():
+                copied.append(one.copied(pages, held, ends))
+                taken.append(one.taken)
     found = np.sort(np.concatenate(copied))
     return Copies(found, _undone(found, faults, losses, forks), np.concatenate(taken))
 
@@ -114,8 +119,6 @@ class _Family:
         losses: Losses,
         copyable: NDArray[np.bool_],
         forks: NDArray[np.intp],
-        held: Held,
-        ends: Ends,
     ) -> None:
         self.faults, self.losses, self.forks = faults, losses, forks
         rows = losses.row[forks]
@@ -124,26 +127,26 @@ class _Family:
         member = np.full(int(self.spaces.max()) + 2, -1)
         member[self.spaces] = np.arange(len(self.spaces))
         self.member = member
-        self.own = np.flatnonzero((self._members(space_of(faults.key)) >= 0) & copyable)
-        again = self.own[faults.forked[self.own] | ~faults.brings[self.own]]
-        self.pages = np.unique(page_of(faults.key[again]))
-        self.taken = np.zeros(0, np.intp)
-        self._copied: list[NDArray[np.intp]] = [self.taken]
-        self._taken: list[NDArray[np.intp]] = [self.taken]
-        if len(self.pages):
-            self.own = self.own[np.isin(page_of(faults.key[self.own]), self.pages)]
-            self._events(held, ends)
+        self._faults = np.flatnonzero((self._members(space_of(faults.key)) >= 0) & copyable)
+        self._page = page_of(faults.key[self._faults])
+        self._pages = np.unique(self._page[faults.forked[self._faults] | ~faults.brings[self._faults]])
+
+    def parts(self) -> Iterator[NDArray[np.uint64]]:
+        """The pages, some at a time: each page's holders are its own."""
+        step = max(_AT_ONCE // len(self.spaces), 1)
+        return (self._pages[begin : begin + step] for begin in range(0, len(self._pages), step))
 
     def _members(self, spaces: NDArray[np.uint64]) -> NDArray[np.intp]:
         return self.member[np.minimum(spaces, len(self.member) - 1).astype(np.intp)]
 
-    def _events(self, held: Held, ends: Ends) -> None:
-        """What happens to the pages: losses come before what happens at the same time."""
+    def _events(self, held: Held) -> None:
+        """What happens to single pages: losses come before what happens at the same time."""
         faults, losses = self.faults, self.losses
         parts = [_Events(faults.time[self.own], self._members(space_of(faults.key[self.own])),
                          self.pages.searchsorted(page_of(faults.key[self.own])), self.own)]  # fmt: skip
         ranges = np.arange(1, len(losses) + 1)
-        hurts = ~np.isin(losses.event(ranges), _HARMLESS) & (self._members(space_of(losses.first)) >= 0)
+        hurts = ~np.isin(losses.event(ranges), (*_HARMLESS, LOSS_EXECUTED))
+        hurts &= self._members(space_of(losses.first)) >= 0
         hit = np.flatnonzero(hurts)
         low, high = (self.pages.searchsorted(page_of(side[hit])) for side in (losses.first, losses.last))
         count = high - low
@@ -151,11 +154,6 @@ class _Family:
         page = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count) + low[which]
         parts.append(_Events(losses.time[1:][hit][which], self._members(space_of(losses.first[hit]))[which], page,
                              np.full(len(which), -1)))  # fmt: skip
-        over = self._members(ends.space.astype(np.uint64))
-        gone = np.flatnonzero(over >= 0)
-        parts.append(_Events(np.repeat(ends.time[gone], len(self.pages)), np.repeat(over[gone], len(self.pages)),
-                             np.tile(np.arange(len(self.pages)), len(gone)),
-                             np.full(len(gone) * len(self.pages), -1)))  # fmt: skip
         there = self._members(space_of(held.key)) >= 0
         there &= np.isin(page_of(held.key), self.pages) & ~np.isin(losses.event(held.life), FORKS)
         key, since = held.key[there], losses.time[held.life[there]]
@@ -165,21 +163,49 @@ class _Family:
         order = np.lexsort((fault != -1, time))
         self.events = _Events(time[order], member[order], page[order], fault[order])
 
-    def copied(self) -> NDArray[np.intp]:
-        """The faults that copied a page; sets `taken`."""
-        if not len(self.pages):
-            return self.taken
-        #: who holds what: of each member and page the object there, named by the fault that made it; 0 = nothing
+    def copied(self, pages: NDArray[np.uint64], held: Held, ends: Ends) -> NDArray[np.intp]:
+        """The faults that copied one of these pages; sets `taken`."""
+        self.pages, self.own = pages, self._faults[np.isin(self._page, pages)]
+        self._copied, self._taken = list[NDArray[np.intp]](), list[NDArray[np.intp]]()
+        self._events(held)
+        #: who holds what: of each member and page the object there, 0 = nothing. It is numbered by the fault that made
+        #: it, or behind all faults by who was found with it.
         state = np.zeros((len(self.spaces), len(self.pages)), np.int64)
+        #: of each object how many hold it
+        self._holders = np.zeros(1 + len(self.faults) + state.size, np.int32)
+        #: whether its holder alone has faulted on it since a fork shared it
+        self._settled = np.zeros(len(self._holders), np.bool_)
         begin = 0
-        for fork, child, parent in zip(self.forks.tolist(), self.children.tolist(), self.parents.tolist(), strict=True):
-            end = int(self.events.time.searchsorted(self.losses.time[fork], "left"))
+        for time, child, parent in self._steps(ends):
+            end = int(self.events.time.searchsorted(np.uint64(time), "left"))
             self._pass(state, slice(begin, end))
-            state[self.member[child]] = state[self.member[parent]]
-            begin = end
+            begin, own = end, state[child]
+            if own.any():
+                self._holders[own] -= 1  # in a row every object is another one: each is of one page
+            own[:] = 0
+            if parent >= 0:
+                own[:] = state[parent]
+                self._holders[own] += 1
+                self._settled[own] = False
         self._pass(state, slice(begin, len(self.events.time)))
-        self.taken = np.concatenate(self._taken)
-        return np.concatenate(self._copied)
+        none = np.zeros(0, np.intp)
+        self.taken = np.concatenate([none, *self._taken])
+        return np.concatenate([none, *self._copied])
+
+    def _steps(self, ends: Ends) -> Iterator[tuple[int, int, int]]:
+        """What happens to all pages of a process, in order of time: (time, member, its parent) of each fork; of each
+        exec and end, which come behind a fork of the same time, the parent is -1.
+        """
+        losses = self.losses
+        executed = 1 + np.flatnonzero(losses.event(np.arange(1, len(losses) + 1)) == LOSS_EXECUTED)
+        whose = np.concatenate((losses.rows.space[losses.row[executed]], ends.space))
+        over = self._members(whose.astype(np.uint64))
+        gone = over >= 0
+        time = np.concatenate((losses.time[self.forks], np.concatenate((losses.time[executed], ends.time))[gone]))
+        member = np.concatenate((self.member[self.children], over[gone]))
+        parent = np.concatenate((self.member[self.parents], np.full(int(gone.sum()), -1)))
+        order = np.argsort(time, kind="stable")
+        return zip(time[order].tolist(), member[order].tolist(), parent[order].tolist(), strict=True)
 
     def _pass(self, state: NDArray[np.int64], part: slice) -> None:
         """Applies the events between two forks. Of each page in a process, the first one leaves what was shared."""
@@ -195,18 +221,21 @@ class _Family:
         event, thing, shared = event[order], thing[order], shared[order]
         new = begins(thing, page[event])
         start = np.maximum.accumulate(np.where(new, np.arange(len(event)), 0))
-        left = (state[:, page[event]] == thing).sum(axis=0) - (np.arange(len(event)) - start)
+        left = self._holders[thing] - (np.arange(len(event)) - start)
         is_fault = fault[event] >= 0
-        copies, takes = is_fault & (left > 1), is_fault & (left == 1)
+        copies, stays = is_fault & (left > 1), is_fault & (left == 1)
         self._copied.append(fault[event[copies]])
-        self._taken.append(fault[event[takes]])
+        self._taken.append(fault[event[stays & ~self._settled[thing]]])
         lost = np.zeros(len(cell), np.bool_)
         lost[np.searchsorted(cell, cells[fault == -1])] = True
-        made = fault[last] + 1  # 0 of a loss
-        keeps = shared[takes]
+        made = np.where(fault[last] < -1, 1 + len(self.faults) + cell, fault[last] + 1)  # 0 of a loss
+        keeps = shared[stays]
         keeps = keeps[~lost[keeps]]
         made[keeps] = holds[keeps]
         state.reshape(-1)[cell] = made
+        np.subtract.at(self._holders, holds, 1)
+        np.add.at(self._holders, made, 1)
+        self._settled[made] = True
 
 
 def _first_and_last(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:

@@ -56,7 +56,14 @@ def read_sums(info: TraceInfo) -> ReadSums | None:
 
 
 def sums_at(
-    info: TraceInfo, pids: Collection[int], times: NDArray[np.uint64], total: int, pss: int | None, *, all_kinds: bool
+    info: TraceInfo,
+    pids: Collection[int],
+    times: NDArray[np.uint64],
+    total: int,
+    pss: int | None,
+    *,
+    all_kinds: bool,
+    at_peak: bool,
 ) -> Sums:
     """The sums of a composition; pss and distinct as far as they were read at its moment.
 
@@ -64,7 +71,7 @@ def sums_at(
         info: the description of the trace.
         pids: the processes. times: of their snapshots, in ns.
         total: what is resident in them, in bytes. pss: the same by proportional shares, where their pages tell it.
-        all_kinds: whether this is of all kinds of memory.
+        all_kinds: whether this is of all kinds of memory. at_peak: whether it is of the largest look.
     """
     noted = read_sums(info)
     why = ""
@@ -74,6 +81,7 @@ def sums_at(
         why = "the trace does not tell (-s peak_snapshot reads them of several processes)"
     elif noted.pids != frozenset(pids) or int(times.min()) < noted.begin or int(times.max()) > noted.end:
         why = "they were read at another moment"
+        why += " than the largest look" if at_peak else ", beside the largest look (--at peak)"
     if why or noted is None:
         return Sums(len(pids), total, pss, None, why)
     return Sums(len(pids), total, noted.sums.pss if pss is None else pss, noted.sums.distinct, noted.sums.why)

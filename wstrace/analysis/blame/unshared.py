@@ -34,6 +34,7 @@ class Unshared:
 
     Attributes:
         copies: faults, as places in the history's faults.
+        pages: of each how many copies it stands for; more than itself where one of several faults was recorded.
     """
 
     def __init__(self, blame: Blame) -> None:
@@ -41,25 +42,35 @@ class Unshared:
         self.of = blame.of
         self.copies = self.of.history.copies.faults
         self._fork = self.of.history.copies.fork
+        #: Whether all numbers are estimates: one of several faults was recorded, and stands for the others.
+        self.estimated = self.of.sampled > 1
+        each = self.of.inputs.faults.get("sampled")
+        self._rows = self.of.history.faults.order[self.copies]
+        self.pages = np.ones(len(self.copies), np.intp) if each is None else each[self._rows].astype(np.intp)
 
     @property
     def total(self) -> int:
         """Bytes that were copied."""
-        return len(self.copies) * self.of.page_size
+        return int(self.pages.sum()) * self.of.page_size
+
+    def by(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
+        """Of each copy the number of its label by these views together, and the labels as empty rows."""
+        by_fault, labels = self.blame.labels_of_faults(*views)
+        return by_fault[self._rows], labels
 
     def rows(self, *views: str) -> list[tuple[BlameRow, int]]:
         """(row, bytes copied) by these views together, largest first."""
-        by_fault, labels = self.blame.labels_of_faults(*views)
-        counts = np.bincount(by_fault[self.of.history.faults.order[self.copies]], minlength=len(labels))
-        found = [(row, int(n) * self.of.page_size) for row, n in zip(labels, counts.tolist(), strict=True) if n]
+        label, labels = self.by(*views)
+        pages = np.bincount(label, self.pages, len(labels))
+        found = [(row, int(n) * self.of.page_size) for row, n in zip(labels, pages.tolist(), strict=True) if n]
         return sorted(found, key=lambda one: (-one[1], one[0].whole))
 
     def forks(self) -> list[ForkRow]:
         """Each fork with copies, the largest first."""
         losses = self.of.history.losses
-        ranges, counts = np.unique(self._fork, return_counts=True)
+        ranges, of = np.unique(self._fork, return_inverse=True)
         found = []
-        for fork, n in zip(ranges.tolist(), counts.tolist(), strict=True):
+        for fork, n in zip(ranges.tolist(), np.bincount(of, self.pages).tolist(), strict=True):
             row = losses.row[fork]
             child, parent = int(losses.rows.space[row]), int(losses.rows.other[row])
             names = self.of.name_of(child), self.of.name_of(parent)
@@ -125,7 +136,8 @@ class Unshared:
             "lost": of.lost,
             "assumed": of.assumed,
             "at_least": self.at_least,
-            "total": {"bytes": self.total, "pages": len(self.copies)},
+            "estimated": self.estimated,
+            "total": {"bytes": self.total, "pages": self.total // size},
             "forks": [
                 {"pid": fork.pid, "child": fork.child, "parent": fork.parent, "time_ns": fork.time_ns,
                  "bytes": fork.n_bytes, "pages": fork.n_bytes // size}

@@ -56,13 +56,21 @@ def python_stacks(
             no = error if isinstance(error, Unavailable) else refusal(error)
             if asked.required:
                 raise no from None
-            context.info.lack(f"Python stacks: {no}")
+            context.info.lack(f"Python stacks: {no}{_instead()}")
             return NoStacks()
 
     stacks = WaitingStacks(context.strings, gate, opening)
     if asked.required:
         stacks.open()
     return stacks
+
+
+def _instead() -> str:
+    """What can be had where Python stacks cannot; "" = nothing, as samples have no stack here either."""
+    from wstrace_page_faults.linux.stack_levels import native_level
+
+    sampled = native_level().name == "sampled"
+    return "; lines of samples need no such right: -s page_faults:stacks=lines" if sampled else ""
 
 
 def level() -> Level:

@@ -11,13 +11,12 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_os.linux import libc
+from wstrace_os.linux import libc, procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks.assembler import Code
 
@@ -210,5 +209,5 @@ def _close(holder: Map | Program) -> None:
 
 def _possible_cpus() -> int:
     """Number of CPUs that the kernel keeps room for: /sys/devices/system/cpu/possible, `0-3`."""
-    ranges = Path("/sys/devices/system/cpu/possible").read_bytes().strip()
+    ranges = procfs.content("/sys/devices/system/cpu/possible").strip()
     return int(ranges.rpartition(b",")[2].rpartition(b"-")[2]) + 1

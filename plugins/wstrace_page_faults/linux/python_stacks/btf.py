@@ -6,15 +6,15 @@ structure is found by its place there. Source: Documentation/bpf/btf.rst, includ
 
 from __future__ import annotations
 
+import os
 import struct
 from io import FileIO
-from pathlib import Path
 
 import numpy as np
 
 from wstrace.errors import Unavailable
 
-_FILE = Path("/sys/kernel/btf/vmlinux")
+_FILE = "/sys/kernel/btf/vmlinux"
 _HEADER = struct.Struct("<HBBIIIII")  # magic, version, flags, header's size, types' offset and size, strings' both
 _MAGIC, _STRUCT = 0xEB9F, 4
 #: 32-bit words of a type (name, kind and number of members, size) and of a member of a structure
@@ -34,9 +34,9 @@ class KernelTypes:
         Unavailable: this kernel does not describe itself.
     """
 
-    def __init__(self, file: Path = _FILE, begin: int = 1 << 20) -> None:
+    def __init__(self, file: str | os.PathLike[str] = _FILE, begin: int = 1 << 20) -> None:
         try:
-            with file.open("rb", buffering=0) as opened:
+            with open(file, "rb", buffering=0) as opened:
                 magic, _, _, header, types, types_size, names, names_size = _HEADER.unpack(opened.read(_HEADER.size))
                 opened.seek(header + types)
                 self._types = np.frombuffer(_read(opened, min(types_size, begin)), "<u4")

@@ -8,14 +8,13 @@ import os
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
-from wstrace.call_sites import CallSites
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
@@ -27,7 +26,6 @@ from wstrace.schema import (
     HOW_LOST,
     HOW_NO_INTERPRETER,
     HOW_NO_PYTHON,
-    HOW_NO_THREAD,
     HOW_NOT_PYTHON,
     HOW_NOT_READABLE,
     HOW_NOT_YET,
@@ -39,52 +37,48 @@ from wstrace.schema import (
     PROCESS_FORK,
     STACK_HOW,
 )
-from wstrace_os.linux.cpython.elf import Python
-from wstrace_os.linux.cpython.layouts import Layout
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
-from wstrace_page_faults.linux.python_stacks.decoder import Decoder
 from wstrace_page_faults.linux.python_stacks.gate import Gate
 from wstrace_page_faults.linux.python_stacks.history import History
 from wstrace_page_faults.linux.python_stacks.hurry import hurry
-from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, command_of, is_library, is_unborn
-from wstrace_page_faults.linux.python_stacks.kernel import load_walker, output_attributes, this_kernel
+from wstrace_page_faults.linux.python_stacks.interpreters import (
+    Files,
+    Interpreters,
+    command_of,
+    found_by_name,
+    is_library,
+    is_unborn,
+)
+from wstrace_page_faults.linux.python_stacks.kernel import (
+    load_entry,
+    load_walker,
+    output_attributes,
+    this_kernel,
+)
 from wstrace_page_faults.linux.python_stacks.maps import WALKERS, Maps
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
-from wstrace_page_faults.linux.python_stacks.programs.entry import entry
 from wstrace_page_faults.linux.python_stacks.protocol import (
-    BAD,
-    EMPTY,
-    LOST,
+    HOW_OF_STATUS,
     NO_ROW,
-    NO_THREAD,
-    NOT_KNOWN,
     STATUS_BITS,
-    TRUNCATED,
-    UNBORN,
     S,
 )
 from wstrace_page_faults.linux.python_stacks.rows import StackRows
+from wstrace_page_faults.linux.python_stacks.told_files import tell_files
 from wstrace_page_faults.linux.rings import MAJOR, Ring
 
-#: how the kernel itself writes a device (MKDEV in include/linux/kdev_t.h)
-_MINOR_BITS = 20
-_KEY, _RUNTIME, _ALL_BITS = struct.Struct("<QQ"), struct.Struct("<QQ"), (1 << 64) - 1
+if TYPE_CHECKING:
+    from wstrace_os.linux.cpython.elf import Python
+    from wstrace_os.linux.cpython.layouts import Layout
+    from wstrace_page_faults.linux.python_stacks.decoder import Decoder
+
 _U32, _U64, _TOLD = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<QQQ")
 #: while a process is about to map its CPython, its mappings are read so often, for so long
 _LOOK_SECONDS, _LOOK_FOR_SECONDS = 0.0005, 5.0
-#: what a status without frames says of a fault
-_HOW = {
-    BAD: HOW_NOT_READABLE,
-    TRUNCATED: HOW_NOT_READABLE,
-    NO_THREAD: HOW_NO_THREAD,
-    EMPTY: HOW_NO_PYTHON,
-    LOST: HOW_LOST,
-    NOT_KNOWN: HOW_NOT_YET,
-    UNBORN: HOW_BEFORE_PYTHON,
-    NO_ROW: HOW_NOT_YET,
-}
 _MOST_PROCESSES = 1 << 16
+#: walkers that are loaded before any process is seen that needs them, at 15 ms each
+_MOST_FORESEEN = 2
 #: instead of a walker: the process runs a CPython whose frames are not read
 _REFUSED = -1
 
@@ -107,21 +101,21 @@ class PythonStacks(NoStacks):
     def __init__(
         self, context: Context, source: str, cpus: list[int], gate: Gate, interpreters: Interpreters, history: History
     ) -> None:
-        self._context, self._interpreters, self._history = context, interpreters, history
+        self._context, self._source, self._interpreters, self._history = context, source, interpreters, history
         self._kernel = this_kernel()
         self._outputs: list[int] = []
         self._walkers: dict[Layout, int] = {}
         self._programs: list[bpf.Program] = []
         self._maps = Maps(max(cpus) + 1)
+        #: what walkers tell of stacks, and what reads that; None before there is a walker
+        self._told: tuple[bpf.RingBuffer, Decoder] | None = None
         try:
-            self._records = bpf.RingBuffer(self._maps.records)
             self._asked = bpf.RingBuffer(self._maps.asked)
-            self._programs.append(bpf.Program(entry(self._maps, self._kernel, gate.memory.fd), b"entry"))
+            self._programs.append(load_entry(self._maps, self._kernel, gate))
             gate.lead_to(self._programs[0])
         except OSError:
             self._close_programs()
             raise
-        self._decoder = Decoder(CallSites(context.stack_ids, context.strings, source), context.strings)
         self.by_ring: dict[Ring, StackRows] = {}
         #: pid -> when it was looked at, and the walker for its CPython; None = it runs none
         self._processes: dict[int, tuple[int, int | None]] = {}
@@ -131,7 +125,6 @@ class PythonStacks(NoStacks):
         self._expected: dict[int, float] = {}
         #: those of them that have not executed their program yet, or have not mapped it
         self._launched: set[int] = set()
-        self._libraries: dict[int, bool] = {}
         self._refused: set[str] = set()
         self._off = self._hurried = False
         self._last: dict[str, int] = {}
@@ -151,20 +144,36 @@ class PythonStacks(NoStacks):
 
     def expect(self, pid: int) -> None:
         """A launched process, before its execve(): if its command is a CPython, the walker is loaded before that."""
-        python, _, program = self._interpreters.of_command(*command_of(pid))
-        if python is not None and python.layout is not None:
-            if program is not None:
-                self._tell_program(program, python, self._walker(python.layout))
+        if self._prepare(*command_of(pid)):
             self._expected[pid] = time.monotonic() + _LOOK_FOR_SECONDS
             self._launched.add(pid)
-            self._walker(python.layout)
 
-    def _tell_program(self, program: tuple[int, int], python: Python, walker: int) -> None:
-        """Tells the programs of a file that is a CPython by itself, so that they know each process that executes it."""
-        device, inode = program
-        key = _KEY.pack(inode, os.major(device) << _MINOR_BITS | os.minor(device))
-        self._maps.programs.set(key, _RUNTIME.pack(python.runtime - python.code & _ALL_BITS, walker))
-        self._maps.enabled.set(_U32.pack(0), _U64.pack(1))
+    def foresee(self) -> None:
+        """Prepares for the Pythons that a command finds by name, so that each is known from its first fault on."""
+        for path in found_by_name():
+            if len(self._walkers) >= _MOST_FORESEEN:
+                return
+            self._prepare(path, os.environ)
+
+    def _prepare(self, path: str, environment: Mapping[str, str]) -> bool:
+        """Loads the walker for the CPython that a command will run, if it is one; tells the programs of its file."""
+        python, _, files = self._interpreters.of_command(path, environment)
+        return python is not None and python.layout is not None and self._tell(python, files) is not None
+
+    def _tell(self, python: Python, files: Files | None, pid: int = 0, at: int = 0) -> int | None:
+        """Tells the programs of a CPython's files, and of a process that runs it; its walker, None = refused."""
+        assert python.layout is not None
+        try:
+            walker = self._walker(python.layout)
+            if files is not None:
+                tell_files(self._maps, files, python, walker)
+            if pid:
+                salt = int.from_bytes(os.urandom(8), "little") | 1
+                self._maps.told.set(_U64.pack(pid), _TOLD.pack(salt, at, walker))
+        except OSError as error:
+            self._refuse(f"the kernel refuses the program that reads CPython's frames ({error.strerror})")
+            return None
+        return walker
 
     def _walker(self, layout: Layout) -> int:
         """The index of the program for that layout, loaded if it is new. Raises OSError."""
@@ -174,9 +183,18 @@ class PythonStacks(NoStacks):
                 raise OSError(errno.ENOSPC, "there are programs for as many CPythons as can be held")
             loaded = load_walker(self._maps, layout, b"py%d%d" % layout.version)
             self._programs.append(loaded)
+            if self._told is None:
+                self._told = bpf.RingBuffer(self._maps.records), self._new_decoder()
             self._maps.walkers.set(_U32.pack(index), _U32.pack(loaded.fd))
             self._walkers[layout] = index
         return self._walkers[layout]
+
+    def _new_decoder(self) -> Decoder:
+        from wstrace.call_sites import CallSites
+        from wstrace_page_faults.linux.python_stacks.decoder import Decoder
+
+        strings = self._context.strings
+        return Decoder(CallSites(self._context.stack_ids, strings, self._source), strings)
 
     # -- which process runs what -----------------------------------------------------------------------------------
 
@@ -221,15 +239,8 @@ class PythonStacks(NoStacks):
         if found.python.layout is None:
             self._refuse(found.python.refused)
             return True
-        try:
-            index = self._walker(found.python.layout)
-            if found.program is not None:
-                self._tell_program(found.program, found.python, index)
-            self._maps.told.set(
-                _U64.pack(pid), _TOLD.pack(int.from_bytes(os.urandom(8), "little") | 1, found.at, index)
-            )
-        except OSError as error:
-            self._refuse(f"the kernel refuses the program that reads CPython's frames ({error.strerror})")
+        index = self._tell(found.python, found.files, pid, found.at)
+        if index is None:
             return True
         self._maps.enabled.set(_U32.pack(0), _U64.pack(1))
         self._processes[pid] = (since, index)
@@ -252,20 +263,15 @@ class PythonStacks(NoStacks):
             for event, pid, ppid, time_ns in zip(*columns, strict=True):
                 if event != PROCESS_FORK:
                     self._forget(pid, time_ns)
-                elif ppid in self._processes:
+                elif self._processes.get(ppid, (time_ns, None))[0] < time_ns:
+                    # A later look at the parent says nothing of the child, which may have executed another program.
                     self._processes.setdefault(pid, self._processes[ppid])
         elif batch.schema is ADDRESS_SPACE:  # a program that loads a CPython later
             rows = (batch["flags"] & MAP_EXECUTE) != 0
             # A set, because np.unique imports numpy.ma: 12 ms of every start.
             for pid, file in sorted(set(zip(batch["pid"][rows].tolist(), batch["file"][rows].tolist(), strict=True))):
-                if self._is_library(file) and self._processes.get(pid, (0, None))[1] is None:
+                if is_library(self._context.strings[file]) and self._processes.get(pid, (0, None))[1] is None:
                     self.look(pid)
-
-    def _is_library(self, file: int) -> bool:
-        """Whether a mapped file is a CPython's library, by its name."""
-        if file not in self._libraries:
-            self._libraries[file] = is_library(self._context.strings[file])
-        return self._libraries[file]
 
     def _forget(self, pid: int, time_ns: int) -> None:
         """The process executed another program, or ended, at that time: what was learned before it is void."""
@@ -280,7 +286,10 @@ class PythonStacks(NoStacks):
 
     def new_sites(self) -> Iterator[Batch]:
         """The call sites of the stacks that came since the last call. Call it after the fault rings were read."""
-        batch = self._decoder.take(self._records.read())
+        if self._told is None:
+            return
+        records, decoder = self._told
+        batch = decoder.take(records.read())
         if batch is not None:
             yield batch
 
@@ -292,11 +301,11 @@ class PythonStacks(NoStacks):
         where = keys.searchsorted(hashes[changes])
         leaves, hows = np.zeros(len(keys), "<u4"), np.zeros(len(keys), "|u1")
         for i, key in enumerate(keys.tolist()):
-            known = self._decoder.leaf(key)
+            known = self._told[1].leaf(key) if self._told is not None else None
             if known is not None:
                 leaves[i], hows[i] = known
             else:
-                hows[i] = _HOW.get(key, HOW_UNKNOWN) if key < 1 << STATUS_BITS else HOW_LOST
+                hows[i] = HOW_OF_STATUS.get(key, HOW_UNKNOWN) if key < 1 << STATUS_BITS else HOW_LOST
         lengths = np.diff(np.append(changes, len(hashes)))
         stack, how = np.repeat(leaves[where], lengths), np.repeat(hows[where], lengths)
         times, unborn = columns["time_ns"], np.flatnonzero(how == HOW_BEFORE_PYTHON)
@@ -323,8 +332,10 @@ class PythonStacks(NoStacks):
             began = self._history.began(pid, unborn)
             proven = (times <= np.uint64(unborn)) & (times >= np.uint64(began))
             how[(how == HOW_UNKNOWN) & proven] = HOW_BEFORE_PYTHON
-        walker = self._processes.get(pid, (0, 0))[1]
-        how[how == HOW_UNKNOWN] = {None: HOW_NOT_PYTHON, _REFUSED: HOW_NO_INTERPRETER}.get(walker, HOW_NOT_YET)
+        since, walker = self._processes.get(pid, (0, 0))
+        if walker is None:  # It runs none, but a program that it ran before may have been one.
+            how[(how == HOW_UNKNOWN) & (times >= np.uint64(since))] = HOW_NOT_PYTHON
+        how[how == HOW_UNKNOWN] = HOW_NO_INTERPRETER if walker == _REFUSED else HOW_NOT_YET
         return how
 
     # -- account ---------------------------------------------------------------------------------------------------
@@ -362,7 +373,7 @@ class PythonStacks(NoStacks):
             "stack_records_lost": self._count(S.RECORDS_LOST),
             "stack_code_unreadable": self._count(S.UNREADABLE),
             "stack_searches": self._count(S.SEARCHES),
-            **self._decoder.statistics(),
+            **(self._told[1].statistics() if self._told is not None else {}),
         }
 
     # -- end -------------------------------------------------------------------------------------------------------
@@ -370,7 +381,8 @@ class PythonStacks(NoStacks):
     def close(self) -> None:
         """Closes programs, maps and events."""
         self._last = self.statistics()
-        self._records.close()
+        if self._told is not None:
+            self._told[0].close()
         self._asked.close()
         self._close_programs()
 

@@ -130,7 +130,11 @@ class History:
         """Why faults of a process at those times have no Python frame, where that is proven; else HOW_UNKNOWN."""
         programs = self._programs.get(pid, [])
         how = np.full(len(times), HOW_UNKNOWN, "|u1")
-        which = np.array([since.time_ns for since in programs], "<u8").searchsorted(times, side="right")
+        begins = np.array([since.time_ns for since in programs], "<u8")
+        if len(begins) and len(times) and times.min() >= begins[-1]:  # as nearly always: no search
+            which = np.full(len(times), len(begins))
+        else:
+            which = begins.searchsorted(times, side="right")
         for i, (_, program) in enumerate(programs, 1):
             if program.mapped is not None:
                 how[(which == i) & (times < program.mapped)] = HOW_BEFORE_PYTHON

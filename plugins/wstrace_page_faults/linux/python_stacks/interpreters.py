@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import stat
 import struct
-from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wstrace_os.linux import procfs
@@ -17,10 +17,10 @@ from wstrace_os.linux.mapped import is_mapped, open_mapped
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 #: how the programs and libraries of a CPython are named; others are looked into if they are a process's program
-_NAMED = re.compile(r"(lib)?python(\d(\.\d+)?)?[a-z]*(-\w+)?(\.so.*|\.exe)?|pypy.*|uwsgi.*|.*python.*")
-_LIBRARY = re.compile(r"libpython\d\.\d+.*\.so.*")
+_NAMED = r"(lib)?python(\d(\.\d+)?)?[a-z]*(-\w+)?(\.so.*|\.exe)?|pypy.*|uwsgi.*|.*python.*"
+_LIBRARY = r"libpython\d\.\d+.*\.so.*"
 #: what a program imports that can start another one
-_STARTING = re.compile(rb"_*(f?exec(l|le|lp|v|ve|vp|vpe|veat)|posix_spawnp?|v?fork|forkpty|popen|system)")
+_STARTING = rb"_*(f?exec(l|le|lp|v|ve|vp|vpe|veat)|posix_spawnp?|v?fork|forkpty|popen|system)"
 _FOLDERS = (
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -30,39 +30,55 @@ _FOLDERS = (
     "/lib",
     "/usr/lib",
 )
+_PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/bin")
 _MOST_FILES, _MOST_STEPS = 4096, 4
 _SHEBANG_BYTES = 4096
 _HEADS = struct.Struct("<QQq")  # struct pyinterpreters: head, main, next_id, which is 0 or -1 before the first one
 
 
+class File(NamedTuple):
+    """What a file is known by, as stat(2) has it: nothing is written to it that leaves its time of change."""
+
+    device: int
+    inode: int
+    changed_ns: int
+
+
+class Files(NamedTuple):
+    """Where a CPython is: in the program itself (libpython None), or in a library that the program needs."""
+
+    program: File
+    libpython: File | None
+
+
 class Found(NamedTuple):
     """A CPython in a process: which one, and where its _PyRuntime stands.
 
-    program: device and inode of its file as stat(2) has them, if that is the process's program itself.
+    files: None where it is in a library that the program does not need by itself.
     """
 
     python: Python
     at: int
-    program: tuple[int, int] | None
+    files: Files | None
 
 
 class Command(NamedTuple):
     """What a command will do: the CPython that it runs, None = none; whether it may start other programs.
 
-    program: device and inode of the program's file, if the CPython is in that itself.
+    files: where the CPython is.
     """
 
     python: Python | None
     starts: bool
-    program: tuple[int, int] | None = None
+    files: Files | None = None
 
 
 class Looked(NamedTuple):
-    """What was seen in a mapped file: the CPython that it has, whether it needs a libpython; its device and inode."""
+    """What was seen in a file: the CPython that it has, whether it needs a libpython; which file it is."""
 
     python: Python | None
     needs: bool
-    file: tuple[int, int]
+    file: File
 
 
 class Interpreters:
@@ -81,9 +97,10 @@ class Interpreters:
         """
         maps = procfs.read_maps(pid)
         columns, names = maps.columns, maps.files
-        program = _program(pid)
+        program = program_of(pid)
         coming = program not in names  # it is about to be executed
         seen: set[str] = set()
+        needing: File | None = None
         for row in range(len(columns["start"])):
             name = names[columns["file"][row]]
             if name in seen or columns["offset"][row] or not columns["ino"][row]:
@@ -97,9 +114,12 @@ class Interpreters:
                 continue
             python, needs, file = looked
             coming = coming or needs
+            if needs and name == program:
+                needing = file
             if python is not None:
                 at = python.runtime + (begin - python.first) * python.movable
-                return Found(python, at, file if name == program else None), False
+                files = Files(file, None) if name == program else Files(needing, file) if needing else None
+                return Found(python, at, files), False
         return None, coming
 
     def of_mapped(
@@ -120,8 +140,7 @@ class Interpreters:
         if fd < 0:
             return None
         try:
-            status = os.fstat(fd)
-            return Looked(*self.of_file(fd), (status.st_dev, status.st_ino))
+            return Looked(*self.of_file(fd), _file(fd))
         except (OSError, ValueError):
             return None
         finally:
@@ -139,7 +158,7 @@ class Interpreters:
             python, needs = None, False
             with contextlib.suppress(OSError, ValueError, IndexError):
                 python = python_in(fd)
-                needs = python is None and any(_LIBRARY.fullmatch(name) for name in ElfFile(fd).libraries()[0])
+                needs = python is None and any(re.fullmatch(_LIBRARY, name) for name in ElfFile(fd).libraries()[0])
             self._files[key] = (python, needs)
         return self._files[key]
 
@@ -156,11 +175,10 @@ class Interpreters:
                 begin = os.read(fd, _SHEBANG_BYTES)
                 if not begin.startswith(b"#!"):
                     python, needs = self.of_file(fd)
-                    status = os.fstat(fd)
-                    program = (status.st_dev, status.st_ino) if python is not None else None
-                    if needs:
-                        python = self._library(fd, path, environment)
-                    return Command(python, starts_others(fd), program)
+                    files = Files(_file(fd), None) if python is not None else None
+                    if needs and (library := self._library(fd, path, environment)) is not None:
+                        python, files = library.python, Files(_file(fd), library.file)
+                    return Command(python, starts_others(fd), files)
             except OSError:
                 return Command(None, True)
             finally:
@@ -168,17 +186,17 @@ class Interpreters:
             path = _named_by(begin, environment)
         return Command(None, True)
 
-    def _library(self, fd: int, path: str, environment: Mapping[str, str]) -> Python | None:
-        """The CPython in the libpython that a program needs, searched where ld.so does."""
+    def _library(self, fd: int, path: str, environment: Mapping[str, str]) -> Looked | None:
+        """What is in the libpython that a program needs, searched where ld.so does."""
         try:
             needed, folders = ElfFile(fd).libraries()
         except (OSError, ValueError, IndexError):
             return None
-        origin = str(PurePosixPath(os.path.realpath(path)).parent)
+        origin = os.path.dirname(os.path.realpath(path))
         folders = [folder.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for folder in folders]
         folders += environment.get("LD_LIBRARY_PATH", "").split(":")
         for name in needed:
-            if not _LIBRARY.fullmatch(name):
+            if not re.fullmatch(_LIBRARY, name):
                 continue
             for folder in (*folders, *_FOLDERS):
                 try:
@@ -186,15 +204,28 @@ class Interpreters:
                 except OSError:
                     continue
                 try:
-                    return self.of_file(library)[0]
+                    return Looked(*self.of_file(library), _file(library))
                 finally:
                     os.close(library)
         return None
 
 
+def _file(fd: int) -> File:
+    status = os.fstat(fd)
+    return File(status.st_dev, status.st_ino, status.st_ctime_ns)
+
+
 def is_named(name: str) -> bool:
     """Whether a file's name is that of a CPython's program or library."""
-    return _NAMED.fullmatch(name.rpartition("/")[2]) is not None
+    return re.fullmatch(_NAMED, name.rpartition("/")[2]) is not None
+
+
+def found_by_name() -> Iterator[str]:
+    """The Pythons that a command finds by its name: those of our PATH, then those of the system."""
+    for folder in dict.fromkeys((*os.get_exec_path(), *_PROGRAM_FOLDERS)):
+        for name in ("python3", "python"):
+            if os.access(path := os.path.join(folder, name), os.X_OK):
+                yield path
 
 
 def starts_others(fd: int) -> bool:
@@ -206,17 +237,19 @@ def starts_others(fd: int) -> bool:
         imports = ElfFile(fd).imports()
     except (OSError, ValueError, IndexError):
         return True
-    return not imports or any(map(_STARTING.fullmatch, imports))
+    return not imports or any(re.fullmatch(_STARTING, name) for name in imports)
 
 
+@functools.lru_cache(_MOST_FILES)
 def is_library(name: str) -> bool:
     """Whether a file's name is that of a CPython's library."""
-    return _LIBRARY.fullmatch(name.rpartition("/")[2]) is not None
+    return re.fullmatch(_LIBRARY, name.rpartition("/")[2]) is not None
 
 
-def _program(pid: int) -> str:
+def program_of(pid: int) -> str:
+    """The path of the program that the process executes, as that process has it; "" = it has ended, or is another's."""
     try:
-        return str(Path(f"/proc/{pid}/exe").readlink()).removesuffix(" (deleted)")
+        return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
     except OSError:
         return ""
 
@@ -224,7 +257,7 @@ def _program(pid: int) -> str:
 def _named_by(begin: bytes, environment: Mapping[str, str]) -> str:
     """The program that a `#!` line names; that of `env` is searched in PATH. "" if it names none."""
     words = os.fsdecode(begin.partition(b"\n")[0][2:]).split()
-    if words and PurePosixPath(words[0]).name == "env":
+    if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
         import shutil
 
@@ -261,8 +294,8 @@ def command_of(pid: int) -> tuple[str, dict[str, str]]:
     The waiting program has the path in its own command line's place (see wstrace_os.linux.launcher).
     """
     try:
-        path = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0])
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        path = os.fsdecode(procfs.content(f"/proc/{pid}/cmdline").partition(b"\0")[0])
+        environment = procfs.content(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
         return "", {}
     pairs = (entry.partition(b"=") for entry in environment if entry)

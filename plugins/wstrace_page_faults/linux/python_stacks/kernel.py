@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import platform
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
-from wstrace_os.linux import procfs
-from wstrace_os.linux.cpython.layouts import Layout, layout
+from wstrace_os.linux import procfs, versions
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks import bpf
 from wstrace_page_faults.linux.python_stacks.btf import KernelTypes
 from wstrace_page_faults.linux.python_stacks.gate import Gate
-from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps, ProgramPath
+from wstrace_page_faults.linux.python_stacks.maps import Kernel, Mapped, Maps, ProgramPath
 from wstrace_page_faults.linux.python_stacks.programs.entry import entry
-from wstrace_page_faults.linux.python_stacks.programs.walker import walker
 
+if TYPE_CHECKING:
+    from wstrace_os.linux.cpython.layouts import Layout
+
+_FIRST_KERNEL = (5, 11)  # with bpf_get_current_task_btf(), and maps that RLIMIT_MEMLOCK does not bound
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MACHINE = "x86_64"
 _SYS_ADMIN, _NEEDED = 1 << 21, 1 << 39 | 1 << 38  # CAP_SYS_ADMIN; CAP_BPF and CAP_PERFMON
@@ -52,9 +54,9 @@ def this_kernel() -> Kernel:
     if exec_id is None or parent is None or tgid is None or thread is None or base is None:
         missing = next(".".join(member) for member, offset in found.items() if offset is None)
         raise Unavailable(f"this kernel's {missing} is not where it can be read")
-    status = Path("/proc/self/ns/pid").stat()
+    status = os.stat("/proc/self/ns/pid")
     namespace = None if status.st_ino == _FIRST_PID_NAMESPACE else (status.st_dev, status.st_ino)
-    return Kernel(exec_id, parent, tgid, thread + base, namespace, path)
+    return Kernel(exec_id, parent, tgid, thread + base, namespace, path, _mapped(types))
 
 
 def _program_path(types: KernelTypes) -> ProgramPath | None:
@@ -67,22 +69,48 @@ def _program_path(types: KernelTypes) -> ProgramPath | None:
         ("super_block", "s_dev"),
     )
     mm, inode, number, super_block, device = (types.offset(*one) for one in wanted)
-    begin = types.nested("mm_struct", ("exe_file", "start_code"))
-    if begin is None or mm is None or inode is None or number is None or super_block is None or device is None:
+    begin, changed = types.nested("mm_struct", ("exe_file", "start_code")), _changed(types)
+    if (
+        begin is None
+        or changed is None
+        or mm is None
+        or inode is None
+        or number is None
+        or super_block is None
+        or device is None
+    ):
         return None
     exe_file, start_code = begin
-    return ProgramPath(mm, exe_file, start_code, inode, number, super_block, device)
+    return ProgramPath(mm, exe_file, start_code, inode, number, super_block, device, changed)
+
+
+def _changed(types: KernelTypes) -> tuple[int, int] | None:
+    """Of an inode's time of change, its seconds and its nanoseconds, by the names of this kernel and of older ones."""
+    seconds, nanoseconds = types.offset("inode", "i_ctime_sec"), types.offset("inode", "i_ctime_nsec")
+    if seconds is not None and nanoseconds is not None:
+        return seconds, nanoseconds
+    whole = types.offset("inode", "__i_ctime")
+    whole = types.offset("inode", "i_ctime") if whole is None else whole
+    return None if whole is None else (whole, whole + 8)  # struct timespec64
+
+
+def _mapped(types: KernelTypes) -> Mapped | None:
+    """What is needed of a mapping; it begins with its address."""
+    page, file = types.offset("vm_area_struct", "vm_pgoff"), types.offset("vm_area_struct", "vm_file")
+    return None if page is None or file is None else Mapped(0, page, file)
 
 
 def refusal(error: OSError) -> Unavailable:
     """What a refused bpf(2), or a refused event of its own that it writes to, means, and what lifts the refusal."""
-    python = Path(sys.executable).resolve()
+    python = os.path.realpath(sys.executable)
     status = procfs.status(os.getpid())
     capabilities = int(status.get("CapEff", "0"), 16)
     if error.errno == errno.ENOSYS:
         return Unavailable("this kernel has no bpf(2), or a seccomp filter hides it", _CONTAINER)
     if error.errno not in (errno.EPERM, errno.EACCES):
         return Unavailable(f"the kernel refuses the eBPF program ({error.strerror})", "Linux 5.11 or newer permits it")
+    if versions.kernel() < _FIRST_KERNEL:  # these charge maps to RLIMIT_MEMLOCK, and past it the answer is EPERM
+        return Unavailable("this kernel's eBPF lacks functions that the programs call", "Linux 5.11 or newer")
     if not capabilities & _SYS_ADMIN and capabilities & _NEEDED != _NEEDED:
         return Unavailable(
             "they need CAP_BPF and CAP_PERFMON, or root",
@@ -104,19 +132,21 @@ def refusal(error: OSError) -> Unavailable:
 def _in_user_namespace() -> bool:
     """Whether the ids of this process are not those of the machine."""
     try:
-        return Path("/proc/self/uid_map").read_bytes().split() != [b"0", b"0", b"4294967295"]
+        return procfs.content("/proc/self/uid_map").split() != [b"0", b"0", b"4294967295"]
     except OSError:
         return False
 
 
 def tried() -> Level:
     """Whether Python stacks can be had: "exact", or "none" and why. The programs are loaded, and unloaded again."""
+    from wstrace_os.linux.cpython.layouts import layout
+
     opened: list[bpf.Program | Maps | Gate] = []
     try:
         kernel = this_kernel()
         maps, gate = Maps(1), Gate()
         opened += (maps, gate)
-        opened.append(bpf.Program(entry(maps, kernel, gate.memory.fd), b"probe"))
+        opened.append(load_entry(maps, kernel, gate))
         opened.append(load_walker(maps, layout((3, 12), b""), b"probe"))
         os.close(perf.perf_event_open(output_attributes(), -1, perf.online_cpus()[0]))
     except (Unavailable, OSError) as error:
@@ -128,8 +158,22 @@ def tried() -> Level:
     return Level("exact")
 
 
+def load_entry(maps: Maps, kernel: Kernel, gate: Gate) -> bpf.Program:
+    """Loads the program that the gates lead to, without the helpers that the kernel has not, or refuses.
+
+    Raises:
+        OSError: the kernel refuses it without them, too.
+    """
+    for fewer in (kernel, kernel._replace(mapped=None)):
+        with contextlib.suppress(OSError):
+            return bpf.Program(entry(maps, fewer, gate.memory.fd), b"entry")
+    return bpf.Program(entry(maps, kernel._replace(mapped=None, helper=False), gate.memory.fd), b"entry")
+
+
 def load_walker(maps: Maps, of: Layout, name: bytes) -> bpf.Program:
     """Loads the walker for a layout, without bpf_loop() where the kernel has none. Raises OSError."""
+    from wstrace_page_faults.linux.python_stacks.programs.walker import walker  # 12 ms, for a CPython alone
+
     try:
         return bpf.Program(walker(maps, of), name)
     except OSError:

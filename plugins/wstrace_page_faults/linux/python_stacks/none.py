@@ -30,6 +30,9 @@ class NoStacks:
     def expect(self, pid: int) -> None:
         """Prepares for a launched process, before its execve()."""
 
+    def foresee(self) -> None:
+        """Prepares for processes that nobody tells of before they run: those that start in a traced group."""
+
     def look(self, pid: int) -> bool:
         """Looks which CPython the process runs; False while its program has still to map it."""
         return True

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from wstrace.schema import (
+    HOW_BEFORE_PYTHON,
+    HOW_LOST,
+    HOW_NO_PYTHON,
+    HOW_NO_THREAD,
+    HOW_NOT_READABLE,
+    HOW_NOT_YET,
+)
+
 #: the walker of a process of which the tracer has told nothing
 NOBODY = 0x7FFFFFFF
+#: the same of a process whose program needs a CPython's library: it is known as soon as it executes one that is known
+NEEDS = 0x7FFFFFFE
 #: the outermost frames of a deeper stack are left out
 DEPTH = 128
 
@@ -18,6 +29,17 @@ NOT_KNOWN, NO_THREAD, EMPTY = 3, 4, 5
 LOST, NO_ROW = 6, 7
 #: without frames: no interpreter was made yet, so that there was never a frame of any thread
 UNBORN = 8
+#: what a status without frames says of a fault
+HOW_OF_STATUS = {
+    BAD: HOW_NOT_READABLE,
+    TRUNCATED: HOW_NOT_READABLE,
+    NO_THREAD: HOW_NO_THREAD,
+    EMPTY: HOW_NO_PYTHON,
+    LOST: HOW_LOST,
+    NOT_KNOWN: HOW_NOT_YET,
+    UNBORN: HOW_BEFORE_PYTHON,
+    NO_ROW: HOW_NOT_YET,
+}
 
 #: A row of 40 bytes, as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In
 #: a sample the fourth u64 is the time, which would be in 199 years.
@@ -35,6 +57,10 @@ UNCHECKED = 1 << 32
 #: a code object: u32 kind | where its instructions begin << 8, u32 tgid, u64 id, u32 first line, u32 bytes of the line
 #: table, {u32 state, u32 length} of its qualified name and of its file's name; then room for both names, and the table
 CODE_HEAD, NAME_ROOM, FILE_ROOM, LINES_ROOM = 40, 256, 512, 24 << 10
+
+
+#: bytes that are read at once of a frame and those before it: three to five frames
+FRAME_WINDOW = 512
 
 
 class S:
@@ -79,7 +105,15 @@ class S:
     FLAGS = 312
     FILE = 320
     FILE_HASH = 328
-    WORDS = 336  # what was read last, up to 128 bytes
+    WORDS = 336  # what was read last, up to 112 bytes
+    HEADED = 448  # the length and the hash of the bytes in BLOCK, where they were read with these
     BLOCK = 464  # content that is being hashed, 256 bytes and 32 zeros behind them
-    RECORD = 752  # HEAD and the frames
+    # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, and exec; the stack seen last
+    KNOWN = 752
+    SEEN = 768
+    WINDOW_AT = 776  # of this walk: the address of the frame whose first wanted member WINDOW begins with, if it is one
+    WINDOW = 784  # frames of a page that were read at once
+    WAITS = WORDS  # of the entry: whether the process's program needs a library; then, of the mapping that it executes:
+    MAPPED = WORDS + 8  # its file, 0 = none, where it begins, its first page in the file
+    RECORD = WINDOW + FRAME_WINDOW  # HEAD and the frames
     BYTES = RECORD + HEAD + FRAME * (DEPTH + 1)

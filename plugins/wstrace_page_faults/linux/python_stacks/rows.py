@@ -39,22 +39,26 @@ class StackRows:
         """
         lost = (rows[:, _HEADER] & _TYPE) == perf.PERF_RECORD_LOST
         stacks = (rows[:, _MARK] == STACK_ROW) & ~lost
-        marks = np.flatnonzero(stacks | lost)
+        marked = stacks | lost
+        marks = np.flatnonzero(marked)
         # of each row: the mark before it, and whose stack that tells; entry 0 is the last one of the call before
         tids = np.append(self._tid, np.where(lost[marks], np.uint64(0), rows[marks, _ROW_IDS] >> _TID))
         hashes = np.append(self._hash, np.where(lost[marks], np.uint64(LOST), rows[marks, _HASH]))
         self._tid, self._hash = tids[-1], hashes[-1]
-        self.rows += int(stacks.sum())
-        if not len(marks):
-            before = np.zeros(len(rows), np.intp)
-            samples = rows
-        else:
+        before: NDArray[np.intp] | int = 0
+        if len(marks):
+            self.rows += int(stacks.sum())
             kept = ~stacks
-            before = np.cumsum(stacks | lost)[kept]
-            samples = rows[kept]
-        out = np.empty((len(samples), rows.shape[1] + 1), "<u8")
-        out[:, :-1] = samples
-        mine = tids[before] == samples[:, _SAMPLE_IDS] >> _TID
-        unknown = np.where(hashes[before] == LOST, np.uint64(LOST), np.uint64(NO_ROW))
-        out[:, -1] = NO_ROW if self.ended else np.where(mine, hashes[before], unknown)
+            before = np.cumsum(marked)[kept]
+            rows = rows[kept]
+        out = np.empty((len(rows), rows.shape[1] + 1), "<u8", order="F")
+        out[:, :-1] = rows
+        if self.ended:
+            out[:, -1] = NO_ROW
+        elif not len(marks) and self._hash in (NO_ROW, LOST):  # as long as no program has told of a stack
+            out[:, -1] = self._hash
+        else:
+            mine = tids[before] == rows[:, _SAMPLE_IDS] >> _TID
+            unknown = np.where(hashes == LOST, np.uint64(LOST), np.uint64(NO_ROW))
+            out[:, -1] = np.where(mine, hashes[before], unknown[before])
         return out

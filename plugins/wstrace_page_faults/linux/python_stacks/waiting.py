@@ -68,8 +68,16 @@ class WaitingStacks(NoStacks):
         self._history.begin(pid)
         self._stacks.expect(pid)
 
+    def foresee(self) -> None:
+        """Opens the stacks: what starts in a group may be a CPython, and its mappings tell that too late."""
+        if self._gate is not None:
+            self.open()
+        self._stacks.foresee()
+
     def look(self, pid: int) -> bool:
         """Opens the stacks if a process that the trace is about to be attached to runs a CPython, or may start one."""
+        if self._opened:  # they look themselves, which takes a millisecond
+            return self._stacks.look(pid)
         try:
             found, coming = self._interpreters.of_process(pid)
         except Unavailable:
@@ -120,10 +128,15 @@ class WaitingStacks(NoStacks):
         rest = {name: column for name, column in columns.items() if name != "stack_hash"}
         if self._opened:  # refused
             return rest
-        pids, how = columns["pid"], np.zeros(len(columns["pid"]), "|u1")
-        for pid in distinct(pids).tolist():
-            mine = pids == pid
-            how[mine] = self._history.how(pid, columns["time_ns"][mine])
+        pids, times = columns["pid"], columns["time_ns"]
+        processes = distinct(pids).tolist()
+        if len(processes) == 1:
+            how = self._history.how(processes[0], times)
+        else:
+            how = np.zeros(len(pids), "|u1")
+            for pid in processes:
+                mine = pids == pid
+                how[mine] = self._history.how(pid, times[mine])
         return {**rest, "stack": np.zeros(len(how), "<u4"), "stack_how": how}
 
     def rows_lost(self, kind: str) -> int:

@@ -39,7 +39,7 @@ class ServiceRows:
         times = (rows[:, _MARK] == SERVICE_ROW) & ((rows[:, _HEADER] & _TYPE) != perf.PERF_RECORD_LOST)
         kept = np.flatnonzero(~times)
         before, last = kept - 1, self._last
-        out = np.empty((len(kept), rows.shape[1] + 1), "<u8")
+        out = np.empty((len(kept), rows.shape[1] + 1), "<u8", order="F")
         out[:, :-1] = rows.take(kept, axis=0)
         mine = times.take(before) & (rows[:, _ROW_IDS].take(before) >> _TID == out[:, _SAMPLE_IDS] >> _TID)
         out[:, -1] = np.where(mine, rows[:, _VALUE].take(before) + np.uint64(1), np.uint64(NO_ROW))

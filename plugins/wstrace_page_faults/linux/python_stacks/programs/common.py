@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: helpers, by their numbers in include/uapi/linux/bpf.h
 LOOKUP, UPDATE, CLOCK, PROCESSOR, TAIL_CALL, PID_TGID, PERF_OUTPUT, READ_USER = 1, 2, 5, 8, 12, 14, 25, 112
-NS_PID_TGID, RING_OUTPUT, CURRENT_TASK, LOOP = 120, 130, 158, 181
+READ_KERNEL, NS_PID_TGID, RING_OUTPUT, CURRENT_TASK, FIND_MAPPING, LOOP = 113, 120, 130, 158, 180, 181
 #: of RING_OUTPUT: whoever waits is woken, or is not
 NO_WAKEUP, FORCE_WAKEUP = 1, 2
 #: places on the stack: the key of a lookup; a value to be put into a map, up to 32 bytes; a row

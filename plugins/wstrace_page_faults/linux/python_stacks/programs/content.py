@@ -10,6 +10,8 @@ from wstrace_page_faults.linux.python_stacks.programs.common import Walk, push
 from wstrace_page_faults.linux.python_stacks.protocol import S
 
 _BLOCK = 256
+#: bytes of a line table that are read together with its length: most have no more
+_FIRST = 240
 
 
 def content(a: Walk, o: Layout, again: str) -> None:
@@ -19,9 +21,23 @@ def content(a: Walk, o: Layout, again: str) -> None:
     string's characters, which stands for them where it has been computed. A part that is left goes on at `content`.
     """
     a.store(R8, S.AT, R3)
-    a.read(S.WORDS, 8, R3, 16)
+    a.read(S.HEADED, 16 + _FIRST, R3, 16)
+    a.jump_if(R0, "!=", 0, "table alone")
+    a.load(R1, R8, S.HEADED)
+    a.load(R2, R8, S.AT)
+    a.store(R8, S.SIZE, R1)
+    _part(a, 0, 32)
+    a.jump_if(R1, ">", _FIRST, "content")
+    a.mov(R3, R8)
+    a.op("add", R3, R1)
+    for word in range(0, 32, 8):  # in place of what follows the table
+        a.store(R3, S.BLOCK + word, 0)
+    a.jump("in block")
+    a.label("table alone")  # what follows it cannot be read
+    a.load(R3, R8, S.AT)
+    a.read(S.HEADED, 8, R3, 16)
     a.jump_if(R0, "!=", 0, "torn")
-    a.load(R1, R8, S.WORDS)
+    a.load(R1, R8, S.HEADED)
     a.load(R2, R8, S.AT)
     _part(a, 0, 32)
     a.label("content")
@@ -39,6 +55,7 @@ def content(a: Walk, o: Layout, again: str) -> None:
     a.load(R3, R8, S.AT)
     a.read(S.BLOCK, None, R3)
     a.jump_if(R0, "!=", 0, "torn")
+    a.label("in block")
     lanes = (R0, R3, R4, R5)  # four independent sums: a multiplication takes three cycles
     for lane in lanes:
         a.mov(lane, 0)

@@ -3,23 +3,48 @@
 
 from __future__ import annotations
 
-from wstrace_page_faults.linux.python_stacks.assembler import FP, R0, R1, R2, R3, R4, R6, R7, R8, R9, WORD, Code
-from wstrace_page_faults.linux.python_stacks.maps import Kernel, Maps, ProgramPath
+from wstrace_page_faults.linux.python_stacks.assembler import (
+    DOUBLE,
+    FP,
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    WORD,
+    Code,
+    Register,
+)
+from wstrace_page_faults.linux.python_stacks.maps import Kernel, Mapped, Maps, ProgramPath
 from wstrace_page_faults.linux.python_stacks.programs.common import (
     CLOCK,
     CURRENT_TASK,
+    FIND_MAPPING,
     FORCE_WAKEUP,
     KEY,
     LOOKUP,
     NS_PID_TGID,
     PID_TGID,
+    READ_KERNEL,
     RING_OUTPUT,
+    ROW,
     TAIL_CALL,
     VALUE,
     Walk,
 )
 from wstrace_page_faults.linux.python_stacks.programs.gate import KIND
-from wstrace_page_faults.linux.python_stacks.protocol import NOBODY, NOT_KNOWN, UNBORN, S
+from wstrace_page_faults.linux.python_stacks.protocol import NEEDS, NOBODY, NOT_KNOWN, UNBORN, S
+
+#: where a program finds the instruction: struct bpf_perf_event_data begins with struct pt_regs
+_INSTRUCTION = 128
+#: of an inode's time of change; the kernel has its own use for the other bits (I_CTIME_QUERIED)
+_NANOSECONDS = (1 << 30) - 1
+_PAGE_SHIFT = 12
 
 
 def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
@@ -52,16 +77,25 @@ def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
     a.load(R2, R8, S.ASKED + 8)
     a.jump_if(R2, "==", R9, "leave")
     a.label("enabled")
+    a.load(R2, R8, S.KNOWN)
+    a.jump_if(R2, "!=", R1, "another")
+    a.load(R2, R8, S.KNOWN + 8)
+    a.jump_if(R2, "==", R9, "walk")
+    a.label("another")
+    a.store(R8, S.KNOWN, 0)
     a.store(R8, S.PROCESS, 0)
     a.store(R8, S.STAGE, 1)
+    a.store(R8, S.WAITS, 0)
     a.lookup(maps.processes.fd, "told?")
     a.load(R1, R0, 0)
     a.store(R8, S.PROCESS, R1)
     a.load(R1, R0, 24)
     a.jump_if(R1, "!=", R9, "told?")
     a.load(R1, R0, 16)
-    a.jump_if(R1, "!=", NOBODY, "known")
+    a.jump_if(R1, "<", NEEDS, "known")
     a.store(R8, S.STAGE, 0)  # the tracer was asked
+    a.jump_if(R1, "!=", NEEDS, "told?")
+    a.store(R8, S.WAITS, 1)
     a.label("told?")
     _own_pid(a, kernel)
     a.lookup(maps.told.fd, "parent?")
@@ -70,10 +104,10 @@ def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
     a.jump_if(R1, "!=", R2, "take")  # else it was told before the exec that has made it void
     a.label("parent?")
     a.load(R1, R8, S.STAGE)
-    a.jump_if(R1, "==", 0, "unknown")
-    a.load(R1, R7, kernel.real_parent)
+    a.jump_if(R1, "==", 0, "waits?")
+    _follow(a, kernel, R1, R7, kernel.real_parent)
     a.jump_if(R1, "==", 0, "ask")
-    a.load(R1, R1, kernel.tgid, WORD)
+    _follow(a, kernel, R1, R1, kernel.tgid, WORD)
     a.store(FP, KEY, R1)
     a.lookup(maps.processes.fd, "ask")
     a.load(R1, R0, 24)
@@ -86,11 +120,15 @@ def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
     _remember(a)
     a.mov(R0, FP, VALUE)
     a.load(R1, R0, 16)
-    a.jump_if(R1, "==", NOBODY, "unknown")
+    a.jump_if(R1, ">=", NEEDS, "unknown")
     a.label("known")
     for word in range(0, 24, 8):
         a.load(R1, R0, word)
         a.store(R8, S.PROCESS + word, R1)
+    a.load(R1, R8, S.IDS + 4, WORD)
+    a.store(R8, S.KNOWN, R1)
+    a.store(R8, S.KNOWN + 8, R9)
+    a.label("walk")
     a.mov(R1, R6)
     a.map(R2, maps.walkers.fd)
     a.load(R3, R8, S.PROCESS + 16)
@@ -98,7 +136,15 @@ def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
     a.jump("unknown")
     a.label("ask")
     if kernel.program is not None:
-        _program(a, kernel.program)
+        _program(a, kernel, kernel.program)
+    a.label("waits?")
+    if kernel.program is not None and kernel.mapped is not None:
+        a.load(R1, R8, S.WAITS)
+        a.jump_if(R1, "==", 0, "no library")
+        _library(a, kernel, kernel.program)
+        a.label("no library")
+    a.load(R1, R8, S.STAGE)
+    a.jump_if(R1, "==", 0, "unknown")
     _own_pid(a, kernel)
     a.map(R1, maps.asked.fd)
     a.mov(R2, FP, KEY)
@@ -110,6 +156,10 @@ def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
     a.store(FP, VALUE, R1)
     a.store(FP, VALUE + 8, 0)
     a.store(FP, VALUE + 16, NOBODY)
+    a.load(R1, R8, S.WAITS)
+    a.jump_if(R1, "==", 0, "nobody")
+    a.store(FP, VALUE + 16, NEEDS)
+    a.label("nobody")
     _remember(a)
     a.label("unknown")
     a.load(R1, R8, S.IDS + 4, WORD)
@@ -123,33 +173,75 @@ def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
     a.label("row")
     a.tell()
     a.leave()
+    if kernel.program is not None and kernel.mapped is not None:
+        _mapping(a, kernel, kernel.mapped)
     return a.assemble()
 
 
-def _program(a: Walk, path: ProgramPath) -> None:
+def _follow(a: Walk, kernel: Kernel, to: Register, base: Register, offset: int, size: int = DOUBLE) -> None:
+    """to = the member at that offset of the kernel's structure at `base`; R1 to R5 are lost.
+
+    A pointer that is loaded from a task is looked up in all of the kernel's types by the verifier: that takes 3 ms of
+    each start, so we let a helper read it, where it is permitted.
+    """
+    if not kernel.helper:
+        a.load(to, base, offset, size)
+        return
+    a.mov(R3, base, offset)
+    a.mov(R1, FP, ROW)
+    a.mov(R2, 8 if size == DOUBLE else 4)
+    a.call(READ_KERNEL)
+    a.load(to, FP, ROW, size)
+
+
+def _program(a: Walk, kernel: Kernel, path: ProgramPath) -> None:
     """Goes on at `remember` if the program is a CPython that the tracer has told of: nobody needs to be asked."""
-    a.load(R1, R7, path.mm)
-    a.jump_if(R1, "==", 0, "other program")
-    a.load(R2, R1, path.start_code)
+    _follow(a, kernel, R7, R7, path.mm)
+    a.jump_if(R7, "==", 0, "other program")
+    _follow(a, kernel, R2, R7, path.start_code)
     a.store(R8, S.AT, R2)
-    a.load(R1, R1, path.exe_file)
-    a.jump_if(R1, "==", 0, "other program")
-    a.load(R1, R1, path.inode)
-    a.jump_if(R1, "==", 0, "other program")
-    a.load(R2, R1, path.number)
-    a.store(FP, VALUE, R2)
-    a.load(R1, R1, path.super_block)
-    a.jump_if(R1, "==", 0, "other program")
-    a.load(R2, R1, path.device, WORD)
-    a.store(FP, VALUE + 8, R2)
-    a.map(R1, a.maps.programs.fd)
-    a.mov(R2, FP, VALUE)
-    a.call(LOOKUP)
-    a.jump_if(R0, "==", 0, "other program")
+    _follow(a, kernel, R7, R7, path.exe_file)
+    _of_file(a, kernel, path, a.maps.programs.fd, "other program")
+    a.load(R1, R0, 8)
+    a.jump_if(R1, "==", NEEDS, "needs a library")
     a.load(R1, R0, 0)
     a.load(R2, R8, S.AT)
     a.jump_if(R2, "==", 0, "not begun")  # execve() has not come so far: nothing of the program has run
     a.op("add", R1, R2)
+    _found(a)
+    a.label("not begun")
+    a.store(R8, S.HASH, UNBORN)
+    a.jump("row")
+    a.label("needs a library")
+    a.store(R8, S.WAITS, 1)
+    a.label("other program")
+
+
+def _of_file(a: Walk, kernel: Kernel, path: ProgramPath, fd: int, missing: str) -> None:
+    """R0 = the address of what a map has of the kernel's file R7, which is lost; goes on at `missing` without it."""
+    a.jump_if(R7, "==", 0, missing)
+    _follow(a, kernel, R7, R7, path.inode)
+    a.jump_if(R7, "==", 0, missing)
+    _follow(a, kernel, R2, R7, path.number)
+    a.store(FP, VALUE, R2)
+    seconds, nanoseconds = path.changed
+    _follow(a, kernel, R2, R7, nanoseconds, WORD)
+    a.op("and", R2, _NANOSECONDS)
+    a.store(FP, VALUE + 12, R2, WORD)
+    _follow(a, kernel, R2, R7, seconds)
+    a.store(FP, VALUE + 16, R2)
+    _follow(a, kernel, R7, R7, path.super_block)
+    a.jump_if(R7, "==", 0, missing)
+    _follow(a, kernel, R2, R7, path.device, WORD)
+    a.store(FP, VALUE + 8, R2, WORD)
+    a.map(R1, fd)
+    a.mov(R2, FP, VALUE)
+    a.call(LOOKUP)
+    a.jump_if(R0, "==", 0, missing)
+
+
+def _found(a: Walk) -> None:
+    """Goes on at `remember`: the runtime is at R1, R0 the address of what a map has of its file."""
     a.load(R2, R0, 8)
     a.store(FP, VALUE + 8, R1)
     a.store(FP, VALUE + 16, R2)
@@ -157,10 +249,44 @@ def _program(a: Walk, path: ProgramPath) -> None:
     a.op("or", R0, 1)
     a.store(FP, VALUE, R0)
     a.jump("remember")
-    a.label("not begun")
-    a.store(R8, S.HASH, UNBORN)
-    a.jump("row")
-    a.label("other program")
+
+
+def _library(a: Walk, kernel: Kernel, path: ProgramPath) -> None:
+    """Goes on at `remember` if the process executes code of a CPython's library that the tracer has told of.
+
+    The first instruction of a library that a process executes is a fault, as nothing of its mapping was there before:
+    all of Python's frames come later.
+    """
+    a.store(R8, S.MAPPED, 0)
+    a.store(FP, VALUE, R8)
+    a.call(CURRENT_TASK)
+    a.mov(R1, R0)
+    a.load(R2, R6, _INSTRUCTION)
+    a.function(R3, "mapping")
+    a.mov(R4, FP, VALUE)
+    a.mov(R5, 0)
+    a.call(FIND_MAPPING)
+    a.load(R7, R8, S.MAPPED)
+    _of_file(a, kernel, path, a.maps.libraries.fd, "no library")
+    a.load(R1, R8, S.MAPPED + 8)
+    a.load(R2, R8, S.MAPPED + 16)
+    a.op("lsh", R2, _PAGE_SHIFT)
+    a.op("sub", R1, R2)
+    a.load(R2, R0, 0)
+    a.op("add", R1, R2)
+    _found(a)
+
+
+def _mapping(a: Walk, kernel: Kernel, mapped: Mapped) -> None:
+    """What is called with the mapping of an instruction in R2, and the address of the scratch memory's at R3."""
+    a.label("mapping")
+    a.load(R8, R3, 0)
+    a.mov(R7, R2)
+    for place, member in enumerate((mapped.file, mapped.start, mapped.page)):
+        _follow(a, kernel, R1, R7, member)
+        a.store(R8, S.MAPPED + 8 * place, R1)
+    a.mov(R0, 0)
+    a.exit()
 
 
 def _own_pid(a: Walk, kernel: Kernel) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wstrace_os.linux.cpython.layouts import Layout
 from wstrace_page_faults.linux.python_stacks.assembler import BYTE, FP, R0, R1, R2, R3, R7, R8, R9
 from wstrace_page_faults.linux.python_stacks.programs.common import KEY, VALUE, Walk
@@ -40,11 +42,10 @@ def thread(a: Walk, o: Layout) -> None:
     a.jump_if(R1, "!=", R2, "search")
     a.load(R7, R9, 0)
     a.jump_if(R7, "==", 0, "none before")
-    a.read(S.WORDS, 8, R7, o.thread_id)
-    a.jump_if(R0, "!=", 0, "search")
-    a.load(R1, R8, S.WORDS)
+    at = _read_state(a, o, "search")
+    a.load(R1, R8, at(o.thread_id))
     a.load(R2, R8, S.THREAD_POINTER)
-    a.jump_if(R1, "==", R2, "state")
+    a.jump_if(R1, "==", R2, "state was read")
     a.jump("search")
     a.label("none before")
     a.load(R7, R8, S.INTERPRETER)
@@ -92,8 +93,18 @@ def thread(a: Walk, o: Layout) -> None:
     a.jump_if(R2, "==", 0, "no thread")
     a.jump("empty")
     a.label("state")
-    current_frame(a, o, "bad")
+    _read_state(a, o, "bad")
+    a.label("state was read")
+    _current_frame(a, o, "bad", at)
     a.mov(R7, R1)
+
+
+def _read_state(a: Walk, o: Layout, unreadable: str) -> Callable[[int], int]:
+    """Reads what is wanted of the thread state R7, at once; gives the place of each member in the scratch memory."""
+    low, high = sorted((o.thread_id, o.current_frame if o.cframe is None else o.cframe))
+    a.read(S.WORDS, high + 8 - low, R7, low)
+    a.jump_if(R0, "!=", 0, unreadable)
+    return lambda member: S.WORDS + member - low
 
 
 def _state(a: Walk, o: Layout, again: str) -> None:
@@ -110,9 +121,10 @@ def _state(a: Walk, o: Layout, again: str) -> None:
     a.jump_if(R0, "!=", 0, "searched")
     a.jump(again)
     a.label("state?")
-    a.read(S.OFFSET, 8, R7, o.thread_id)
-    a.jump_if(R0, "!=", 0, "searched")
-    current_frame(a, o, "searched")
+    at = _read_state(a, o, "searched")
+    a.load(R3, R8, at(o.thread_id))
+    a.store(R8, S.OFFSET, R3)
+    _current_frame(a, o, "searched", at)
     a.load(R3, R8, S.OFFSET)
     a.load(R2, R8, S.THREAD_POINTER)
     a.jump_if(R1, "==", 0, "no frame")
@@ -133,17 +145,15 @@ def _state(a: Walk, o: Layout, again: str) -> None:
     a.label("searched")
 
 
-def current_frame(a: Walk, o: Layout, unreadable: str) -> None:
-    """R1 = the innermost frame of the thread state R7, 0 = none."""
+def _current_frame(a: Walk, o: Layout, unreadable: str, at: Callable[[int], int]) -> None:
+    """R1 = the innermost frame of the thread state that was read, 0 = none; `at` finds the state's members."""
     if o.cframe is None:
-        a.read(S.WORDS, 8, R7, o.current_frame)
+        a.load(R1, R8, at(o.current_frame))
     else:
-        a.read(S.WORDS, 8, R7, o.cframe)
-        a.jump_if(R0, "!=", 0, unreadable)
-        a.load(R3, R8, S.WORDS)
+        a.load(R3, R8, at(o.cframe))
         a.read(S.WORDS, 8, R3, o.current_frame)
-    a.jump_if(R0, "!=", 0, unreadable)
-    a.load(R1, R8, S.WORDS)
+        a.jump_if(R0, "!=", 0, unreadable)
+        a.load(R1, R8, S.WORDS)
     if o.base_frame:
         nothing, some = a.name("nothing"), a.name("some")
         a.jump_if(R1, "==", 0, some)

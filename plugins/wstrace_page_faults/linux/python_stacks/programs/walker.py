@@ -14,6 +14,7 @@ from wstrace_page_faults.linux.python_stacks.protocol import (
     BAD,
     DEPTH,
     EMPTY,
+    FRAME_WINDOW,
     NO_THREAD,
     OK,
     STATUS_BITS,
@@ -25,6 +26,7 @@ from wstrace_page_faults.linux.python_stacks.protocol import (
 
 #: steps of a walk: one for a frame, and one for each part of its content that is hashed
 _STEPS = 4 * DEPTH
+_PAGE = 4096
 
 
 def walker(maps: Maps, o: Layout, *, loops: bool = True) -> Code:
@@ -51,6 +53,7 @@ def walker(maps: Maps, o: Layout, *, loops: bool = True) -> Code:
     a.store(R8, S.NEXT, R7)
     for place in (S.STEPS, S.CODE, S.FILE):
         a.store(R8, place, 0)
+    a.store(R8, S.WINDOW_AT, -1)
     a.repeat(_STEPS + 1, lambda again: _step(a, o, again))
     a.jump("walked")
     for label, status in (("bad", BAD), ("no thread", NO_THREAD), ("empty", EMPTY), ("unborn", UNBORN)):
@@ -72,8 +75,12 @@ def walker(maps: Maps, o: Layout, *, loops: bool = True) -> Code:
     a.op("and", R1, -1 << STATUS_BITS)
     a.op("or", R1, R2)
     a.store(R8, S.HASH, R1)
+    a.load(R2, R8, S.SEEN)
+    a.jump_if(R1, "==", R2, "row")
     a.store(FP, KEY, R1)
     a.lookup(maps.seen.fd, "new")
+    a.load(R1, R8, S.HASH)
+    a.store(R8, S.SEEN, R1)
     a.jump("row")
     a.label("new")
     tell_stack(a, o)
@@ -101,17 +108,17 @@ def _step(a: Walk, o: Layout, again: str) -> None:
     a.jump_if(R1, ">=", DEPTH, "cut")
     members = (o.frame_code, o.frame_previous, o.frame_instr, o.frame_owner)
     low = min(members) & ~7
-    a.read(S.WORDS, (max(members) & ~7) + 8 - low, R7, low)
-    a.jump_if(R0, "!=", 0, "torn")
-    a.load(R1, R8, S.WORDS + o.frame_previous - low)
+    size = (max(members) & ~7) + 8 - low
+    _frame(a, low, size)
+    a.load(R1, R7, S.WINDOW + o.frame_previous - low)
     a.store(R8, S.NEXT, R1)
     if o.owner_skip <= 255:
-        a.load(R1, R8, S.WORDS + o.frame_owner - low, BYTE)
+        a.load(R1, R7, S.WINDOW + o.frame_owner - low, BYTE)
         a.jump_if(R1, ">=", o.owner_skip, again)
-    a.load(R3, R8, S.WORDS + o.frame_code - low)
+    a.load(R3, R7, S.WINDOW + o.frame_code - low)
     if o.tag_bits:
         a.op("and", R3, ~o.tag_bits)
-    a.load(R1, R8, S.WORDS + o.frame_instr - low)
+    a.load(R1, R7, S.WINDOW + o.frame_instr - low)
     a.op("sub", R1, R3)
     a.store(R8, S.OFFSET, R1)
     a.load(R1, R8, S.CODE)
@@ -159,6 +166,37 @@ def _step(a: Walk, o: Layout, again: str) -> None:
     a.label("push")
     push(a, again)
     _ends(a)
+
+
+def _frame(a: Walk, low: int, size: int) -> None:
+    """R7 + S.WINDOW = what was read of the frame R7, from its offset `low` on.
+
+    A thread's frames stand one behind the other, but for those of generators: the callers' are read with it, as far as
+    they are in its page. Beyond it there may be nothing to read.
+    """
+    before = FRAME_WINDOW - size
+    a.load(R1, R8, S.WINDOW_AT)
+    a.mov(R2, R7)
+    a.op("sub", R2, R1)
+    a.jump_if(R2, "<=", before, "in window")
+    a.mov(R3, R7, low)
+    a.mov(R2, R3)
+    a.op("and", R2, _PAGE - 1)
+    a.jump_if(R2, "<=", before, "in page")
+    a.mov(R2, before)
+    a.label("in page")
+    a.op("sub", R3, R2)
+    a.mov(R1, R3, -low)
+    a.store(R8, S.WINDOW_AT, R1)
+    a.mov(R7, R8)
+    a.op("add", R7, R2)
+    a.read(S.WINDOW, FRAME_WINDOW, R3)
+    a.jump_if(R0, "!=", 0, "torn")
+    a.jump("frame")
+    a.label("in window")
+    a.mov(R7, R8)
+    a.op("add", R7, R2)
+    a.label("frame")
 
 
 def _ends(a: Walk) -> None:

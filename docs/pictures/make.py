@@ -1,0 +1,52 @@
+"""Makes the pictures of docs/pictures.md, as root and with Chromium: records a program twice, takes parts of pages.
+
+python docs/pictures/make.py
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tests" / "kit"))
+
+import chromium  # noqa: E402 - it lies in tests/kit
+
+WIDTH, TALLEST = 860, 440
+REPORT = ("whole", "timeline", "icicle", "strips", "order", "workers")
+DIFFERENCE = ("growth", "stacks")
+READY = "document.documentElement?.dataset.ready === 'yes'"
+
+
+def wstrace(*words, folder):
+    subprocess.run([sys.executable, "-m", "wstrace", *words], check=True, cwd=folder)
+
+
+def taken(browser, page, parts, *, dark=False, suffix=""):
+    """Takes the parts of a page as PNG files."""
+    browser.open(f"file://{page}", READY, width=WIDTH, dark=dark)
+    for part in parts:
+        place = browser.value(
+            f"(() => {{ scrollTo(0, 0); const one = document.querySelector('#{part}').getBoundingClientRect();"
+            " return {x: one.left, y: one.top, width: one.width, height: one.height}; })()"
+        )
+        place["height"] = min(place["height"] + 4, TALLEST)
+        browser.picture(HERE / f"{part}{suffix}.png", place)
+
+
+def main():
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for name, rows in (("before", 30_000), ("after", 45_000)):
+            wstrace("run", "-q", "-o", f"{name}.wst", "-s", "peak_snapshot", "--", sys.executable,
+                    str(HERE / "program.py"), str(rows), folder=folder)  # fmt: skip
+        wstrace("report", "after.wst", "--html", "report.html", folder=folder)
+        wstrace("diff", "before.wst", "after.wst", "--html", "diff.html", folder=folder)
+        with chromium.Chromium(Path(folder, "profile")) as browser:
+            taken(browser, f"{folder}/report.html", REPORT)
+            taken(browser, f"{folder}/report.html", ("timeline",), dark=True, suffix="-dark")
+            taken(browser, f"{folder}/diff.html", DIFFERENCE)
+
+
+if __name__ == "__main__":
+    main()

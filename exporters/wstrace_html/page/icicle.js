@@ -1,0 +1,247 @@
+// Icicle: a tree as rows of rectangles, the callers above; as wide as their weight. Also drawn for two runs side by side.
+
+const ROW = 19, LEAST = 0.6;
+
+/** The nodes of a tree as columns; a parent stands before its children. */
+function unpacked(tree) {
+  const fields = 3 + tree.weights, raw = varints(tree.nodes), n = raw.length / fields;
+  const nodes = {n, names: tree.names, parent: new Int32Array(n), name: new Int32Array(n), line: new Int32Array(n),
+    weight: Array.from({length: tree.weights}, () => new Float64Array(n)), children: Array.from({length: n}, () => [])};
+  for (let at = 0, i = 0; at < n; at++, i += fields) {
+    nodes.parent[at] = at - raw[i];
+    nodes.name[at] = raw[i + 1];
+    nodes.line[at] = raw[i + 2];
+    for (let k = 0; k < tree.weights; k++) nodes.weight[k][at] = raw[i + 3 + k] * tree.units[k];
+    if (at) nodes.children[nodes.parent[at]].push(at);
+  }
+  return nodes;
+}
+
+/** The same tree with the lines of a function as one node. */
+function byFunction(nodes) {
+  const places = new Map(), of = new Int32Array(nodes.n), weight = nodes.weight.map(() => []);
+  const merged = {n: 0, names: nodes.names, parent: [], name: [], line: [], weight, children: [], of};
+  for (let at = 0; at < nodes.n; at++) {
+    const parent = at ? of[nodes.parent[at]] : -1, key = parent + ' ' + nodes.name[at];
+    let place = places.get(key);
+    if (place === undefined) {
+      place = merged.n++;
+      places.set(key, place);
+      merged.parent.push(Math.max(parent, 0));
+      merged.name.push(nodes.name[at]);
+      merged.line.push(0);
+      merged.children.push([]);
+      merged.weight.forEach(column => column.push(0));
+      if (at) merged.children[parent].push(place);
+    }
+    of[at] = place;
+    merged.weight.forEach((column, k) => { column[place] += nodes.weight[k][at]; });
+  }
+  return merged;
+}
+
+/** What arrived when: of each entry its node, column and weights. */
+function timesOf(tree, n) {
+  const raw = varints(tree.times), node = [], column = [], weight = tree.units.map(() => []);
+  let i = n;
+  for (let at = 0; at < n; at++) {
+    let time = 0;
+    for (let entry = 0; entry < raw[at]; entry++) {
+      const head = raw[i++], brought = raw[i++], resident = head & 1 ? raw[i++] : brought, disk = head & 2 ? raw[i++] : 0;
+      time += head >> 2;
+      node.push(at);
+      column.push(time);
+      [resident, brought, disk].forEach((amount, k) => weight[k].push(amount * tree.units[k]));
+    }
+  }
+  return {node: Int32Array.from(node), column: Int16Array.from(column), weight: weight.map(of => Float64Array.from(of))};
+}
+
+/** The weights of the nodes in columns from..to. */
+function weightsOf(times, nodes, from, to) {
+  const found = times.weight.map(() => new Float64Array(nodes.n)), {node, column} = times;
+  for (let at = 0; at < column.length; at++) {
+    if (column[at] >= from && column[at] < to) found.forEach((sums, k) => { sums[node[at]] += times.weight[k][at]; });
+  }
+  for (const sums of found) for (let at = nodes.n - 1; at > 0; at--) sums[nodes.parent[at]] += sums[at];
+  return found;
+}
+
+/**
+ * Draws a tree in a body, and returns what redraws it.
+ *
+ * which(): the number of the weight that is shown. paint(context, nodes, at, found): the colour of a node. words(nodes, at):
+ * what is said of it. mark(nodes, at): what stands before its name.
+ */
+function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
+  const lines = unpacked(tree), functions = byFunction(lines);
+  let nodes = lines, root = 0, at = 0, found = '', boxes = [];
+  const told = el('p', {class: 'told', 'aria-live': 'polite'}, ' ');
+  const canvas = sharp(ROW, draw, {tabindex: 0, role: 'application', 'aria-label': label + '; arrow keys move, Enter goes in, Escape goes out'});
+  const of = el('select', {'aria-label': 'Frames are', onchange: event => {
+    nodes = event.target.value === 'line' ? lines : functions;
+    root = at = 0;
+    fit();
+  }}, el('option', {value: 'line'}, 'lines'), el('option', {value: 'function'}, 'functions'));
+  const find = el('input', {type: 'search', placeholder: 'find', 'aria-label': 'Find frames', oninput: event => {
+    found = event.target.value.toLowerCase();
+    canvas.redraw();
+    say(at);
+  }});
+  const out = el('button', {type: 'button', onclick: () => zoom(0)}, 'whole');
+  const switched = lines.line.some(line => line) ? ['Frames are ', of, ' '] : []; // those of two runs are functions
+  body.append(el('p', {}, ...switched, find, ' ', out), told, el('div', {class: 'deep'}, canvas));
+
+  function text(node) {
+    const line = nodes.line[node];
+    return nodes.names[nodes.name[node]] + (line ? ':' + line : '');
+  }
+  const meant = node => found && text(node).toLowerCase().includes(found);
+
+  function draw(g, width) {
+    const weight = nodes.weight[which()], whole = weight[root];
+    boxes = [];
+    g.clearRect(0, 0, width, canvas.height);
+    if (!whole) {
+      g.fillStyle = variable('--soft');
+      g.fillText('nothing of this', 4, 13);
+      return;
+    }
+    const ink = variable('--text'), ground = variable('--ground');
+    g.font = '11.5px system-ui';
+    g.textBaseline = 'middle';
+    const waiting = [[root, 0, width, 0]];
+    while (waiting.length) {
+      const [node, x, wide, depth] = waiting.pop();
+      boxes.push([node, x, wide, depth]);
+      g.fillStyle = paint(g, nodes, node, meant(node));
+      g.fillRect(x, depth * ROW, Math.max(wide - 0.5, 0.3), ROW - 1);
+      if (node === at && document.activeElement === canvas) {
+        g.strokeStyle = variable('--accent');
+        g.lineWidth = 2;
+        g.strokeRect(x + 1, depth * ROW + 1, Math.max(wide - 2.5, 1), ROW - 3);
+      }
+      if (wide > 26) {
+        const room = Math.floor((wide - 6) / 6), name = mark(nodes, node) + text(node);
+        g.fillStyle = '#111';
+        g.fillText(name.length > room ? name.slice(0, Math.max(room - 1, 1)) + '…' : name, x + 3, depth * ROW + ROW / 2, wide - 4);
+      }
+      let left = x;
+      const children = nodes.children[node].slice().sort((a, b) => weight[b] - weight[a]);
+      for (const child of children) {
+        const its = width * weight[child] / whole;
+        if (its >= LEAST) waiting.push([child, left, its, depth + 1]);
+        left += its;
+      }
+    }
+  }
+
+  /** As tall as the deepest row that is drawn. */
+  function fit() {
+    const weight = nodes.weight[which()], least = LEAST * weight[root] / (canvas.clientWidth || 1100);
+    let deepest = 0;
+    const waiting = [[root, 1]];
+    while (waiting.length) {
+      const [node, depth] = waiting.pop();
+      deepest = Math.max(deepest, depth);
+      for (const child of nodes.children[node]) if (weight[child] >= least && weight[child] > 0) waiting.push([child, depth + 1]);
+    }
+    canvas.style.height = deepest * ROW + 'px';
+    canvas.redraw();
+    say(at);
+  }
+
+  function say(node) {
+    let more = '';
+    if (found) {
+      const weight = nodes.weight[which()], inside = new Uint8Array(nodes.n);
+      let sum = 0;
+      for (let one = 0; one < nodes.n; one++) {
+        inside[one] = one && inside[nodes.parent[one]] ? 1 : 0;
+        if (!inside[one] && meant(one)) { inside[one] = 1; sum += weight[one]; }
+      }
+      more = ` — found: ${share(sum, weight[0])}`;
+    }
+    told.textContent = `${text(node)}: ${words(nodes, node)}${more}`;
+    told.dataset.node = nodes.names[nodes.name[node]];
+    nodes.weight.forEach((column, k) => { told.dataset['weight' + k] = column[node]; });
+  }
+
+  function zoom(node) {
+    root = at = node;
+    fit();
+  }
+
+  const boxAt = event => {
+    const frame = canvas.getBoundingClientRect(), x = event.clientX - frame.left, row = Math.floor((event.clientY - frame.top) / ROW);
+    return boxes.find(([, left, wide, depth]) => depth === row && x >= left && x < left + wide);
+  };
+  canvas.addEventListener('mousemove', event => { const box = boxAt(event); if (box) say(box[0]); });
+  canvas.addEventListener('click', event => {
+    const box = boxAt(event);
+    if (box) zoom(box[0] === root && root ? nodes.parent[root] : box[0]);
+  });
+  canvas.addEventListener('focus', () => canvas.redraw());
+  canvas.addEventListener('keydown', event => {
+    const weight = nodes.weight[which()];
+    const big = node => nodes.children[node].filter(child => weight[child] > 0).sort((a, b) => weight[b] - weight[a]);
+    const next = {
+      ArrowDown: () => big(at)[0], ArrowUp: () => (at === root ? at : nodes.parent[at]),
+      ArrowRight: () => beside(1), ArrowLeft: () => beside(-1),
+    }[event.key];
+    function beside(step) {
+      const all = at === root ? [at] : big(nodes.parent[at]);
+      return all[all.indexOf(at) + step];
+    }
+    if (next) {
+      event.preventDefault();
+      at = next() ?? at;
+      canvas.redraw();
+      say(at);
+    } else if (event.key === 'Enter') zoom(at);
+    else if (event.key === 'Escape') zoom(root ? nodes.parent[root] : 0);
+  });
+  redrawn(fit);
+
+  /** Gives the nodes other weights, and the functions with them. */
+  function weigh(weight) {
+    lines.weight = weight;
+    functions.weight = weight.map(column => {
+      const found = new Float64Array(functions.n);
+      column.forEach((amount, node) => { found[functions.of[node]] += amount; });
+      return found;
+    });
+    fit();
+  }
+  return {fit, weigh, lines, nodes: () => nodes};
+}
+
+/** Where a name's colour stands in the palette: the same name has the same everywhere. */
+function hue(name) {
+  let hash = 7;
+  for (let at = 0; at < name.length; at++) hash = (hash * 31 + name.charCodeAt(at)) | 0;
+  return Math.abs(hash) % 7;
+}
+
+function icicle(tree) {
+  const body = section('icicle', 'Who: process, thread, stack',
+    'Each row was called by the one above; the width is the memory whose first touch came from there, in the chosen time. Click to go in, Escape to go out.');
+  for (const why of data.why.stacks) body.append(el('p', {class: 'note'}, why));
+  if (!tree) return cannot(body, data.why.faults);
+  if (tree.folded) body.append(el('p', {class: 'note'}, tree.folded));
+  const keys = WEIGHTS.map(([key]) => key);
+  const drawn = flame(body, tree, {
+    label: 'Icicle of first touch',
+    which: () => keys.indexOf(state.weight),
+    paint: (g, nodes, at, meant) => (meant ? variable('--more') : colour(hue(nodes.names[nodes.name[at]]))),
+    words: (nodes, at) => (pagesKnown ? `${bytes(nodes.weight[0][at])} still resident, ` : '')
+      + `${bytes(nodes.weight[1][at])} brought, `
+      + `${count(nodes.weight[2][at])} reads from disk; ${share(nodes.weight[keys.indexOf(state.weight)][at], nodes.weight[keys.indexOf(state.weight)][0])}`,
+  });
+  const whole = drawn.lines.weight, times = tree.times === undefined ? null : timesOf(tree, drawn.lines.n);
+  follow(changed => {
+    if (times && changed.includes('from')) {
+      drawn.weigh(state.from === null ? whole : weightsOf(times, drawn.lines, state.from, state.to));
+    } else if (changed.includes('weight')) drawn.fit();
+  });
+}

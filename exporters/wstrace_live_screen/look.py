@@ -1,0 +1,178 @@
+"""A look: what a running trace tells at a moment, as plain values, and what must be kept of it for the next look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame import words
+from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.blame.moments import Snapshots
+from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.summary import Summary
+from wstrace.batch import Batch
+from wstrace.clock import now_ns
+from wstrace.schema import (
+    CONTENT_LOSS,
+    FAULT_MAJOR,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    LOSS_MOVED,
+    LOSS_PERHAPS_FORKED,
+    LOSS_SHARES,
+    MAPPING,
+    PAGE_FAULT,
+    RESIDENT_PAGES,
+)
+from wstrace.trace import Trace
+
+#: Losses that tell where what is resident was before, in whose memory or at which address.
+_ELSEWHERE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED, LOSS_MOVED)
+#: Faults come later than this, in ns, only where there is no room on the CPUs: the screen has them read twice a second.
+LATE_NS = 1_000_000_000
+#: What a table of owners can be by; the first one is shown first.
+OWNERS = ("line", "function", "package", "file", "kind")
+
+
+class FileRow(NamedTuple):
+    """A file whose pages were read from disk: how often since the start."""
+
+    file: str
+    major: int
+
+
+@dataclass(slots=True)
+class Look:
+    """What is known at a moment. Sizes are in bytes, times in ns.
+
+    time_ns: when it was taken; span: seconds since the look before. by: what the owners are.
+    owners, workers: rows of blame by that and by process; their faults and major ones are those that were recorded
+    since the look before, and recent is how many these are. until_ns: the time of the last fault that it knows.
+    majors: files by faults from disk since the start. resident: of all processes. faults, major: since the start.
+    lost: records that the trace lacks. counted: whether faults are counted only, without addresses; level: its
+    name and why it is not a better one, "" = full. completeness: a sentence. cost: seconds of CPU time. ended: whether
+    all targets have.
+    """
+
+    time_ns: int = 0
+    span: float = 0.0
+    until_ns: int = 0
+    by: str = OWNERS[0]
+    owners: list[BlameRow] = field(default_factory=list)
+    workers: list[BlameRow] = field(default_factory=list)
+    majors: list[FileRow] = field(default_factory=list)
+    resident: int = 0
+    recent: int = 0
+    faults: int = 0
+    major: int = 0
+    lost: int = 0
+    counted: bool = False
+    level: str = ""
+    completeness: str = ""
+    cost: float = 0.0
+    ended: bool = False
+
+
+class Taken(NamedTuple):
+    """A look, and what chooses the rows of a batch that the next one needs."""
+
+    look: Look
+    chosen: Callable[[Batch], Batch | None]
+
+
+def take_look(trace: Trace, summary: Summary, by: str, before: Look, until_ns: int = 0) -> Taken:
+    """The look at what is kept of a trace.
+
+    Args:
+        trace: the records. summary: the counts of all faults, those that are not kept any more included.
+        by: one of OWNERS. before: the look before.
+        until_ns: the time of the last fault that has come. What has been resident since then may be of faults that have
+            not come yet: of the pages, the last snapshot before it is shown, or before LATE_NS ago.
+    """
+    now = now_ns()
+    moment = max(until_ns, now - LATE_NS)
+    found = Blame(Composition(trace, moment))
+    times = found.of.inputs.faults["time_ns"]
+    owners = _of_span(found, by, before.until_ns)
+    look = Look(
+        now,
+        max(now - before.time_ns, 1) / 1e9,
+        max(int(times.max(initial=0)), before.until_ns),
+        by,
+        owners,
+        _of_span(found, "process", before.until_ns),
+        [FileRow(str(row.key[0]), row.major) for row in summary.top("file", None, hard=True)],
+        found.total,
+        sum(row.faults for row in owners),
+        summary.total,
+        summary.major,
+        sum(n for _, _, n in trace.ledger.losses()),
+        completeness=words.completeness(found),
+    )
+    return Taken(look, _needed(trace, found, moment))
+
+
+def _of_span(found: Blame, view: str, until_ns: int) -> list[BlameRow]:
+    """The rows of a view, whose faults are those that were recorded since the look before.
+
+    They come in order of time, up to 100 ms after it: so these are all behind the last one that look knew, and some
+    of them are older than it.
+    """
+    label, names = found.labels_of_faults(view)
+    faults = found.of.inputs.faults
+    late = faults["time_ns"] > until_ns
+    each = np.full(np.count_nonzero(late), found.of.sampled)
+    n = np.bincount(label[late], each, len(names))
+    major = np.bincount(label[late], each * (faults["flags"][late] & FAULT_MAJOR != 0), len(names))
+    counted = {row.whole: at for at, row in enumerate(names)}
+    rows = found.rows(view)
+    for row in rows:
+        at = counted[row.whole]
+        row.faults, row.major = int(n[at]), int(major[at])
+    return rows
+
+
+def _needed(trace: Trace, found: Blame, moment: int) -> Callable[[Batch], Batch | None]:
+    """What chooses the rows that the next look needs: the faults that brought what is resident, and all later ones.
+
+    A fault whose page has been given back brings nothing to any later look, and neither does a loss of content that
+    came before this one, as of the pages that were there after it the faults are kept.
+    """
+    of, snapshots = found.of, Snapshots(trace)
+    order, past = of.history.faults.order, of.inputs.faults["time_ns"]
+    bringers = (of.found.first, of.found.second, of.loader)
+    times = np.unique(np.concatenate([past[order[rows[rows >= 0]]] for rows in bringers]))
+    seen = of.inputs.runs["time"].min(initial=moment)  # what came after the first of the snapshots is not in it
+    held = snapshots.at(moment).snapshots
+    whole = {(one.time_ns, one.whose, one.number) for one in (*held, *snapshots.first(moment))}
+    last = max((time for time, *_ in whole), default=0)
+    mappings = [of.inputs.runs["mapping"]]
+
+    def chosen(batch: Batch) -> Batch | None:
+        kind = batch.schema.name
+        if kind == RESIDENT_PAGES.name and (part := batch.snapshot) is not None:
+            wanted = part.time_ns > last or (part.time_ns, (part.host, part.pid), part.number) in whole
+            return batch if wanted else None
+        if "time_ns" not in batch:
+            return batch
+        if kind == PAGE_FAULT.name:
+            batch = batch.take((batch["time_ns"] > seen) | _among(batch["time_ns"], times))
+            mappings.extend(batch[name] for name in ("mapping", "pc_mapping") if name in batch)
+        elif kind == CONTENT_LOSS.name:
+            batch = batch.take((batch["time_ns"] > seen) | np.isin(batch["event"], _ELSEWHERE))
+        elif kind == MAPPING.name:
+            named = np.unique(np.concatenate(mappings))
+            batch = batch.take((batch["time_ns"] > seen) | _among(batch["id"], named))
+        return batch if len(batch) else None
+
+    return chosen
+
+
+def _among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which values are among known ones, which are ascending."""
+    at = known.searchsorted(values)
+    return known.take(at, mode="clip") == values if len(known) else np.zeros(len(values), np.bool_)

@@ -1,0 +1,89 @@
+"""The daemon's own limits: of how many faults one is recorded, and when its records are read, so that it keeps them.
+
+Two means hold the CPU. Sampling makes the kernel write fewer records, which spares the traced programs, too. An account
+of CPU seconds holds where sampling does not (mappings, processes and stacks come as before): nothing is read from the
+kernel while it is overdrawn, and what does not fit into its buffers meanwhile is lost there, and counted.
+"""
+
+from __future__ import annotations
+
+import math
+
+#: The account holds what so many seconds give: a burst as long as this may take it all at once.
+_SAVED_SECONDS = 5.0
+#: While it samples, the daemon aims at this part of its limit.
+_AIM = 0.7
+#: Seconds of ease behind which it samples less.
+_EASE_SECONDS = 5.0
+#: Past one out of so many faults nothing is won: what is left then is not the cost of records.
+_MOST = 1 << 16
+#: The rate goes down by so much at most, and not again for so many seconds: what was recorded before it still has to be
+#: worked off, and says nothing of what it costs now.
+_STEP, _SETTLE_SECONDS = 4, 3.0
+
+
+class Limits:
+    """Follows what the daemon uses, and says what to do about it. Called by one thread; others read `every`, `over`.
+
+    Args:
+        max_cpu: part of one CPU.
+        max_memory: bytes.
+        now: the time at which the account opens, seconds. used: CPU seconds that were used before.
+
+    Attributes:
+        every: one out of so many faults is to be recorded.
+        over: whether the daemon holds more memory than it may.
+        share: the part of one CPU that it used between the last two looks.
+    """
+
+    def __init__(self, max_cpu: float, max_memory: int, now: float, used: float) -> None:
+        self.max_cpu, self.max_memory = max_cpu, max_memory
+        self.every, self.over, self.share = 1, False, 0.0
+        self.open(now, used)
+        self._ease, self._settled, self._lost = 0.0, now, 0
+
+    def open(self, now: float, used: float) -> None:
+        """Opens the account anew: what a session's start has used is not taken from what it may use from then on."""
+        self._looked, self._used = now, used
+        self._account = now, used  # when it was opened, and what was used then; of several threads, so one tuple
+
+    def look(self, now: float, used: float, resident: int, lost: int = 0) -> None:
+        """Takes a look: about once a second, at times that grow.
+
+        Args:
+            now: seconds. used: CPU seconds of this process so far. resident: its resident bytes.
+            lost: records that were lost so far: on a busy machine it can be late without using much.
+        """
+        self.over = resident > self.max_memory
+        seconds = now - self._looked
+        if seconds <= 0:
+            return
+        self.share = (used - self._used) / seconds
+        behind, self._lost = lost > self._lost, lost
+        self._looked, self._used = now, used
+        overdrawn = self.share > self.max_cpu and self._saved(now, used) <= 0
+        if overdrawn or behind:
+            self._ease = 0.0
+            if now >= self._settled:
+                self._settled = now + _SETTLE_SECONDS
+                fewer = max(self.share / (_AIM * self.max_cpu), 2 if behind else 0)
+                self.every = min(_MOST, math.ceil(self.every * min(fewer, _STEP)))
+        elif self.share > _AIM * self.max_cpu / 2:
+            self._ease = 0.0
+        elif self.every > 1:
+            self._ease += seconds
+            if self._ease >= _EASE_SECONDS:
+                self._ease, self.every = 0.0, self.every // 2
+
+    def rest(self, now: float, used: float) -> float:
+        """The seconds for which nothing is to be read from the kernel, 0 = none."""
+        return max(0.0, -self._saved(now, used) / self.max_cpu)
+
+    def _saved(self, now: float, used: float) -> float:
+        """The CPU seconds on the account: what it may use at once; below 0 = it is overdrawn."""
+        opened, used_then = self._account
+        saved = self.max_cpu * (now - opened) - (used - used_then)
+        most = self.max_cpu * _SAVED_SECONDS
+        if saved > most:
+            self._account = now - _SAVED_SECONDS, used
+        return min(saved, most)

@@ -1,0 +1,119 @@
+"""Where the control groups are mounted: v2, v1, or both (hybrid), and which hierarchy serves a controller.
+
+A controller belongs to one hierarchy at a time: to a v1 hierarchy of its own, else to the only v2 hierarchy. Perf
+events go by the hierarchy of `perf_event`, memory by that of `memory`; on a hybrid system these may be two, and the
+same container may have a cgroup in one of them only.
+
+Source: cgroups(7), proc_pid_mountinfo(5), Linux Documentation/admin-guide/cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from wstrace.errors import Unavailable
+
+
+class Hierarchy(NamedTuple):
+    """A mounted hierarchy: the folder of its root cgroup as seen here, and whether it is the v2 one."""
+
+    folder: Path
+    unified: bool
+
+
+class _Mount(NamedTuple):
+    hierarchy: Hierarchy
+    root: str
+    options: frozenset[str]
+
+
+def hierarchy_of(controller: str, proc: Path = Path("/proc")) -> Hierarchy:
+    """The hierarchy of a controller (`perf_event`, `memory`).
+
+    Of several mounts of it, the one that shows most is taken: a container that has the host's mount beside its own
+    sees the host's cgroups in it.
+
+    Raises:
+        Unavailable: the kernel has no such controller, it is switched off, or its hierarchy is mounted nowhere here.
+    """
+    mounts = _mounts((proc / "self/mountinfo").read_text("utf-8", "surrogateescape"))
+    number = _number_of(controller, proc / "cgroups", mounts)
+    found = [
+        mount
+        for mount in mounts
+        if (mount.hierarchy.unified and not number) or (not mount.hierarchy.unified and controller in mount.options)
+    ]
+    if found:
+        # v1 first: a controller that has a v1 hierarchy is not in the v2 one, whatever else is mounted
+        return min(found, key=lambda mount: (mount.hierarchy.unified, _depth(mount.root))).hierarchy
+    if number:
+        raise Unavailable(
+            f"the cgroup controller {controller} is in a v1 hierarchy, which is not mounted here",
+            f"mount -t cgroup -o {controller} none /sys/fs/cgroup/{controller}",
+        )
+    raise Unavailable(
+        "the control groups (cgroup v2) are not mounted here",
+        "mount -t cgroup2 none /sys/fs/cgroup; in a container: mount the host's /sys/fs/cgroup read-only",
+    )
+
+
+def _number_of(controller: str, table: Path, mounts: Iterable[_Mount]) -> int:
+    """The number of the v1 hierarchy that has the controller, 0 = it is in the v2 hierarchy. Raises Unavailable.
+
+    Since Linux 6.12 the table leaves out a controller that was built without its files of v1 (CONFIG_MEMCG_V1).
+    """
+    try:
+        lines = table.read_text("ascii").splitlines()
+    except FileNotFoundError:
+        raise Unavailable("this kernel has no control groups", "run a kernel built with CONFIG_CGROUPS") from None
+    fields = next((line.split() for line in lines if line.split()[0] == controller), None)
+    if fields is None and any(mount.hierarchy.unified and controller in _offered(mount) for mount in mounts):
+        return 0
+    if fields is None:
+        raise Unavailable(
+            f"this kernel has no cgroup controller {controller}",
+            {"perf_event": "run a kernel built with CONFIG_CGROUP_PERF", "memory": "one with CONFIG_MEMCG"}.get(
+                controller, ""
+            ),
+        )
+    if fields[3] == "0":
+        raise Unavailable(
+            f"the cgroup controller {controller} is switched off",
+            f"boot without cgroup_disable={controller} on the kernel's command line",
+        )
+    return int(fields[1])
+
+
+def _offered(mount: _Mount) -> list[str]:
+    """The controllers of a mounted v2 hierarchy, but for those that are always on, as that of perf events."""
+    try:
+        return (mount.hierarchy.folder / "cgroup.controllers").read_text("ascii").split()
+    except OSError:
+        return []
+
+
+def _mounts(mountinfo: str) -> list[_Mount]:
+    """The mounts of control groups. Fields: id parent device root mountpoint options [tag...] - type source super."""
+    found = []
+    for line in mountinfo.split("\n"):
+        head, _, tail = line.partition(" - ")
+        fields, kind = head.split(" "), tail.split(" ")
+        if kind[0] in ("cgroup", "cgroup2"):
+            hierarchy = Hierarchy(Path(_plain(fields[4])), kind[0] == "cgroup2")
+            found.append(_Mount(hierarchy, fields[3], frozenset(kind[2].split(","))))
+    return found
+
+
+def _plain(path: str) -> str:
+    r"""A path as mountinfo writes it (a blank is `\040`) as it is."""
+    for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        path = path.replace(octal, character)
+    return path
+
+
+def _depth(root: str) -> int:
+    """How far below the top of what is seen a mount's root lies; a root above our own cgroup namespace: `/../..`."""
+    parts = [part for part in root.split("/") if part]
+    return sum(-1 if part == ".." else 1 for part in parts)

@@ -1,0 +1,21 @@
+"""The page faults that the kernel counts of all processes, and how its counts are read, also those of memory.stat."""
+
+from __future__ import annotations
+
+from wstrace.interfaces import Usage
+from wstrace_os.linux import procfs
+
+
+def node_faults() -> Usage:
+    """Those of all processes since boot; Usage() = the system does not tell them."""
+    try:
+        lines = procfs.content("/proc/vmstat").decode("ascii").splitlines()
+    except OSError:
+        return Usage()
+    counts = {name: int(n) for name, _, n in (line.partition(" ") for line in lines)}
+    return usage(counts.get("pgfault"), counts.get("pgmajfault"))
+
+
+def usage(pgfault: int | None, pgmajfault: int | None) -> Usage:
+    """The two counts as minor and major faults: pgfault counts all faults, those from disk too."""
+    return Usage() if pgfault is None else Usage(max(pgfault - (pgmajfault or 0), 0), pgmajfault or 0)

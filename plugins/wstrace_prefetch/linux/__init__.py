@@ -1,0 +1,1 @@
+"""What prefetching needs from Linux."""

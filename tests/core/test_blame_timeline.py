@@ -1,0 +1,92 @@
+"""The timeline of a composition: its figures are those of the rows, cut by the time of the arrival."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
+from click.testing import CliRunner
+
+from wstrace import open_trace
+from wstrace.analysis.blame.orders import VIEWS
+from wstrace.analysis.blame.timeline import Timeline, between
+from wstrace.clock import now_ns
+from wstrace.schema import FAULT_MAJOR, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED
+from wstrace_console.commands.report import report
+
+SECOND = 1_000_000_000
+
+
+def traced(begin: int = 0) -> Script:
+    """4 pages at 1 s, of which one is gone at the end; 2 at 2 s; one from disk at 3 s with 3 around it, 1 by nobody."""
+    script = Script()
+    for page in range(4):
+        script.fault(begin + SECOND + page, ANON + page * PAGE, APP)
+    for page in range(8, 10):
+        script.fault(begin + 2 * SECOND + page, ANON + page * PAGE, IMPORT)
+    script.fault(begin + 3 * SECOND, FILE + 5 * PAGE, SAVE, flags=FAULT_MAJOR)
+    script.lose(begin + 4 * SECOND, LOSS_UNMAPPED, start=ANON + 3 * PAGE, end=ANON + 4 * PAGE)
+    script.snapshot(begin + 5 * SECOND, (ANON, 3, PAGE_EXCLUSIVE), (ANON + 8 * PAGE, 3, PAGE_EXCLUSIVE),
+                    (FILE + 4 * PAGE, 4, PAGE_FILE | PAGE_SHARED))  # fmt: skip
+    return script
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_all_times_together_are_the_rows(view):
+    told = traced().blame(threads=view == "thread")
+    over = Timeline(told, np.arange(0, 7, dtype=np.uint64) * np.uint64(SECOND)).by(view)
+    rows = {row.whole: row for row in told.rows(view)}
+    for at, row in enumerate(over.rows):
+        whole = rows.pop(row.whole, None)
+        figures = [over.faults[at].sum(), over.from_disk[at].sum(), over.brought[at].sum() + over.untimed[at],
+                   over.resident[at].sum() + over.untimed[at]]  # fmt: skip
+        expected = [whole.faults, whole.major, whole.brought, whole.resident] if whole else [0, 0, 0, 0]
+        assert figures == expected
+    assert not rows
+
+
+def test_a_window_tells_what_came_then_and_is_still_there():
+    found = between(traced().blame(), SECOND, 2 * SECOND, "line")
+    assert found["total"] == {"faults": 4, "from_disk": 0, "brought": 4 * PAGE, "resident": 3 * PAGE}
+    (row,) = found["rows"]
+    assert row["label"].endswith("app.py:31 load_frame")
+
+
+def test_the_end_of_a_window_is_not_in_it():
+    told = traced().blame()
+    assert between(told, SECOND, SECOND + 3, "kind")["total"]["faults"] == 3
+    assert between(told, SECOND + 3, 2 * SECOND, "kind")["total"]["faults"] == 1
+
+
+def test_what_came_at_none_of_the_times_is_told_apart():
+    over = Timeline(traced().blame(), np.arange(3, dtype=np.uint64)).by("kind")
+    assert (over.faults.sum(), over.untimed.sum()) == (0, 10 * PAGE)
+
+
+def test_report_between_two_times(tmp_path):
+    now = now_ns() + 10 * SECOND  # the trace begins when it is saved
+    saved(traced(now).trace(), path := str(tmp_path / "x.wst"))
+    with open_trace(path) as trace:
+        begin, end = (now + at - trace.info.started_ns for at in (SECOND + 2, 2 * SECOND + SECOND // 10))
+    between = f"{begin // SECOND}.{begin % SECOND:09},{end // SECOND}.{end % SECOND:09}"  # a nanosecond counts
+    told = CliRunner().invoke(report, [path, "--json", "--between", between, "--by", "file"])
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.output)
+    assert (found["summary"]["total"], found["summary"]["major"]) == (4, 0)
+    assert found["arrived"]["total"] == {"faults": 4, "from_disk": 0, "brought": 4 * PAGE, "resident": 3 * PAGE}
+    assert [row["label"] for row in found["arrived"]["rows"]] == ["[anon]"]
+    assert found["arrived"]["by"] == "file"
+
+
+@pytest.mark.parametrize("wrong", ["1", "2,1", "a,b", "1,2,3"])
+def test_a_window_that_is_none(wrong):
+    told = CliRunner().invoke(report, ["x.wst", "--between", wrong])
+    assert told.exit_code == 2
+    assert wrong in told.output
+
+
+def test_a_window_and_a_start_exclude_each_other(tmp_path):
+    told = CliRunner().invoke(report, [str(tmp_path / "x.wst"), "--between", "1,2", "--start", "1s"])
+    assert "exclude each other" in str(told.exception)

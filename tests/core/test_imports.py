@@ -1,0 +1,174 @@
+"""Imports of scripted traces: to which module a fault belongs, in which tree, and sums that are those of the run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from blame_scripted import ANON, APP, PACKAGES, PAGE, Script, saved
+from click.testing import CliRunner
+
+from wstrace.analysis.module_names import ModuleNames
+from wstrace.errors import UsageError
+from wstrace.schema import FAULT_MAJOR, PAGE_EXCLUSIVE
+from wstrace_console.commands.imports import imports as command
+
+_BOOT, _EXTERNAL = "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"
+FINDING = [("_find_spec", _BOOT, 1080), ("_find_and_load_unlocked", _BOOT, 1140), ("_find_and_load", _BOOT, 1176)]
+LOADING = [("_load_unlocked", _BOOT, 690), ("_find_and_load_unlocked", _BOOT, 1147), ("_find_and_load", _BOOT, 1176)]
+READING = [("SourceLoader.get_code", _EXTERNAL, 1069), ("_LoaderBasics.exec_module", _EXTERNAL, 936), *LOADING]
+CALLING = [("_call_with_frames_removed", _BOOT, 241)]
+RUNNING = [*CALLING, ("_LoaderBasics.exec_module", _EXTERNAL, 940), *LOADING]
+CREATING = [*CALLING, ("ExtensionFileLoader.create_module", _EXTERNAL, 1233), ("module_from_spec", _BOOT, 573),
+            *LOADING]  # fmt: skip
+PARENT = [*CALLING, ("_find_and_load_unlocked", _BOOT, 1128), ("_find_and_load", _BOOT, 1176)]
+MAIN = [("<module>", "/srv/app/app.py", 3)]
+PANDAS = [("<module>", f"{PACKAGES}/pandas/__init__.py", 1), *RUNNING, *MAIN]
+
+
+def body(path: str, line: int = 1):
+    return [("<module>", f"{PACKAGES}/{path}", line)]
+
+
+def traced(*stacks, snapshot: bool = True) -> Script:
+    """A page for each stack, one after the other."""
+    script = Script()
+    for number, stack in enumerate(stacks):
+        script.fault(10 + number, ANON + number * PAGE, stack)
+    if snapshot:
+        script.snapshot(1000, (ANON, len(stacks), PAGE_EXCLUSIVE))
+    return script
+
+
+def tree(script: Script) -> dict[str, tuple[int, int]]:
+    """`app > b`: pages of its own, with those of what it imported."""
+    rows = script.trace().imports().rows
+    return {" > ".join(row.path): (row.own.resident // PAGE, row.all.resident // PAGE) for row in rows}
+
+
+def test_a_page_belongs_to_the_innermost_module_that_was_imported():
+    helper = [("make", f"{PACKAGES}/numpy/core.py", 5), *body("numpy/__init__.py"), *RUNNING, *PANDAS]
+    found = tree(traced(APP, PANDAS, PANDAS, helper, [("bytes", f"{PACKAGES}/x.py", 1), *PANDAS]))
+    assert found == {"(not importing)": (1, 1), "pandas": (3, 4), "pandas > numpy": (1, 1)}
+
+
+def test_what_finds_and_reads_a_module_belongs_to_it():
+    found = tree(traced([*FINDING, *MAIN], [*READING, *MAIN], PANDAS, [*READING, *PANDAS], PANDAS))
+    assert found == {"pandas": (4, 5), "pandas > (imported at pandas/__init__.py:1)": (1, 1)}
+
+
+def test_of_several_modules_that_a_line_imports_each_has_what_came_before_it():
+    first, second = ([*body(name), *RUNNING, *MAIN] for name in ("one.py", "two.py"))
+    found = tree(traced([*READING, *MAIN], [*FINDING, *MAIN], first, [*READING, *MAIN], second, second))
+    assert found == {"one": (3, 3), "two": (3, 3)}
+
+
+def test_threads_that_import_at_once_are_told_apart():
+    script = Script()
+    one, two = ([*body(name), *RUNNING, *MAIN] for name in ("one.py", "two.py"))
+    for number, (tid, stack) in enumerate([(7, [*READING, *MAIN]), (8, [*READING, *MAIN]), (8, two), (7, one)]):
+        script.fault(10 + number, ANON + number * PAGE, stack, tid=tid)
+    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
+    assert tree(script) == {"one": (2, 2), "two": (2, 2)}
+
+
+def test_a_package_that_is_imported_for_its_module_is_named_by_it():
+    module = [*body("pkg/deep/mod.py"), *RUNNING]
+    above = [*FINDING, *PARENT, *PARENT, *MAIN]
+    found = tree(traced(above, [*body("pkg/deep/__init__.py"), *RUNNING, *PARENT, *MAIN], [*module, *MAIN]))
+    assert found == {
+        "pkg.deep.mod": (1, 3), "pkg.deep.mod > pkg.deep": (1, 2), "pkg.deep.mod > pkg.deep > pkg": (1, 1),
+    }  # fmt: skip
+
+
+def test_a_module_that_is_loaded_again_or_by_hand_is_imported():
+    again = [*body("late.py"), *CALLING, ("exec_module", _EXTERNAL, 940), ("_exec", _BOOT, 621),
+             ("reload", "/usr/lib/python3.11/importlib/__init__.py", 169), ("work", "/srv/app/app.py", 9),
+             *MAIN]  # fmt: skip
+    assert tree(traced(again, APP)) == {"(not importing)": (1, 1), "late": (1, 1)}
+
+
+def test_an_extension_module_is_named_by_its_file():
+    script = Script()
+    library = script.map_file("/venv/lib/python3.11/site-packages/fast/_core.cpython-311-x86_64-linux-gnu.so")
+    here = [*CREATING, *MAIN]
+    for number, va in enumerate([ANON, library, ANON + PAGE, ANON + 2 * PAGE]):
+        script.fault(10 + number, va, [*FINDING, *MAIN] if not number else here)
+    script.fault(20, ANON + 3 * PAGE, [*body("numpy/__init__.py"), *RUNNING, *here])
+    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
+    assert tree(script) == {"fast._core": (3, 4), "fast._core > numpy": (1, 1)}
+
+
+def test_what_is_not_known_has_rows_of_its_own():
+    script = traced(APP, PANDAS, (), (), snapshot=False)
+    script.snapshot(1000, (ANON, 6, PAGE_EXCLUSIVE))
+    found = tree(script)
+    assert found == {"(no Python frame)": (2, 2), "(came without a fault)": (2, 2), "(not importing)": (1, 1),
+                     "pandas": (1, 1)}  # fmt: skip
+
+
+def test_all_columns_sum_to_those_of_blame():
+    script = traced(APP, PANDAS, [*body("a.py"), *RUNNING, *PANDAS], (), PANDAS)
+    script.fault(90, ANON, PANDAS, flags=FAULT_MAJOR)
+    trace = script.trace()
+    told, blamed = trace.imports(), trace.blame()
+    rows = blamed.rows("line")
+    for name in ("resident", "private", "faults", "major"):
+        assert sum(getattr(row.own, name) for row in told.rows) == sum(getattr(row, name) for row in rows), name
+        assert sum(getattr(row.all, name) for row in told.rows if len(row.path) == 1) == sum(
+            getattr(row, name) for row in rows
+        )
+    assert told.of.total == blamed.total
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/usr/lib/python3.11/json/decoder.py", "json.decoder"),
+        ("/usr/lib/python3.11/json/__init__.py", "json"),
+        ("/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so", "_json"),
+        ("/usr/lib/python3/dist-packages/yaml/__init__.py", "yaml"),
+        ("/venv/lib/python3.11/site-packages/pandas/core/frame.py", "pandas.core.frame"),
+        ("/srv/lib.zip/pkg/mod.py", "pkg.mod"),
+        ("<frozen os>", "os"),
+        ("<string>", ""),
+        ("/srv/app/own/part.py", "own.part"),
+        ("/opt/known/pkg/sub/mod.py", "pkg.sub.mod"),
+        ("/opt/known/other.py", "other"),
+    ],
+)
+def test_modules_are_named_as_they_are_imported(path: str, name: str):
+    known = ["/opt/known/pkg/__init__.py", "/opt/known/pkg/sub/__init__.py"]
+    assert ModuleNames([path, *known], ["/srv/app/app.py"]).of(path) == name
+
+
+def test_the_command_answers_in_its_first_line(tmp_path):
+    many = [PANDAS] * 300 + [[*body("numpy/__init__.py"), *RUNNING, *PANDAS]] * 600
+    saved(traced(*many, *[APP] * 100).trace(), path := str(tmp_path / "x.wst"))
+    told = CliRunner().invoke(command, [path])
+    assert told.output.splitlines()[0] == "import pandas brings 3.5 of 3.9 MiB: numpy 2.3, pandas 1.2", told.output
+    assert "(not importing)" in told.output
+    data = json.loads(CliRunner().invoke(command, [path, "--json"]).output)
+    assert data["total"]["resident"] == 1000 * PAGE
+    assert data["rows"][0]["module"] == "pandas"
+    assert data["rows"][0]["cumulative"]["resident"] == 900 * PAGE
+    assert data["rows"][1]["path"] == ["pandas", "numpy"]
+
+
+def test_min_and_top_bound_what_is_shown_and_not_what_is_counted(tmp_path):
+    stacks = [[*body(f"mod{n}.py"), *RUNNING, *MAIN] for n in range(30) for _ in range(n + 1)]
+    saved(traced(*stacks).trace(), path := str(tmp_path / "x.wst"))
+    told = CliRunner().invoke(command, [path, "--top", "3", "--min", "80KiB"]).output
+    tree, table = told.split("self", 2)[1:] if told.count("self") == 2 else ("", told)
+    assert [name for name in ("mod29", "mod19", "mod18") if name in tree] == ["mod29", "mod19"], told
+    assert [name for name in ("mod29", "mod27", "mod26", "1.8 MiB") if name in table] == ["mod29", "mod27", "1.8 MiB"]
+
+
+def test_a_trace_without_python_stacks_says_how_to_get_them(tmp_path):
+    script = traced((), ())
+    trace = script.trace()
+    with pytest.raises(UsageError, match="no Python stacks"):
+        trace.imports()
+    trace.info.incomplete = "the file is cut: its end is missing"
+    with pytest.raises(UsageError, match="its end is missing"):
+        trace.imports()

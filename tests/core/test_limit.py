@@ -1,0 +1,63 @@
+"""Limit: a thread that other programs keep from a CPU has more time, one that hangs or spins has not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from wstrace.limit import Limit, WorkThread
+from wstrace.session import Session
+from wstrace.testing import RecordingExporter, ScriptedSource
+
+
+class Starved(WorkThread):
+    """A thread of which the test says how much CPU time it has had: a function of the seconds since its beginning."""
+
+    def __init__(self, cpu: Callable[[float], float | None]) -> None:
+        super().__init__(daemon=True)
+        self._cpu = cpu
+
+    def cpu_seconds(self) -> float | None:
+        return self._cpu(now[0])
+
+
+now = [0.0]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "passes"),
+    [
+        pytest.param(lambda t: 0.0, 5.0, id="hangs"),
+        pytest.param(lambda t: t, 5.0, id="spins"),
+        pytest.param(lambda t: t / 2, 10.0, id="has half of a CPU"),
+        pytest.param(lambda t: t / 10, 30.0, id="has a tenth of a CPU"),
+        pytest.param(lambda t: min(t / 4, 2.0), 8.5, id="works, then hangs"),
+        pytest.param(lambda t: t / 100, 5.0, id="asks again and again"),
+        pytest.param(lambda t: None, 5.0, id="is not known"),
+    ],
+)
+def test_a_limit_passes(cpu: Callable[[float], float | None], passes: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wstrace.limit.time.monotonic", lambda: now[0])
+    now[0] = 0.0
+    one = Limit(5.0, Starved(cpu))
+    while not one.passed():
+        now[0] += 0.1
+    assert now[0] == pytest.approx(passes, abs=0.55)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_an_exporter_that_works_on_a_busy_machine_finishes(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN an exporter that ends after twice the limit WHEN it has had a CPU now and then THEN it is not abandoned."""
+
+    class Closes(RecordingExporter):
+        def close(self) -> None:
+            time.sleep(1.0)
+
+    monkeypatch.setattr(WorkThread, "cpu_seconds", lambda _: time.monotonic() * share)
+    with Session(sources=[ScriptedSource()], exporters=[Closes()], record=False, patience=0.5) as session:
+        session.wait(10)
+    statistics: Any = session.statistics()
+    assert statistics["bus"]["lanes"]["recording"]["detached"] == ("" if share else "did not finish in 0.5 s")

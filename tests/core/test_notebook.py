@@ -1,0 +1,150 @@
+"""What notebooks show of a trace, a blame and a working set: markup that does nothing, is small and never fails."""
+
+from __future__ import annotations
+
+import os
+import re
+from html.parser import HTMLParser
+
+import pytest
+from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
+
+import wstrace
+import wstrace.trace
+from wstrace.analysis.blame.words import answer
+from wstrace.notebook import NAME, ROWS, SENTENCE, Picture, Row, shown
+from wstrace.schema import PAGE_FILE, PROCESS_EXEC
+from wstrace.testing import trace_of
+
+LARGEST = 20_000
+TAGS = {"div", "b", "br", "p", "table", "thead", "tbody", "tr", "th", "td", "svg", "rect", "title"}
+HOSTILE = [
+    "</td></table><script>alert(1)</script>",
+    '" onload="alert(1)',
+    "\x1b[31m\u202e\x00",
+    "\udcff",
+    "'&<>\"" * 9000,
+]
+
+
+class _Markup(HTMLParser):
+    """The tags and the texts of a markup; each tag is closed."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(markup)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag != "br":
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def checked(markup: str) -> _Markup:
+    """The parts of a markup that is small, and neither runs nor asks for anything."""
+    found = _Markup(markup)
+    assert len(markup.encode()) <= LARGEST
+    assert {tag for tag, _ in found.tags} <= TAGS
+    known = {
+        "style",
+        "viewbox",
+        "width",
+        "height",
+        "preserveaspectratio",
+        "role",
+        "x",
+        "fill",
+        "fill-opacity",
+        "stroke",
+    }
+    assert {name for _, attributes in found.tags for name in attributes} <= known
+    assert all(text.isprintable() for text in found.texts)
+    return found
+
+
+def scripted() -> Script:
+    script = Script()
+    for n in range(6):
+        script.fault(10 + n, ANON + n * PAGE, stack=APP if n < 4 else SAVE)
+    script.fault(40, FILE)
+    script.snapshot(100, (ANON, 6, 0), (FILE, 2, PAGE_FILE))
+    return script
+
+
+def test_a_blame_shows_its_answer_its_rows_and_a_bar():
+    told = scripted().trace().blame()
+    found = checked(told._repr_html_())
+    assert found.texts[0] == answer(told)
+    assert [text for text in found.texts if text.startswith("load_frame")] == ["load_frame app.py:31"] * 2
+    widths = [float(attributes["width"]) for tag, attributes in found.tags if tag == "rect"]
+    assert sum(widths) == pytest.approx(1000)
+    assert widths[0] == pytest.approx(1000 * 4 / 8)
+    assert "16.0 KiB" in found.texts
+
+
+def test_a_trace_shows_its_faults_by_file():
+    found = checked(scripted().trace()._repr_html_())
+    assert "7 faults" in found.texts[0]
+    assert found.texts.count("7") == 1  # the faults of its one row
+
+
+def test_a_working_set_shows_its_owners():
+    backend = pytest.importorskip("wstrace_working_set.working_set")
+    try:
+        found = checked(backend.working_set(os.getpid())._repr_html_())
+    except wstrace.Unavailable as why:
+        pytest.skip(str(why))
+    assert "resident" in found.texts[0]
+    assert any(re.fullmatch(r"/.*(\.so.*|python[\d.]*)|\[heap\]|\[anon\]", text) for text in found.texts)
+
+
+def test_hostile_names_are_texts():
+    script = Script()
+    for n, name in enumerate(HOSTILE):
+        script.batches.append(script.process(2 + n, 20 + n, PROCESS_EXEC, name))
+        script.fault(10 + n, ANON + n * PAGE, pid=20 + n, stack=[(name, name, 1)])
+        script.snapshot(100 + n, (ANON + n * PAGE, 1, 0), pid=20 + n, number=n)
+    trace = script.trace()
+    trace.info.command = HOSTILE
+    checked(trace.blame()._repr_html_())
+    checked(trace._repr_html_())
+
+
+@pytest.mark.parametrize("letter", ["&", "\u202e", "\U000e0001", "\U0001f600"])
+def test_the_largest_picture_is_small_enough(letter):
+    names = [letter * 10_000 + str(n) for n in range(100)]
+    rows = [Row(name, (letter * 1000,) * 4, 1.0) for name in names]
+    found = checked(shown(lambda: Picture([letter * 10_000] * 9, [letter * 100] * 5, rows)))
+    assert len([tag for tag, _ in found.tags if tag == "rect"]) == ROWS
+    assert all(len(text) <= max(NAME, SENTENCE) for text in found.texts)
+    assert "90 more rows" in found.texts
+
+
+def test_an_error_is_a_sentence(monkeypatch):
+    def fails() -> Picture:
+        raise ValueError("<b>no</b>")
+
+    assert checked(shown(fails)).texts == ["it cannot be shown: ValueError: <b>no</b>"]
+    trace = scripted().trace()
+    monkeypatch.setattr(type(trace), "summary", lambda self: fails())
+    assert checked(trace._repr_html_()).texts[0].startswith("it cannot be shown")
+
+
+def test_nothing_and_very_much_are_told_at_once(monkeypatch):
+    checked(trace_of()._repr_html_())
+    assert "no resident pages" in checked(trace_of().blame()._repr_html_()).texts[0]
+    monkeypatch.setattr(wstrace.trace, "_QUICK", 3)
+    trace = scripted().trace()
+    monkeypatch.setattr(type(trace), "summary", lambda self: pytest.fail("it was counted"))
+    assert checked(trace._repr_html_()).texts[1].startswith("too many")

@@ -1,0 +1,101 @@
+"""Rows that stand for several faults: summaries say for how many, and where the rate differed."""
+
+from __future__ import annotations
+
+from wstrace.analysis.filter import Filter
+from wstrace.analysis.headline import answer, completeness
+from wstrace.analysis.summary import Summary
+from wstrace.ledger import Ledger
+from wstrace.schema import PAGE_FAULT
+from wstrace.testing import batch_of
+from wstrace.trace_info import TraceInfo
+
+
+def test_faults_stand_for_what_their_own_rows_say() -> None:
+    summary, info = Summary(), TraceInfo(sampled=5)
+    summary.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=0, va=[1, 2, 3], flags=0, sampled=[1, 1, 10]))
+    summary.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=0, va=[4], flags=0))
+    assert (summary.total, summary.in_all) == (4, 13)
+    assert "4 faults sampled, 1 in 3.2 on average (about 13 in all)" in answer(summary, info, Filter(), 4)
+    assert "shares lean to the times when more faults were recorded" in completeness(summary, info, Ledger(), 4)
+
+
+def test_rows_of_one_rate_are_told_by_it_and_lean_to_no_time() -> None:
+    summary, info = Summary(), TraceInfo(sampled=10)
+    summary.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=0, va=[1, 2, 3], flags=0, sampled=10))
+    assert "3 faults sampled, 1 in 10 (about 30 in all)" in answer(summary, info, Filter(), 3)
+    assert "lean" not in completeness(summary, info, Ledger(), 3)
+
+
+def sampled(total: int, *, every: int, lost: int = 0, counted: int = 0) -> tuple[Summary, TraceInfo, Ledger]:
+    """A trace of so many records, each one of `every` faults, of which the kernel counted `counted`; 0 = not known."""
+    summary, info, ledger = Summary(), TraceInfo(sampled=every), Ledger()
+    summary.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=0, va=list(range(total)), flags=0, sampled=every))
+    ledger.set("recorded", total, PAGE_FAULT.name)
+    ledger.set("lost_kernel", lost, "minor")
+    ledger.set("counted", counted, "minor")
+    return summary, info, ledger
+
+
+def told(trace: tuple[Summary, TraceInfo, Ledger], filter: Filter | None = None) -> tuple[str, str]:  # noqa: A002
+    """Lines 1 and 2."""
+    summary, info, ledger = trace
+    first = answer(summary, info, filter or Filter(), summary.total, ledger=ledger)
+    return first, completeness(summary, info, ledger, summary.total)
+
+
+def test_a_count_of_all_faults_is_told_instead_of_an_estimate() -> None:
+    first, second = told(sampled(122, every=100, counted=24_062))
+    assert first.startswith("122 of 24,062 faults sampled, 1 in 100, 0 from disk")
+    assert "about 11,862 faults have no sample that stands for them (possible reason: they are of processes" in second
+
+
+def test_what_is_within_the_error_of_the_samples_has_no_words() -> None:
+    first, second = told(sampled(122, every=100, counted=15_800))  # 3 / sqrt(122) is 27 %
+    assert first.startswith("122 of 15,800 faults sampled, 1 in 100,")
+    assert "no sample" not in second
+    assert "about 4,800 faults have no sample" in told(sampled(122, every=100, counted=17_000))[1]
+
+
+def test_of_very_many_samples_one_percent_has_no_words() -> None:
+    assert "no sample" not in told(sampled(200_000, every=2, counted=403_900))[1]
+    assert "about 5,000 faults have no sample" in told(sampled(200_000, every=2, counted=405_000))[1]
+
+
+def test_lost_samples_would_have_stood_for_faults() -> None:
+    first, second = told(sampled(122, every=100, lost=118, counted=24_062))
+    assert first.startswith("122 of 24,062 faults sampled, 1 in 100,")
+    assert "no sample" not in second
+
+
+def test_no_sample_at_all_stands_for_none() -> None:
+    first, second = told(sampled(0, every=100, counted=8_000))
+    assert first.startswith("0 of 8,000 faults sampled, 1 in 100,")
+    assert "about 8,000 faults have no sample that stands for them" in second
+
+
+def test_rates_that_differ_stand_beside_the_count_of_all() -> None:
+    summary, info, ledger = sampled(300, every=10, counted=4_000)
+    summary.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=0, va=list(range(100)), flags=0))
+    ledger.set("recorded", 400, PAGE_FAULT.name)
+    first, second = told((summary, info, ledger))
+    assert first.startswith("400 of 4,000 faults sampled, 1 in 7.8 on average, 0 from disk")
+    assert "about 900 faults have no sample" in second
+
+
+def test_a_count_of_other_faults_than_these_is_not_told() -> None:
+    kept = sampled(122, every=100, counted=24_062)
+    kept[2].set("recorded", 240, PAGE_FAULT.name)  # a part of a trace has the ledger of the whole
+    for trace in (sampled(122, every=100), sampled(122, every=100, counted=5_000), kept):
+        first, second = told(trace)
+        assert first.startswith("122 faults sampled, 1 in 100 (about 12,200 in all), 0 from disk")
+        assert "no sample" not in second
+    first, _ = told(sampled(122, every=100, counted=24_062), Filter(pids=(1,)))
+    assert first.startswith("122 of 122 faults (")
+    assert "sampled, 1 in 100 (about 12,200 in all)" in first
+
+
+def test_of_a_trace_of_every_fault_nothing_is_said_of_samples() -> None:
+    first, second = told(sampled(122, every=1, counted=24_062))
+    assert first.startswith("122 faults, 0 from disk")
+    assert "no sample" not in second

@@ -1,0 +1,190 @@
+"""What the report does with too much, with too little and with what is broken: it says so, and stays small."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blame_scripted import ANON, APP, FILE, PAGE, Script, saved
+from click.testing import CliRunner
+
+import wstrace_html
+from wstrace import open_trace
+from wstrace.errors import OutputError, UsageError
+from wstrace.schema import FAULT_MAJOR, KIND_FILE, KIND_SHIFT, MAP_READ, MAPPING, PAGE_EXCLUSIVE, PROCESS, PROCESS_FORK
+from wstrace.testing import batch_of, trace_of
+from wstrace.trace import Trace
+from wstrace_console.commands.diff import diff
+from wstrace_console.commands.report import report
+from wstrace_html.encode import varints
+from wstrace_html.pictures.icicle import OTHERS, Tree
+from wstrace_html.pictures.timeline import MAJORS
+from wstrace_html.report import write
+
+
+def page(trace: Trace) -> tuple[dict, int]:
+    """The data of a trace's report, and the bytes of the page."""
+    file = io.BytesIO()
+    write(trace, file)
+    text = file.getvalue().decode("utf-8")
+    return json.loads(text.split('id="data">')[1].split("</script>")[0]), len(text)
+
+
+def numbers(text: str) -> list[int]:
+    """What varints() wrote."""
+    found, value, shift = [], 0, 0
+    for one in base64.b64decode(text):
+        value |= (one & 127) << shift
+        shift += 7
+        if not one & 128:
+            found.append(value)
+            value = shift = 0
+    return found
+
+
+def test_numbers_of_any_size_come_back():
+    values = np.array([0, 1, 127, 128, 300, 1 << 20, (1 << 53) - 1])
+    assert numbers(varints(values)) == values.tolist()
+    assert numbers(varints(values[:0])) == []
+
+
+def test_the_script_and_the_style_have_the_hashes_of_the_policy():
+    file = io.BytesIO()
+    write(scripted().trace(), file)
+    text = file.getvalue().decode("utf-8")
+    for kind in ("script", "style"):
+        inline = re.search(f"<{kind}>(.*?)</{kind}>", text, re.S)
+        assert inline
+        digest = base64.b64encode(hashlib.sha256(inline[1].encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in text
+
+
+def test_what_is_vendored_is_what_its_readme_says():
+    folder = Path(wstrace_html.__file__).parent / "vendor" / "uplot"
+    told = dict(re.findall(r"\| `(uPlot[^`]*)` \| `(\w{64})` \|", (folder / "README.md").read_text("utf-8")))
+    assert told == {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.glob("uPlot*")}
+    assert "MIT" in (folder / "LICENSE").read_text("utf-8")
+
+
+def scripted() -> Script:
+    script = Script()
+    for at in range(4):
+        script.fault(100 + at * 1_000_000, ANON + at * PAGE, APP)
+    script.snapshot(1 << 40, (ANON, 4, PAGE_EXCLUSIVE))
+    return script
+
+
+def test_an_empty_trace_says_what_it_cannot_show():
+    found, _ = page(trace_of())
+    assert found["why"]["pages"].startswith("no resident pages are in the trace: record with")
+    assert found["why"]["times"] == "the trace holds no faults"
+    assert (found["whole"]["parts"], found["tree"], found["time"]["n"], found["strips"]["rows"]) == ([], None, 0, [])
+
+
+def test_a_trace_without_a_snapshot_says_so():
+    script = scripted()
+    script.batches = [batch for batch in script.batches if batch.schema.name != "resident"]
+    found, _ = page(script.trace())
+    assert found["whole"]["parts"] == []
+    assert any("what is still resident is not known" in line for line in found["why"]["timeline"])
+
+
+def test_a_trace_without_stacks_says_so():
+    script = Script()
+    script.fault(100, ANON)
+    script.snapshot(200, (ANON, 1, PAGE_EXCLUSIVE))
+    found, _ = page(script.trace())
+    assert found["why"]["stacks"][0].startswith("no stacks were recorded: below a process and thread stands")
+    assert found["tree"]["names"][0] == "all"
+
+
+def test_a_cut_file_is_told_so(tmp_path):
+    path = tmp_path / "x.wst"
+    saved(scripted().trace(), str(path))
+    path.write_bytes(path.read_bytes()[:-40])
+    with open_trace(str(path)) as trace:
+        found, _ = page(trace)
+    assert any("cut" in line for line in found["losses"])
+    for command, words in ((report, [path]), (diff, [path, path])):
+        told = CliRunner().invoke(command, [*map(str, words), "--html", str(tmp_path / f"{command.name}.html")])
+        assert told.output.count("(the trace is cut: `wstrace info` tells what is lost)") == len(words), told.output
+
+
+def test_reads_from_disk_past_the_limit_are_drawn_evenly():
+    script = Script()
+    for at in range(MAJORS + 1000):
+        script.fault(1000 * at, FILE + at % 200 * PAGE, flags=FAULT_MAJOR)
+    found, size = page(script.trace())
+    assert (found["time"]["majors"], found["time"]["drawn"]) == (MAJORS + 1000, MAJORS)
+    assert len(numbers(found["time"]["ticks"])) == 2 * MAJORS
+    assert size < 400_000
+
+
+def test_small_nodes_are_folded_and_the_sums_stay():
+    tree = Tree("all", 1)
+    for at in range(5000):
+        tree.add([tree.code((f"a_long_name_of_a_function_{at % 70}", 1)), tree.code((f"leaf {at}", at))], [1])
+    found = tree.packed([1])
+    rows = np.array(numbers(found["nodes"])).reshape(-1, 4)
+    assert rows[0].tolist()[3] == 5000
+    assert OTHERS in found["names"]
+    assert found["folded"].startswith("5,000 frames with less than 0.10% of everything are folded into (others)")
+    parents = np.arange(len(rows)) - rows[:, 0]
+    assert rows[1:][parents[1:] == 0, 3].sum() == 5000
+
+
+def test_ten_thousand_files_and_a_thousand_processes_stay_small():
+    script = Script()
+    names = [f"/{'long/' * 50}{at}/{'f' * 150}.so" for at in range(10_000)]
+    start = [0x7000_0000_0000 + at * 8 * PAGE for at in range(10_000)]
+    script.batches.insert(0, batch_of(
+        MAPPING, script.strings, id=list(range(10, 10_010)), time_ns=1, pid=7, start=start,
+        end=[one + 8 * PAGE for one in start], offset=0, dev=1, ino=list(range(10_000)), build_id=0, file=names,
+        flags=MAP_READ | KIND_FILE << KIND_SHIFT))  # fmt: skip
+    script.batches.append(batch_of(
+        PROCESS, script.strings, time_ns=list(range(2, 1002)), pid=list(range(100, 1100)), ppid=7,
+        tid=list(range(100, 1100)), event=PROCESS_FORK, code=-1,
+        name=[f"worker-{at}-{'w' * 300}" for at in range(1000)],
+    ))  # fmt: skip
+    for at in range(1000):
+        script.fault(2000 + at, ANON + at * PAGE, APP, pid=100 + at)
+    found, size = page(script.trace())
+    assert size < 600_000
+    assert len(found["workers"]["lanes"]) == 40
+    assert any(line.startswith("40 of 1,0") for line in found["workers"]["notes"])
+
+
+def test_a_report_is_an_html_file_and_overwrites_none(tmp_path):
+    trace = scripted().trace()
+    with pytest.raises(UsageError, match=r"ends in \.html"):
+        trace.html(str(tmp_path / "x.txt"))
+    path = tmp_path / "x.html"
+    assert trace.html(str(path)) == 4
+    with pytest.raises(OutputError):
+        trace.html(str(path))
+    assert trace.html(str(path), force=True) == 4
+
+
+def test_pages_of_mappings_that_a_damaged_file_lacks_have_no_strips():
+    script = scripted()
+    script.batches = [batch for batch in script.batches if batch.schema.name != "mapping"]
+    found, _ = page(script.trace())
+    assert found["strips"] == {"rows": [], "owners": [], "more": ""}
+    assert found["whole"]["parts"]
+
+
+def test_a_cut_stack_has_its_own_branch_in_the_icicle():
+    script = Script()
+    script.fault(100, ANON, APP)
+    script.fault(200, ANON + PAGE, APP, cut=True)
+    tree = page(script.trace())[0]["tree"]
+    nodes = [numbers(tree["nodes"])[at : at + 6] for at in range(0, len(numbers(tree["nodes"])), 6)]
+    under = {at: tree["names"][nodes[at - node[0]][1]] for at, node in enumerate(nodes) if at}
+    modules = [under[at] for at, node in enumerate(nodes) if tree["names"][node[1]] == "<module> app.py"]
+    assert sorted(modules) == ["[not kept]", "app (7)"]

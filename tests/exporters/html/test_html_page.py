@@ -1,0 +1,339 @@
+"""The report in Chromium: it shows what `report --json` and `blame --json` say, and asks nothing of a network."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import chromium
+import pytest
+from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
+from click.testing import CliRunner
+
+from wstrace import open_trace
+from wstrace.clock import now_ns
+from wstrace.schema import (
+    FAULT_MAJOR,
+    FAULT_WRITE,
+    LOSS_FORKED,
+    LOSS_UNMAPPED,
+    MARK,
+    PAGE_EXCLUSIVE,
+    PAGE_FILE,
+    PAGE_SHARED,
+    PROCESS_FORK,
+    SPAN,
+    SPAN_OPEN,
+)
+from wstrace.testing import batch_of
+from wstrace_console.commands.blame import blame
+from wstrace_console.commands.diff import diff
+from wstrace_console.commands.report import report
+
+SECOND = 1_000_000_000
+EVIL = "</script><script>document.title='owned'</script><!--\u2028\x1b[31m\u202e" + "n" * 3000
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    chromium.require()
+    with chromium.Chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+_TOLD = "document.querySelector('#icicle .told').dataset"
+
+
+@pytest.fixture(scope="module")
+def trace_file(tmp_path_factory):
+    """400 pages of the app over 4 s, of which a tenth are gone; files with reads from disk; a mark; evil names."""
+    begin, script = now_ns() + 10 * SECOND, Script()
+    for page in range(400):
+        stack = [("leaf", EVIL, 1), *APP] if page % 7 == 0 else APP if page % 2 else IMPORT
+        script.fault(begin + page * SECOND // 100, ANON + page * PAGE, stack)
+    for page in range(0, 60, 3):
+        script.fault(begin + page * SECOND // 20, FILE + page * PAGE, SAVE, flags=FAULT_MAJOR * (page % 2))
+    script.faults.sort()
+    script.lose(begin + 5 * SECOND, LOSS_UNMAPPED, start=ANON, end=ANON + 40 * PAGE)
+    script.batches.append(batch_of(MARK, script.strings, time_ns=begin + SECOND, pid=7, tid=7, text="warm " + EVIL))
+    script.snapshot(begin + 6 * SECOND, (ANON + 40 * PAGE, 360, PAGE_EXCLUSIVE), (FILE, 60, PAGE_FILE | PAGE_SHARED))
+    path = str(tmp_path_factory.mktemp("trace") / "x.wst")
+    trace = script.trace()
+    trace.info.command = ["app", EVIL]
+    saved(trace, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(browser, trace_file, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "r.html"
+    told = CliRunner().invoke(report, [trace_file, "--html", str(path)])
+    assert told.exit_code == 0, told.output
+    browser.open(f"file://{path}", "document.documentElement?.dataset.ready === 'yes'")
+    return path
+
+
+def as_json(command, *words: str):
+    told = CliRunner().invoke(command, [*words])
+    assert told.exit_code == 0, told.output
+    return json.loads(told.output)
+
+
+def figures(browser) -> dict[str, list[int]]:
+    """label -> still resident, brought, faults, from disk; as exact numbers."""
+    rows = browser.value(
+        "[...document.querySelectorAll('#window tbody tr')].map(row => [row.lastChild.textContent,"
+        " [...row.children].slice(0, 4).map(cell => Number(cell.dataset.value))])"
+    )
+    return dict(rows)
+
+
+def test_it_asks_nothing_and_breaks_no_rule(browser, page):
+    urls = {event["request"]["url"].partition("#")[0] for event in browser.events("Network.requestWillBeSent")}
+    assert urls <= {f"file://{page}", "data:,", "about:blank"}
+    assert browser.events("Runtime.exceptionThrown") == []
+    issues = [event["issue"]["code"] for event in browser.events("Audits.issueAdded")]
+    assert "ContentSecurityPolicyIssue" not in issues
+    assert browser.value("document.title") != "owned"
+
+
+def test_its_policy_is_by_hash_alone(page):
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page.read_text("utf-8"))
+    assert policy
+    own_hash = r"'sha256-[\w+/=]{44}'"
+    assert re.fullmatch(f"default-src 'none'; script-src {own_hash}; style-src {own_hash}; img-src data:", policy[1])
+
+
+def test_the_first_lines_are_those_of_the_terminal(browser, page, trace_file):
+    found = as_json(report, trace_file, "--json")
+    assert browser.value("document.querySelector('h1').textContent") == found["answer"]
+    lines = browser.value("[...document.querySelectorAll('header p')].map(line => line.textContent)")
+    assert lines[0].startswith("recorded 420 + lost 0; level full; ")
+    assert lines[1].startswith("1.6 MiB resident at the ")
+
+
+def test_the_whole_is_the_total_of_blame(browser, page, trace_file):
+    total = as_json(blame, trace_file, "--json", "--by", "kind")
+    assert (
+        browser.value("Number(document.querySelector('#whole .total b').dataset.value)") == total["total"]["resident"]
+    )
+    parts = browser.value("Object.fromEntries([...document.querySelectorAll('#whole .part')].map(part =>"
+                          " [part.dataset.part, Number(part.querySelector('.number').dataset.value)]))")  # fmt: skip
+    assert parts == {"private anonymous": 360 * PAGE, "shared file": 60 * PAGE}
+
+
+@pytest.mark.parametrize("view", ["line", "file", "kind"])
+def test_the_brush_is_report_between(browser, page, trace_file, view):
+    browser.value(f"change({{view: '{view}', from: null, to: null}})")
+    place = browser.place("#timeline .u-over")
+    y = place["top"] + 50
+    browser.drag((place["left"] + place["width"] * 0.21, y), (place["left"] + place["width"] * 0.55, y))
+    between = browser.value("document.querySelector('#window code').dataset.between")
+    shown = figures(browser)
+    found = as_json(report, trace_file, "--json", "--by", view, "--between", between)
+    rows = [found["arrived"]["total"], *found["arrived"]["rows"]]
+    assert shown["Total"] == [rows[0][name] for name in ("resident", "brought", "faults", "from_disk")]
+    assert shown["Total"][2:] == [found["summary"]["total"], found["summary"]["major"]]
+    assert 0 < shown["Total"][2] < 420
+    assert sorted(list(row.values())[1:] for row in rows[1:]) == sorted(
+        [faults, hard, brought, resident]
+        for label, (resident, brought, faults, hard) in shown.items()
+        if label != "Total"
+    )
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 400), (40, 60), (123, 300), (399, 400)])
+def test_the_icicle_and_the_whole_follow_the_brush(browser, page, trace_file, first, end):
+    everything = browser.value("change({from: null, to: null}), document.querySelector('#whole .total').textContent")
+    browser.value(f"change({{from: {first}, to: Math.min({end}, data.time.n)}})")
+    between = browser.value("document.querySelector('#window code').dataset.between")
+    arrived = as_json(report, trace_file, "--json", "--by", "kind", "--between", between)["arrived"]
+    whole = browser.value("Number(document.querySelector('#whole .total b').dataset.value)")
+    assert whole == arrived["total"]["resident"]
+    parts = browser.value("Object.fromEntries([...document.querySelectorAll('#whole .part')].map(part =>"
+                          " [part.dataset.part, Number(part.querySelector('.number').dataset.value)]))")  # fmt: skip
+    of_kind = {row["label"]: row["resident"] for row in arrived["rows"]}
+    assert parts == {"private anonymous": of_kind.get("anon", 0), "shared file": of_kind.get("file", 0)}
+    root = browser.value(f"(document.querySelector('#icicle canvas').focus(), {_TOLD}.node ?? '')")
+    assert root == "all"
+    told = [browser.value(f"Number({_TOLD}.weight{k})") for k in range(3)]
+    assert told == [arrived["total"][name] for name in ("resident", "brought", "from_disk")]
+    browser.value("change({from: null, to: null})")
+    assert browser.value("document.querySelector('#whole .total').textContent") == everything
+
+
+@pytest.mark.parametrize("width", [360, 700])
+def test_a_small_window_is_scrolled_down_alone(browser, page, width):
+    show = {"height": 740, "deviceScaleFactor": 1, "mobile": False}
+    browser.send("Emulation.setDeviceMetricsOverride", width=width, **show)
+    try:
+        wide = "[...document.querySelectorAll('main *')].filter(one => one.getBoundingClientRect().right > innerWidth)"
+        browser.wait(f"!{wide}.length")  # the pictures are drawn anew with the next frame
+    finally:
+        browser.send("Emulation.setDeviceMetricsOverride", width=1280, **{**show, "height": 1600})
+
+
+def test_the_brush_moves_by_keys(browser, page):
+    browser.value("change({from: 10, to: 20}), document.querySelector('#timeline .plot').focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowRight", modifiers=8)
+    assert browser.value("[state.from, state.to]") == [11, 22]
+    browser.press("Escape")
+    assert browser.value("[state.from, state.to]") == [None, None]
+
+
+def test_the_icicle_sums_to_the_same(browser, page, trace_file):
+    with open_trace(trace_file) as trace:
+        rows = trace.blame("peak").rows("kind")
+    sums = [sum(getattr(row, name) for row in rows) for name in ("resident", "brought", "major")]
+    assert browser.value(f"[0, 1, 2].map(at => Number({_TOLD}['weight' + at]))") == sums
+    browser.value("document.querySelector('#icicle canvas').focus()")
+    for _ in range(3):
+        browser.press("ArrowDown")
+    assert browser.value(f"{_TOLD}.node") == "<module> app.py"
+
+
+def test_names_are_bounded_and_harmless(page):
+    text = page.read_text("utf-8")
+    assert text.count("</script>") == 2
+    assert "\u2028" not in text
+    assert "\x1b" not in text
+    assert "n" * 300 not in text
+    assert len(text) < 400_000
+
+
+def test_two_runs_side_by_side(browser, tmp_path):
+    paths = []
+    for number, pages in enumerate((10, 25)):
+        script = Script()
+        for at in range(pages):
+            script.fault(10 + at, ANON + at * PAGE, APP)
+        script.fault(90, ANON + 100 * PAGE, IMPORT)
+        script.snapshot(100, (ANON, pages, PAGE_EXCLUSIVE), (ANON + 100 * PAGE, 1 + 3 * (1 - number), PAGE_EXCLUSIVE))
+        paths.append(str(tmp_path / f"{'ab'[number]}.wst"))
+        saved(script.trace(), paths[-1])
+    told = CliRunner().invoke(diff, [*paths, "--html", str(tmp_path / "d.html")])
+    assert told.exit_code == 0, told.output
+    browser.open(f"file://{tmp_path}/d.html", "document.documentElement?.dataset.ready === 'yes'")
+    found = as_json(diff, *paths, "--json", "--all", "--by", "function")
+    assert (
+        browser.value("Number(document.querySelector('#stacks .total b').dataset.value)")
+        == found["change"]
+        == 12 * PAGE
+    )
+    assert browser.value("document.querySelectorAll('#stacks select').length") == 0, "frames of two runs have no lines"
+    browser.value("change({view: 'function'})")
+    rows = browser.value("[...document.querySelectorAll('#growth tbody tr')].map(row =>"
+                         " [...row.children].slice(0, 3).map(cell => Number(cell.dataset.value)))")  # fmt: skip
+    expected = [[row["change"], row["first"], row["second"]] for row in found["owners"]]
+    assert rows == [*expected, [found["change"], found["first"], found["second"]]]
+    assert browser.events("Runtime.exceptionThrown") == []
+
+
+def test_the_processes_follow_the_brush(browser, tmp_path):
+    begin, script = now_ns() + 10 * SECOND, Script()
+    script.batches.append(script.process(begin, 9, PROCESS_FORK, "other"))
+    for at in range(100):
+        script.fault(begin + at * SECOND // 100, ANON + at * PAGE, APP, pid=7 + 2 * (at % 3 == 0))
+    script.snapshot(begin + 2 * SECOND, (ANON, 100, PAGE_EXCLUSIVE))
+    script.snapshot(begin + 2 * SECOND + 1, (ANON, 100, 0), pid=9, number=1)
+    saved(script.trace(), trace := str(tmp_path / "x.wst"))
+    assert CliRunner().invoke(report, [trace, "--html", str(tmp_path / "r.html")]).exit_code == 0
+    browser.open(f"file://{tmp_path / 'r.html'}", "document.documentElement?.dataset.ready === 'yes'")
+    browser.value("change({from: 100, to: 250})")
+    between = browser.value("document.querySelector('#window code').dataset.between")
+    rows = as_json(report, trace, "--json", "--by", "process", "--between", between)["arrived"]["rows"]
+    shown = browser.value(
+        "Object.fromEntries([...document.querySelectorAll('.lane')].map(lane => [lane.querySelector('.label').title,"
+        " Number(lane.querySelector('.number').dataset.value)]))"
+    )
+    assert shown == {row["label"]: row["resident"] for row in rows}
+    assert sorted(n // PAGE for n in shown.values()) == [12, 25]
+
+
+def test_what_was_copied_follows_the_brush_and_others_have_no_number_then(browser, tmp_path):
+    begin, script = now_ns() + 10 * SECOND, Script()
+    lines = [[("copy", "/srv/app/app.py", 100 + n)] for n in range(14)]
+    for at in range(56):
+        script.fault(begin + at, ANON + at * PAGE, APP)
+    script.lose(begin + SECOND // 2, LOSS_FORKED, pid=9, other=7)
+    script.batches.append(script.process(begin + SECOND // 2, 9, PROCESS_FORK, "other"))
+    for at in range(56):
+        script.fault(begin + SECOND + at * SECOND // 50, ANON + at * PAGE, lines[at % 14], pid=9, flags=FAULT_WRITE)
+    script.snapshot(begin + 4 * SECOND, (ANON, 56, PAGE_EXCLUSIVE))
+    script.snapshot(begin + 4 * SECOND + 1, (ANON, 56, PAGE_EXCLUSIVE), pid=9, number=1)
+    saved(script.trace(), trace := str(tmp_path / "x.wst"))
+    assert CliRunner().invoke(report, [trace, "--html", str(tmp_path / "r.html")]).exit_code == 0
+    browser.open(f"file://{tmp_path / 'r.html'}", "document.documentElement?.dataset.ready === 'yes'")
+    rows = ("[...document.querySelectorAll('#copies tbody tr')].map(row =>"
+            " [row.lastChild.textContent, Number(row.firstChild.dataset.value)])")  # fmt: skip
+    all_ = dict(browser.value(rows))
+    assert (
+        sum(all_.values()) == 56 * PAGE == browser.value("Number(document.querySelector('#workers h3').dataset.value)")
+    )
+    assert all_.pop("(2 others)") == 8 * PAGE
+    assert set(all_.values()) == {4 * PAGE}
+    browser.value("change({from: Math.floor(data.time.n * 0.7), to: data.time.n})")
+    first = browser.value("data.time.first + state.from * data.time.width") * 1000
+    with open_trace(trace) as opened:
+        origin = opened.blame("peak").of.origin_ns
+    late = [at for at in range(56) if begin + SECOND + at * SECOND // 50 >= origin + first]
+    shown = dict(browser.value(rows))
+    assert 0 < len(late) < 56
+    assert (
+        sum(shown.values())
+        == len(late) * PAGE
+        == browser.value("Number(document.querySelector('#workers h3').dataset.value)")
+    )
+    assert "(others)" in shown
+    assert "(2 others)" not in shown
+    assert "(2 others)" not in browser.value("document.querySelector('#whole').textContent")
+
+
+def test_a_span_is_a_bar_under_the_timeline_and_chooses_its_time(browser, tmp_path):
+    begin, script = now_ns() + 10 * SECOND, Script()
+    for at in range(100):
+        script.fault(begin + at * SECOND // 100, ANON + at * PAGE, APP)
+    times = [begin + SECOND // 10, begin + SECOND // 5]
+    script.batches.append(batch_of(SPAN, script.strings, time_ns=times, end_ns=[begin + SECOND // 2, times[1] + 10**8],
+                                   pid=7, tid=7, name=["load", EVIL], flags=[0, SPAN_OPEN], span_id=[1, 2],
+                                   trace_high=0, trace_low=9))  # fmt: skip
+    saved(script.trace(), trace := str(tmp_path / "x.wst"))
+    assert CliRunner().invoke(report, [trace, "--html", str(tmp_path / "r.html")]).exit_code == 0
+    browser.open(f"file://{tmp_path / 'r.html'}", "document.documentElement?.dataset.ready === 'yes'")
+    bars = browser.value("[...document.querySelectorAll('.span')].map(one => [one.title, one.style.top])")
+    assert bars[0] == ["load: 0.4 s, thread 7", "0px"]
+    assert bars[1][0].endswith("0.1 s, still open at the end, thread 7")
+    assert bars[1][1] == "18px", "below the span that it lies within"
+    browser.value("document.querySelector('.span').click()")
+    first, last = (
+        float(text) for text in browser.value("document.querySelector('#window code').dataset.between").split(",")
+    )
+    with open_trace(trace) as opened:
+        since = opened.blame("peak").of.origin_ns
+    assert 0 <= (times[0] - since) / 1e9 - first < 0.01
+    assert 0 <= last - (begin + SECOND // 2 - since) / 1e9 < 0.01
+    assert browser.events("Runtime.exceptionThrown") == []
+
+
+def test_what_is_resident_is_no_number_where_it_is_not_known(browser, tmp_path):
+    """GIVEN faults without a look at the memory, and a span behind them THEN the page shows what was brought."""
+    begin, script = now_ns() + 10 * SECOND, Script()
+    for at in range(100):
+        script.fault(begin + at * SECOND // 100, ANON + at * PAGE, APP)
+    ends = [begin + SECOND // 2, begin + 3 * SECOND]
+    script.batches.append(batch_of(SPAN, script.strings, time_ns=[begin, begin + 2 * SECOND], end_ns=ends, pid=7, tid=7,
+                                   name=["load", "late"], flags=0, span_id=[1, 2], trace_high=0,
+                                   trace_low=9))  # fmt: skip
+    saved(script.trace(), trace := str(tmp_path / "x.wst"))
+    assert CliRunner().invoke(report, [trace, "--html", str(tmp_path / "r.html")]).exit_code == 0
+    browser.open(f"file://{tmp_path / 'r.html'}", "document.documentElement?.dataset.ready === 'yes'")
+    assert browser.value("[...document.querySelectorAll('[data-choice]')].map(one => one.dataset.choice)") == [
+        "brought", "from_disk"]  # fmt: skip
+    cells = browser.value("[...document.querySelectorAll('#window tr:last-child td')].map(one => one.textContent)")
+    assert cells == ["not known", "400.0 KiB", "100", "0", "Total"]
+    assert "resident" not in browser.value("document.querySelector('#icicle .told').textContent")
+    notes = browser.value("[...document.querySelectorAll('.note')].map(one => one.textContent)")
+    assert "1 span not drawn: outside of the time from the first fault to the last one" in notes
+    assert not [note for note in notes if "longest" in note]
+    assert browser.events("Runtime.exceptionThrown") == []

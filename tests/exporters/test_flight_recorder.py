@@ -1,0 +1,268 @@
+"""The flight recorder: what it keeps, what it lets go and counts, and the trace files that it makes of that."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+import synthetic_trace as synthetic
+
+from wstrace.clock import now_ns
+from wstrace.errors import OutputError, UsageError
+from wstrace.firing import REACHED, Firing, Recording
+from wstrace.interfaces import Context
+from wstrace.schema import MARK, PAGE_FAULT, PROCESS, PROCESS_EXIT, PROCESS_FORK, PROCESS_SEEN, PROCESS_TITLE
+from wstrace.testing import batch_of
+from wstrace_msgpack.format import osfile
+from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write.flight_recorder import FlightRecorder
+from wstrace_msgpack.write.known_processes import KnownProcesses
+
+
+class Recorded:
+    """A recorder that is fed by hand."""
+
+    def __init__(self, path: Path, **options: object) -> None:
+        self.context = Context()
+        self.exporter = FlightRecorder(path=str(path), answers="no", **options)
+        self.exporter.start(self.context)
+        self._random = random.Random(1)  # addresses that are no run, so that they take room
+        self.exporter.export(synthetic.mappings(self.context.strings))
+        self.exporter.export(batch_of(PROCESS, self.context.strings, time_ns=1, pid=100, ppid=1, tid=100,
+                                      event=PROCESS_SEEN, name="python3", code=-1))  # fmt: skip
+
+    def faults(self, n: int, *, flush: bool = True) -> None:
+        """n faults now, in a frame of their own; without flush they wait for one."""
+        at = now_ns()
+        va = [self._random.getrandbits(44) for _ in range(n)]
+        self.context.ledger.add("recorded", n, "page_fault")
+        self.exporter.export(batch_of(PAGE_FAULT, self.context.strings, time_ns=[at + i for i in range(n)], pid=100,
+                                      tid=100, pc=0x400000, va=va, flags=0, mapping=0, pc_mapping=0))  # fmt: skip
+        self.exporter.flush(1)
+        if flush:
+            self.exporter._rings.flush()
+        self.exporter.tick()
+
+    def fire(self, what: str = "rss=1MiB") -> Firing:
+        firing = Firing(now_ns(), what, "api", REACHED, 3 << 20, sizes=((1, 1 << 20), (now_ns(), 2 << 20)))
+        self.context.firings.append(firing)
+        mark = batch_of(MARK, self.context.strings, time_ns=[firing.time_ns], pid=100, tid=100, text=[what])
+        mark.source = "triggers"
+        self.exporter.export(mark)
+        return firing
+
+
+def test_a_recording_has_the_kept_part_and_the_number_of_what_was_let_go(tmp_path):
+    recorded = Recorded(tmp_path / "api.wst", keep=1.0)
+    recorded.context.ledger.add("lost_kernel", 5, "page_fault")
+    recorded.faults(1000)
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        recorded.faults(10)
+        time.sleep(0.05)
+    assert len(list(tmp_path.iterdir())) <= 11, "parts of an eighth of a second, one more, and one being written"
+    firing = recorded.fire()
+    recorded.exporter.close()
+    with open_trace(str(tmp_path / "api-1.wst")) as trace:
+        assert trace.state == "clean"
+        told = Recording.of(trace.info.extra)
+        assert told is not None
+        assert (told.time_ns, told.what, told.who, told.how, told.n_bytes) == (
+            firing.time_ns, "rss=1MiB", "api", REACHED, 3 << 20,
+        )  # fmt: skip
+        n = trace.rows["page_fault"]
+        assert told.let_go["page_fault"] >= 1000
+        assert n + told.let_go["page_fault"] == recorded.context.ledger.get("recorded", "page_fault")
+        assert trace.ledger.get("lost_kernel") == 0, "it was lost before what is kept"
+        assert trace.ledger.get("recorded", "page_fault") == n
+        assert trace.info.started_ns == told.begin_ns
+        assert (firing.time_ns - told.begin_ns) / 1e9 >= 1.0
+        assert trace.process_names()[100] == ["python3"], "it was told in a part that is gone"
+
+
+def test_nothing_is_left_without_a_firing(tmp_path):
+    recorded = Recorded(tmp_path / "api.wst", keep=60)
+    recorded.faults(100)
+    assert list(tmp_path.iterdir())
+    recorded.exporter.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_size_on_the_disk_goes_before_the_time(tmp_path):
+    recorded = Recorded(tmp_path / "api.wst", keep=3600, ring_bytes=80_000)
+    for _ in range(30):
+        recorded.faults(1000)  # some 7 KB
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 80_000 + 2 * (10_000 + 7_000)
+    recorded.fire()
+    recorded.exporter.close()
+    with open_trace(str(tmp_path / "api-1.wst")) as trace:
+        told = Recording.of(trace.info.extra)
+        assert trace.rows["page_fault"] + told.let_go["page_fault"] == 30_000
+        assert trace.rows["page_fault"] > 5000
+
+
+def test_it_goes_on_after_a_recording_and_the_next_one_has_the_same_minutes(tmp_path):
+    recorded = Recorded(tmp_path / "api.wst", keep=60)
+    recorded.faults(100)
+    recorded.fire("rss=1MiB")
+    recorded.exporter.record_pending()
+    recorded.faults(50)
+    recorded.fire("growth=1MiB/1s")
+    recorded.exporter.close()
+    with open_trace(str(tmp_path / "api-1.wst")) as first, open_trace(str(tmp_path / "api-2.wst")) as second:
+        assert (first.rows["page_fault"], second.rows["page_fault"]) == (100, 150)
+        assert (first.ledger.get("recorded", "page_fault"), second.ledger.get("recorded", "page_fault")) == (100, 150)
+        assert len(first.mappings) == len(second.mappings) == 40
+        assert second.process_names() == first.process_names() == {100: ["python3"]}
+        assert Recording.of(first.info.extra).what == "rss=1MiB"
+        assert Recording.of(second.info.extra).what == "growth=1MiB/1s"
+        assert Recording.of(second.info.extra).let_go == {}
+        assert second.state == "clean"
+
+
+def test_records_that_still_wait_may_fill_a_part_of_the_recording(tmp_path):
+    recorded = Recorded(tmp_path / "api.wst", keep=60, ring_bytes=80_000)
+    recorded.faults(10)
+    recorded.faults(3000, flush=False)  # some 20 KB, which is two parts
+    recorded.fire()
+    recorded.exporter.close()
+    with open_trace(str(tmp_path / "api-1.wst")) as trace:
+        assert trace.rows["page_fault"] == 3010
+        assert Recording.of(trace.info.extra) is not None, "its last part belongs to it"
+        assert trace.state == "clean"
+
+
+def test_only_what_is_recorded_is_synced_to_the_disk(tmp_path, monkeypatch):
+    synced: set[int] = set()
+    for name in ("fsync", "fdatasync"):
+        if hasattr(os, name):
+            monkeypatch.setattr(os, name, lambda fd: synced.add(os.fstat(fd).st_ino))
+    monkeypatch.setattr(osfile, "_fdatasync", os.fsync)
+    recorded = Recorded(tmp_path / "api.wst", ring_bytes=40_000)
+    for _ in range(30):
+        recorded.faults(100)
+    assert len(list(tmp_path.iterdir())) > 3
+    assert not synced, "what is in the ring alone may be lost with the machine"
+    recorded.fire()
+    recorded.exporter.record_pending()
+    made = {path.stat().st_ino for path in tmp_path.glob("api-1*.wst")}
+    assert made <= synced
+    recorded.exporter.close()
+
+
+def test_the_ring_of_a_killed_recorder_is_removed_by_the_next_one_alone(tmp_path):
+    killed = Recorded(tmp_path / "api.wst", ring_bytes=40_000)
+    for _ in range(30):
+        killed.faults(100)
+    killed.fire()
+    killed.exporter.record_pending()
+    lives = Recorded(tmp_path / "api.wst")
+    assert (tmp_path / "api.ring-2.wst").exists(), "the name of the first one is taken: it is written"
+    recording = {path.name for path in tmp_path.glob("api-1*.wst")}
+    (tmp_path / "api.ring-x.wst").write_bytes((tmp_path / "api-1.wst").read_bytes())  # what a user calls so
+    (tmp_path / "elsewhere.wst").write_bytes(b"kept")
+    (tmp_path / "api.ring.9999.wst").symlink_to(tmp_path / "elsewhere.wst")
+    killed.exporter.after_fork_in_child()  # as the system does: its descriptors are closed, and nothing else
+    assert len(list(tmp_path.glob("api.ring.*wst"))) > 3
+    Recorded(tmp_path / "api.wst").exporter.close()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*recording, "api.ring-2.wst", "api.ring-x.wst", "elsewhere.wst", "api.ring.9999.wst"}
+    lives.exporter.close()
+    with open_trace(str(tmp_path / "api-1.wst")) as trace:
+        assert trace.state == "clean"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_the_ring_of_another_user_stays(tmp_path):
+    Recorded(tmp_path / "api.wst").exporter.after_fork_in_child()
+    os.chown(tmp_path / "api.ring.wst", 4242, 4242)
+    Recorded(tmp_path / "api.wst").exporter.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["api.ring.wst"]
+
+
+def test_older_recordings_make_room_and_files_that_exist_stay(tmp_path):
+    (tmp_path / "api-1.wst").write_bytes(b"another's")
+    recorded = Recorded(tmp_path / "api.wst", keep=60, recordings=2)
+    for _ in range(4):
+        recorded.faults(10)
+        recorded.fire()
+        recorded.exporter.record_pending()
+    recorded.exporter.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "api-1.wst", "api-4.0001.wst", "api-4.0002.wst", "api-4.0003.wst", "api-4.wst",
+        "api-5.0001.wst", "api-5.0002.wst", "api-5.0003.wst", "api-5.0004.wst", "api-5.wst"]  # fmt: skip
+    assert (tmp_path / "api-1.wst").read_bytes() == b"another's"
+    assert recorded.exporter.statistics() == {"recordings": 4, "removed": 2}
+
+
+def test_a_recording_waits_for_the_records_of_before_the_firing(tmp_path):
+    recorded = Recorded(tmp_path / "api.wst", keep=60)
+    recorded.fire()
+    recorded.exporter.tick()
+    recorded.faults(7)  # those of a tracer come up to some 100 ms late
+    assert recorded.exporter.statistics()["recordings"] == 0
+    recorded.exporter.close()
+    with open_trace(str(tmp_path / "api-1.wst")) as trace:
+        assert trace.rows["page_fault"] == 7
+
+
+def test_a_folder_that_is_gone_is_told_as_the_failure(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    recorded = Recorded(folder / "api.wst", keep=60)
+    recorded.faults(5)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    recorded.fire()
+    with pytest.raises(OutputError, match="cannot write"):
+        recorded.exporter.close()
+
+
+def test_a_recording_that_the_disk_has_no_room_for_leaves_no_file_and_names_none_to_recover(tmp_path, monkeypatch):
+    recorded = Recorded(tmp_path / "api.wst", keep=60)
+    recorded.faults(5)
+    recorded.fire()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    said: list[str] = []
+    monkeypatch.setattr(recorded.exporter, "_say", said.append)
+    monkeypatch.setattr(osfile.OutputFile, "write", full)
+    recorded.exporter.record_pending()
+    monkeypatch.undo()
+    assert list(tmp_path.glob("api-1*")) == []
+    assert len(said) == 1
+    assert "nothing of this recording is left" in said[0]
+    assert "recover" not in said[0]
+
+
+@pytest.mark.parametrize("options", [{"keep": 0.0}, {"ring_bytes": 0}, {"recordings": -1}, {"level": 20}])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(UsageError, match="flight_recorder"):
+        FlightRecorder(**options)
+
+
+def test_what_is_known_of_processes_is_of_those_that_lived(tmp_path):
+    strings = Context().strings
+    known = KnownProcesses(strings)
+    rows = [(1, 7, PROCESS_SEEN, "app"), (2, 8, PROCESS_FORK, "child"), (3, 8, PROCESS_EXIT, ""),
+            (4, 7, PROCESS_TITLE, "app: busy"), (5, 9, PROCESS_FORK, "late")]  # fmt: skip
+    for time_ns, pid, event, name in rows:
+        known.learn(batch_of(PROCESS, strings, time_ns=time_ns, pid=pid, ppid=1, tid=pid, event=event, name=name,
+                             code=-1))  # fmt: skip
+    told = known.before(5)
+    named = zip(*(told[name].tolist() for name in ("time_ns", "pid", "event", "name")), strict=True)
+    assert [(at, pid, event, strings[name]) for at, pid, event, name in named] == [
+        (5, 7, PROCESS_SEEN, "app"), (5, 7, PROCESS_TITLE, "app: busy"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fact", [None, 7, {}, {"how": "reached", "time_ns": -1}, {"how": "reached", "bytes": "x"}])
+def test_a_fact_that_is_not_ours_is_no_recording(fact):
+    assert Recording.of({"recording": fact}) is None

@@ -1,0 +1,173 @@
+"""A trace for Perfetto holds what was recorded: its own trace processor answers by SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
+from perfetto import query
+
+from wstrace.analysis.blame.words import answer
+from wstrace.batch import Batch
+from wstrace.errors import UsageError
+from wstrace.schema import FAULT_MAJOR, MARK, PAGE_FAULT, PAGE_FILE, PROCESS_EXEC, PROCESS_FORK, PROCESS_NAME
+from wstrace.testing import batch_of, trace_of
+from wstrace.trace import Trace
+from wstrace_perfetto.counters import STEPS, steps
+from wstrace_perfetto.writer import chosen
+
+ERRORS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
+
+
+def scripted() -> Script:
+    script = Script()
+    script.batches += [script.process(2, 9, PROCESS_FORK, "other"), script.process(3, 7, PROCESS_NAME, "app")]
+    script.batches.append(batch_of(MARK, script.strings, time_ns=[12, 30], pid=7, tid=7, text=["warm", "go\x1b[31m"]))
+    for n in range(6):
+        script.fault(10 + n, ANON + n * PAGE, stack=APP if n < 4 else SAVE, tid=7 + n % 2)
+    for n in range(3):
+        script.fault(30 + n, FILE + n * PAGE, pid=9, flags=FAULT_MAJOR * (n == 0), native=[(3, 64), (4, 32)])
+    script.snapshot(100, (ANON, 3, 0), (ANON + 5 * PAGE, 1, 0), (ANON + 30 * PAGE, 1, 0))
+    script.snapshot(101, (FILE, 3, PAGE_FILE), pid=9, number=1)
+    return script
+
+
+def asked(trace: Trace, folder: Path, *sql: str, **options: object) -> list[Any]:
+    """The answers of the trace processor, which has found no error in the file."""
+    path = folder / "x.pftrace"
+    trace.save(str(path), force=True, **options)
+    errors, *answers = query(path, ERRORS, *sql)
+    assert errors == []
+    return answers
+
+
+QUERIES = {
+    "categories": "select category, count(*) from slice where category in ('fault', 'from disk') group by 1 order by 1",
+    "threads": "select t.tid, p.pid, p.name, count(*) from slice s join thread_track k on s.track_id = k.id "
+    "join thread t using (utid) join process p using (upid) group by 1, 2 order by 1",
+    "from disk": "select s.name, s.ts, extract_arg(s.arg_set_id, 'debug.page'), extract_arg(s.arg_set_id, 'debug.by') "
+    "from slice s where category = 'from disk'",
+    "counters": "select t.name, p.pid, max(c.value) from counter c join process_counter_track t on c.track_id = t.id "
+    "join process p using (upid) group by 1, 2",
+    "samples": "select t.tid, count(*) from perf_sample s join thread t using (utid) group by 1 order by 1",
+    "frames": "select f.name, m.name, c.depth, count(s.id) from perf_sample s "
+    "join stack_profile_callsite c on s.callsite_id = c.id join stack_profile_frame f on c.frame_id = f.id "
+    "join stack_profile_mapping m on f.mapping = m.id group by 1, 2, 3 order by 1",
+    "sampled": "select t.name, max(c.value) from counter c join counter_track t on c.track_id = t.id "
+    "where t.name like 'page%'",
+    "marks": "select name, ts, dur from slice where category = 'mark' order by 2",
+    "about": "select s.name from slice s join track t on s.track_id = t.id where t.name = 'wstrace'",
+}
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return scripted().trace()
+
+
+@pytest.fixture(scope="module")
+def told(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    answers = asked(trace, tmp_path_factory.mktemp("perfetto"), *QUERIES.values())
+    return dict(zip(QUERIES, answers, strict=True))
+
+
+def test_faults_are_instants_of_their_threads(told):
+    assert told["categories"] == [["fault", 8], ["from disk", 1]]
+    assert told["threads"] == [[7, 7, "app", 3], [8, 7, "app", 3], [9, 9, "other, worker 1 of 1", 3]]
+    assert told["from disk"] == [["libbig.so", 30, FILE, "own (no line)"]]
+
+
+def test_the_last_values_of_the_counters_are_what_blame_says_is_resident(told, trace):
+    blame = trace.blame("peak")
+    expected = {(f"resident: {row.label}", row.resident) for row in blame.rows("line")}
+    assert {(name, value) for name, _, value in told["counters"]} == expected
+    assert sum(value for _, _, value in told["counters"]) == blame.total
+    assert told["about"][0] == [answer(blame)]
+
+
+def test_stacks_are_samples_from_the_outermost_frame_in(told):
+    assert told["samples"] == [[7, 3], [8, 3], [9, 3]]
+    assert told["sampled"] == [["page-faults", 9]]
+    assert told["frames"] == [
+        ["load_frame app.py:31", "/[python]", 1, 4],
+        ["save app.py:40", "/[python]", 1, 2],
+        ["tool+0x40", "/usr/bin/tool", 1, 3],
+    ]
+
+
+def test_marks_are_slices_up_to_the_next(told):
+    assert [mark[:2] for mark in told["marks"]] == [["warm", 12], ["go\\x1b[31m", 30]]
+    assert told["marks"][0][2] == 18
+
+
+def test_of_too_many_faults_those_from_disk_come_first():
+    flags = np.zeros(1000, np.uint8)
+    flags[::100] = FAULT_MAJOR
+    found = chosen(flags, 60)
+    assert (len(found), len(set(found.tolist()))) == (60, 60)
+    assert set(range(0, 1000, 100)) <= set(found.tolist())
+    assert (np.diff(found) > 0).all()
+    assert len(chosen(flags, 5)) == (flags[chosen(flags, 5)] == FAULT_MAJOR).sum() == 5
+    assert [len(chosen(flags, most)) for most in (0, 2000)] == [0, 1000]
+
+
+def test_a_counter_has_few_steps_and_its_last_value():
+    times, values = steps(np.sort(np.random.default_rng(1).integers(0, 1 << 40, 50_000).astype(np.uint64)), PAGE)
+    assert len(times) <= STEPS
+    assert values[-1] == 50_000 * PAGE
+    times, values = steps(np.full(3, 7, np.uint64), PAGE)
+    assert (times.tolist(), values.tolist()) == ([7], [3 * PAGE])
+
+
+def test_the_counters_are_few_and_sum_to_the_whole(tmp_path):
+    """Of 200 processes with a page each, and names that were made to harm."""
+    script = Script()
+    for pid in range(20, 220):
+        script.batches.append(script.process(2, pid, PROCESS_EXEC, f"\udcff\x1b{pid}</script>"))
+        script.fault(pid, ANON + pid * PAGE, pid=pid, stack=APP)
+        script.snapshot(1000 + pid, (ANON + pid * PAGE, 1, 0), pid=pid, number=pid)
+    (rows,) = asked(script.trace(), tmp_path, "select t.name, max(c.value) from counter c join counter_track t "
+                    "on c.track_id = t.id where t.name like 'resident%' group by t.id", most=50)  # fmt: skip
+    assert len(rows) == 21
+    assert sum(value for _, value in rows) == 200 * PAGE
+    assert ["resident: (all others)", 180 * PAGE] in rows
+
+
+def test_it_says_what_the_trace_cannot_show(tmp_path):
+    script = Script()
+    for n in range(9):
+        script.fault(10 + n, ANON + n * PAGE)
+    trace = script.trace()
+    about, counters, samples = asked(
+        trace, tmp_path, "select s.name from slice s join track t on s.track_id = t.id where t.name = 'wstrace'",
+        "select t.name, max(c.value) from counter c join counter_track t on c.track_id = t.id group by 1",
+        "select count(*) from perf_sample", most=4,
+    )  # fmt: skip
+    told = [name for (name,) in about]
+    assert "4 of 9 faults are shown" in told
+    assert any(name.startswith("no resident pages are in the trace") for name in told)
+    assert any(name.startswith("no stacks are in the trace") for name in told)
+    assert [value for _, value in counters] == [9 * PAGE]
+    assert samples == [[0]]
+    with pytest.raises(UsageError, match="there is no mark 'warm'"):
+        trace.save(str(tmp_path / "y.pftrace"), at="warm")
+    assert not (tmp_path / "y.pftrace").exists()
+
+
+def test_a_trace_without_times_and_one_without_rows(tmp_path):
+    faults = batch_of(PAGE_FAULT, pid=7, tid=7, pc=1, va=[PAGE, 2 * PAGE], flags=0)
+    windowed = Batch(PAGE_FAULT, faults.columns, window=(100, 200), strings=faults.strings)
+    (times,) = asked(trace_of(windowed), tmp_path, "select ts from slice where category = 'fault'")
+    assert times == [[100], [100]]
+    assert asked(trace_of(), tmp_path, "select count(*) from slice where category = 'fault'") == [[[0]]]
+
+
+def test_a_cut_stack_does_not_look_whole(tmp_path):
+    script = Script()
+    script.fault(10, ANON, APP, cut=True)
+    (frames,) = asked(script.trace(), tmp_path, "select f.name from stack_profile_callsite c "
+                      "join stack_profile_frame f on c.frame_id = f.id order by c.depth")  # fmt: skip
+    assert frames == [["[not kept]"], ["<module> app.py:50"], ["load_frame app.py:31"]]

@@ -1,0 +1,300 @@
+"""Traces written to object stores: parts are uploaded, compared and removed; what cannot be sent stays, and is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+
+import numpy as np
+import pytest
+import synthetic_trace as synthetic
+from command_line import wstrace as command
+from msgpack_scripted import column, everything, recorded, started
+from object_stores import BUCKET, SECRET, Answer, moto, s3_environment, serving
+
+import wstrace
+from wstrace.errors import OutputError, UsageError
+from wstrace.output_file import open_own
+from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_msgpack.write.upload import send_folder
+
+pytest.importorskip("s3fs", reason="needs wstrace[s3]")
+URL = f"s3://{BUCKET}/host=a/x.wst"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with moto() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path):
+    """The keys in the bucket, as a function; the working directory is empty."""
+    import boto3
+
+    s3_environment(monkeypatch, server[0])
+    monkeypatch.chdir(tmp_path)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=BUCKET)
+
+    def keys() -> dict[str, int]:
+        return {one["Key"]: one["Size"] for one in client.list_objects_v2(Bucket=BUCKET).get("Contents", [])}
+
+    for key in keys():
+        client.delete_object(Bucket=BUCKET, Key=key)
+    return keys
+
+
+class Store:
+    """An S3 that keeps objects in memory, and fails as it is told to."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.failing = 0  # the status of its answers; 0 = it works
+        self.spoils = False  # it keeps something else than it was sent
+        self.open = threading.Event()  # it answers no PUT before
+        self.open.set()
+
+    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        key = path.partition("?")[0].removeprefix("/b/")
+        if self.failing and (method != "GET" or "list-type" not in path):
+            return self.failing, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>"
+        if "list-type" in path:
+            rows = "".join(f"<Contents><Key>{key}</Key><Size>{len(data)}</Size><ETag>1</ETag></Contents>"
+                           for key, data in self.objects.items())  # fmt: skip
+            return 200, {}, f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>".encode()
+        if method == "PUT":
+            self.open.wait(60)
+            self.objects[key] = _unchunked(headers, body)[: -1 if self.spoils else None]
+            return 200, {"ETag": '"1"'}, b""
+        if method == "DELETE":
+            self.objects.pop(key, None)
+            return 204, {}, b""
+        if key not in self.objects:
+            return 404, {}, b""
+        data = self.objects[key]
+        if method == "HEAD":
+            return 200, {"Content-Length": str(len(data)), "ETag": '"1"'}, b""
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("range", ""))
+        return 206, {}, data if found is None else data[int(found[1]) : int(found[2]) + 1]
+
+
+def _unchunked(headers: dict[str, str], body: bytes) -> bytes:
+    """The content of a request that is sent in chunks with a checksum at the end."""
+    if "aws-chunked" not in headers.get("content-encoding", ""):
+        return body
+    data = b""
+    while body:
+        length, _, body = body.partition(b"\r\n")
+        n = int(length.partition(b";")[0], 16)
+        if not n:
+            break
+        data, body = data + body[:n], body[n + 2 :]
+    return data
+
+
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    store = Store()
+    with serving(store.answer) as (url, _):
+        s3_environment(monkeypatch, url)
+        yield store
+        store.open.set()
+
+
+def test_parts_are_uploaded_and_removed(bucket, tmp_path):
+    faults = recorded(URL, 60_000, rows=2_000, rotate_bytes=60_000)
+    assert len(bucket()) > 3
+    assert {"host=a/x.wst", "host=a/x.0001.wst"} <= bucket().keys()
+    assert list(tmp_path.iterdir()) == []
+    with wstrace.open_trace(URL) as trace:
+        assert np.array_equal(column(list(trace.batches("page_fault", ["va"])), "va"), column(faults, "va"))
+        assert trace.state == "clean"
+
+
+def test_a_taken_key_is_refused_and_overwritten_when_forced(bucket):
+    recorded(URL, 60_000, rows=2_000, rotate_bytes=60_000)
+    with pytest.raises(OutputError, match="exists; choose another name, or overwrite all parts with -f"):
+        started(URL)
+    recorded(URL, 1_000, force=True)
+    assert list(bucket()) == ["host=a/x.wst"]
+
+
+def test_run_writes_to_it(bucket):
+    done = command("run", "-o", URL, "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert f"saved {URL}; next: wstrace report {URL}" in done.stderr
+    assert list(bucket()) == ["host=a/x.wst"]
+
+
+def test_a_store_that_refuses_leaves_the_parts_and_says_how_to_send_them(store, tmp_path):
+    store.failing = 403
+    exporter, context = started("s3://b/x.wst", rotate_bytes=60_000, upload_seconds=0.1)
+    batches = everything(exporter, context, 60_000)
+    with pytest.raises(OutputError) as caught:
+        exporter.close()
+    told = str(caught.value)
+    assert re.search(r"\d parts of s3://b/x.wst \([\d.]+ KiB\) are still in x.wst.upload: cannot write s3://b/x.wst: "
+                     r"access is denied; .*wstrace upload x.wst.upload sends them$", told)  # fmt: skip
+    assert SECRET not in told
+    assert context.info.incomplete
+    assert not context.info.saved
+    assert (tmp_path / "x.wst.upload/x.wst").exists()
+    with pytest.raises(OutputError, match=r"\d parts of an earlier trace; wstrace upload x.wst.upload sends them"):
+        started("s3://b/x.wst")
+    store.failing = 0
+    done = command("upload", "x.wst.upload")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "x.wst.upload").exists()
+    with wstrace.open_trace("s3://b/x.wst") as trace:
+        assert np.array_equal(column(list(trace.batches("page_fault", ["va"])), "va"), column(batches, "va"))
+
+
+def test_a_store_that_is_down_does_not_stop_the_trace(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with serving(Store().answer) as (url, _):
+        pass
+    s3_environment(monkeypatch, url)
+    exporter, context = started("s3://b/x.wst", upload_seconds=0.1)
+    everything(exporter, context, 1_000)
+    with pytest.raises(OutputError, match=r"1 part of s3://b/x.wst .* is still in x.wst.upload: .* cannot be reached"):
+        exporter.close()
+    done = command("upload", "x.wst.upload")
+    assert (done.returncode, len(done.stderr.splitlines())) == (123, 1)
+    assert "cannot be reached; 1 part still in x.wst.upload" in done.stderr
+    assert (tmp_path / "x.wst.upload/x.wst").exists()
+
+
+def test_past_the_limit_the_oldest_parts_are_dropped_and_counted(store, tmp_path):
+    store.open.clear()
+    exporter, context = started("s3://b/x.wst", rotate_bytes=60_000, upload_bytes=150_000)
+    batches = list(synthetic.faults(context.strings, 60_000, rows=2_000))
+    for batch in batches:
+        exporter.export(batch)
+        exporter.flush(1)
+    store.open.set()
+    with pytest.raises(OutputError, match=r"s3://b/x.wst lacks [\d,]+ records: s3://b/x.wst took parts more slowly"):
+        exporter.close()
+    lost = context.ledger.get("failed_lane", "msgpack")
+    assert 0 < lost < 60_000
+    with wstrace.open_trace("s3://b/x*.wst") as trace:
+        found = column(list(trace.batches("page_fault", ["va"])), "va")
+        assert len(found) + lost == 60_000
+        assert np.isin(found, column(batches, "va")).all()
+        assert trace.ledger.get("failed_lane", "msgpack") == trace.missing > 0
+
+
+def test_what_the_store_holds_is_compared_before_a_part_is_removed(store, tmp_path):
+    store.spoils = True
+    exporter, context = started("s3://b/x.wst", upload_seconds=0.1)
+    everything(exporter, context, 1_000)
+    with pytest.raises(OutputError, match=r"is still in x.wst.upload: (s3://b/x.wst holds|not sent within)"):
+        exporter.close()
+    assert (tmp_path / "x.wst.upload/x.wst").exists()
+
+
+def test_after_a_crash_the_same_keys_are_sent(store, tmp_path):
+    recorded("s3://b/x.wst", 60_000, rows=2_000, rotate_bytes=60_000)
+    whole = dict(store.objects)
+    store.objects.clear()
+    folder = tmp_path / "x.wst.upload"
+    folder.mkdir()
+    (folder / "upload.json").write_text(json.dumps({"url": "s3://b/x.wst"}))
+    for key, data in whole.items():
+        (folder / key).write_bytes(data)
+    last = max(whole)
+    (folder / last).write_bytes(whole[last][:-100])
+    assert send_folder(str(folder)) == (len(whole), "s3://b/x.wst")
+    assert store.objects == {**whole, last: whole[last][:-100]}
+    assert not folder.exists()
+    with wstrace.open_trace("s3://b/x.wst") as trace:
+        assert trace.state == "cut"
+
+
+@pytest.mark.parametrize(("options", "why"), [
+    ({"path": "https://host/x.wst"}, "a web server takes no trace"),
+    ({"path": "s3://bucket"}, "names no object"),
+    ({"path": "s3://bucket/*.wst"}, "names no object"),
+    ({"path": "s3://me:word@bucket/x.wst"}, "-o s3://bucket/x.wst: the URL holds credentials"),
+    ({"path": "s3://bucket/x"}, "could not be told apart; write s3://BUCKET/NAME.wst"),
+    ({"path": "s3://bucket.name/x"}, "could not be told apart"),
+    ({"path": "s3://bucket/.wst"}, "could not be told apart"),
+    ({"path": "s3://bucket/x.0005.wst"}, "could not be told apart"),
+    ({"path": URL, "keep": 3}, "no resume and no keep"),
+    ({"path": URL, "rotate_bytes": 1 << 30}, "have 64 MiB at most"),
+])  # fmt: skip
+def test_what_cannot_be_written_to_is_refused(options, why):
+    with pytest.raises(UsageError, match=why):
+        MsgpackExporter(**options)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="is no folder of parts that wait for an upload"):
+        send_folder(str(tmp_path))
+
+
+def test_a_link_in_the_folder_is_not_sent(store, tmp_path):
+    secret, folder = tmp_path / "secret", tmp_path / "x.upload"
+    recorded(secret, 100)
+    folder.mkdir()
+    (folder / "upload.json").write_text(json.dumps({"url": "s3://b/x.wst"}))
+    (folder / "x.wst").symlink_to(secret)
+    with pytest.raises(OutputError, match=r"cannot read .*x\.wst"):
+        send_folder(str(folder))
+    (folder / "x.wst").unlink()
+    (folder / "x.wst").hardlink_to(secret)
+    with pytest.raises(OutputError, match="has 2 names"):
+        open_own(str(folder / "x.wst"))
+    (folder / "x.wst").unlink()
+    os.mkfifo(folder / "x.wst")
+    with pytest.raises(OutputError, match=r"x\.wst is no file"):
+        send_folder(str(folder))
+    assert store.objects == {}
+
+
+def test_a_session_that_cannot_start_leaves_no_folder(bucket, tmp_path):
+    exporter, _ = started(URL)
+    exporter.cancel()
+    assert list(tmp_path.iterdir()) == []
+    assert bucket() == {}
+
+
+def test_rows_are_the_same_as_in_a_local_file(bucket, tmp_path):
+    recorded(tmp_path / "here.wst", 3_000)
+    recorded(URL, 3_000)
+    with wstrace.open_trace(tmp_path / "here.wst") as here, wstrace.open_trace(URL) as there:
+        assert here.rows == there.rows
+        assert here.ledger.as_dict() == there.ledger.as_dict()
+
+
+# -- other outputs ----------------------------------------------------------------------------------------------------
+
+
+def test_rollups_go_to_the_store_as_to_a_folder(bucket, tmp_path):
+    recorded(tmp_path / "x.wst", 2_000)
+    for output in ("fleet", f"s3://{BUCKET}/fleet"):
+        done = command("convert", "x.wst", "--rollup", "1s", "-o", output)
+        assert (done.returncode, f"{output}: " in done.stderr) == (0, True), done.stderr
+    here = {path.relative_to(tmp_path).as_posix(): path.stat().st_size for path in tmp_path.rglob("*.parquet")}
+    assert here == bucket() != {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fleet", "x.wst"]
+
+
+@pytest.mark.parametrize("arguments", [
+    ("convert", "x.wst", "-o", "s3://b/x.csv"),
+    ("convert", "x.wst", "--rollup", "1s", "-o", "https://b/fleet"),
+    ("merge", "x.wst", "-o", "s3://b/y.wst"),
+    ("report", "x.wst", "--html", "s3://b/x.html"),
+    ("run", "-e", "rollup:path=s3://b/fleet", "--", "true"),
+])  # fmt: skip
+def test_an_output_that_is_no_file_is_one_line(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recorded(tmp_path / "x.wst", 200)
+    done = command(*arguments)
+    assert (done.returncode, len(done.stderr.splitlines())) == (125 if "--rollup" in arguments else 123, 1), done.stderr
+    assert "s3://" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["x.wst"]

@@ -1,0 +1,102 @@
+"""The screen of `top` in Textual: keys reach the model, and what the terminal shows is what the model says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from top_scripted import MIB, first, owner, second
+
+pytest.importorskip("textual", reason="pip install 'wstrace[top]'")
+
+from wstrace_live_screen.app import Lines, Top
+from wstrace_live_screen.live import Live
+from wstrace_live_screen.look import Look
+from wstrace_live_screen.screen import Screen
+
+
+def shown(steps: Callable[[Any, Callable[[Look], None], Callable[[], list[str]]], Awaitable[None]],
+          size: tuple[int, int] = (80, 24)) -> Top:  # fmt: skip
+    """Runs the application on a terminal of memory; steps(pilot, give, text) drives it."""
+    live = Live()
+    app = Top(live, Screen("python3 app.py (7)"))
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+
+            def give(look: Look) -> None:
+                live.latest = look
+                live.fresh.set()
+                app.renew()
+
+            def text() -> list[str]:
+                lines = app.query_one(Lines)
+                return ["".join(segment.text for segment in lines.render_line(y)) for y in range(size[1])]
+
+            give(first())
+            give(second())
+            await pilot.pause()
+            await steps(pilot, give, text)
+
+    asyncio.run(run())
+    return app
+
+
+def test_the_terminal_shows_the_lines_of_the_model_and_the_heads_stand_out_without_a_colour():
+    async def steps(pilot, give, text):
+        expected = [line.ljust(80) for line in pilot.app._model.lines(80, 24)]
+        assert [line.ljust(80) for line in text()] == expected
+        head = pilot.app.query_one(Lines).render_line(2)
+        assert all(segment.style.reverse for segment in head)
+
+    shown(steps)
+
+
+def test_each_key_does_what_the_last_line_says():
+    async def steps(pilot, give, text):
+        for key, view in (("b", "big"), ("w", "workers"), ("j", "majors"), ("n", "now")):
+            await pilot.press(key)
+            assert text()[0].startswith(view)
+        await pilot.press("b", "slash", "p", "a", "n", "enter")
+        assert "import pandas" in text()[3]
+        assert "total of 1" in text()[22]
+        await pilot.press("escape", "m", "d")
+        assert "SINCE MARK" in text()[2]
+        assert "nothing has changed" in text()[3]
+        await pilot.press("space")
+        assert text()[0].startswith("FROZEN")
+        await pilot.press("o")
+        assert pilot.app._live.by == "function"
+        await pilot.press("q")
+
+    assert not shown(steps).is_running
+
+
+def test_markup_and_control_characters_of_a_name_are_shown_as_text():
+    async def steps(pilot, give, text):
+        await pilot.press("b")
+        give(replace(second(), owners=[owner("[red]x[/red]\x1b[2J", 99 * MIB)]))
+        assert text()[3].rstrip().endswith(r"[red]x[/red]\x1b[2J")
+
+    shown(steps)
+
+
+def test_a_small_terminal_and_a_new_size():
+    async def steps(pilot, give, text):
+        assert text()[0].startswith("now  2,700 faults/s")
+        assert text()[9].startswith("n b w j")
+        await pilot.resize_terminal(100, 30)
+        await pilot.pause()
+        assert len(pilot.app.query_one(Lines)._text) == 30
+
+    shown(steps, (40, 10))
+
+
+def test_ctrl_c_ends_it_while_a_filter_is_typed():
+    async def steps(pilot, give, text):
+        await pilot.press("slash", "x", "ctrl+c")
+
+    assert not shown(steps).is_running

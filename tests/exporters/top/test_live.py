@@ -1,0 +1,176 @@
+"""The exporter behind `top`: what it has let go changes no number that it shows, and its memory is bounded."""
+
+from __future__ import annotations
+
+from blame_scripted import ANON, APP, PAGE, SAVE, Script
+
+from wstrace.interfaces import Context, Exporter, Level, Target, Usage
+from wstrace.schema import LOSS_EVENTS, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FAULT
+from wstrace.table import Selection
+from wstrace.testing import ExporterContract
+from wstrace_live_screen.live import Live
+
+
+class TestLive(ExporterContract):
+    def make(self) -> Exporter:
+        return Live()
+
+
+class Told:
+    """A live view of a script that is told bit by bit."""
+
+    def __init__(self, script: Script) -> None:
+        self.script, self.live = script, Live()
+        context = Context(strings=script.strings)
+        context.info.page_size, context.info.content_losses = PAGE, LOSS_EVENTS[1:]
+        self.live.start(context)
+        self._told: dict[str, int] = {}
+
+    def look(self):
+        """Tells what the script has beyond what was told, and takes a look."""
+        self.live._due = float("inf")
+        found: dict[str, int] = {}
+        for batch in self.script.trace().read(Selection()):
+            stream = batch.schema.name
+            if batch.snapshot is not None:
+                stream += str(batch.snapshot)
+            at, found[stream] = found.get(stream, 0), found.get(stream, 0) + len(batch)
+            new = max(self._told.get(stream, 0) - at, 0)
+            if new < len(batch):
+                self.live.export(batch.take(slice(new, None)) if new else batch)
+        self._told = found
+        self.live._look()
+        return self.live.latest
+
+
+def grow(script: Script, told: Told | None, steps: int) -> None:
+    """Each step keeps 4 pages, and takes 64 that are given back before the look at its end."""
+    for step in range(steps):
+        t = 1000 * (step + 1)
+        for page in range(64):
+            script.fault(t + page, ANON + (1 << 24) + page * PAGE, SAVE)
+        script.lose(t + 100, LOSS_UNMAPPED, start=ANON + (1 << 24), end=ANON + (1 << 24) + 64 * PAGE)
+        for page in range(4):
+            script.fault(t + 200 + page, ANON + (4 * step + page) * PAGE, APP)
+        script.snapshot(t + 500, (ANON, 4 * (step + 1), PAGE_EXCLUSIVE), number=step)
+        if told is not None:
+            told.look()
+
+
+def test_what_it_let_go_is_no_part_of_what_is_resident():
+    script = Script()
+    told = Told(script)
+    grow(script, told, 8)
+    look = told.live.latest
+    everything = Script()
+    grow(everything, None, 8)
+    whole = everything.blame().rows("line")
+    assert [(row.label, row.resident, row.private) for row in look.owners if row.resident] == [
+        (row.label, row.resident, row.private) for row in whole if row.resident
+    ]
+    assert look.resident == 32 * PAGE
+    assert look.faults == 8 * 68
+    assert "complete" in look.completeness
+
+
+def test_faults_are_those_since_the_look_before():
+    script = Script()
+    told = Told(script)
+    grow(script, told, 3)
+    for page in range(5):
+        script.fault(9000 + page, ANON + (1 << 26) + page * PAGE, SAVE)
+    script.snapshot(9500, (ANON, 12, PAGE_EXCLUSIVE), number=9)
+    look = told.look()
+    assert {row.label: row.faults for row in look.owners if row.faults} == {"save app.py:40": 5}
+    assert [row.faults for row in look.workers] == [5]
+
+
+def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once_in_rows_and_in_all():
+    script = Script()
+    told = Told(script)
+    grow(script, told, 1)  # that look was taken now, long after the times of the script
+    for page in range(5):
+        script.fault(1300 + page, ANON + (1 << 26) + page * PAGE, SAVE)
+    look = told.look()
+    assert {row.label: row.faults for row in look.owners if row.faults} == {"save app.py:40": 5}
+    assert look.recent == 5
+    assert told.look().recent == 0
+
+
+def test_only_the_faults_of_what_is_resident_are_kept():
+    script = Script()
+    told = Told(script)
+    grow(script, told, 8)
+    kept = [batch for batch in told.live._recorder.batches() if batch.schema.name == PAGE_FAULT.name]
+    assert sum(map(len, kept)) == 32
+    snapshots = [batch for batch in told.live._recorder.batches() if batch.snapshot is not None]
+    assert len(snapshots) == 2, "the first one, and the last one"
+
+
+def test_pages_whose_faults_have_not_come_yet_are_not_said_to_be_from_before_the_trace(monkeypatch):
+    """GIVEN records that come half a second late WHEN a snapshot has pages already THEN the one before it is shown."""
+    second, script = 1_000_000_000, Script()
+    told = Told(script)
+    script.fault(second // 2, ANON, APP)
+    script.snapshot(second, (ANON, 1, PAGE_EXCLUSIVE), number=1)
+    script.snapshot(2 * second, (ANON, 8, PAGE_EXCLUSIVE), number=2)
+    now = [2 * second + 300_000_000]
+    monkeypatch.setattr("wstrace_live_screen.look.now_ns", lambda: now[0])
+    assert {row.label: row.resident for row in told.look().owners} == {"load_frame app.py:31": PAGE}
+    for page in range(1, 8):
+        script.fault(2 * second - 10 + page, ANON + page * PAGE, APP)
+    now[0] += second
+    assert {row.label: row.resident for row in told.look().owners} == {"load_frame app.py:31": 8 * PAGE}
+
+
+def test_without_a_look_at_the_pages_it_says_why():
+    script = Script()
+    script.fault(1, ANON, APP)
+    look = Told(script).look()
+    assert not look.resident
+    assert look.faults == 1
+    assert look.owners[0].faults == 1
+
+
+class Counted(Target):
+    """A process whose faults the system counts."""
+
+    pid, name, launched = 7, "app", False
+    faults, over = 100, False
+
+    def resume(self) -> None:
+        raise AssertionError("it runs already")
+
+    def wait(self, timeout: float) -> int | None:
+        return 0 if self.over else None
+
+    def usage(self) -> Usage:
+        return Usage(minor=self.faults, major=3)
+
+    def signal(self, number: int) -> None:
+        raise AssertionError("nobody asked for that")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_at_level_counters_it_tells_the_faults_that_the_system_counts_and_what_it_lacks():
+    live, target = Live(), Counted()
+    context = Context(targets=(target,))
+    live.start(context)
+    context.info.level = Level("counters", "perf_event_paranoid is 4", "run as root")
+    target.faults = 150
+    live._look()
+    assert live.latest.counted
+    assert (live.latest.faults, live.latest.major) == (50, 0)
+    assert live.latest.level == "level counters: perf_event_paranoid is 4; run as root"
+
+
+def test_it_says_when_the_target_has_ended():
+    live, target = Live(), Counted()
+    live.start(Context(targets=(target,)))
+    live._look()
+    assert not live.latest.ended
+    target.over = True
+    live._look()
+    assert live.latest.ended

@@ -1,0 +1,36 @@
+"""A plugin of pytest: under software emulation a program takes 20 to 40 times as long, and so long do tests wait.
+
+What fails is printed at once, as the end of a run may be an hour away.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+_FACTOR = 30
+
+
+@pytest.fixture(autouse=True, scope="session")
+def patience() -> Any:
+    real, start = time.monotonic, time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: start + (real() - start) / _FACTOR)  # what deadlines are made of
+        for name in ("wait", "communicate"):
+            patch.setattr(subprocess.Popen, name, _longer(getattr(subprocess.Popen, name)))
+        yield
+
+
+def _longer(method: Any) -> Any:
+    def waits(process: Any, *positional: Any, timeout: float | None = None, **named: Any) -> Any:
+        return method(process, *positional, timeout=None if timeout is None else timeout * _FACTOR, **named)
+
+    return waits
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        print(f"\n{report.longreprtext}", flush=True)

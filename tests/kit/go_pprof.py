@@ -1,0 +1,39 @@
+"""Go's own tool for profiles, which it builds when it is first asked for."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@functools.cache
+def program() -> str:
+    """The path of the tool; skips the test where there is no Go."""
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if go is None:
+        pytest.skip("Go is not installed")
+    told = subprocess.run([go, "tool", "-n", "pprof"], capture_output=True, text=True, timeout=300)
+    if told.returncode:
+        pytest.skip(f"Go has no pprof: {told.stderr.strip()}")
+    return told.stdout.strip()
+
+
+def pprof(*words: object) -> str:
+    """What the tool says to standard output."""
+    done = subprocess.run([program(), *map(str, words)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def totals(path: Path, *words: str) -> dict[str, int]:
+    """Of each type of values their sum, as Go's tool reads them."""
+    found = {}
+    for name, unit in (("faults", "count"), ("brought", "B"), ("resident", "B")):
+        told = pprof("-top", "-nodecount=10000", f"-sample_index={name}", f"-unit={unit}", *words, path)
+        found[name] = int(re.search(r"of (-?\d+)B? total", told)[1])
+    return found

@@ -1,0 +1,34 @@
+"""Looks of the live screen, of scripted traces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from wstrace.analysis.blame.rows import BlameRow
+from wstrace_live_screen.look import FileRow, Look
+
+MIB = 1 << 20
+
+
+def owner(label: str, resident: int = 0, *, private: int | None = None, faults: int = 0, major: int = 0) -> BlameRow:
+    private = resident if private is None else private
+    return BlameRow(label, label, resident=resident, private=private, shared=resident - private, faults=faults,
+                    major=major)  # fmt: skip
+
+
+def first() -> Look:
+    """Two lines, a process and a worker; two faults from disk."""
+    owners = [owner("load_model app.py:31", 50 * MIB, faults=800, major=4), owner("(before the trace)", 12 * MIB)]
+    workers = [owner("app (7)", 40 * MIB, private=10 * MIB, faults=500), owner("app (8)", 22 * MIB, faults=300)]
+    return Look(1_000_000_000, 2.0, owners=owners, workers=workers, majors=[FileRow("/srv/model.bin", 4)],
+                resident=62 * MIB, recent=800, faults=800, major=4,
+                completeness="complete: 800 faults, 0 lost")  # fmt: skip
+
+
+def second() -> Look:
+    """A second later: a line has grown by 8 MiB, another one has come."""
+    owners = [owner("load_model app.py:31", 58 * MIB, faults=2000), owner("(before the trace)", 12 * MIB),
+              owner("import pandas app.py:3", 3 * MIB, faults=700)]  # fmt: skip
+    return replace(first(), time_ns=2_000_000_000, span=1.0, owners=owners, resident=73 * MIB, recent=2700, faults=3500,
+                   major=14,
+                   majors=[FileRow("/srv/model.bin", 12), FileRow("/usr/lib/libbig.so", 2)])  # fmt: skip

@@ -1,0 +1,67 @@
+// What a program sees of its own pages: which of its functions made each page arrive.
+#define _GNU_SOURCE
+#include <assert.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, N = 256, MOST = 1 << 14 };
+static const size_t BIG = N * PAGE;
+static int pagemap;
+static uint64_t zero = -1; // the frame of the page of zeros, which is in no resident set
+static struct { uintptr_t page; uint64_t frame; int of_file; const char *who; } all[MOST];
+static int n;
+
+static int place(uintptr_t page) {
+    int i = 0;
+    while (i < n && all[i].page != page) i++;
+    assert(i < MOST);
+    if (i == n) all[n++].page = page;
+    return i;
+}
+
+// What has arrived at these pages since the last time is `who`'s; NULL = whose it was. A page that is copied is whose
+// it was; one that takes the place of a page of a file is new.
+static void look(char *start, int pages, const char *who) {
+    static uint64_t entries[4 * N];
+    assert(pread(pagemap, entries, pages * 8, (uintptr_t)start / PAGE * 8) == pages * 8);
+    for (int k = 0; k < pages; k++) {
+        int i = place((uintptr_t)start / PAGE + k), of_file = entries[k] >> 61 & 1;
+        uint64_t frame = entries[k] >> 63 ? entries[k] & ((1ull << 55) - 1) : 0;
+        if (frame == zero) frame = 0;
+        int copied = frame && all[i].frame && of_file == all[i].of_file;
+        if (frame != all[i].frame && !copied && (who || !frame)) all[i].who = frame ? who : NULL;
+        all[i].frame = frame, all[i].of_file = of_file;
+    }
+}
+
+// What is known of pages goes with them.
+static void moved(char *from, char *to, int pages) {
+    for (int k = 0; k < pages; k++) {
+        int a = place((uintptr_t)from / PAGE + k), b = place((uintptr_t)to / PAGE + k);
+        all[b].frame = all[a].frame, all[b].of_file = all[a].of_file, all[b].who = all[a].who;
+        all[a].frame = 0, all[a].who = NULL;
+    }
+}
+
+// A function that touches the first byte of pages.
+#define TOUCHES(name, touch) \
+    static __attribute__((noinline)) void name(char *start, int pages) { \
+        for (int k = 0; k < pages; k++) { volatile char *at = start + (size_t)k * PAGE; touch; } \
+    }
+
+// Writes `page function` of each page that is there (0 = no function's), then `copies 0`, and ends.
+static __attribute__((noreturn)) void tell(const char *path) {
+    FILE *out = fopen(path, "w");
+    for (int i = 0; i < n; i++)
+        if (all[i].frame) fprintf(out, "%lu %s\n", (unsigned long)all[i].page, all[i].who);
+    fprintf(out, "copies 0\n");
+    fclose(out);
+    usleep(500000); // the memory of a program that ends within some ms is not held for a snapshot
+    _exit(0);
+}

@@ -1,0 +1,400 @@
+"""Attaching by control group on the real kernel: what perf itself counts there, what comes, moves, goes and returns."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cgroups import MadeCgroup
+
+from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.schema import HOW_NOT_READABLE, HOW_NOT_YET
+from wstrace.session import Session
+from wstrace_os.linux.backend import platform
+
+pytestmark = pytest.mark.usefixtures("full_level")
+
+#: Touches fresh pages each time that a line comes, and says so; `fork`: in a new child.
+TOUCHES = """
+import mmap, os, sys
+def touch(n):
+    m = mmap.mmap(-1, n * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    m.madvise(mmap.MADV_NOHUGEPAGE)
+    for i in range(n): m[i * 4096] = 1
+print('ready', flush=True)
+for line in sys.stdin:
+    word, n = line.split()
+    if word == 'fork' and (child := os.fork()): os.waitpid(child, 0)
+    else: touch(int(n))
+    if word == 'fork' and not child: os._exit(0)
+    print('done', flush=True)
+"""
+
+
+class Touching:
+    """That program."""
+
+    def __init__(self, joining: list[str] | None = None) -> None:
+        self.process = subprocess.Popen([*(joining or []), sys.executable, "-S", "-c", TOUCHES], stdin=-1, stdout=-1,
+                                        text=True)  # fmt: skip
+        self.pid = self.process.pid
+        assert self._answer() == "ready"
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def say(self, word: str, n: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word} {n}\n")
+        self.process.stdin.flush()
+        assert self._answer() == "done"
+
+    def end(self) -> None:
+        if self.process.returncode is None:
+            self.process.communicate()
+
+
+@pytest.fixture
+def touching() -> Iterator[Callable[..., Touching]]:
+    made: list[Touching] = []
+
+    def start(joining: list[str] | None = None) -> Touching:
+        made.append(Touching(joining))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.process.kill()
+        one.end()
+
+
+def traced(*chosen: tuple[str, str], stacks: str = "none") -> Session:
+    groups = [platform().group(*one) for one in chosen]
+    return Session(groups=groups, sources=[f"page_faults:stacks={stacks}"]).start()
+
+
+def by_cgroup(session: Session) -> dict[str, int]:
+    codes, counts = np.unique(session.faults["cgroup"], return_counts=True)
+    return {session.name(code): int(n) for code, n in zip(codes, counts, strict=True)}
+
+
+def assert_balanced(session: Session) -> None:
+    ledger = session.ledger
+    lost = sum(ledger.get(stage) for stage in ("lost_kernel", "lost_tracer", "foreign_clock", "unaccounted"))
+    assert len(session.faults) + lost == ledger.get("counted")
+
+
+def test_counts_by_cgroup_are_those_of_perf(cgroup: MadeCgroup, touching: Any) -> None:
+    """Two cgroups, programs that are executed in them, and children."""
+    if shutil.which("perf") is None:
+        pytest.skip("needs perf (tests/install-peers)")
+    one, other = cgroup.make("one"), cgroup.make("other")
+    session = traced(("cgroup", one.path), ("cgroup", other.path))
+    names = f"{one.path[1:]},{other.path[1:]}"
+    perf = subprocess.Popen(["perf", "stat", "-x,", "-a", "-e", "page-faults,page-faults", "-G", names, "--", "cat"],
+                            stdin=-1, stderr=-1, text=True)  # fmt: skip
+    while not subprocess.run(["pgrep", "-P", str(perf.pid), "-x", "cat"], stdout=-1, check=False).stdout:
+        time.sleep(0.02)  # perf counts from its exec of cat on
+    for made, n in ((one, 700), (other, 1100)):
+        program = touching(made.joining())
+        program.say("here", n)
+        program.say("fork", n)
+        program.end()
+    _, told = perf.communicate()
+    session.stop()
+    found = by_cgroup(session)
+    assert found.keys() == {one.path, other.path}, told
+    assert found[one.path] > 1400
+    assert found[other.path] > 2200
+    numbers = [int(n) for n in re.findall(r"^(\d+),,page-faults", told, re.M)]
+    assert numbers == [found[one.path], found[other.path]], told
+    assert_balanced(session)
+
+
+def test_what_it_counts_is_what_the_system_accounts(cgroup: MadeCgroup, touching: Any) -> None:
+    """rusage of a process that runs in it all the time: its faults without those that the kernel brings in itself."""
+    program = touching(cgroup.joining())
+    session = traced(("cgroup", cgroup.path))
+    before = _faults_of(program.pid)
+    program.say("here", 2000)
+    accounted = _faults_of(program.pid) - before
+    session.stop()
+    mine = session.faults["pid"] == program.pid
+    assert 2000 <= int(mine.sum()) == accounted
+    assert (
+        session.info.usage.faults is None or session.info.usage.faults >= len(session.faults) - 1000
+    )  # read by flushes
+    assert_balanced(session)
+
+
+def test_what_several_choices_hold_is_accounted_once(cgroup: MadeCgroup, touching: Any) -> None:
+    inner = cgroup.make("inner")
+    chosen = [("cgroup", inner.path), ("cgroup", f"{cgroup.path}/*"), ("cgroup", f"{cgroup.path}*")]
+    session = traced(*chosen, ("cgroup", cgroup.path))
+    program = touching(inner.joining())
+    program.say("here", 3000)
+    processes = session.context.processes()
+    session.stop()
+    assert processes.count(program.pid) == 1
+    assert session.info.extra["cgroups"] == [cgroup.path]
+    assert by_cgroup(session).keys() == {inner.path}
+    accounted = session.info.usage.faults
+    assert accounted is None or accounted < 2 * len(session.faults)
+    assert_balanced(session)
+
+
+def test_what_one_of_two_cgroups_accounts_is_not_told_for_both(cgroup: MadeCgroup, touching: Any) -> None:
+    one, other = cgroup.make("one"), cgroup.make("other")
+    session = traced(("cgroup", one.path), ("cgroup", other.path))
+    touching(other.joining()).say("here", 500)
+    one.remove()
+    deadline = time.monotonic() + 30
+    while not any("was removed" in note for note in session.info.notes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    session.stop()
+    assert session.info.usage.faults is None
+
+
+def _faults_of(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[7]) + int(fields[9])
+
+
+def test_a_process_that_moves_is_counted_where_it_is(cgroup: MadeCgroup, touching: Any) -> None:
+    one, other = cgroup.make("one"), cgroup.make("other")
+    program = touching(one.joining())
+    session = traced(("cgroup", cgroup.path))
+    program.say("here", 300)
+    other.take(program.pid)
+    program.say("here", 500)
+    session.stop()
+    found = by_cgroup(session)
+    assert found.keys() == {one.path, other.path}
+    assert 300 <= found[one.path] < 400
+    assert 500 <= found[other.path] < 600
+    faults = session.faults
+    places = {session.name(code) for code in faults["file"]}
+    assert "[anon]" in places, "a process that was there before has mappings"
+    assert session.ledger.get("unresolved", "va") == 0
+
+
+def test_what_joins_and_leaves_is_counted_while_it_is_in(cgroup: MadeCgroup, touching: Any) -> None:
+    program = touching()
+    session = traced(("cgroup", cgroup.path))
+    program.say("here", 400)
+    cgroup.take(program.pid)
+    program.say("here", 600)
+    session.stop()
+    assert 600 <= len(session.faults) < 700
+    assert session.ledger.get("unresolved", "va") == 0
+
+
+def test_a_fork_storm(cgroup: MadeCgroup) -> None:
+    """Each process is in from its first instruction on, with its name and mappings."""
+    session = traced(("cgroup", cgroup.path))
+    script = "for i in $(seq 150); do /bin/true; done"
+    subprocess.run([*cgroup.joining(), "sh", "-c", script], check=True)
+    session.stop()
+    assert by_cgroup(session).keys() == {cgroup.path}
+    assert len(np.unique(session.faults["pid"])) >= 151
+    assert session.ledger.get("unresolved", "va") <= len(session.faults) // 100
+    names = [row.label for row in session.summary().top("process", 200)]
+    assert sum(name.startswith("true") for name in names) == 150
+    assert_balanced(session)
+
+
+def test_all_processes_and_not_ourselves(cgroup: MadeCgroup, touching: Any) -> None:
+    from wstrace.schema import FAULT_OBSERVER
+
+    session = traced(("all", ""))
+    program = touching(cgroup.joining())
+    program.say("fork", 800)
+    program.end()
+    session.stop()
+    assert by_cgroup(session)[cgroup.path] >= 800
+    note = next((note for note in session.info.notes if "faulted in by the kernel itself" in note), "0 ")
+    told = int(note.split()[0].replace(",", ""))  # of the same time as what the report calls not visible
+    assert told == max((session.info.usage.faults or 0) - session.ledger.get("counted"), 0)
+    own = session.faults["pid"] == os.getpid()
+    assert ((session.faults["flags"] & FAULT_OBSERVER != 0) == own).all()
+    assert_balanced(session)
+
+
+def test_python_stacks_of_a_process_that_was_there(cgroup: MadeCgroup, touching: Any, python_stacks: None) -> None:
+    """Its first faults have their lines: which CPython it runs is known before they come."""
+    program = touching(cgroup.joining())
+    program.say("here", 1)
+    session = traced(("cgroup", cgroup.path), stacks="python")
+    program.say("here", 300)
+    session.stop()
+    assert int((session.faults["stack"] != 0).sum()) >= 300
+
+
+def test_cgroups_that_come_and_go_before_they_can_be_traced_are_counted(cgroup: MadeCgroup) -> None:
+    """Below a traced one they are traced from the beginning; beside it only since they were seen."""
+    cgroup.make("there")
+    beside, below = traced(("cgroup", f"{cgroup.path}/*")), traced(("cgroup", cgroup.path))
+    for number in range(20):
+        cgroup.make(f"empty{number}").remove()
+    short = cgroup.make("short")
+    subprocess.run([*short.joining(), "true"], check=True)
+    short.remove()
+    deadline = time.monotonic() + 30
+    while not beside.ledger.get("missed_cgroups"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    beside.stop()
+    below.stop()
+    assert "missed_cgroups" in {stage for stage, _, _ in beside.ledger.losses()}
+    assert by_cgroup(below)[short.path] > 10
+    assert not below.ledger.get("missed_cgroups")
+
+
+def test_the_first_python_that_starts_in_a_cgroup_is_known_from_its_first_fault_on(
+    cgroup: MadeCgroup, python_stacks: None
+) -> None:
+    if (python := shutil.which("python3", path="/usr/local/bin:/usr/bin")) is None:
+        pytest.skip("needs a Python of the system")
+    session = traced(("cgroup", cgroup.path), stacks="auto")
+    done = subprocess.run(
+        [*cgroup.joining(), python, "-S", "-c", "import os; print(os.getpid())"], stdout=-1, check=True
+    )
+    session.stop()
+    mine = session.faults[session.faults["pid"] == int(done.stdout)]
+    has = mine["stack"] != 0
+    assert int(has.sum()) > 100
+    early = np.isin(mine["stack_how"], (HOW_NOT_YET, HOW_NOT_READABLE)).sum()
+    assert early < 5, "the shell that becomes it is none"
+
+
+def test_it_ends_with_its_cgroup_and_says_so(cgroup: MadeCgroup, touching: Any) -> None:
+    one = cgroup.make("one")
+    program = touching(one.joining())
+    session = traced(("cgroup", one.path))
+    program.say("here", 300)
+    program.end()
+    one.remove()
+    assert session.wait(30)
+    session.stop()
+    assert f"the cgroup {one.path} was removed during the trace" in session.info.notes
+    assert len(session.faults) >= 300
+
+
+def test_a_cgroup_that_comes_back_is_traced_again(cgroup: MadeCgroup, touching: Any) -> None:
+    """As a service that is restarted: another id, the same path."""
+    one = cgroup.make("one")
+    session = traced(("cgroup", f"{cgroup.path}/on?"))
+    program = touching(one.joining())
+    program.say("here", 300)
+    program.end()
+    one.remove()
+    again = cgroup.make("one")
+    note = f"the cgroup {one.path} was made again during the trace, and is traced since then"
+    deadline = time.monotonic() + 30
+    while note not in session.info.notes and time.monotonic() < deadline:
+        time.sleep(0.02)
+    program = touching(again.joining())
+    program.say("here", 500)
+    assert not session.wait(0)
+    session.stop()
+    assert by_cgroup(session)[one.path] >= 800
+    assert session.info.notes[:2].count(note) == 1
+    assert_balanced(session)
+
+
+def test_containers_and_units(cgroup: MadeCgroup, touching: Any) -> None:
+    container, unit = cgroup.make("docker-" + "ab01" * 16 + ".scope"), cgroup.make("wstrace-test.service")
+    program = touching(container.joining())
+    for chosen in (("container", "AB01ab01"), ("unit", "wstrace-test")):
+        session = traced(chosen)
+        program.say("here", 200)
+        session.stop()
+        assert len(session.faults) >= 200 if chosen[0] == "container" else len(session.faults) == 0
+        unit.take(program.pid)
+        container.take(program.pid)
+    with pytest.raises(UsageError, match="is not the id of a container"):
+        platform().group("container", "ab01")
+    for kind, name in (("container", "cdcdcdcd"), ("unit", "no-such-unit"), ("cgroup", "/no/such"), ("cgroup", "/no*")):
+        with pytest.raises(TargetExited):
+            platform().group(kind, name)
+
+
+def test_too_few_rights_are_one_sentence(cgroup: MadeCgroup) -> None:
+    from nobody import nobody
+
+    with nobody() as user:
+        done = subprocess.run([*user.command, "-m", "wstrace", "attach", "--cgroup", cgroup.path, "--duration", "1s"],
+                              env=user.environment, cwd="/", capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == Unavailable.exit_code
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert "kernel.perf_event_paranoid" in lines[0]
+    assert "CAP_PERFMON" in lines[0]
+
+
+def test_without_descriptors_all_processes_are_traced_and_chosen_from(child: Any) -> None:
+    """A process of many threads under a low RLIMIT_NOFILE: counted as if each thread had its events."""
+    code = """
+import mmap, sys, threading
+def touch():
+    m = mmap.mmap(-1, 100 * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    m.madvise(mmap.MADV_NOHUGEPAGE)
+    for i in range(100): m[i * 4096] = 1
+go = threading.Event()
+def wait(): go.wait(); touch()
+threads = [threading.Thread(target=wait) for _ in range(60)]
+[t.start() for t in threads]
+print('ready', flush=True); sys.stdin.readline(); go.set()
+[t.join() for t in threads]
+print('done', flush=True); sys.stdin.readline()
+"""
+    program = child(code)
+    assert program.read() == "ready"
+    tracer = f"""
+import os, resource, sys
+from wstrace.schema import HOW_NOT_READABLE, HOW_NOT_YET
+from wstrace.session import Session
+resource.setrlimit(resource.RLIMIT_NOFILE, (250, 250))
+session = Session({program.pid}, sources=['page_faults:stacks=none']).start()
+print('go', flush=True); sys.stdin.readline(); session.stop()
+faults = session.faults
+print(len(set(faults['tid'].tolist())), set(faults['pid'].tolist()) == {{{program.pid}}}, len(faults),
+      session.ledger.get('counted'), session.ledger.get('lost_kernel'), 'cgroup' in faults.dtype.names)
+"""
+    with subprocess.Popen([sys.executable, "-c", tracer], stdin=-1, stdout=-1, text=True) as own:
+        assert own.stdout.readline() == "go\n"
+        program.say()
+        assert program.read() == "done"
+        threads, only, faults, counted, lost, cgroups = own.communicate("\n")[0].split()
+    assert (only, cgroups) == ("True", "False")
+    assert int(threads) >= 60
+    assert 6000 <= int(faults) == int(counted) - int(lost)
+
+
+@pytest.mark.parametrize("enter", [["chroot"], ["unshare", "--mount", "chroot"]], ids=["chroot", "mount_namespace"])
+def test_files_have_the_names_of_the_containers_root(cgroup: MadeCgroup, tmp_path: Path, enter: list[str]) -> None:
+    """A program that is started in it has its names below that root, and its mappings the file's own inode."""
+    programs = ["/bin/sh", "/bin/true"]
+    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    for file in {*programs, *re.findall(r"(/lib\S+)(?= \()", told)}:
+        (tmp_path / file[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, tmp_path / file[1:])
+    session = traced(("cgroup", cgroup.path))
+    subprocess.run(
+        [*cgroup.joining(), *enter, str(tmp_path), "/bin/sh", "-c", "for i in 1 2 3; do /bin/true; done"], check=True
+    )
+    session.stop()
+    found = {row.label: row.total for row in session.summary().top("file", 100)}
+    assert found.get("/bin/true", 0) > 3, found
+    inodes = {int(ino) for batch in session.trace.batches("mapping") for ino in batch["ino"]}
+    assert (tmp_path / "bin/true").stat().st_ino in inodes

@@ -1,0 +1,21 @@
+"""Commands that need page faults, where recording them is refused: why, what lifts it, and the exit code for that."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from no_events import wstrace_without_events
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or os.uname().machine != "x86_64", reason="only on x86-64: the number of the system call"
+)
+
+
+@pytest.mark.parametrize("words", [["imports"], ["prefetch", "--compare", "--runs", "1"]], ids=lambda words: words[0])
+def test_that_faults_may_not_be_recorded_is_told_with_its_exit_code(words):
+    done = wstrace_without_events(*words, "--", "true")
+    assert done.returncode == 122, done.stderr
+    assert "perf_event_open" in done.stderr
+    assert "seccomp" in done.stderr

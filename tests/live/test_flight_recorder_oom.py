@@ -1,0 +1,281 @@
+"""The flight recorder beside a cgroup whose processes are really killed for want of memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cgroups import MadeCgroup, made_cgroup
+from growing import growing
+from kept_minutes import wait_until_traced
+
+import wstrace
+from wstrace.errors import Unavailable
+from wstrace.firing import Recording
+
+if TYPE_CHECKING:
+    from wstrace_working_set.linux.watched_cgroup import WatchedCgroup
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: control groups")
+
+LIMIT = 64 << 20
+
+
+@pytest.fixture
+def cgroup():
+    with made_cgroup("-oom") as made:
+        folder = made.memory or made.folder
+        limits = [folder / name for name in ("memory.max", "memory.limit_in_bytes") if (folder / name).exists()]
+        if not limits:
+            pytest.skip("no cgroup here has a limit of memory")
+        limits[0].write_text(str(LIMIT))
+        yield made
+
+
+def recorded(
+    tmp_path: Path, cgroup: MadeCgroup, pause: float, processes: int = 1, on: tuple[str, ...] = ()
+) -> tuple[str, int, str]:
+    """Traces a program that grows in the cgroup. Returns what wstrace said, the program's exit code and words."""
+    program = subprocess.Popen([*cgroup.joining(), sys.executable, growing(tmp_path)], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    triggers = [word for one in (*on, "oom_kill") for word in ("--on", one)]
+    attach = ["attach", str(program.pid), "--keep", "60s", *triggers, "-o", "api.wst", "--quiet"]
+    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach], cwd=tmp_path, text=True,
+                              stderr=subprocess.PIPE)  # fmt: skip
+    try:
+        wait_until_traced(tmp_path / "api.ring.wst", tracer)
+        printed, _ = program.communicate(f"400 {pause} {processes}\n", timeout=100)
+        said = tracer.communicate(timeout=100)[1]
+    finally:
+        for process in (program, tracer):
+            process.kill()
+            process.communicate()
+    return said, program.returncode, printed
+
+
+def told(said: str) -> re.Match[str]:
+    """The line of a kill."""
+    lines = [line for line in said.splitlines() if ": killed at " in line]
+    assert len(lines) == 1, said
+    found = re.match(r"(\S+): killed at ([\d.]+) MiB; \+([\d.]+) in the last [^:]+: (.*)", lines[0])
+    assert found, said
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_slow_grower_is_told_by_the_looks_before_its_kill(tmp_path, cgroup, full_level, python_stacks):
+    for pause in (0.02, 0.1, 0.4):  # on a busy machine a look comes late
+        said, code, _ = recorded(tmp_path, cgroup, pause, on=("max=90%",))
+        assert code == -signal.SIGKILL
+        line = told(said)
+        if "at the last look" in line[4]:
+            break
+        for path in tmp_path.glob("api*"):
+            path.unlink()
+    assert line[1] == cgroup.path.strip("/")
+    assert float(line[2]) == 64.0
+    assert float(line[3]) > 30
+    amounts = re.match(r"([\d.]+) by load_index app.py:5, ([\d.]+) by cache_user app.py:7 "
+                       r"\(at the last look, [\d.]+ m?s before, at ([\d.]+)", line[4])  # fmt: skip
+    assert amounts, said
+    # a look counts pages of libraries, too, which other groups are charged for
+    assert 25 < float(amounts[1]) < float(amounts[3]) <= 64 + 16
+    assert float(amounts[2]) == pytest.approx(float(amounts[1]) / 4, rel=0.15)
+    near = next(line for line in said.splitlines() if ": at " in line)
+    assert 57.6 <= float(re.search(r": at ([\d.]+) MiB", near)[1]) <= 64.0
+    with wstrace.open_trace(tmp_path / "api-2.wst") as trace:
+        fact = Recording.of(trace.info.extra)
+        assert (fact.how, fact.cgroup) == ("killed", cgroup.path)
+        assert 0 < fact.last_look_ns < fact.time_ns
+
+
+@pytest.mark.timeout(200)
+def test_a_fast_grower_is_told_by_its_faults_at_least(tmp_path, cgroup, full_level, python_stacks):
+    said, code, _ = recorded(tmp_path, cgroup, 0.0)
+    assert code == -signal.SIGKILL
+    line = told(said)
+    assert float(line[2]) == 64.0
+    assert "load_index app.py:5" in line[4], said
+    assert "at the last look" in line[4] or "brought, which may have been given back" in line[4], said
+
+
+@pytest.mark.timeout(200)
+def test_each_kill_of_several_processes_is_told_and_the_others_go_on(tmp_path, cgroup, full_level, python_stacks):
+    said, code, printed = recorded(tmp_path, cgroup, 0.05, processes=2)
+    assert code == 0
+    assert f" {int(signal.SIGKILL)}" in printed, "a child was killed"
+    lines = [line for line in said.splitlines() if ": killed at " in line]
+    assert "load_index app.py:5" in lines[0]
+    folder = cgroup.memory or cgroup.folder
+    counted = next(folder / name for name in ("memory.events", "memory.oom_control") if (folder / name).exists())
+    kills = int(re.search(r"^oom_kill (\d+)$", counted.read_text(), re.MULTILINE)[1])
+    found = 0
+    for number in range(1, len(lines) + 1):
+        with wstrace.open_trace(tmp_path / f"api-{number}.wst") as trace:
+            several = re.search(r"\((\d+) kills\)", Recording.of(trace.info.extra).what)
+            found += int(several[1]) if several else 1
+    assert found == kills > 0, "as many as the kernel counted"
+
+
+@pytest.mark.timeout(200)
+def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, cgroup, full_level):
+    idle = subprocess.Popen([*cgroup.joining(), "sh", "-c", "while :; do sleep 0.1; done"])  # it is met when it forks
+    program = subprocess.Popen([*cgroup.joining(), sys.executable, growing(tmp_path)], stdin=subprocess.PIPE, text=True)
+    attach = ["attach", "--cgroup", cgroup.path, "--keep", "60s", "--on", "max=90%", "--on", "oom_kill", "--on", "end"]
+    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach, "-o", "api.wst", "--quiet"], cwd=tmp_path,
+                              text=True, stderr=subprocess.PIPE)  # fmt: skip
+    try:
+        wait_until_traced(tmp_path / f"api.ring-{cgroup.path[1:]}.wst", tracer)
+        program.communicate("400 0.05\n", timeout=100)
+        cgroup.remove()  # at once: its count of kills may go unread
+        said = tracer.communicate(timeout=60)[1]
+    finally:
+        for process in (program, idle, tracer):
+            process.kill()
+            process.communicate()
+    assert tracer.returncode == 0, said
+    assert program.returncode == -signal.SIGKILL
+    name = cgroup.path.strip("/")
+    for how in ("at", "killed at 64.0 MiB;", "ended at"):
+        assert f"{name}: {how} " in said
+    assert told(said)[1] == name
+    with wstrace.open_trace(tmp_path / "api-2.wst") as trace:
+        fact = Recording.of(trace.info.extra)
+        assert (fact.how, fact.cgroup) == ("killed", cgroup.path)
+
+
+def watcher(cgroup: MadeCgroup) -> WatchedCgroup:
+    """What watches a cgroup for kills and its end."""
+    from wstrace_os.linux.cgroups.tree import Cgroups
+    from wstrace_working_set.conditions import parse_conditions
+    from wstrace_working_set.linux.watched_cgroup import WatchedCgroup
+
+    cgroups = Cgroups.mounted()
+    made = cgroups.at(cgroup.path)
+    return WatchedCgroup(made, cgroups.memory(made), parse_conditions(["oom_kill", "end"]), 1.0)
+
+
+@pytest.mark.parametrize("read_before", [False, True], ids=["unread", "one kill was read"])
+def test_a_kill_is_told_of_a_cgroup_that_was_removed_before_it_was_read(cgroup, read_before):
+    watched = watcher(cgroup)
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("the kernel's log may not be read here")
+    grows = [*cgroup.joining(), sys.executable, "-c", "b = b'x' * (1 << 30)"]
+    if read_before:
+        assert subprocess.run(grows).returncode == -signal.SIGKILL
+        watched.ending = True  # it is read at once
+        assert [one.kind for one in watched.read()] == ["oom_kill"]
+    assert subprocess.run(grows).returncode == -signal.SIGKILL
+    cgroup.remove()
+    watched.ending = True
+    fired = watched.read()
+    assert [one.kind for one in fired] == ["oom_kill", "end"]
+    told = watched.firing(fired[0], 1, ())
+    assert (told.how, told.n_bytes, told.what) == ("killed", LIMIT, "oom_kill")
+    watched.close()
+
+
+def test_another_end_of_a_cgroup_is_no_kill_for_want_of_memory(cgroup):
+    other = cgroup.make("other")
+    watched = watcher(cgroup)
+    with subprocess.Popen([*cgroup.joining(), "sleep", "60"]) as process:
+        process.kill()
+    other.remove()
+    cgroup.remove()
+    watched.ending = True
+    assert [one.kind for one in watched.read()] == ["end"]
+    watched.close()
+
+
+def test_a_cgroup_without_a_kill_has_no_recording(tmp_path, cgroup, full_level):
+    (cgroup.memory or cgroup.folder).joinpath("memory.max" if cgroup.memory is None else "memory.limit_in_bytes"
+                                              ).write_text(str(1 << 30))  # fmt: skip
+    said, code, _ = recorded(tmp_path, cgroup, 0.0)
+    assert code == 0
+    assert "killed" not in said
+    assert list(tmp_path.glob("api*")) == []
+
+
+def test_a_trigger_on_pressure_is_one_that_the_kernel_takes(cgroup):
+    from wstrace_os.linux.cgroups.tree import Cgroups
+    from wstrace_working_set.conditions import parse_conditions
+    from wstrace_working_set.linux.watched_cgroup import WatchedCgroup
+
+    cgroups = Cgroups.mounted()
+    made = cgroups.at(cgroup.path)
+    files = cgroups.memory(made)
+    if files.pressure() is None:
+        pytest.skip("this kernel does not tell pressure")
+    watched = WatchedCgroup(made, files, parse_conditions(["psi=300ms/2s"]), 1.0)
+    assert watched.read() == []
+    watched.close()
+    with pytest.raises(Unavailable, match="trigger psi=3s/2s: the kernel refuses it"):
+        WatchedCgroup(made, files, parse_conditions(["psi=3s/2s"]), 1.0)
+
+
+#: Reads a file of more pages than it may have, again and again; begins when it is told to.
+READS = """
+import mmap, sys
+file = open(sys.argv[1], 'rb')
+memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+sys.stdin.readline()
+while True:
+    for at in range(0, len(memory), 4096): memory[at]
+"""
+
+
+@pytest.mark.timeout(200)
+def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level):
+    from wstrace_os.linux.cgroups.tree import Cgroups
+
+    cgroups = Cgroups.mounted()
+    if cgroups.memory(cgroups.at(cgroup.path)).pressure() is None:
+        pytest.skip("this kernel does not tell pressure")
+    path = tmp_path / "read.bin"
+    path.write_bytes(bytes(2 * LIMIT))
+    with path.open("rb") as file:  # what is in the page cache already counts for whoever brought it
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    program = subprocess.Popen([*cgroup.joining(), sys.executable, "-S", "-c", READS, path], stdin=subprocess.PIPE)
+    attach = ["attach", str(program.pid), "--keep", "60s", "--on", "psi=50ms/2s", "-o", "api.wst", "--quiet"]
+    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach], cwd=tmp_path, text=True,
+                              stderr=subprocess.PIPE)  # fmt: skip
+    try:
+        wait_until_traced(tmp_path / "api.ring.wst", tracer)
+        assert program.stdin is not None
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        deadline = time.monotonic() + 100
+        while not (tmp_path / "api-1.wst").exists() and tracer.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        program.kill()
+        said = tracer.communicate(timeout=60)[1]
+    finally:
+        for process in (program, tracer):
+            process.kill()
+            process.communicate()
+    with wstrace.open_trace(str(tmp_path / "api-1.wst")) as trace:
+        recording = Recording.of(trace.info.extra)
+    assert recording is not None
+    assert recording.what == "psi=50ms/2s", said
+    assert recording.cgroup == cgroup.path
+
+
+def test_a_limit_that_is_not_there_is_told_before_anything_is_traced(tmp_path):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        done = subprocess.run([sys.executable, "-m", "wstrace", "attach", str(process.pid), "--on", "high"],
+                              cwd=tmp_path, capture_output=True, text=True, timeout=60)  # fmt: skip
+        process.kill()
+    assert done.returncode == 122
+    assert done.stderr.startswith("wstrace: ")
+    assert "trigger high" in done.stderr or "memory" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

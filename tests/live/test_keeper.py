@@ -1,0 +1,40 @@
+"""The process that keeps memory, where the system gives it less than it needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from wstrace_working_set.backend import KeeperFailed
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
+    pytest.mark.skipif(os.geteuid() != 0 if hasattr(os, "geteuid") else True, reason="userfaultfd needs root"),
+]
+
+NO_THREAD = """
+import _thread, runpy
+def refused(*_):
+    raise RuntimeError("can't start new thread")
+_thread.start_new_thread = refused
+runpy.run_path({path!r}, run_name="__main__")
+"""
+
+
+def test_a_keeper_without_room_for_a_thread_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from wstrace_working_set.linux import held_space, keeper
+
+    (tmp_path / "keeper.py").write_text(NO_THREAD.format(path=keeper.__file__))
+    monkeypatch.setattr(held_space, "__file__", str(tmp_path / "held_space.py"))
+    one = held_space.Keeper()
+    try:
+        with pytest.raises(KeeperFailed, match="no room for a thread"):
+            one.hold(os.getpid())
+    finally:
+        one.close()
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,354 @@
+"""The data source of Spark: the rows that DuckDB counts, from every engine that knows Spark's Python API."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import synthetic_trace as synthetic
+from engines import cluster_environment, needs, plain, sail
+from msgpack_scripted import recorded, started
+from required import absent
+
+from wstrace.errors import TraceFileError, UsageError
+from wstrace.schema import PAGE_FAULT, Column, Schema
+from wstrace.table import Selection
+from wstrace.testing import batch_of
+from wstrace_msgpack.read.trace import open_trace
+
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+N = 20_000
+#: what engines are asked; `faults` has all rows of all files
+QUERIES = {
+    "by file": "select host, file, count(*) n from faults group by host, file order by n desc, host, file limit 10",
+    "by time": "select time_ns div 10000000 part, count(*) n from faults group by time_ns div 10000000 order by part",
+    "window": "select count(*) n, min(va) low, max(va) high from faults where time_ns >= 4000000 and time_ns < 9000000",
+    "by process": "select pid, tid, count(*) n from faults group by pid, tid order by pid, tid",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three traces of two hosts, one of them in parts."""
+    pytest.importorskip("pyarrow")
+    found = tmp_path_factory.mktemp("traces")
+    for n, (host, options) in enumerate([("a", {}), ("a", {"rotate_bytes": 40_000}), ("b", {})]):
+        (found / f"host={host}").mkdir(exist_ok=True)
+        recorded(found / f"host={host}" / f"{n}.wst", N, seed=n, **options)
+    return found
+
+
+@pytest.fixture(scope="module")
+def truth(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[object, ...]]]:
+    """DuckDB's answers over the Parquet of the same traces."""
+    duckdb = pytest.importorskip("duckdb")
+    parquet = tmp_path_factory.mktemp("parquet")
+    for path in sorted(folder.glob("*/?.wst")):
+        with open_trace(str(path)) as trace:
+            (parquet / path.parent.name).mkdir(exist_ok=True)
+            trace.save(str(parquet / path.parent.name / f"{path.stem}.parquet"))
+    with duckdb.connect() as connection:
+        connection.execute(f"create view faults as from read_parquet('{parquet}/*/*', hive_partitioning = true)")
+        return {
+            name: plain(connection.execute(sql.replace(" div ", " // ")).fetchall()) for name, sql in QUERIES.items()
+        }
+
+
+def source(path: Path | str, **options: object) -> Any:
+    """The source, as engines make it."""
+    needs("pyspark")
+    pytest.importorskip("pyarrow")
+    from pyspark_wstrace import DefaultSource
+
+    return DefaultSource({"path": str(path), **{name: str(value) for name, value in options.items()}})
+
+
+def rows(path: Path | str, **options: object) -> list[dict[str, Any]]:
+    """All rows of a source, task by task."""
+    made = source(path, **options)
+    reader = made.reader(made.schema())
+    return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def test_it_registers_itself_and_imports_nothing_until_it_is_used() -> None:
+    found = importlib.util.find_spec("pyspark_wstrace")
+    assert found is not None
+    assert found.origin is not None
+    module = ast.parse(Path(found.origin).read_text("utf-8"))
+    imported = {node.module for node in module.body if isinstance(node, ast.ImportFrom)}
+    assert imported == {"__future__", "typing", "pyspark.sql.datasource"}
+    assert not [node for node in module.body if isinstance(node, ast.Import)]
+
+
+def test_its_rows_are_those_of_the_files_whatever_the_size_of_a_task(folder: Path) -> None:
+    for per_task in (700, 5_000, 2_000_000):
+        made = source(folder, rowsPerPartition=per_task, columns="pid,va,file,trace")
+        reader = made.reader(made.schema())
+        tasks = reader.partitions()
+        batches = [batch for task in tasks for batch in reader.read(task)]
+        assert sum(batch.num_rows for batch in batches) == 3 * N
+        assert (len(tasks) == 1) == (per_task > 3 * N)
+    with open_trace(str(folder / "host=b" / "2.wst")) as trace:
+        whole = trace.table("page_fault", ["va"]).to_numpy()["va"].astype("<i8")
+    mine = [row["va"] for row in rows(folder / "host=b" / "2.wst", columns="va", rowsPerPartition=3_000)]
+    assert mine == whole.tolist()
+
+
+def test_batches_are_in_memory_that_is_freed_without_pythons_lock(folder: Path) -> None:
+    """A task of Sail holds that lock while its queue is full; what empties the queues must not need it."""
+    arrow = pytest.importorskip("pyarrow")
+    made = source(folder / "host=b" / "2.wst", columns="time_ns,va,time,file,trace")
+    reader = made.reader(made.schema())
+    batches = reader.read(reader.partitions()[0])
+    next(batches)
+    before = arrow.total_allocated_bytes()
+    batch = next(batches)
+    assert arrow.total_allocated_bytes() - before >= batch.nbytes > 8 * batch.num_rows
+
+
+def test_partition_columns_come_from_the_path(folder: Path) -> None:
+    found = rows(folder / "host=*" / "*.wst", columns="host,trace")
+    assert {Path(row["trace"]).parent.name for row in found if row["host"] == "a"} == {"host=a"}
+    assert {row["host"] for row in found} == {"a", "b"}
+
+
+def test_numbers_are_signed_and_names_are_texts(folder: Path) -> None:
+    types = {field.name: field.dataType.simpleString() for field in source(folder).schema().fields}
+    assert (types["pid"], types["va"], types["flags"], types["file"], types["kind"], types["time"]) == (
+        "bigint", "bigint", "smallint", "string", "string", "timestamp_ntz")  # fmt: skip
+
+
+def test_a_window_of_wall_time_and_processes(folder: Path) -> None:
+    path = folder / "host=b" / "2.wst"
+    every = sorted(rows(path, columns="time,time_ns,pid"), key=lambda row: row["time_ns"])
+    at, end = every[N // 4]["time"], every[N // 2]["time"]
+    found = rows(path, startTime=at.isoformat(), endTime=end.isoformat(), columns="time,pid")
+    assert len(found) == sum(at <= row["time"] < end for row in every)
+    assert rows(path, pid="1,2", columns="pid") == []
+    assert len(rows(path, pid=f"1,{synthetic.PID}", columns="pid")) == N
+
+
+def test_snapshots_say_whose_they_are_and_of_when(folder: Path) -> None:
+    found = rows(folder / "host=b" / "2.wst", stream="resident")
+    assert {(row["pid"], row["time_ns"]) for row in found} == {(synthetic.PID, 3_000_000)}
+    assert sum(row["pages"] for row in found) == sum(range(1, 31))
+
+
+def test_filters_skip_files_frames_and_no_rows_of_the_answer(folder: Path) -> None:
+    needs("pyspark")
+    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+
+    made = source(folder / "host=*" / "*.wst", pushdown="true", rowsPerPartition=1000)
+    reader = made.reader(made.schema())
+    whole = reader.partitions()
+    filters = [EqualTo(("host",), "b"), GreaterThanOrEqual(("time_ns",), 4_000_000), LessThan(("time_ns",), 9_000_000),
+               In(("pid",), (synthetic.PID, 1))]  # fmt: skip
+    assert list(reader.pushFilters(filters)) == filters
+    tasks = reader.partitions()
+    assert {piece[0] for task in tasks for piece in task.pieces} == {str(folder / "host=b" / "2.wst")}
+    assert sum(len(task.pieces) for task in tasks) < sum(len(task.pieces) for task in whole) / 3
+    found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    mine = [row for row in rows(folder / "host=b" / "2.wst") if 4_000_000 <= row["time_ns"] < 9_000_000]
+    assert len(found) == len(mine) > 0
+
+
+# -- files that are not as they should be ------------------------------------------------------------------------------
+
+
+def test_a_partial_file_gives_what_it_has_and_its_loss_is_a_row(tmp_path: Path) -> None:
+    recorded(tmp_path / "x.wst", N)
+    whole = (tmp_path / "x.wst").read_bytes()
+    (tmp_path / "x.wst").write_bytes(whole[: len(whole) // 2])
+    assert N / 4 < len(rows(tmp_path, columns="pid")) < N
+    ledger = rows(tmp_path, stream="ledger")
+    assert {row["state"] for row in ledger} == {"cut"}
+    assert ("file_cut", 1, True) in {(row["stage"], row["n"], row["is_loss"]) for row in ledger}
+
+
+def test_a_file_that_is_no_trace_is_one_line_or_a_row(tmp_path: Path) -> None:
+    recorded(tmp_path / "a.wst", 500)
+    (tmp_path / "b.wst").write_bytes(b"\0" * 5000)
+    with pytest.raises(TraceFileError, match=r"b\.wst is no wstrace trace file") as refused:
+        rows(tmp_path, columns="pid")
+    assert "\n" not in str(refused.value)
+    assert len(rows(tmp_path, columns="pid", ignoreCorruptFiles="true")) == 500
+    unread = [row for row in rows(tmp_path, stream="ledger") if row["stage"] == "file_unreadable"]
+    assert [(Path(row["trace"]).name, row["state"]) for row in unread] == [("b.wst", "unreadable")]
+    assert "no wstrace trace file" in unread[0]["who"]
+
+
+def later_version(path: Path, kind: str, n: int = 10) -> None:
+    """A trace whose page faults have a column more, and one column of another type."""
+    exporter, context = started(path)
+    schema = Schema("page_fault", (*(c for c in PAGE_FAULT.columns if c.name != "weight"),
+                                   Column("weight", kind, "count"), Column("node", "u16", "count")))  # fmt: skip
+    values = {name: [1] * n for name in ("time_ns", "pid", "tid", "pc", "va", "flags", "weight", "node")}
+    exporter.export(batch_of(schema, context.strings, **values))
+    exporter.close()
+
+
+def test_files_of_several_versions_are_one_table(tmp_path: Path) -> None:
+    recorded(tmp_path / "a.wst", 100)
+    later_version(tmp_path / "b.wst", "u32")
+    assert "node" not in rows(tmp_path)[0]
+    found = rows(tmp_path, mergeSchema="true")
+    assert {(row["node"], row["weight"]) for row in found} == {(None, None), (1, 1)}
+    assert len(found) == 110
+
+
+def test_golden_files_of_earlier_versions_are_read() -> None:
+    golden = Path(__file__).parents[1] / "golden"
+    for path in sorted(golden.glob("*.wst")):
+        with open_trace(str(path)) as trace:
+            expected = trace.rows["page_fault"]
+        assert len(rows(path, columns="pid,file")) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"strem": "x"}, "no option 'strem'"),
+        ({"stream": "page_falt"}, "page_falt"),
+        ({"columns": "pid,fil"}, "no column 'fil'"),
+        ({"startTime": "yesterday"}, "write a time"),
+        ({"pushdown": "yes"}, "true or false"),
+        ({"pid": "seven"}, "no whole number"),
+    ],
+)
+def test_a_wrong_option_is_one_line(folder: Path, options: dict[str, str], told: str) -> None:
+    with pytest.raises(UsageError, match=told) as refused:
+        source(folder, **options).schema()
+    assert "\n" not in str(refused.value)
+
+
+def test_no_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(TraceFileError, match="No such file"):
+        source(tmp_path / "host=*" / "*.wst").schema()
+
+
+def test_other_stores_are_refused_by_name() -> None:
+    needs("pyspark")
+    from pyspark_wstrace.request import Request
+
+    for url in ("s3a://bucket/x.wst", "file:/x.wst", "dbfs:/x.wst"):
+        with pytest.raises(UsageError, match="no such store"):
+            Request.of({"path": url}).places()
+
+
+def test_a_relative_path_is_that_of_the_driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors have working directories of their own."""
+    monkeypatch.chdir(folder)
+    made = source("host=b", columns="pid")
+    reader = made.reader(made.schema())
+    tasks = reader.partitions()
+    monkeypatch.chdir("/")
+    assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == N
+
+
+def test_the_name_of_an_object_has_no_credentials() -> None:
+    """It is a column of each row, and stands in errors."""
+    needs("pyspark")
+    from pyspark_wstrace.request import path_of
+    from wstrace_msgpack.storage.urls import StoredObject
+
+    assert path_of(StoredObject("https://me:secret@host/host=a/x.wst?X-Sig=secret", 9)) == "https://host/host=a/x.wst"
+    assert path_of("/traces/x.wst") == "/traces/x.wst"
+
+
+def test_urls_and_paths_may_be_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("pyspark")
+    from pyspark_wstrace.request import Request
+
+    monkeypatch.setattr("wstrace_msgpack.read.discover.files_of", list)
+    assert Request.of({"path": "/a.wst, s3://b/*.wst"}).places() == ["/a.wst", "s3://b/*.wst"]
+
+
+def test_a_schema_that_does_not_fit_is_one_line(folder: Path) -> None:
+    needs("pyspark")
+    from pyspark.sql.types import StructType
+
+    reader = source(folder).reader(StructType().add("pid", "string"))
+    with pytest.raises(TraceFileError, match="'pid' is uint32 in this file, not string"):
+        list(reader.read(reader.partitions()[0]))
+
+
+# -- engines -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    with sail() as session:
+        yield session
+
+
+def test_sail_answers_as_duckdb_does(folder: Path, truth: dict[str, Any], spark: Any) -> None:
+    needs("pysail")
+    from pyspark_wstrace import DefaultSource
+
+    spark.dataSource.register(DefaultSource)
+    read = spark.read.format("wstrace").option("rowsPerPartition", N // 5)
+    read.load(f"{folder}/host=*/*.wst").createOrReplaceTempView("faults")
+    assert {name: plain(spark.sql(sql).collect()) for name, sql in QUERIES.items()} == truth
+
+
+def test_many_tasks_of_sail_that_fill_their_queues_end(tmp_path: Path, spark: Any) -> None:
+    """More tasks than threads, each with more batches than a queue takes: such a query stopped for ever."""
+    needs("pysail")
+    from pyspark_wstrace import DefaultSource
+
+    for n in range(3):
+        recorded(tmp_path / f"{n}.wst", N, rows=50, seed=n)
+    spark.dataSource.register(DefaultSource)
+    read = spark.read.format("wstrace").option("rowsPerPartition", N // 5)
+    read.load(str(tmp_path)).createOrReplaceTempView("many")
+    for _ in range(2):
+        counted = spark.sql("select trace, file, count(*) n, max(time_ns) from many group by trace, file").collect()
+        assert sum(row["n"] for row in counted) == 3 * N
+
+
+CLUSTER = """
+import json, os, sys
+from pyspark.sql import SparkSession
+folder, *queries = sys.argv[1:]
+spark = (SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
+    .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    .config("spark.executor.memory", "1g").config("spark.sql.shuffle.partitions", "4")
+    .config("spark.sql.python.filterPushdown.enabled", "true").getOrCreate())
+read = spark.read.format("wstrace").option("rowsPerPartition", 7000)
+read.load(folder + "/host=*/*.wst").createOrReplaceTempView("faults")
+for sql in queries:
+    print(json.dumps([list(row) for row in spark.sql(sql).collect()]))
+read.option("pushdown", "true").load(folder + "/host=*/*.wst").createOrReplaceTempView("pushed")
+print(json.dumps([list(row) for row in spark.sql(
+    "select count(*) from pushed where host = 'b' and time_ns >= 4000000 and time_ns < 9000000").collect()]))
+spark.stop()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_a_cluster_of_spark_answers_as_duckdb_does(folder: Path, truth: dict[str, Any]) -> None:
+    """Two executors in processes of their own, which find the source by its name alone."""
+    import json
+
+    if shutil.which("java") is None:
+        absent("there is no Java on this machine (tests/install-peers)")
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTER, str(folder), *QUERIES.values()],
+        capture_output=True, text=True, timeout=1200, env=cluster_environment(), cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    *answers, pushed = [plain(json.loads(line)) for line in done.stdout.splitlines()]
+    assert dict(zip(QUERIES, answers, strict=True)) == truth
+    with open_trace(str(folder / "host=b" / "2.wst")) as trace:
+        window = trace.read(Selection("page_fault", ("time_ns",), 4_000_000, 9_000_000))
+        assert pushed == [(sum(len(batch) for batch in window),)]
+        assert np.isscalar(pushed[0][0])

@@ -1,0 +1,156 @@
+"""The health endpoint: what it answers, and that no client can keep it from answering another."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from wstrace.errors import OutputError
+from wstrace_daemon.health import _MOST, Health, Told
+
+if not hasattr(socket, "AF_UNIX"):
+    pytest.skip("unix sockets", allow_module_level=True)
+
+
+class Server:
+    def __init__(self, where=("127.0.0.1", 0)):
+        self.told = Told(True, "tracing", {"state": "tracing", "name": "a\x1b\udcff"})
+        self.health = Health(where, lambda: self.told)
+
+    def connect(self):
+        if self.health.address.startswith("unix:"):
+            one = socket.socket(socket.AF_UNIX)
+            one.connect(self.health.address.removeprefix("unix:"))  # with a time limit it does not wait for its turn
+            one.settimeout(30)
+            return one
+        host, _, port = self.health.address.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=30)
+
+    def ask(self, request: bytes) -> bytes:
+        with contextlib.closing(self.connect()) as one:
+            one.sendall(request)
+            return b"".join(iter(lambda: one.recv(65536), b""))
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def server(request, tmp_path):
+    made = Server(("127.0.0.1", 0) if request.param == "tcp" else str(tmp_path / "health.sock"))
+    yield made
+    made.health.close()
+    assert not made.health.thread.is_alive()
+
+
+def test_the_state_in_a_word_and_whole(server):
+    assert b"200 OK" in (found := server.ask(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"))
+    assert found.endswith(b"tracing\n")
+    whole = server.ask(b"GET /?a=b HTTP/1.0\r\n\r\n")
+    assert json.loads(whole.split(b"\r\n\r\n", 1)[1]) == {"state": "tracing", "name": "a\x1b\\xff"}
+    server.told = Told(False, "not tracing", {})
+    assert server.ask(b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (b"POST / HTTP/1.1\r\n\r\n", 405),
+        (b"GET /etc/passwd HTTP/1.1\r\n\r\n", 404),
+        (b"hello\r\n\r\n", 400),
+        (b"\x16\x03\x01\n\n", 400),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 2000, 431),
+    ],
+)
+def test_what_is_no_request_gets_its_answer(server, request_, code):
+    try:
+        answer = server.ask(request_)
+    except ConnectionResetError:  # it is closed with a part of the request unread
+        assert code == 431
+    else:
+        assert answer.startswith(f"HTTP/1.1 {code} ".encode()) or (code == 431 and not answer)
+    assert b"200 OK" in server.ask(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def test_slow_clients_keep_no_other_from_its_answer(server):
+    silent = [server.connect() for _ in range(4 * _MOST)]
+    for one in silent:
+        with contextlib.suppress(OSError):
+            one.send(b"GET / ")
+    assert b"200 OK" in server.ask(b"GET / HTTP/1.1\r\n\r\n")
+    assert len(server.health._clients) <= _MOST
+    for one in silent:
+        one.close()
+
+
+def test_a_client_that_does_not_read_is_dropped(server):
+    server.told = Told(True, "tracing", {"names": ["x" * 1000] * 20_000})
+    one = server.connect()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in server.ask(b"GET /health HTTP/1.1\r\n\r\n")
+    end = time.monotonic() + 60
+    while server.health._clients:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    one.close()
+
+
+def test_a_taken_address_is_one_line():
+    first = Server()
+    try:
+        _, _, port = first.health.address.rpartition(":")
+        with pytest.raises(OutputError, match=r"cannot answer at 127.0.0.1:\d+: Address already in use"):
+            Server(("127.0.0.1", int(port)))
+    finally:
+        first.health.close()
+
+
+def test_a_unix_socket_is_the_owner_s_and_takes_the_place_of_a_dead_one_alone(tmp_path):
+    path = tmp_path / "health.sock"
+    first = Server(str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(OutputError, match="Address already in use"):
+        Server(str(path))
+    first.health.close()
+    assert not path.exists()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    second = Server(str(path))
+    assert b"200 OK" in second.ask(b"GET / HTTP/1.1\r\n\r\n")
+    second.health.close()
+    path.write_text("a file of somebody")
+    with pytest.raises(OutputError):
+        Server(str(path))
+    assert path.read_text() == "a file of somebody"
+
+
+def test_the_standard_client_reads_it():
+    server = Server()
+    try:
+        host, _, port = server.health.address.rpartition(":")
+        asking = http.client.HTTPConnection(host, int(port), timeout=30)
+        with contextlib.closing(asking):
+            asking.request("GET", "/")
+            assert json.loads(asking.getresponse().read())["state"] == "tracing"
+    finally:
+        server.health.close()
+
+
+def test_its_idle_thread_uses_no_cpu():
+    server = Server()
+    try:
+        server.ask(b"GET / HTTP/1.1\r\n\r\n")
+        clock = Path(f"/proc/self/task/{server.health.thread.native_id}/schedstat")
+        if not clock.exists():
+            pytest.skip("schedstat tells of wakeups")
+        time.sleep(0.2)
+        before = clock.read_text().split()[2]
+        time.sleep(0.5)
+        assert clock.read_text().split()[2] == before, "it woke up without a client"
+    finally:
+        server.health.close()

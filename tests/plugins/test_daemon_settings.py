@@ -1,0 +1,90 @@
+"""The daemon's file: every key is known, of its type and in its range, or one line names it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from daemon_scripted import plugins
+
+from wstrace.errors import UsageError
+from wstrace_daemon.settings import load
+
+GOOD = """
+sources = ["faulting:faults=3"]
+exporters = ["msgpack"]
+[daemon]
+max_cpu = 0.02
+max_memory = "200MiB"
+health = "unix:/run/x.sock"
+[msgpack]
+path = "/tmp/node.wst"
+rotate_bytes = "64MiB"
+keep = 10
+"""
+
+
+def test_a_file_says_what_is_traced_and_what_the_daemon_may_take(tmp_path):
+    path = tmp_path / "wstrace.toml"
+    path.write_text(GOOD)
+    settings = load(str(path), plugins())
+    assert (settings.own.max_cpu, settings.own.max_memory, settings.own.health) == (0.02, 200 << 20, "/run/x.sock")
+    (source,), (exporter,) = settings.make()
+    assert (source.name, exporter.name) == ("faulting", "msgpack")
+    assert settings.queue_bytes * 2 <= (200 - 64) << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("max_cpu = 0.1", "there is no key 'max_cpu'"),
+        ("[daemon]\nmax_cpus = 0.1", "daemon has no option 'max_cpus'; did you mean 'max_cpu'?"),
+        ("[daemons]\nmax_cpu = 0.1", "there is no key 'daemons'; did you mean 'daemon'?"),
+        ("duration = '5s'", "there is no key 'duration'"),
+        ("[daemon]\nmax_cpu = 0", "max_cpu is 0"),
+        ("[daemon]\nmax_cpu = [1]", "daemon:max_cpu"),
+        ("[daemon]\nmax_memory = 5", "daemon:max_memory: 5 is no text"),
+        ("[daemon]\nmax_memory = 'much'", "'much' is not a size"),
+        ("[daemon]\nmax_memory = '1MiB'", "max_memory is 1MiB; the daemon itself needs 64MiB"),
+        ("[daemon]\nhealth = 'here'", "health is 'here'"),
+        ("[daemon]\nhealth = '0.0.0.0:9465'", "it tells what runs on this machine"),
+        ("[daemon]\nhealth = 'unix:'", "name a socket"),
+        ('[daemon]\nhealth = "unix:\\u0000wstrace"', "name a socket"),
+        ("sources = []", "nothing would be traced"),
+        ("a = " + "[" * 100_000, "nested too deeply"),
+        ("#" * (1 << 20) + "#", "longer than 1 MiB"),
+        ("sources = 'faulting'", "sources is 'faulting'"),
+        ("sources = ['faultin']", "did you mean 'faulting'"),
+        ("sources = ['faulting:fault=1']", "faulting has no option 'fault'"),
+        ("exporters = ['msgpack']", "msgpack needs path"),
+        ("[msgpack]\nkeeps = 1", "msgpack has no option 'keeps'; did you mean 'keep'?"),
+        ("[daemon", "is no TOML"),
+    ],
+)
+def test_a_wrong_file_is_one_error_that_names_what_is_wrong(text, told, tmp_path):
+    path = tmp_path / "wstrace.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        load(str(path), plugins())
+    assert told in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs")
+def test_a_fifo_is_refused_as_it_cannot_be_read_again(tmp_path):
+    os.mkfifo(tmp_path / "wstrace.toml")
+    with pytest.raises(UsageError, match=r"is no regular file, and it is read again at SIGHUP; give --config"):
+        load(str(tmp_path / "wstrace.toml"), plugins())
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(UsageError, match=r"/nowhere/wstrace.toml: No such file"):
+        load("/nowhere/wstrace.toml", plugins())
+
+
+@pytest.mark.parametrize(("named", "seconds"), [("page_faults", 1.0), ("page_faults:poll_ms=50", 0.05)])
+def test_the_kernel_s_buffers_are_read_once_a_second_unless_the_file_says_otherwise(named, seconds, tmp_path):
+    path = tmp_path / "wstrace.toml"
+    path.write_text(f'sources = ["{named}"]\n')
+    (source,), _ = load(str(path), plugins()).make()
+    assert source._poll_seconds == seconds

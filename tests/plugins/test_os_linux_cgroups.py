@@ -1,0 +1,378 @@
+"""Control groups: what mounts, paths and files of a tree say. The tree is made of plain folders, as seen by scandir."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from wstrace import cgroup_names as names
+from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.interfaces import Usage
+from wstrace_os.linux.cgroups.groups import ChosenCgroups
+from wstrace_os.linux.cgroups.mounts import Hierarchy, hierarchy_of
+from wstrace_os.linux.cgroups.tree import Cgroups, topmost
+
+ID, OTHER = "0123456789abcdef" * 4, "01234567" + "f" * 56
+POD = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
+POD_ = POD.replace("-", "_")
+TABLE = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
+SYS = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
+UNIFIED = "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+EVENTS = "42 31 0:39 / /sys/fs/cgroup/perf_event rw,relatime - cgroup cgroup rw,perf_event\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "container", "pod", "unit"),
+    [
+        (f"/docker/{ID}", ID, "", ""),
+        (f"/system.slice/docker-{ID}.scope", ID, "", f"docker-{ID}.scope"),
+        (f"/system.slice/docker-{ID}.scope/init.scope", ID, "", "init.scope"),
+        (f"/docker/{OTHER}/docker/{ID}", ID, "", ""),
+        (f"/kubepods/burstable/pod{POD}/{ID}", ID, POD, ""),
+        (f"/kubepods.slice/kubepods-pod{POD_}.slice/cri-containerd-{ID}.scope", ID, POD, f"cri-containerd-{ID}.scope"),
+        (
+            f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
+            f"kubelet-kubepods-besteffort-pod{POD_}.slice/crio-{ID}.scope/container",
+            ID,
+            POD,
+            f"crio-{ID}.scope",
+        ),
+        (f"/system.slice/containerd.service/kubepods-pod{POD_}.slice:cri-containerd:{ID}", ID, POD,
+         "containerd.service"),
+        (f"/kubepods/besteffort/pod{'ab' * 16}/{ID}", ID, "ab" * 16, ""),  # a static pod: the hash of its manifest
+        (f"/machine.slice/libpod-{ID}.scope/container", ID, "", f"libpod-{ID}.scope"),
+        (f"/machine.slice/libpod-conmon-{ID}.scope", "", "", f"libpod-conmon-{ID}.scope"),
+        (f"/kubepods.slice/kubepods-pod{POD_}.slice/crio-conmon-{ID}.scope", "", POD, f"crio-conmon-{ID}.scope"),
+        ("/user.slice/user-0.slice/session-1.scope", "", "", "session-1.scope"),
+        ("/system.slice/nginx.service/workers", "", "", "nginx.service"),
+        (f"/system.slice/{ID[:63]}", "", "", ""),
+        ("/", "", "", ""),
+    ],
+)  # fmt: skip
+def test_a_path_tells_container_pod_and_unit(path: str, container: str, pod: str, unit: str) -> None:
+    assert (names.container_id(path), names.pod_uid(path), names.unit(path)) == (container, pod, unit)
+
+
+def proc(folder: Path, mounts: str, table: str) -> Path:
+    (folder / "self").mkdir()
+    (folder / "self/mountinfo").write_text(SYS + mounts)
+    (folder / "cgroups").write_text(TABLE + table)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("mounts", "hierarchy", "folder"),
+    [
+        (UNIFIED, 0, Hierarchy(Path("/sys/fs/cgroup/unified"), True)),
+        (UNIFIED + EVENTS, 9, Hierarchy(Path("/sys/fs/cgroup/perf_event"), False)),
+        (EVENTS.replace("/sys/fs/cgroup/perf_event", "/a\\040b"), 9, Hierarchy(Path("/a b"), False)),
+        # a container's own mount, and the host's beside it: of the same and of another cgroup namespace
+        (UNIFIED.replace(" / ", " /docker/1 ") + UNIFIED.replace("/sys", "/host/sys"), 0,
+         Hierarchy(Path("/host/sys/fs/cgroup/unified"), True)),
+        (UNIFIED + UNIFIED.replace(" / ", " /../.. ").replace("/sys", "/host/sys"), 0,
+         Hierarchy(Path("/host/sys/fs/cgroup/unified"), True)),
+    ],
+)  # fmt: skip
+def test_the_mount_of_a_controller(tmp_path: Path, mounts: str, hierarchy: int, folder: Hierarchy) -> None:
+    assert hierarchy_of("perf_event", proc(tmp_path, mounts, f"perf_event\t{hierarchy}\t1\t1\n")) == folder
+
+
+@pytest.mark.parametrize(
+    ("mounts", "table", "why"),
+    [
+        (UNIFIED, "perf_event\t9\t1\t1\n", "perf_event is in a v1 hierarchy, which is not mounted here; mount -t"),
+        ("", "perf_event\t0\t1\t1\n", "(cgroup v2) are not mounted here; mount -t cgroup2"),
+        (UNIFIED, "perf_event\t0\t1\t0\n", "perf_event is switched off; boot without cgroup_disable=perf_event"),
+        (UNIFIED, "memory\t0\t1\t1\n", "no cgroup controller perf_event; run a kernel built with CONFIG_CGROUP_PERF"),
+    ],
+)
+def test_no_mount_is_one_sentence(tmp_path: Path, mounts: str, table: str, why: str) -> None:
+    with pytest.raises(Unavailable) as refused:
+        hierarchy_of("perf_event", proc(tmp_path, mounts, table))
+    assert why in str(refused.value)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Cgroups:
+    """Two containers, a unit and its workers, in v2; memory has a v1 hierarchy with other things in it."""
+    for path in (f"docker/{ID}/init", f"docker/{OTHER}", "system.slice/nginx.service/workers", "user.slice/[a]"):
+        (tmp_path / "v2" / path).mkdir(parents=True)
+    for folder in [tmp_path / "v2", *(tmp_path / "v2").rglob("*")]:
+        (folder / "cgroup.procs").write_text("")
+    (tmp_path / "memory" / "docker" / ("e" * 64)).mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    return Cgroups(Hierarchy(tmp_path / "v2", True), Hierarchy(tmp_path / "memory", False), tmp_path / "proc")
+
+
+def test_a_controller_without_files_of_v1_is_in_no_table_since_linux_6_12(tmp_path: Path) -> None:
+    (tmp_path / "unified").mkdir()
+    (tmp_path / "unified/cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    mounts = UNIFIED.replace("/sys/fs/cgroup/unified", str(tmp_path / "unified"))
+    made = proc(tmp_path, mounts, "perf_event\t0\t1\t1\n")
+    assert hierarchy_of("memory", made) == Hierarchy(tmp_path / "unified", unified=True)
+    with pytest.raises(Unavailable, match="this kernel has no cgroup controller hugetlb"):
+        hierarchy_of("hugetlb", made)
+
+
+def test_at_takes_a_path_below_the_mount_and_that_of_the_folder(tree: Cgroups) -> None:
+    for path in (
+        "/system.slice/nginx.service",
+        "system.slice//nginx.service/",
+        f"{tree.folder}/system.slice/nginx.service",
+    ):
+        found = tree.at(path)
+        assert (found.path, found.id) == ("/system.slice/nginx.service", found.folder.stat().st_ino)
+        assert found.exists()
+    assert tree.at("/").path == tree.at(str(tree.folder)).path == "/" == tree.root.path
+
+
+@pytest.mark.parametrize("path", ["", "/system.slice/../../memory", "a\0b"])
+def test_a_path_that_leads_out_or_is_empty_is_refused(tree: Cgroups, path: str) -> None:
+    with pytest.raises(UsageError, match="is not the path of a cgroup"):
+        tree.at(path)
+
+
+def test_a_link_out_of_the_tree_is_not_followed(tree: Cgroups) -> None:
+    (tree.folder / "link").symlink_to("/")
+    with pytest.raises(TargetExited):
+        tree.at("/link")
+    assert "/link" not in {one.path for one in tree.all()}
+
+
+def test_what_is_not_there(tree: Cgroups) -> None:
+    for ask in (
+        lambda: tree.at("/no"),
+        lambda: tree.matching("/no*"),
+        lambda: tree.unit("no"),
+        lambda: tree.container("deadbeef"),
+    ):
+        with pytest.raises(TargetExited, match=r"no cgroup|no unit no\.service has a cgroup; is it active"):
+            ask()
+    with pytest.raises(TargetExited, match=re.escape(f"no cgroup below {tree.folder} matches /no*")):
+        tree.matching("/no*")
+    with pytest.raises(TargetExited):
+        tree.at("/cgroup.procs")  # a file
+
+
+def test_a_container_of_another_hierarchy_only_is_named(tree: Cgroups) -> None:
+    for ask in (lambda: tree.container("e" * 12), lambda: tree.at("/docker/" + "e" * 64)):
+        with pytest.raises(Unavailable, match="in the hierarchy of memory only, and perf events go by"):
+            ask()
+
+
+def test_globs(tree: Cgroups) -> None:
+    def paths(pattern: str) -> list[str]:
+        return [one.path for one in tree.matching(pattern)]
+
+    assert paths("/docker/*") == [f"/docker/{ID}", f"/docker/{OTHER}"]
+    assert paths("**/workers") == ["/system.slice/nginx.service/workers"]
+    assert paths("/user.slice/[a]") == ["/user.slice/[a]"]  # what is called so comes before what matches
+    assert paths(f"{tree.folder}/sys*") == ["/system.slice"]
+
+
+def test_a_container_is_found_by_a_unique_prefix(tree: Cgroups) -> None:
+    assert tree.container(ID[:12]).path == f"/docker/{ID}"
+    assert tree.container(ID.upper()).path == f"/docker/{ID}"
+    both = "2 containers have ids that begin with 01234567: 0123456789abcdef, 01234567ffffffff; give more"
+    for prefix, why in (
+        (ID[:8], both),
+        (ID[:7], "at least 8"),
+        ("nginx-nginx", "not the id"),
+        (ID + "0", "not the id"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            tree.container(prefix)
+        assert why in str(refused.value)
+
+
+def test_a_unit_is_found_by_name_and_glob(tree: Cgroups) -> None:
+    for name in ("nginx", "nginx.service", "ngin[wx]*"):
+        assert [one.path for one in tree.unit(name)] == ["/system.slice/nginx.service"]
+    assert [one.path for one in tree.unit("*.slice")] == ["/system.slice", "/user.slice"]
+
+
+def test_processes_are_those_below_too_without_other_namespaces(tree: Cgroups) -> None:
+    unit = tree.at("/system.slice/nginx.service")
+    (unit.folder / "cgroup.procs").write_text("7\n0\n")
+    (unit.folder / "workers/cgroup.procs").write_text("8\n9\n7\n")
+    assert unit.processes() == [7, 8, 9]
+
+
+def test_a_cgroup_made_again_is_another_one(tree: Cgroups) -> None:
+    one = tree.at("/user.slice")
+    one.folder.rename(tree.folder / "gone")
+    assert not one.exists()
+    with pytest.raises(TargetExited, match=r"there is no cgroup /user\.slice"):
+        one.open()
+    one.folder.mkdir()
+    assert not one.exists()
+    with pytest.raises(TargetExited, match="has been removed; another one has its name by now"):
+        one.open()
+
+
+def test_topmost_leaves_out_what_another_holds(tree: Cgroups) -> None:
+    assert topmost(tree.all()) == [tree.root]
+    names = [
+        one.path
+        for one in topmost(tree.matching("**/nginx*") + tree.matching("**/workers") + tree.matching("user.slice"))
+    ]
+    assert names == ["/user.slice", "/system.slice/nginx.service"]
+
+
+def test_a_processs_cgroup(tree: Cgroups) -> None:
+    (folder := tree.folder.parent / "proc" / "7").mkdir()
+    (folder / "cgroup").write_text("4:memory:/docker\n3:cpu,cpuacct:/x:y\n0::/system.slice/nginx.service\n")
+    assert tree.of_process(7).path == "/system.slice/nginx.service"
+    (folder / "cgroup").write_text("0::/docker (deleted)\n")
+    with pytest.raises(TargetExited):
+        tree.of_process(7)
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+PRESSURE = "some avg10=1.50 avg60=0.10 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
+
+
+def fill(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def test_memory_of_v2(tree: Cgroups) -> None:
+    v2 = Cgroups(Hierarchy(tree.folder, True), Hierarchy(tree.folder, True))
+    unit = v2.at("/system.slice/nginx.service")
+    files = {"memory.current": "4096\n", "memory.max": "max\n", "memory.high": "8192\n", "memory.peak": "5000\n",
+             "memory.stat": "anon 1\npgfault 12\n", "memory.events": "low 0\noom_kill 2\n",
+             "memory.pressure": PRESSURE}  # fmt: skip
+    fill(unit.folder, files)
+    figures = v2.memory(unit).figures()
+    assert (figures.current, figures.max, figures.high, figures.peak, figures.swap) == (4096, None, 8192, 5000, None)
+    assert (figures.stat, figures.events) == ({"anon": 1, "pgfault": 12}, {"low": 0, "oom_kill": 2})
+    assert (figures.some.avg10, figures.some.total_us, figures.full.total_us) == (1.5, 77, 5)
+    assert v2.memory(unit).events_file == unit.folder / "memory.events"
+
+
+def test_memory_of_v1_has_the_words_of_v2(tree: Cgroups) -> None:
+    unit = tree.at("/system.slice/nginx.service")
+    (folder := tree.folder.parent / "memory/system.slice/nginx.service").mkdir(parents=True)
+    files = {"memory.usage_in_bytes": "4096\n", "memory.limit_in_bytes": "9223372036854771712\n",
+             "memory.max_usage_in_bytes": "5000\n", "memory.memsw.usage_in_bytes": "4100\n", "memory.failcnt": "3\n",
+             "memory.stat": "rss 1\npgfault 1\ntotal_rss 7\ntotal_cache 8\ntotal_pgfault 12\n",
+             "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}  # fmt: skip
+    fill(folder, files)
+    fill(unit.folder, {"memory.pressure": PRESSURE})
+    memory = tree.memory(unit)
+    figures = memory.figures()
+    assert (figures.current, figures.max, figures.high, figures.peak, figures.swap) == (4096, None, None, 5000, 4)
+    assert (figures.stat, figures.events) == ({"anon": 7, "file": 8, "pgfault": 12}, {"max": 3, "oom_kill": 2})
+    assert figures.some is not None
+    (folder / "memory.limit_in_bytes").write_text("1048576\n")
+    assert memory.max() == 1 << 20
+
+
+def test_a_memory_cgroup_of_another_name_is_found_by_its_processes(tree: Cgroups) -> None:
+    unit = tree.at("/user.slice")
+    for pid, path in ((7, "/docker"), (8, "/docker"), (9, "/")):
+        (tree.folder.parent / f"proc/{pid}").mkdir()
+        (tree.folder.parent / f"proc/{pid}/cgroup").write_text(f"4:memory:{path}\n0::/user.slice\n")
+    (unit.folder / "cgroup.procs").write_text("7\n8\n")
+    assert tree.memory(unit).folder == tree.folder.parent / "memory/docker"
+    other = tree.folder.parent / "memory/docker/below"
+    other.mkdir()
+    (other.parent / "cgroup.procs").write_text("7\n8\n77777777\n")  # the last one has ended meanwhile
+    (other / "cgroup.procs").write_text("")
+    assert tree.memory(unit).folder == other.parent
+    (other / "cgroup.procs").write_text("9\n")
+    with pytest.raises(Unavailable, match=r"that of its processes, /docker, has 1 other, too"):
+        tree.memory(unit)
+    for pids, why in (("7\n9\n", "its processes are in 2 of them"), ("", "nor has it a process that tells one")):
+        (unit.folder / "cgroup.procs").write_text(pids)
+        with pytest.raises(Unavailable, match=why):
+            tree.memory(unit)
+
+
+def test_refusals_of_memory_are_one_sentence(tree: Cgroups) -> None:
+    v2 = Cgroups(Hierarchy(tree.folder, True), Hierarchy(tree.folder, True))
+    unit = v2.at("/user.slice")
+    with pytest.raises(
+        Unavailable, match=r"has no memory\.current: .*; enable it: echo \+memory > .*/v2/cgroup\.subtree_control"
+    ):
+        v2.memory(unit).current()
+    unit.folder.rename(v2.folder / "gone")
+    with pytest.raises(TargetExited, match=r"the cgroup /user\.slice has been removed"):
+        v2.memory(unit).current()
+    without = Cgroups(Hierarchy(tree.folder, True), Unavailable("the cgroup controller memory is switched off"))
+    with pytest.raises(Unavailable, match="memory is switched off"):
+        without.memory(without.root)
+
+
+def test_a_closed_folder_is_named(tree: Cgroups, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(13, os.strerror(13))
+
+    unit = tree.at("/user.slice")
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(Unavailable, match=r"/user\.slice cannot be read: Permission denied; run wstrace as root"):
+        unit.open()
+
+
+# -- what memory counts of chosen cgroups --------------------------------------------------------------------------
+
+
+def chosen(tree: Cgroups, pattern: str) -> ChosenCgroups:
+    group = ChosenCgroups(pattern, tree, lambda: tree.matching(pattern), lambda path: True)
+    for one in list(group.members.values()):
+        group.begin(one)
+    return group
+
+
+def counting(tree: Cgroups, path: str, faults: int) -> Path:
+    (folder := tree.folder.parent / "memory" / path).mkdir(parents=True, exist_ok=True)
+    (folder / "memory.stat").write_text(f"total_pgfault {faults}\ntotal_pgmajfault 0\n")
+    return folder
+
+
+def test_faults_by_memory_are_those_since_the_beginning(tree: Cgroups) -> None:
+    counting(tree, "user.slice", 100)
+    group = chosen(tree, "/user.slice")
+    counting(tree, "user.slice", 175)
+    assert group.usage() == Usage(75, 0)
+
+
+@pytest.mark.parametrize("hierarchy", ["v2", "memory"])
+def test_a_cgroup_made_again_that_nobody_has_seen_yet_has_another_count(tree: Cgroups, hierarchy: str) -> None:
+    """Its count is not that of the one before, in whichever hierarchy it was made again first."""
+    counting(tree, "user.slice", 100)
+    group = chosen(tree, "/user.slice")
+    folder = tree.folder.parent / hierarchy / "user.slice"
+    folder.rename(tree.folder.parent / "gone")
+    folder.mkdir()
+    counting(tree, "user.slice", 5000)
+    assert group.usage() == Usage()
+
+
+def test_what_one_before_has_counted_is_no_loss_of_the_next(tree: Cgroups) -> None:
+    """The hierarchies are changed one after the other: memory still has the cgroup that perf events have lost."""
+    counting(tree, "user.slice", 100)
+    group = chosen(tree, "/user.slice")
+    one = tree.at("/user.slice")
+    one.folder.rename(tree.folder / "gone")
+    assert [gone.path for gone in group.left()] == ["/user.slice"]
+    assert group.had("/user.slice")
+    one.folder.mkdir()
+    counting(tree, "user.slice", 5000)
+    assert group.begin(tree.at("/user.slice")).faults is None
+    assert group.usage() == Usage()
+
+
+def test_memory_that_two_cgroups_share_is_counted_for_neither(tree: Cgroups) -> None:
+    counting(tree, "docker", 100)
+    for pid, path in ((7, "user.slice"), (8, "system.slice/nginx.service/workers")):
+        (tree.folder.parent / f"proc/{pid}").mkdir()
+        (tree.folder.parent / f"proc/{pid}/cgroup").write_text(f"4:memory:/docker\n0::/{path}\n")
+        (tree.folder / path / "cgroup.procs").write_text(f"{pid}\n")
+    assert chosen(tree, "/user.slice").usage() == Usage(0, 0)
+    assert chosen(tree, "*.slice").usage() == Usage()

@@ -1,0 +1,120 @@
+"""What is known of mappings that munmap() and mremap() change, against a model that knows each page."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from wstrace.schema import SPACE_MAP, SPACE_UNMAP
+from wstrace_page_faults.linux.calls import Call
+from wstrace_page_faults.linux.remaps import MREMAP_DONTUNMAP, Remaps
+
+PAGE, PAGES, ANON = 4096, 48, 99
+#: A page of a file: its inode and its number there.
+Known = tuple[int, int]
+
+
+def applied(space: dict[int, Known], remaps: Remaps, rows: list[tuple[int, ...]]) -> None:
+    """Does what rows tell in a space by pages, and lets `remaps` learn them."""
+    for row in rows:
+        _, _, event, start, end, offset, _, _, ino, _ = row
+        for at in range(start, end, PAGE):
+            space.pop(at // PAGE, None)
+            if event == SPACE_MAP:
+                space[at // PAGE] = ino, (offset + at - start) // PAGE if ino else 0
+        remaps.changed(row)
+
+
+class Machine:
+    """The address space of one process as the kernel has it, and what rows tell of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.remaps, self.time = random.Random(seed), Remaps(ANON), 0
+        self.truth: dict[int, Known] = {}
+        self.told: dict[int, Known] = {}
+
+    def span(self) -> tuple[int, int]:
+        start = self.random.randrange(PAGES - 1)
+        return start, self.random.randint(1, min(12, PAGES - start))
+
+    def map(self) -> None:
+        start, n = self.span()
+        ino, first = self.random.randint(0, 3), self.random.randrange(20)
+        self.time += 10
+        self.truth |= {start + i: (ino, first + i if ino else 0) for i in range(n)}
+        row = (self.time, 7, SPACE_MAP, start * PAGE, (start + n) * PAGE, first * PAGE * bool(ino), ino, 0, ino, 1)
+        applied(self.told, self.remaps, [row])
+
+    def called(self, name: str, *arguments: int, result: int = 0) -> None:
+        self.time += 10
+        call = Call(name, 7, self.time - 5, self.time, arguments, result)
+        rows, unknown = self.remaps.rows(call)
+        assert not unknown
+        applied(self.told, self.remaps, rows)
+
+    def unmap(self) -> None:
+        start, n = self.span()
+        for page in range(start, start + n):
+            self.truth.pop(page, None)
+        self.called("munmap", start * PAGE, n * PAGE - self.random.randrange(PAGE))
+
+    def remap(self) -> None:
+        """Moves some pages that are mapped, of one mapping or (Linux 6.17) of several, and lets one grow or shrink."""
+        start, old = self.span()
+        while old and any(page not in self.truth for page in range(start, start + old)):
+            old -= 1
+        if not old:
+            return
+        moved = [self.truth[page] for page in range(start, start + old)]
+        ino, first = moved[0]
+        one = all(page == (ino, first + i if ino else 0) for i, page in enumerate(moved))
+        new = self.random.randint(1, 12) if one else old
+        free = all(page not in self.truth for page in range(start + old, start + new))
+        to = self.random.choice([page for page in range(2 * PAGES) if page + new <= start or page >= start + old]
+                                + [start] * free)  # fmt: skip
+        stays = self.random.random() < 0.2 and new == old and to != start
+        now = moved[:new] + [(ino, first + i if ino else 0) for i in range(old, new)]
+        for page in range(start, start + old):
+            if not stays:
+                del self.truth[page]
+        self.truth |= {to + i: page for i, page in enumerate(now)}
+        flags = 3 | MREMAP_DONTUNMAP * stays
+        self.called("mremap", start * PAGE, old * PAGE, new * PAGE, flags, result=to * PAGE)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_told_is_what_is_mapped(seed: int) -> None:
+    machine = Machine(seed)
+    for _ in range(150):
+        machine.random.choice((machine.map, machine.unmap, machine.remap, machine.remap))()
+        assert machine.told == machine.truth
+    where = {page for _, low, high in machine.remaps.of_file(0, 2, 3, 9) for page in range(low // PAGE, high // PAGE)}
+    assert where == {page for page, (ino, number) in machine.truth.items() if ino == 2 and 3 <= number < 9}
+
+
+def test_of_an_unknown_mapping_it_is_not_known_what_lies_where_it_was_moved() -> None:
+    remaps = Remaps(ANON)
+    remaps.changed((1, 7, SPACE_MAP, 0x10000, 0x14000, 0, 5, 0, 42, 1))
+    remaps.changed((2, 7, SPACE_UNMAP, 0x11000, 0x12000, 0, 0, 0, 0, 0))  # what came here since is not known
+    call = Call("mremap", 7, 10, 20, (0x10000, 0x4000, 0x4000, 3), 0x90000)
+    rows, unknown = remaps.rows(call, partly=True)
+    assert [(row[2], hex(row[3]), hex(row[4]), row[5], row[8]) for row in rows] == [
+        (SPACE_UNMAP, "0x10000", "0x14000", 0, 0),
+        (SPACE_MAP, "0x90000", "0x91000", 0, 42),
+        (SPACE_MAP, "0x92000", "0x94000", 0x2000, 42),
+    ]
+    assert unknown == [(0x91000, 0x92000)]
+    grown = Call("mremap", 7, 30, 40, (0x11000, 0x1000, 0x3000, 1), 0x11000)
+    assert remaps.rows(grown, partly=True) == ([], [(0x12000, 0x14000)])
+
+
+def test_a_child_moves_what_it_has_from_its_parent_in_its_own_memory() -> None:
+    remaps = Remaps(ANON)
+    remaps.changed((1, 7, SPACE_MAP, 0x10000, 0x12000, 0, 5, 0, 42, 1))
+    remaps.forked(8, 7)
+    rows, _ = remaps.rows(Call("mremap", 8, 10, 20, (0x10000, 0x2000, 0x4000, 3), 0x90000))
+    assert [(row[1], row[2], hex(row[3]), hex(row[4]), row[8]) for row in rows] == [
+        (8, SPACE_UNMAP, "0x10000", "0x12000", 0),
+        (8, SPACE_MAP, "0x90000", "0x94000", 42),
+    ]

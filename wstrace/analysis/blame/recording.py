@@ -1,0 +1,121 @@
+"""What a recording of a flight recorder says first: what happened, how much was gained before it, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.blame.timeline import Timeline
+from wstrace.analysis.blame.words import NAME_LIMIT, name_of, unit_of
+from wstrace.firing import ENDED, KILLED, Recording
+from wstrace.text import duration, number, printable
+from wstrace.trace_info import TraceInfo
+
+#: Lines that the first line tells, and the least share of what arrived that one has.
+_TOLD, _SHARE = 3, 0.1
+_VERBS = {KILLED: "killed at ", ENDED: "ended at "}
+
+
+def moment_of(info: TraceInfo) -> str | int:
+    """The moment to tell of a trace: of a recording when its trigger fired, or the last look before a kill or an end;
+    of any other its peak.
+    """
+    told = Recording.of(info.extra)
+    if told is None:
+        return "peak"
+    if told.how not in (KILLED, ENDED):
+        return told.time_ns
+    return told.last_look_ns if told.last_look_ns >= told.begin_ns else 0
+
+
+def pids_of(info: TraceInfo) -> tuple[int, ...]:
+    """The processes that a recording is about; () = all that it has, as any other trace."""
+    told = Recording.of(info.extra)
+    return () if told is None else told.pids
+
+
+def first_lines(blame: Blame) -> list[str]:
+    """`api: at 400.2 MiB; +310.0 in the last 90 s: 240.0 by load_index app.py:88`, and what is kept; [] = no recording.
+
+    The gain is of the sizes that were read. Of the lines it is told what arrived in that time and was still there at
+    the moment of the composition. What arrived later, or was never looked at, is told as brought.
+    """
+    of = blame.of
+    told = Recording.of(of.info.extra)
+    if told is None:
+        return []
+    unit, divisor = unit_of(told.n_bytes)
+    seconds = max(told.time_ns - told.from_ns, 0) / 1e9
+    line = (
+        f"{printable(told.who, NAME_LIMIT) or '?'}: {_VERBS.get(told.how, 'at ')}{told.n_bytes / divisor:,.1f} {unit}"
+    )
+    if seconds:
+        gain = (told.n_bytes - told.from_bytes) / divisor
+        line += f"; {gain:+,.1f} in the last {_span(seconds)}"
+        line += _arrived(blame, told, divisor)
+    return [line, _kept(told)]
+
+
+def as_dict(blame: Blame) -> dict[str, object] | None:
+    """The same for JSON; None of a trace that is no recording. Sizes in bytes."""
+    told = Recording.of(blame.of.info.extra)
+    if told is None:
+        return None
+    return {"told": first_lines(blame)[0], "what": told.what, "who": told.who, "how": told.how, "cgroup": told.cgroup,
+            "time_ns": told.time_ns, "bytes": told.n_bytes, "from_ns": told.from_ns, "from_bytes": told.from_bytes,
+            "last_look_ns": told.last_look_ns, "begin_ns": told.begin_ns, "let_go": told.let_go,
+            "pids": list(told.pids)}  # fmt: skip
+
+
+def _arrived(blame: Blame, told: Recording, divisor: float) -> str:
+    """`: 240.0 by load_index app.py:88, ...`, and what of it is not of the resident pages."""
+    looked = blame.of.inputs.time_ns if blame.total else 0
+    border = min(max(looked, told.from_ns), told.time_ns) if told.how in (KILLED, ENDED) else told.time_ns
+    end = np.iinfo(np.int64).max  # a fault that was served while the trigger was read belongs to it
+    edges = np.array([told.from_ns, border if border < told.time_ns else end, end], np.uint64)
+    over = Timeline(blame, edges, told.pids).by("line")
+    estimated = {row.whole for row in blame.rows("line") if row.estimated}
+    names = [f"{'~' * (row.whole in estimated)}{{:,.1f}} {_by(row)}" for row in over.rows]
+    there, later = over.resident[:, 0], over.brought[:, 1]
+    if not looked:
+        return _told(names, over.brought.sum(axis=1), divisor, "brought, which may have been given back: ") or (
+            ": no fault was recorded then, and its memory was not looked at"
+        )
+    text = _told(names, there, divisor)
+    if told.how in (KILLED, ENDED):
+        ago = max(told.time_ns - looked, 0) / 1e9
+        text += f" (at the last look, {_span(ago)} before, at {blame.total / divisor:,.1f}"
+        text += _told(names, later, divisor, "brought after it ").replace(": ", "; ", 1) + ")"
+    return text or ": no line is known"
+
+
+def _told(names: Sequence[str], amounts: NDArray[Any], divisor: float, how: str = "") -> str:
+    """`: 240.0 by load_index app.py:88, ...`: those with the most; "" = there is none."""
+    order = np.argsort(-amounts, kind="stable")[:_TOLD].tolist()
+    least = _SHARE * float(amounts.sum())
+    parts = [names[at].format(amounts[at] / divisor) for at in order if amounts[at] > 0 and amounts[at] >= least]
+    return f": {how}{', '.join(parts)}" if parts else ""
+
+
+def _by(row: BlameRow) -> str:
+    label = row.label if row.reason else f"by {name_of(row.label)}"
+    return label.replace("{", "{{").replace("}", "}}")
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if 10 <= seconds < 120 else duration(seconds)
+
+
+def _kept(told: Recording) -> str:
+    """`at rss=400MiB; kept 120 s before it, 31,337 older records were let go`."""
+    kept = max(told.time_ns - told.begin_ns, 0) / 1e9
+    gone = sum(told.let_go.values())
+    older = f", {number(gone)} older records were let go" if gone else ", nothing older was let go"
+    short = (
+        f" of {_span(told.asked_seconds)}: their size was at its limit" if gone and kept < told.asked_seconds else ""
+    )
+    return f"trigger {printable(told.what, NAME_LIMIT)}; kept {_span(kept)}{short} before it{older}"

@@ -1,0 +1,148 @@
+"""Timeline: the faults of a trace by label and time, and the bytes that they brought and that are still resident.
+
+Its figures are those of the rows of Blame, cut by the time of the fault that made a page arrive: over all times they
+sum to these, with what has no known fault at no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.bringers import OWN
+from wstrace.analysis.blame.cells import stood_for
+from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.segments import distinct
+from wstrace.schema import FAULT_MAJOR
+
+Figures = NDArray[np.float64]
+#: cells, times, and how many there are of both
+_Counts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+
+
+class Over(NamedTuple):
+    """A view over time.
+
+    rows: the labels as empty rows. faults, from_disk: numbers of faults, those that read from disk; brought, resident:
+    bytes; each of shape (labels, times). untimed: resident bytes whose arrival is no fault of these times, (labels,).
+    """
+
+    rows: list[BlameRow]
+    faults: Figures
+    from_disk: Figures
+    brought: Figures
+    resident: Figures
+    untimed: NDArray[np.float64]
+
+
+class Arrivals(NamedTuple):
+    """A view over time, of those labels and times alone at which anything arrived; in order of both.
+
+    label: the number of the label in Blame.labels(). time: that of the time. resident, private, brought: bytes;
+    from_disk: faults that read from disk; all of shape (n,).
+    """
+
+    label: NDArray[np.intp]
+    time: NDArray[np.intp]
+    resident: NDArray[np.float64]
+    private: NDArray[np.float64]
+    brought: NDArray[np.float64]
+    from_disk: NDArray[np.float64]
+
+
+class Timeline:
+    """The faults and resident pages of a composition by time.
+
+    Args:
+        blame: the tables of the composition; the kinds of memory that they count are not regarded.
+        edges: n + 1 times in ns on the records' clock, ascending; time i is from edges[i] up to before edges[i + 1].
+        pids: the processes whose faults count; () = all.
+    """
+
+    def __init__(self, blame: Blame, edges: NDArray[np.uint64], pids: Collection[int] = ()) -> None:
+        self.blame, self.edges, self.n = blame, edges, len(edges) - 1
+        of, faults, inputs = blame.of, blame.of.history.faults, blame.of.inputs
+        # In the order of the inputs, which is nearly that of time, neighbours have the same cell and time.
+        at = edges.searchsorted(inputs.faults["time_ns"], "right") - 1
+        at[at >= self.n] = -1  # -1 = at none of these times
+        if pids:
+            at[~np.isin(inputs.pids[inputs.faults["space"]], list(pids))] = -1
+        cell, timed = of.past.fault_cells.of, at >= 0
+        rows, which = distinct(cell[timed], at[timed])
+        self._faults: _Counts = cell[timed][rows], at[timed][rows], np.bincount(which, minlength=len(rows))
+        major = (inputs.faults["flags"][timed] & FAULT_MAJOR) != 0
+        self._major = np.bincount(which[major], minlength=len(rows))
+        brought = faults.brings.copy()
+        brought[of.found.first[of.found.how == OWN]] = False
+        gone = np.zeros(len(at), np.bool_)
+        gone[faults.order[brought]] = True
+        each = inputs.faults.get("sampled")
+        weights = None if each is None else each[timed & gone]
+        self._gone = stood_for(which[gone[timed]], len(rows), weights)
+        at = at[faults.order]
+        self._pages = [self._arrivals(first, at) for first in (of.found.first, of.found.second)]
+
+    def _arrivals(self, bringer: NDArray[np.intp], at: NDArray[np.intp]) -> _Counts:
+        """The cell and time of pages, and how many there are. bringer: of each page a fault; at: the time of each."""
+        cell = self.blame.of.page_cells.of
+        time = np.where(bringer >= 0, at[bringer], -1) if len(at) else np.full(len(bringer), -1)
+        rows, which = distinct(cell, time)
+        return cell[rows], time[rows], np.bincount(which, minlength=len(rows))
+
+    def by(self, *views: str) -> Over:
+        """The figures by these views together; the rows are in no order, and have no figures of their own."""
+        told, size = self.blame.labels(*views), self.blame.of.page_size
+        n = told.n
+        cell, time, count = self._faults
+        label = told.of_faults[cell]
+        faults, from_disk, gone = (self._placed(label, time, amount, n)[:, :-1]
+                                   for amount in (count, self._major, self._gone))  # fmt: skip
+        resident = np.zeros((n, self.n + 1))
+        for candidate, (cell, time, count) in zip((told.first, told.second), self._pages, strict=True):
+            resident += self._placed(candidate[cell], time, count, n) / 2
+        resident *= size
+        return Over(told.joined(), faults, from_disk, resident[:, :-1] + gone * size, resident[:, :-1], resident[:, -1])
+
+    def arrivals(self, *views: str) -> Arrivals:
+        """The figures by these views together, where there are any: by() has them for few labels."""
+        told, of = self.blame.labels(*views), self.blame.of
+        cell, time, _ = self._faults
+        keys = [told.of_faults[cell] * self.n + time]
+        amounts = [np.stack((np.zeros(len(cell)), np.zeros(len(cell)), self._gone, self._major))]
+        private = of.private[of.page_cells.run]
+        for candidate, (cell, time, count) in zip((told.first, told.second), self._pages, strict=True):
+            timed = time >= 0
+            cell, pages = cell[timed], count[timed] / 2
+            keys.append(candidate[cell] * self.n + time[timed])
+            amounts.append(np.stack((pages, pages * private[cell], pages, np.zeros(len(cell)))))
+        found, which = np.unique(np.concatenate(keys), return_inverse=True)
+        amount = np.concatenate(amounts, axis=1)
+        amount[:3] *= of.page_size
+        figures = [np.bincount(which, one, len(found)).astype(np.float64) for one in amount]
+        return Arrivals(found // max(self.n, 1), found % max(self.n, 1), *figures)
+
+    def _placed(self, label: NDArray[Any], time: NDArray[Any], amount: NDArray[Any], n: int) -> Figures:
+        """The sums of amounts by label and time; the last column is what is at no time."""
+        width = self.n + 1
+        found = np.bincount(label * width + np.where(time < 0, self.n, time), amount, n * width)
+        return found.reshape(n, width).astype(np.float64)
+
+
+def between(blame: Blame, begin: int, end: int, view: str) -> dict[str, object]:
+    """What arrived from one time up to before another, for JSON: `schema` 1; rows sum to the total.
+
+    Args:
+        blame: the composition whose pages count as still resident. begin, end: ns on the records' clock.
+        view: what the rows are by.
+    """
+    over = Timeline(blame, np.array([begin, end], np.uint64)).by(view)
+    names = ("faults", "from_disk", "brought", "resident")
+    columns = {name: getattr(over, name)[:, 0].round().astype(np.int64).tolist() for name in names}
+    rows = [{"label": row.whole, **{name: columns[name][at] for name in names}} for at, row in enumerate(over.rows)]
+    rows = [row for row in rows if any(row[name] for name in names)]
+    rows.sort(key=lambda row: (-row["resident"], -row["brought"], -row["faults"], row["label"]))
+    total = {name: sum(row[name] for row in rows) for name in names}
+    return {"schema": 1, "by": view, "total": total, "rows": rows}

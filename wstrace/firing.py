@@ -1,0 +1,106 @@
+"""Firing: a condition on memory that came true, for which a flight recorder keeps the minutes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+#: What happened to a process or cgroup: it reached a size, some of it was killed for want of memory, or it ended.
+REACHED, KILLED, ENDED = "reached", "killed", "ended"
+#: A time or size that is larger is none that we wrote.
+_LARGEST = (1 << 63) - 1
+#: A recording names the processes of its cgroup up to so many, which a free list of a trace file may have.
+MOST_PIDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One firing of a trigger. Times are ns of the records' clock, sizes bytes.
+
+    what: the trigger as the user wrote it, `rss=400MiB`. who: the name of the process or cgroup. how: REACHED, KILLED,
+    ENDED. n_bytes: its size then; at a kill or an end, the last one that is known. cgroup: its path; "" = of no cgroup.
+    pids: whose it is, where records are of others, too; () = of all that is recorded. last_look_ns: when its memory was
+    looked at last; 0 = never. sizes: (time, size) of what was read before, in order of time.
+    """
+
+    time_ns: int
+    what: str
+    who: str
+    how: str
+    n_bytes: int
+    cgroup: str = ""
+    pids: tuple[int, ...] = ()
+    last_look_ns: int = 0
+    sizes: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+
+    def since(self, time_ns: int) -> tuple[int, int]:
+        """The first time and size that was read from then on; the firing's own where none was."""
+        return next((one for one in self.sizes if one[0] >= time_ns), (self.time_ns, self.n_bytes))
+
+    def to_facts(self, begin_ns: int, let_go: Mapping[str, int], asked_seconds: float) -> dict[str, object]:
+        """The fact `recording` of a trace file.
+
+        Args:
+            begin_ns: since when records are kept. let_go: stream -> rows that were let go before that.
+            asked_seconds: for how long records were to be kept.
+        """
+        from_ns, from_bytes = self.since(begin_ns)
+        return {"time_ns": self.time_ns, "what": self.what, "who": self.who, "how": self.how, "bytes": self.n_bytes,
+                "cgroup": self.cgroup, "last_look_ns": self.last_look_ns, "from_ns": from_ns,
+                "from_bytes": from_bytes, "begin_ns": begin_ns, "let_go": dict(let_go),
+                "asked_seconds": asked_seconds, "pids": list(self.pids[:MOST_PIDS])}  # fmt: skip
+
+
+class Division(Protocol):
+    """Which of the cgroups that triggers watch others belong to, so that each one's records can be kept apart.
+
+    Of watched cgroups of which one holds the other, the outer one has both.
+    """
+
+    def of_cgroup(self, path: str) -> str:
+        """The path of the watched cgroup that is this one or holds it, whether it is there now or not; "" = none."""
+
+    def of_process(self, pid: int) -> str:
+        """The path of the watched cgroup that a process is in now; "" = in none, or it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a recording of a flight recorder tells of itself; see Firing.to_facts()."""
+
+    time_ns: int
+    what: str
+    who: str
+    how: str
+    n_bytes: int
+    cgroup: str
+    last_look_ns: int
+    from_ns: int
+    from_bytes: int
+    begin_ns: int
+    let_go: dict[str, int]
+    asked_seconds: float
+    pids: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, extra: Mapping[str, object]) -> Recording | None:
+        """That of a trace by its `extra` facts, which may come from anyone; None = it is no recording."""
+        told = extra.get("recording")
+        if not isinstance(told, Mapping) or told.get("how") not in (REACHED, KILLED, ENDED):
+            return None
+        numbers = [told.get(name) for name in ("time_ns", "bytes", "last_look_ns", "from_ns", "from_bytes", "begin_ns")]
+        if not all(type(one) is int and 0 <= one <= _LARGEST for one in numbers):
+            return None
+        time_ns, n_bytes, last_look_ns, from_ns, from_bytes, begin_ns = (int(str(one)) for one in numbers)
+        what, who, cgroup = (
+            one if isinstance(one := told.get(name), str) else "" for name in ("what", "who", "cgroup")
+        )
+        given, asked = told.get("let_go"), told.get("asked_seconds")
+        rows = given.items() if isinstance(given, Mapping) else ()
+        let_go = {str(stream): n for stream, n in rows if type(n) is int and n >= 0}
+        seconds = float(asked) if isinstance(asked, int | float) else 0.0
+        named = told.get("pids")
+        pids = tuple(pid for pid in named if type(pid) is int and pid >= 0) if isinstance(named, list) else ()
+        return cls(time_ns, what, who, str(told["how"]), n_bytes, cgroup, last_look_ns, from_ns, from_bytes, begin_ns,
+                   let_go, seconds, pids[:MOST_PIDS])  # fmt: skip
