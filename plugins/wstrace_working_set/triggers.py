@@ -140,7 +140,9 @@ class TriggersSource(Source):
         polled = poll()
         for fd, event in fds:
             polled.register(fd, event)
-        polled.poll(seconds * 1000)
+        news = polled.poll(seconds * 1000)
+        for one in self._watched.values():
+            one.woken(news)
 
     def stop(self) -> Iterable[Batch]:
         """The looks of what fires at the end."""

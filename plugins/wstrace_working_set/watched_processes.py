@@ -67,6 +67,9 @@ class WatchedProcesses:
         """Never: they are looked at when something fires."""
         return False
 
+    def woken(self, news: Sequence[tuple[int, int]]) -> None:
+        """Does nothing: it has no descriptors."""
+
     def looked(self, time_ns: int, cpu_seconds: float, n_bytes: int = 0) -> None:
         """Notes a look."""
         self._last_look = time_ns

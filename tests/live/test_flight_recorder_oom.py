@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from wstrace.errors import Unavailable
 from wstrace.firing import Recording
 
 if TYPE_CHECKING:
+    from wstrace_os.linux.cgroups.memory import MemoryFiles
     from wstrace_working_set.linux.watched_cgroup import WatchedCgroup
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: control groups")
@@ -231,42 +234,77 @@ while True:
 """
 
 
-@pytest.mark.timeout(200)
-def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level):
+@pytest.fixture
+def waiting(tmp_path: Path, cgroup: MadeCgroup) -> Iterator[tuple[subprocess.Popen[bytes], MemoryFiles]]:
+    """A program of the cgroup that waits for memory from its first line of input on; the files of the cgroup."""
     from wstrace_os.linux.cgroups.tree import Cgroups
 
     cgroups = Cgroups.mounted()
-    if cgroups.memory(cgroups.at(cgroup.path)).pressure() is None:
+    files = cgroups.memory(cgroups.at(cgroup.path))
+    if files.pressure() is None:
         pytest.skip("this kernel does not tell pressure")
     path = tmp_path / "read.bin"
     path.write_bytes(bytes(2 * LIMIT))
     with path.open("rb") as file:  # what is in the page cache already counts for whoever brought it
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    program = subprocess.Popen([*cgroup.joining(), sys.executable, "-S", "-c", READS, path], stdin=subprocess.PIPE)
+    with subprocess.Popen([*cgroup.joining(), sys.executable, "-S", "-c", READS, path],
+                          stdin=subprocess.PIPE) as program:  # fmt: skip
+        yield program, files
+        program.kill()
+
+
+def begin(program: subprocess.Popen[bytes]) -> None:
+    """Lets it read."""
+    assert program.stdin is not None
+    program.stdin.write(b"\n")
+    program.stdin.flush()
+
+
+@pytest.mark.timeout(200)
+def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level, waiting):
+    program, files = waiting
     attach = ["attach", str(program.pid), "--keep", "60s", "--on", "psi=50ms/2s", "-o", "api.wst", "--quiet"]
     tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach], cwd=tmp_path, text=True,
                               stderr=subprocess.PIPE)  # fmt: skip
     try:
         wait_until_traced(tmp_path / "api.ring.wst", tracer)
-        assert program.stdin is not None
-        program.stdin.write(b"\n")
-        program.stdin.flush()
+        begin(program)
         deadline = time.monotonic() + 100
         while not (tmp_path / "api-1.wst").exists() and tracer.poll() is None:
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, f"the kernel tells of this pressure: {files.pressure()}"
             time.sleep(0.1)
         program.kill()
         said = tracer.communicate(timeout=60)[1]
     finally:
-        for process in (program, tracer):
-            process.kill()
-            process.communicate()
+        tracer.kill()
+        tracer.communicate()
     with wstrace.open_trace(str(tmp_path / "api-1.wst")) as trace:
         recording = Recording.of(trace.info.extra)
     assert recording is not None
     assert recording.what == "psi=50ms/2s", said
     assert recording.cgroup == cgroup.path
+
+
+def test_waiting_for_memory_is_told_whoever_asks_the_kernel_first(cgroup, waiting):
+    """WHEN another poll() than the reading's own has taken the kernel's news THEN the reading still tells it."""
+    from wstrace_os.linux.cgroups.tree import Cgroups
+    from wstrace_working_set.conditions import parse_conditions
+    from wstrace_working_set.linux.watched_cgroup import WatchedCgroup
+
+    program, files = waiting
+    watched = WatchedCgroup(Cgroups.mounted().at(cgroup.path), files, parse_conditions(["psi=50ms/2s"]), 0.0)
+    paths = {Path(f"/proc/self/fd/{fd}").readlink(): fd for fd, _ in watched.fds}
+    pressed = paths[files.pressure_file]
+    first = select.poll()
+    first.register(pressed, select.POLLPRI)
+    begin(program)
+    news = first.poll(60_000)
+    assert news == [(pressed, select.POLLPRI)], f"the kernel tells of this pressure: {files.pressure()}"
+    assert first.poll(0) == [], "it tells it once"
+    watched.woken(news)
+    assert [one.text for one in watched.read()] == ["psi=50ms/2s"]
+    watched.close()
 
 
 def test_a_limit_that_is_not_there_is_told_before_anything_is_traced(tmp_path):

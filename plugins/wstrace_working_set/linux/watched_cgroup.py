@@ -82,6 +82,10 @@ class WatchedCgroup:
         """Descriptors that tell when there is something to read, each with its event of poll()."""
         return self._wakes.fds
 
+    def woken(self, news: Sequence[tuple[int, int]]) -> None:
+        """Notes what poll() said of the descriptors, for the next reading."""
+        self._wakes.note(news)
+
     @property
     def seconds(self) -> float:
         """When the next reading is due at the latest."""
@@ -258,6 +262,9 @@ class Wakes:
     v2: memory.events is notified of each count. v1: an eventfd for the size that is near the limit, and one for being
     out of memory (cgroup-v1/memory.rst, "Memory thresholds", "OOM Control"). Both: a trigger on the pressure (psi.rst).
     What the system refuses is read by time alone.
+
+    The kernel tells of pressure to the first poll() alone, whoever makes it (psi_trigger_poll() takes the event away):
+    what any of them said is noted until it is taken.
     """
 
     def __init__(self, files: MemoryFiles, conditions: Sequence[Condition], limit: int | None) -> None:
@@ -265,6 +272,7 @@ class Wakes:
         self._pressed: dict[int, Condition] = {}
         self._events: list[int] = []  # to be read again when they are notified
         self._counters: list[int] = []  # eventfds
+        self._news: set[int] = set()
         with contextlib.suppress(OSError):
             if files.unified:
                 self._watch(files.events_file, os.O_RDONLY, self._events)
@@ -316,24 +324,28 @@ class Wakes:
         self._pressed[fd] = one
         self._poll.register(fd, select.POLLPRI)
 
+    def note(self, news: Sequence[tuple[int, int]]) -> None:
+        """Keeps what a poll() has said of descriptors, its own or others, until it is taken."""
+        own = {*self._pressed, *self._events, *self._counters}
+        # that an event other than the news came, as when a cgroup is removed, is no pressure
+        self._news |= {fd for fd, what in news if fd in own and (fd not in self._pressed or what & select.POLLPRI)}
+
     def any(self) -> bool:
         """Whether there is news."""
-        return bool(self._poll.poll(0))
+        self.note(self._poll.poll(0))
+        return bool(self._news)
 
     def take(self) -> set[Condition]:
         """The conditions on pressure that have come true; all news count as known then."""
-        found = set()
-        for fd, what in self._poll.poll(0):
-            if fd in self._pressed:
-                if what & select.POLLPRI:
-                    found.add(self._pressed[fd])
-            elif fd in self._events:
-                with contextlib.suppress(OSError):
-                    os.pread(fd, 4096, 0)
-            else:
-                with contextlib.suppress(OSError):
-                    os.read(fd, 8)
-        return found
+        self.note(self._poll.poll(0))
+        news, self._news = self._news, set()
+        for fd in news.intersection(self._events):
+            with contextlib.suppress(OSError):
+                os.pread(fd, 4096, 0)
+        for fd in news.intersection(self._counters):
+            with contextlib.suppress(OSError):
+                os.read(fd, 8)
+        return {one for fd, one in self._pressed.items() if fd in news}
 
     def close(self) -> None:
         """Closes them."""
