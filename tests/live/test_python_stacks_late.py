@@ -32,7 +32,9 @@ pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 @pytest.mark.parametrize("unseen", [False, True])
 def test_no_orphan_loses_its_events_when_stacks_are_opened(trace: Any, tmp_path: Path, unseen: bool) -> None:
     """Its parent has ended when another process is met, and it is not known yet that it was born."""
-    program = "import time\nfor i in range(8): time.sleep(0.3); x = b'x' * (1 << 22)"
+    program = (
+        "import mmap, time\nfor i in range(8): time.sleep(0.3); x = mmap.mmap(-1, 1 << 22); x.write(bytes(1 << 22))"
+    )
     traced = trace([fork_storm(tmp_path, unseen=unseen), OURS[0].program, "-S", "-c", program])
     assert touched(traced.faults()) == (ORPHANS * PAGES, ORPHANS * PAGES)
     assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
@@ -109,12 +111,31 @@ def test_a_process_that_could_not_be_asked_about_is_asked_about_again(
     It is one without a library, where there is one: no mapping tells of it.
     """
     python = next((python.program for python in OURS if python.label.startswith("system")), OURS[0].program)
-    began, look = tmp_path / "began", PythonStacks.look_at_processes
+    began, told = tmp_path / "began", tmp_path / "told"
+    look, look_at_processes = PythonStacks.look, PythonStacks.look_at_processes
+
+    def looked(self: PythonStacks, pid: int) -> bool:
+        done = look(self, pid)
+        if self._processes.get(pid, (0, None))[1] is not None:
+            told.touch()
+        return done
+
+    monkeypatch.setattr(PythonStacks, "look", looked)
     monkeypatch.setattr(
-        PythonStacks, "look_at_processes", lambda self, wait: look(self, wait) if began.exists() else wait
+        PythonStacks, "look_at_processes", lambda self, wait: look_at_processes(self, wait) if began.exists() else wait
     )
-    touches = "for i in range(8): time.sleep(0.3); b'x' * (1 << 20)"
-    program = f"import time; open({str(began)!r}, 'w').close()\n{touches}"
+    program = f"""if True:
+        import mmap, os, time
+        def touch():
+            with mmap.mmap(-1, 1 << 20) as fresh:  # unlike bytes, whose memory malloc() keeps from the second time on
+                fresh.write(bytes(1 << 20))
+        open({str(began)!r}, 'w').close()
+        until = time.monotonic() + 60
+        while not os.path.exists({str(told)!r}) and time.monotonic() < until:
+            touch()
+            time.sleep(0.05)
+        touch()
+    """
     storm = 'i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done; "$@"; true'
     traced = trace(["sh", "-c", storm, "sh", python, "-S", "-c", program])
     assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
