@@ -9,6 +9,7 @@ from wstrace.analysis.own import OwnRule
 from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.sampled import how_sampled, not_stood_for, of_all, rates_differ
 from wstrace.analysis.snapshots import MAX_PROCESSES
+from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.stacks import StackCounts
 from wstrace.analysis.summary import Summary
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
@@ -81,17 +82,20 @@ def most_of(
     rule: OwnRule | None = None,
     symbolizer: Symbolizer | None = None,
     shorten: Callable[[str], str] = lambda label: printable(label, NAME_LIMIT),
+    *,
+    views: StackViews | None = None,
 ) -> tuple[str, bool]:
     """`58 % parse_record leak.py:12`: the own line with most faults, "" = none; and whether it is the answer.
 
     Where only samples have a stack it is an estimate: `about 58 % parseRecord leak.js` of the faults that these
-    stand for, and none where these are less than half of all: the others may be of anything.
+    stand for, and none where these are less than half of all: the others may be of anything. rule, symbolizer, views:
+    as of StackCounts.table().
     """
     if not counts.python and not counts.native:
         return "", False
     native = not counts.python
     estimated = native or counts.sampled
-    rows = counts.table("line", rule, symbolizer, native=native)
+    rows = counts.table("line", rule, symbolizer, native=native, views=views)
     with_stack = [row for row in rows if row.has_stack]
     own = [row for row in with_stack if row.frames and row.frames[0].own]
     if native and not own:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Codes below this are made dense by a table of as many entries, which takes a tenth of the time of sorting them.
-_TABLE = 1 << 22
+#: Codes below this are made dense by a table of as many entries, which takes a tenth of the time of sorting them; but
+#: not where there are fewer rows than one for so many entries.
+_TABLE, _SPARSE = 1 << 22, 32
 
 
 def begins(*columns: NDArray[Any]) -> NDArray[np.bool_]:
@@ -41,9 +42,9 @@ def _dense(values: NDArray[Any]) -> NDArray[np.int64]:
     """Numbers below that of the distinct values, equal where the values are."""
     if not len(values) or not values.any():
         return np.zeros(len(values), np.int64)
-    if values.max() < _TABLE and values.min() >= 0:
-        there = np.zeros(int(values.max()) + 1, np.int64)
-        there[values] = 1
-        dense: NDArray[np.int64] = (np.cumsum(there) - 1)[values]
+    if values.max() < min(_TABLE, _SPARSE * len(values)) and values.min() >= 0:
+        there = np.zeros(int(values.max()) + 1, np.bool_)
+        there[values] = True
+        dense: NDArray[np.int64] = np.cumsum(there, dtype=np.int32)[values].astype(np.int64) - 1
         return dense
     return np.unique(values, return_inverse=True)[1].astype(np.int64)

@@ -52,6 +52,7 @@ class StackViews:
 
         self._tree = tree
         self._frames = Frames(tree, rule, symbolizer)
+        self._of_lines: tuple[NDArray[np.intp], list[Label]] = np.zeros(0, np.intp), []
 
     def labels(self, by: StackBy, *, native: bool) -> Callable[[NDArray[np.intp]], list[Label]]:
         """A function that labels stacks, whose innermost call sites it takes. native: they are native stacks."""
@@ -73,6 +74,11 @@ class StackViews:
         return chosen, whose
 
     def _lines(self, leaves: NDArray[np.intp]) -> list[Label]:
+        if not np.array_equal(leaves, self._of_lines[0]):  # several tables of a trace are by its lines
+            self._of_lines = leaves.copy(), self._named_lines(leaves)
+        return self._of_lines[1]
+
+    def _named_lines(self, leaves: NDArray[np.intp]) -> list[Label]:
         nodes, whose = self.attributed(leaves)
         # The own line may be among the frames that are missing.
         cut = self._tree.first_above(leaves, self._tree.column("flags") & FRAME_CUT != 0) != 0

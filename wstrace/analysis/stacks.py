@@ -97,6 +97,7 @@ class StackCounts:
 
     Args:
         in_all: of a sampled trace, count each row as the faults that it stands for, instead of once.
+        tree: the call sites, where they are known already; None = they come in batches.
 
     Attributes:
         tree: the call sites so far.
@@ -108,8 +109,8 @@ class StackCounts:
         recorded: whether any batch had a column of stacks, so that stacks were recorded.
     """
 
-    def __init__(self, *, in_all: bool = False) -> None:
-        self.tree, self._in_all = CallTree(), in_all
+    def __init__(self, *, in_all: bool = False, tree: CallTree | None = None) -> None:
+        self.tree, self._in_all = CallTree() if tree is None else tree, in_all
         self.total = self.major = self.python = self.foreign = 0
         self.native = self.borrowed = self.timed = self.time_ns = 0
         self.recorded = self.sampled = False
@@ -193,6 +194,7 @@ class StackCounts:
         symbolizer: Symbolizer | None = None,
         *,
         native: bool = False,
+        views: StackViews | None = None,
     ) -> list[StackRow]:
         """All rows, most faults first. The sum of their totals is the number of all faults, whatever `by` is.
 
@@ -202,8 +204,9 @@ class StackCounts:
             rule: decides which source files are the program's own.
             symbolizer: names native frames.
             native: estimate from the sampled native stacks, instead of counting the Python stacks of all faults.
+            views: what has labelled stacks of the same tree before, instead of a rule and a symbolizer.
         """
-        views = StackViews(self.tree, rule or OwnRule(), symbolizer)
+        views = views or StackViews(self.tree, rule or OwnRule(), symbolizer)
         return self._rows(native, views.labels(by, native=native))
 
     def around(

@@ -197,9 +197,12 @@ def add_paths(tree: Tree, blame: Blame, columns: Sequence[str], place: Callable[
     told = np.unique(cells.of[order[:PATHS], 2]).tolist()
     place_of = {number: at for at, number in enumerate(told)}
     of_stack = _steps(tree, [frames.get(stacks[number].whole, ()) for number in told], lines=lines)
+    heads: dict[tuple[int, int], list[int]] = {}
     rows = zip(cells.of[order].tolist(), amounts[order].tolist(), strict=True)
     for number_, ((process, thread, stack), amount) in enumerate(rows):
-        head = [tree.code(_named(label)) for label in (processes[process].whole, threads[thread].label)] * whose
+        if (head := heads.get((process, thread))) is None:
+            labels = (processes[process].whole, threads[thread].label) if whose else ()
+            head = heads[process, thread] = [tree.code(_named(label)) for label in labels]
         if number_ >= PATHS:
             tree.add([*head, tree.code((OTHERS, 0))], place(amount))
             continue

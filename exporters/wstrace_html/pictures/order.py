@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis import tally
 from wstrace.analysis.blame.losses import page_of
 from wstrace.analysis.blame.rows import Blame
 from wstrace.schema import FAULT_MAJOR, KIND_FILE, KIND_SHIFT, OFFSET_UNKNOWN
@@ -60,15 +61,16 @@ def _points(blame: Blame, times: Times, files: NDArray[np.intp]) -> tuple[NDArra
 
 def _rows(pages: NDArray[np.uint64], page_size: int) -> tuple[NDArray[np.int64], str]:
     """The row of each page of a band, from below, and what the band shows."""
-    distinct, which = np.unique(pages, return_inverse=True)
+    distinct = tally.distinct(pages)
     if not len(distinct):
-        return which.astype(np.int64), ""
+        return np.zeros(0, np.int64), ""
     low, high = int(distinct[0]), int(distinct[-1])
     if len(distinct) >= _DENSE * (high - low + 1):
         words = f"{size(low * page_size)} to {size((high + 1) * page_size)}" if high < 1 << 32 else \
             f"{size((high - low + 1) * page_size)} from {low * page_size:#x}"  # fmt: skip
         return (pages - np.uint64(low)).astype(np.int64) * ROWS // (high - low + 1), words
-    return which.astype(np.int64) * ROWS // len(distinct), f"{number(len(distinct))} pages in order of their address"
+    rank = distinct.searchsorted(pages)
+    return rank * ROWS // len(distinct), f"{number(len(distinct))} pages in order of their address"
 
 
 def _bits(which: NDArray[np.intp], bands: int) -> str:

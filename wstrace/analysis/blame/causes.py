@@ -180,7 +180,8 @@ class Causes:
     def _named(self, by: CauseBy) -> list[Cause]:
         """The name of each code, and of a thread that of each cause."""
         if by == "thread":
-            return [self._thread(space, tid) for space, tid in self._threads]
+            named = {whose: self._thread(*whose) for whose in set(self._threads)}
+            return [named[whose] for whose in self._threads]
         native = (self._codes & _NATIVE) != 0
         leaves = self._codes[~native].astype(np.intp)
         stacked = {"line": self._lines, "function": self._functions, "package": self._packages, "stack": self._stacks}[
@@ -192,27 +193,28 @@ class Causes:
     # -- stacks ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _views(self) -> StackViews:
+    def views(self) -> StackViews:
+        """Labels the stacks of the trace."""
         return StackViews(self._tree, OwnRule(), self._symbolizer)
 
     def _lines(self, leaves: NDArray[np.intp]) -> list[Cause]:
-        labels = self._views.labels("line", native=False)(leaves)
+        labels = self.views.labels("line", native=False)(leaves)
         cause = {number: _of_label(label) for number, label in {id(label): label for label in labels}.items()}
         return [cause[id(label)] for label in labels]
 
     def _functions(self, leaves: NDArray[np.intp]) -> list[Cause]:
         return [
             _of_frame(frames[0], label)._replace(line=0, whole=label) if frames else Cause(label, label)
-            for label, frames, _ in self._views.labels("function", native=False)(leaves)
+            for label, frames, _ in self.views.labels("function", native=False)(leaves)
         ]
 
     def _packages(self, leaves: NDArray[np.intp]) -> list[Cause]:
         return [
-            Cause(label, label, package=label) for label, _, _ in self._views.labels("package", native=False)(leaves)
+            Cause(label, label, package=label) for label, _, _ in self.views.labels("package", native=False)(leaves)
         ]
 
     def _stacks(self, leaves: NDArray[np.intp]) -> list[Cause]:
-        found = self._views.labels("stack", native=False)(leaves)
+        found = self.views.labels("stack", native=False)(leaves)
         self.frames |= {label.text: to_the_root(label.frames) for label in reversed(found)}
         return [Cause(label.text, label.text) for label in found]
 

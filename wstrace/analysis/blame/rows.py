@@ -104,6 +104,7 @@ class Blame:
     def __init__(self, composition: Composition, kinds: Sequence[str] = ()) -> None:
         self.of, self.kinds = composition, kinds
         self._kinds = kind_numbers(kinds)
+        self._joined: dict[tuple[str, ...], Labels] = {}
 
     @property
     def total(self) -> int:
@@ -172,6 +173,8 @@ class Blame:
 
     def labels(self, *views: str) -> Labels:
         """The labels by these views together."""
+        if views in self._joined:
+            return self._joined[views]
         found = self._labels(views[0])
         for view in views[1:]:
             more = self._labels(view)
@@ -184,6 +187,8 @@ class Blame:
             of = np.column_stack((found.of[codes // width], more.of[codes % width]))
             by_sample, samples = found.by_sample | more.by_sample, np.maximum(found.samples, more.samples)
             found = Labels(first, second, of_faults, len(codes), [*found.views, *more.views], of, by_sample, samples)
+        if len(views) > 1:  # the rows of one view alone are filled in place, and not those of several
+            self._joined[views] = found
         return found
 
     def _labels(self, view: str) -> Labels:
