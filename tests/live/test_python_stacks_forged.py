@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forged import offsets
 from pythons import named
 
 from wstrace.schema import FRAME_CUT, STACK_HOW
-from wstrace_os.linux.cpython import layouts
 from wstrace_page_faults.linux.python_stacks.protocol import DEPTH
 
 HERE = Path(__file__).parent
@@ -30,12 +30,8 @@ FLOOD = 3000
 
 
 def forged(folder: Path, *, free_threaded: int = 0) -> Path:
-    fields = layouts._FIELDS_313[2:]  # version and free_threaded stand in the program
-    offsets = ", ".join(str(PLACES.get(name, 0)) for name in fields)
-    (folder / "offsets.h").write_text(
-        f"#define OFFSETS {offsets}\n#define PLACE_OF_INTERPRETERS {PLACES['runtime.interpreters']}\n"
-        f"#define FREE_THREADED {free_threaded}\n#define FLOOD {FLOOD}\n"
-    )
+    defined = f"#define FREE_THREADED {free_threaded}\n#define FLOOD {FLOOD}\n"
+    (folder / "offsets.h").write_text(offsets(PLACES) + defined)
     program = folder / "forged"
     words = ["gcc", "-O1", "-I", folder, "-o", program, HERE / "forged_python.c", "-pthread"]
     subprocess.run(words, check=True)

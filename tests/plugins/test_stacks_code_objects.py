@@ -147,6 +147,39 @@ def test_what_contradicts_itself_is_no_code_object(objects: CodeObjects, part: s
     assert (objects.locate(words) == -1).all()
 
 
+def test_a_line_table_is_not_longer_than_its_entries_can_be(objects: CodeObjects) -> None:
+    """What stands behind the last entry is not read by anyone: a program could make us keep gigabytes of it."""
+    layout, code = cpython()[0], target.__code__
+    copy = ctypes.create_string_buffer(1 << 12)
+    begin = ctypes.addressof(copy) + 15 & ~15
+    ctypes.memmove(begin, id(code), layout.code_adaptive + len(code.co_code))
+    words = np.array([begin + layout.code_adaptive + 4], "<u8")
+    objects.find(words)
+    assert (objects.locate(words) >= 0).all()
+    table = code.co_linetable + bytes(32 * len(code.co_code))
+    ctypes.c_uint64.from_address(begin + layout.code_linetable).value = id(table)
+    objects.begin()
+    objects.find(words)
+    assert (objects.locate(words) == -1).all()
+
+
+def test_code_that_cannot_be_read_in_time_is_left_and_not_proven(
+    objects: CodeObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, new = (np.array([word(one.__code__, 1)], "<u8") for one in (target, word))
+    assert objects.find(known)
+    objects.begin()
+    monkeypatch.setattr(code_objects.time, "thread_time_ns", iter(range(0, 1 << 40, 1 << 20)).__next__)
+    assert not objects.find(np.concatenate((known, new)), 1 << 10)
+    rows = objects.locate(np.concatenate((known, new)))
+    assert rows.tolist() == [0, -1]
+    assert not objects.read_of(rows).any(), "it may be another by now"
+    monkeypatch.undo()
+    objects.begin()
+    assert objects.find(np.concatenate((known, new)))
+    assert objects.read_of(objects.locate(np.concatenate((known, new)))).all()
+
+
 def test_memory_that_is_searched_is_bounded(objects: CodeObjects, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(objects, "_search", lambda piece: asked.append(piece) or np.zeros(0, "<u8"))

@@ -2,7 +2,8 @@
 
 Nothing there is trusted. A code object is believed where its own type, its names' and its line table's are at their
 places, somebody holds it, and its line table describes as many instructions as it has. As memory of a freed one may be
-another's by now, a fault is given a code object only where the same content was read before it and after it.
+another's by now, a fault is given a code object only where the same content was read before it and after it. One
+that could not be read after it, as its process has more code than can be read in time, is known, but not proven.
 
 Source: Include/object.h, Include/cpython/{code,unicodeobject,bytesobject}.h.
 """
@@ -10,8 +11,10 @@ Source: Include/object.h, Include/cpython/{code,unicodeobject,bytesobject}.h.
 from __future__ import annotations
 
 import bisect
+import hashlib
 import os
 import struct
+import time
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,6 +33,8 @@ _STRING = struct.Struct("<QQqqI")  # ob_refcnt, ob_type, length, hash, state
 _TYPE_AT, _BYTES_AT, _UNIT = 8, 32, 2
 MOST_UNITS, MOST_NAME, MOST_TABLE = 1 << 18, 1024, 1 << 18
 MOST_OBJECTS, MOST_LINES = 1 << 14, 8 << 20
+#: bytes of a line table for each unit: an entry has a head and four numbers of 7 bytes at most
+_ENTRY_BYTES = 29
 #: most names and tables are shorter
 _SHORT = 256
 #: memory is searched for code objects in pieces; so many for one batch of samples
@@ -40,6 +45,11 @@ _LOWER_HALF = np.uint64(1 << 47)
 #: references of an object that is freed some day; of one that is not, from 3.12 on, in the lower 32 bits
 _MOST_REFERENCES, _IMMORTAL, _LOWER = 1 << 24, 1 << 30, (1 << 32) - 1
 
+
+#: CPU time for the reading of one batch: as long as this takes, faults wait
+MOST_NS = 100_000_000
+#: units whose lines are found before the time is looked at again
+MOST_AT_ONCE = 1 << 14
 
 _T = TypeVar("_T", np.int32, np.uint8)
 
@@ -53,7 +63,7 @@ class Types(NamedTuple):
 
 
 class _Content(NamedTuple):
-    """What a code object says of itself."""
+    """What a code object says of itself: what is kept of it is the digest."""
 
     units: int
     first: int
@@ -61,6 +71,12 @@ class _Content(NamedTuple):
     function: str
     file: str
     table: bytes
+
+    @property
+    def digest(self) -> bytes:
+        """Of all of it: its own tables would take gigabytes of a program that makes them large."""
+        said = repr(self[:-1]).encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(said + b"\0" + self.table, digest_size=16).digest()
 
 
 class CodeObjects:
@@ -86,8 +102,8 @@ class CodeObjects:
         self.begin()
 
     def _forget(self) -> None:
-        #: begin of the bytecode -> what was read there
-        self._contents: dict[int, _Content] = {}
+        #: begin of the bytecode -> the digest of what was read there
+        self._contents: dict[int, bytes] = {}
         #: by code object, in order of address: the codes of its names; where its bytecode begins, and ends; since when
         #: it is proven to be there; where in `lines` and `plain` (instructions) those of its units begin
         self.names: NDArray[np.uint32] = np.zeros((0, 2), "<u4")
@@ -108,6 +124,7 @@ class CodeObjects:
     def begin(self) -> None:
         """Begins a batch of samples, which were taken before now: what they name is read again."""
         self._checked: set[int] = set()
+        self._until = 0
         self._heads: dict[int, NDArray[np.uint64]] = {}
         if len(self.begins) > MOST_OBJECTS or len(self.lines) > MOST_LINES:
             self._forget()
@@ -145,32 +162,53 @@ class CodeObjects:
         """Since when these rows are proven to be what they are; 0 for -1."""
         return np.append(self.since, np.uint64(0))[rows]
 
-    def find(self, words: NDArray[np.uint64]) -> None:
-        """Reads the code objects in which words lie: those that are known again, once for each batch."""
+    def read_of(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of these rows were read in this batch, and so are what they were; False for -1."""
+        read = np.array([begin in self._checked for begin in self.begins.tolist()], bool)
+        return np.append(read, False)[rows]
+
+    def find(self, words: NDArray[np.uint64], most_ns: int = MOST_NS) -> bool:
+        """Reads the code objects in which words lie: those that are known again, once for each batch.
+
+        Returns:
+            Whether that took no more than most_ns of CPU. What was not read in that time is left for other batches.
+        """
+        self._until = time.thread_time_ns() + most_ns
         words = np.unique(words[((words & np.uint64(1)) == 0) & (words >> np.uint64(_PIECE_BITS) > 0)])
         words = words[words < _LOWER_HALF]
         at = self.locate(words)
         for begin in self.begins[np.unique(at[at >= 0])].tolist():
-            if begin not in self._checked:
+            if begin not in self._checked and not self._late():
                 self._read_again(begin)
         words = words[self.locate(words) < 0]
         heads, first = np.unique(self._before(words), return_index=True)
-        found = {}
+        found: dict[int, _Content] = {}
+        units = 0
         for head, word in zip(heads.tolist(), words[first].tolist(), strict=True):
             begin = head + self._layout.code_adaptive
             if not head or begin in self._contents or begin in self._checked:
                 continue
+            if self._late():
+                break
             self._checked.add(begin)
             content = self._content(begin, word)
             if content is not None:
                 found[begin] = content
+                units += content.units
+            if units > MOST_AT_ONCE:
+                self._add(found)
+                found, units = {}, 0
         if found:
             self._add(found)
+        return not self._late()
+
+    def _late(self) -> bool:
+        return time.thread_time_ns() > self._until
 
     def _read_again(self, begin: int) -> None:
         self._checked.add(begin)
         content = self._content(begin)
-        if content != self._contents[begin]:
+        if content is None or content.digest != self._contents[begin]:
             self._drop(np.flatnonzero(self.begins == begin))
             if content is not None:
                 self._add({begin: content})
@@ -179,7 +217,7 @@ class CodeObjects:
         """For each word the nearest place before it that looks like the head of a code object; 0 = none."""
         pieces = np.unique(words >> np.uint64(_PIECE_BITS))
         for piece in np.union1d(pieces, pieces - np.uint64(1)).tolist():
-            if piece not in self._heads and len(self._heads) < MOST_PIECES:
+            if piece not in self._heads and len(self._heads) < MOST_PIECES and not self._late():
                 self._heads[piece] = self._search(piece)
         heads = np.concatenate([self._heads[piece] for piece in sorted(self._heads)] or [np.zeros(0, "<u8")])
         if not len(heads):
@@ -219,7 +257,7 @@ class CodeObjects:
         pointers = (layout.code_linetable, layout.code_qualname, layout.code_filename)
         table, function, file = (int.from_bytes(raw[at : at + 8], "little") for at in pointers)
         names = self._string(function), self._string(file)
-        lines = self._bytes(table)
+        lines = self._bytes(table, min(_ENTRY_BYTES * units, MOST_TABLE))
         if names[0] is None or names[1] is None or not lines or first >= 1 << 31:
             return None
         number = int.from_bytes(raw[version : version + 4], "little") if version is not None else 0
@@ -246,12 +284,12 @@ class CodeObjects:
         text = raw[begin : begin + length * width]
         return characters(text, state, length) if len(text) == length * width else None
 
-    def _bytes(self, address: int) -> bytes:
+    def _bytes(self, address: int, most: int) -> bytes:
         raw = self._read(address, _BYTES_AT + _SHORT)
         if len(raw) < _BYTES_AT:
             return b""
         _, kind, size = _HEAD.unpack_from(raw)
-        if kind != self._types.bytes or not 0 < size <= MOST_TABLE:
+        if kind != self._types.bytes or not 0 < size <= most:
             return b""
         if _BYTES_AT + size > len(raw):
             raw = self._read(address, _BYTES_AT + size)
@@ -280,7 +318,7 @@ class CodeObjects:
             lines.append(np.array(own, np.int32))
             plain.append(self._plain(begin, content.units))
             at += content.units
-            self._contents[begin] = content
+            self._contents[begin] = content.digest
         if not rows:
             return
         self.lines, self.plain = np.concatenate(lines), np.concatenate(plain)

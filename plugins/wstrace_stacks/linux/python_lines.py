@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.call_sites import CallSites
+from wstrace.errors import TargetExited
 from wstrace.schema import (
     FRAME_CUT,
     FRAME_PYTHON,
@@ -29,7 +30,8 @@ from wstrace.schema import (
     HOW_NOT_PROVEN,
     HOW_NOT_READABLE,
 )
-from wstrace_stacks.linux.code_objects import CodeObjects
+from wstrace_os.linux import procfs
+from wstrace_stacks.linux.code_objects import MOST_NS, CodeObjects
 from wstrace_stacks.linux.cpythons import CPython, CPythons
 from wstrace_stacks.linux.handlers import Handlers
 from wstrace_stacks.linux.images import CodeMapping
@@ -39,7 +41,7 @@ from wstrace_stacks.linux.loop_words import loop_words
 from wstrace_stacks.reached import END
 from wstrace_stacks.unwinder import LoopFrames, Samples, Unwound
 
-MOST_PROCESSES, MOST_BUILDS, MOST_MET = 256, 256, 1 << 16
+MOST_PROCESSES, MOST_BUILDS, MOST_MET = 256, 64, 1 << 16
 #: user addresses have 47 bits: a line and the begin of its code object as one number
 _LINE_SHIFT = np.uint64(40)
 
@@ -70,10 +72,12 @@ class PythonLines:
         self._lack = lack
         self._code, self._tree, self._strings = code, tree, strings
         self._pythons = CPythons(code.images)
-        self._builds: dict[tuple[int, ...], LearnedPlaces] = {}
+        self._builds: dict[tuple[tuple[int, ...], str], LearnedPlaces] = {}
         #: process and mapping of the interpreter -> its code objects; None = its memory may not be read
         self._objects: OrderedDict[tuple[int, int], CodeObjects | None] = OrderedDict()
         self._processes: set[int] = set()
+        #: CPU time for the reading of one process's code: none takes that of the others
+        self._share_ns = MOST_NS
         self.learned = 0
 
     def lines(self, samples: Samples, stacks: Unwound, pid: NDArray[np.uint32], time: NDArray[np.uint64]) -> Found:
@@ -90,8 +94,10 @@ class PythonLines:
             words = loop_words(samples, loops)
             ids = self._code.mappings_at(loops.row, loops.code_address)
             owner = pid[loops.row].astype("<u8") << np.uint64(32) | ids
-            for one in np.unique(owner).tolist():
+            owners = np.unique(owner).tolist()
+            for one in owners:
                 own = np.flatnonzero(owner == one)
+                self._share_ns = MOST_NS // len(owners)
                 self._of_process(one >> 32, one & 0xFFFF_FFFF, loops.take(own), words[own], time, found)
         return found
 
@@ -119,10 +125,11 @@ class PythonLines:
             found.how[loops.row] = HOW_NOT_READABLE
             return
         objects.begin()
-        build = self._build(described)
+        build = self._build(described, pid)
         address = loops.code_address - np.uint64(bias)
         instruction = python.handlers.at(address)
-        objects.find(build.worth_reading(address, words))
+        if not objects.find(build.worth_reading(address, words), self._share_ns):
+            self._lack("Python lines of some samples: their processes have more code than is read in time")
         code = objects.locate(words)
         line = objects.lines_of(words, code)
         proven = (
@@ -134,7 +141,7 @@ class PythonLines:
         row = np.arange(len(place))
         code, line, proven = code[row, place], line[row, place], proven[row, place]
         how = np.full(len(place), HOW_LEARNED, "u1")
-        how[objects.since_of(code) > time[loops.row]] = HOW_NOT_PROVEN
+        how[(objects.since_of(code) > time[loops.row]) | ~objects.read_of(code)] = HOW_NOT_PROVEN
         how[~proven] = HOW_NOT_LEARNED
         how[(code < 0) | (line == 0)] = HOW_NOT_READABLE
         how[place == UNKNOWN] = HOW_NOT_LEARNED
@@ -146,10 +153,18 @@ class PythonLines:
         found.how[loops.row] = how
         self.learned += int(good.sum())
 
-    def _build(self, mapping: CodeMapping) -> LearnedPlaces:
+    def _build(self, mapping: CodeMapping, pid: int) -> LearnedPlaces:
+        """The places of an interpreter, learned from processes of one user: these may write each other's memory anyway.
+
+        Of another user's process anyone may make the stack look like what is learned.
+        """
+        try:
+            user = procfs.status(pid)["Uid"]  # not the owner of its files: that is root where it cannot be dumped
+        except (TargetExited, KeyError):
+            user = f"of {pid}"
         if len(self._builds) >= MOST_BUILDS:
             self._builds.clear()
-        return self._builds.setdefault(mapping.which_file, LearnedPlaces())
+        return self._builds.setdefault((mapping.which_file, user), LearnedPlaces())
 
     def _bias(self, mapping: CodeMapping, address: int) -> int:
         """What a mapping adds to link-time addresses, one of which is that of an instruction there."""
