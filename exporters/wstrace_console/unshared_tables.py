@@ -21,6 +21,8 @@ def parts(told: Unshared, views: Sequence[str], top: int) -> list[str | Styled |
     if told.total and told.ended:
         more = "; what they copied while they ended counts too"  # an interpreter's end writes to what it frees
     shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), *known(told.blame, more, pages=False)]
+    if told.perhaps:
+        shown.append(Styled(f"{perhaps(told)}: which faults bring one is in no record", "dim"))
     if not told.total:
         return shown
     for view in [tuple(views)] if views else [(view,) for view in _USUAL]:
@@ -42,6 +44,8 @@ def answer(told: Unshared) -> str:
         )
     if told.earlier:
         return "what was un-shared is not known: no process forked in the trace, only perhaps before it"
+    if not told.total and told.perhaps:
+        return f"what was un-shared is not known: {perhaps(told)}"
     if not told.total:
         return "nothing was un-shared: no process wrote to a page that it shared since a fork"
     unit, divisor = unit_of(told.total)
@@ -50,6 +54,11 @@ def answer(told: Unshared) -> str:
     more = ", ..." if sum(n for _, n in rows) < told.total else ""
     bound = "at least " if told.at_least else "~" if told.estimated else ""
     return f"{bound}{told.total / divisor:,.1f} {unit} un-shared after {plural(told.forked, 'fork')}: {named}{more}"
+
+
+def perhaps(told: Unshared) -> str:
+    """`up to 39.8 MiB more if they were parts of huge pages`."""
+    return f"up to {size(told.perhaps)} more if these were parts of huge pages"
 
 
 def _table(title: str, rows: Sequence[tuple[str, int]], told: Unshared, top: int) -> TextTable:

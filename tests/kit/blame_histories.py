@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from slow_memory import Event
 
 from wstrace.analysis.blame.bringers import Found, PageRows
-from wstrace.analysis.blame.faults import FaultRows
+from wstrace.analysis.blame.faults import ANONYMOUS, FaultRows
 from wstrace.analysis.blame.history import History
 from wstrace.analysis.blame.losses import LossRows, key_of
 from wstrace.analysis.blame.sharing import no_ends
@@ -26,8 +28,12 @@ def history(
     page_size: int = 4096,
     around: int = 1 << 16,
     lossless: bool = True,
+    seen: Sequence[PageRows] = (),
 ) -> History:
-    """Of events at the times 10, 20, 30 ...; kinds: event -> flags of that fault; places: -> whence it came."""
+    """Of events at the times 10, 20, 30 ...; kinds: event -> flags of that fault; places: -> whence it came.
+
+    seen: pages that a snapshot showed.
+    """
     times = np.arange(1, len(events) + 1, dtype=np.uint64) * np.uint64(10)
     rows = [(number, event) for number, event in enumerate(events) if not event.what]
     at = np.array([number for number, _ in rows], np.intp)
@@ -46,8 +52,8 @@ def history(
         np.array([e.to for _, e in lost], np.uint64),
         np.array([e.other for _, e in lost], np.intp),
     )
-    copyable = np.full(len(rows), kind == KIND_ANON)
-    return History(faults, copyable, losses, no_ends(), [], (np.zeros(0, np.uint64),) * 2,
+    copyable = np.full(len(rows), kind in ANONYMOUS)
+    return History(faults, copyable, losses, no_ends(), seen or [pages_of(0, [], 0)], (np.zeros(0, np.uint64),) * 2,
                    size=PageSize(page_size, around), lossless=lossless)  # fmt: skip
 
 

@@ -69,6 +69,7 @@ class Faults:
         maybe: of each group, the fault that did so if the one before it only read, or its page had gone; -1 = none.
         parted: of each group, whether its process forked between these two: that alone explains the second one.
         family: the spaces of processes that forked or began by that.
+        forks_of_parents: the forks, by the space of the parent (above 32 bits) and the range of the losses.
     """
 
     def __init__(self, rows: FaultRows, losses: Losses) -> None:
@@ -90,7 +91,7 @@ class Faults:
         self.anonymous = np.isin(self.kind, ANONYMOUS)
         self.brings = new.copy()
         self._bring_again()
-        self._forks = self._of_parents()
+        self.forks_of_parents = self._of_parents()
         self.maybe, self.parted = self._second_candidates()
         forks = np.isin(losses.rows.event, FORKS)
         self.family = np.union1d(losses.rows.space[forks], losses.rows.other[forks])
@@ -132,10 +133,12 @@ class Faults:
 
     def _parted(self, faults: NDArray[np.intp], since: NDArray[np.intp], until: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Whether the process of each fault forked between two ranges of the losses, the first one exclusive."""
-        if not len(self._forks):
+        if not len(self.forks_of_parents):
             return np.zeros(len(faults), np.bool_)
         space = space_of(self.key[faults]) << np.uint64(32)
-        before, after = (self._forks.searchsorted(space | limit.astype(np.uint64), "right") for limit in (since, until))
+        before, after = (
+            self.forks_of_parents.searchsorted(space | limit.astype(np.uint64), "right") for limit in (since, until)
+        )
         found: NDArray[np.bool_] = before != after
         return found
 

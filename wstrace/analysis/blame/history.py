@@ -11,10 +11,8 @@ from wstrace.analysis.blame.bringers import Found, PageRows, bringers
 from wstrace.analysis.blame.faults import FORKS, FaultRows, Faults
 from wstrace.analysis.blame.losses import Losses, LossRows, key_of, page_of, space_of
 from wstrace.analysis.blame.sharing import Copies, Ends, Held, sharing
+from wstrace.analysis.blame.unfaulted import GENERATIONS, Unfaulted, asked
 from wstrace.analysis.blame.windows import PageSize
-
-#: Forks between a process and the one whose memory it has in the end, that are followed.
-_GENERATIONS = 64
 
 
 class History:
@@ -32,6 +30,8 @@ class History:
     Attributes:
         faults, losses: see there.
         copies: the faults that copied a page that processes shared.
+        perhaps_copied: how many more did so at most: those of pages that came with a huge page if there was one,
+            which no record tells.
     """
 
     def __init__(
@@ -51,11 +51,19 @@ class History:
         self.losses = Losses(losses, size.size)
         self.faults = Faults(rows, self.losses)
         self.faults.ready()
-        held = [*map(self._seen, seen), self._before(*before), self._moved(), self._inherited()]
+        of_snapshots = [self._seen(one) for one in seen]
+        shown = Held(*(np.concatenate(columns) for columns in zip(*of_snapshots, strict=True)))
+        unfaulted = self._unfaulted(shown, before[0])
+        held = [shown, self._before(*before), self._moved(), self._inherited(), unfaulted.held]
         together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
         taken = self.copies.taken
         self.faults.does_not_bring(taken[self.faults.forked[taken]])
+        self.perhaps_copied = 0
+        if len(unfaulted.perhaps.key):
+            most = Held(*(np.concatenate(columns) for columns in zip(together, unfaulted.perhaps, strict=True)))
+            found = sharing(self.faults, self.losses, copyable[self.faults.order], most, ends)
+            self.perhaps_copied = max(len(found.faults) - len(self.copies.faults), 0)
         self.faults.ready()
 
     def bringers(self, pages: PageRows, resident: NDArray[np.uint64] | None = None) -> Found:
@@ -78,12 +86,25 @@ class History:
         loader = bringers(asked, faults, losses, life[order] - 1, size=self._size).first
         return rows[order[loader >= 0]], loader[loader >= 0]
 
+    def _held(self, keys: NDArray[np.uint64], lives: NDArray[np.intp]) -> Held:
+        """Pages that were there since their lives began."""
+        return Held(keys, lives, self.losses.time[lives])
+
     def _seen(self, seen: PageRows) -> Held:
         """Pages of a snapshot that no fault in their life was on, of processes that forked or began by that."""
         seen = seen.take(np.flatnonzero(np.isin(space_of(seen.key), self.faults.family)))
         life = self.losses.latest(seen.key, self.losses.upto(seen.time))
         without = ~seen.file & (self.faults.group_of(seen.key, life) < 0)
-        return Held(seen.key[without], life[without])
+        return self._held(seen.key[without], life[without])
+
+    def _unfaulted(self, shown: Held, before: NDArray[np.uint64]) -> Unfaulted:
+        """Pages that a fork shared and that no fault of their own had brought."""
+        order = np.argsort(shown.key, kind="stable")
+        of = asked(self.faults, self.losses)
+        shown = Held(shown.key[order], shown.life[order], shown.since[order])
+        found = Unfaulted(of, self.faults, self.losses, self._size, shown, before, sampled=self._sampled)
+        self.faults.does_not_bring(found.brought_nothing)
+        return found
 
     def _before(self, keys: NDArray[np.uint64], times: NDArray[np.uint64]) -> Held:
         """Pages that were there before the trace; _seen() has those of the last snapshot that no fault was on."""
@@ -102,7 +123,7 @@ class History:
         faults.does_not_bring(first[late])
         group[asked[~late]] = -1  # it may have arrived by that fault
         there = (life == 0) & ((group >= 0) | gone)
-        return Held(keys[there], life[there])
+        return self._held(keys[there], life[there])
 
     def _moved(self) -> Held:
         """Pages that had been moved when a fault came: that fault brought nothing."""
@@ -110,15 +131,15 @@ class History:
         first = faults.first[self.losses.arrived[faults.life[faults.first]]]
         there = self._there(faults.key[first], faults.life[first])
         faults.does_not_bring(first[there])
-        return Held(faults.key[first[there]], faults.life[first[there]])
+        return self._held(faults.key[first[there]], faults.life[first[there]])
 
     def _inherited(self) -> Held:
         """Pages that had been moved when a process was forked that then faulted on them."""
         faults, losses = self.faults, self.losses
         first = faults.first[faults.forked[faults.first]]
         key, life = faults.key[first], faults.life[first]
-        found = [Held(np.zeros(0, np.uint64), np.zeros(0, np.intp))]
-        for _ in range(_GENERATIONS):
+        found = [self._held(np.zeros(0, np.uint64), np.zeros(0, np.intp))]
+        for _ in range(GENERATIONS):
             forked = np.isin(losses.event(life), FORKS)
             key, life = key[forked], life[forked]
             if not len(key):
@@ -129,7 +150,7 @@ class History:
             key, life = key[without], life[without]
             moved = losses.arrived[life]
             there = self._there(key[moved], life[moved])
-            found.append(Held(key[moved][there], life[moved][there]))
+            found.append(self._held(key[moved][there], life[moved][there]))
         return Held(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
     def _there(self, keys: NDArray[np.uint64], lives: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -18,17 +18,22 @@ from wstrace.analysis.blame.losses import Losses, page_of, space_of
 from wstrace.analysis.segments import begins
 from wstrace.schema import LOSS_EVICTED, LOSS_EXECUTED, LOSS_PERHAPS, LOSS_PERHAPS_UNMAPPED, LOSS_SHARES
 
-#: What leaves the content where it is.
-_HARMLESS = (0, *FORKS, LOSS_SHARES, LOSS_PERHAPS, LOSS_EVICTED, LOSS_PERHAPS_UNMAPPED)
+#: What begins a life, and leaves what a process wrote itself where it is: only pages of files are evicted.
+_STAYS = (LOSS_PERHAPS, LOSS_EVICTED, LOSS_PERHAPS_UNMAPPED)
+_HARMLESS = (0, *FORKS, LOSS_SHARES, *_STAYS)
 #: Pages times processes whose holders are counted at once: that takes 13 bytes of each.
 _AT_ONCE = 1 << 23
 
 
 class Held(NamedTuple):
-    """Pages that are known to have been there without a fault: (key, life) of each, shape (n,)."""
+    """Pages that are known to have been there without a fault of their own, each an array of shape (n,).
+
+    key, life: the page, and its life. since: the time from which on it was there.
+    """
 
     key: NDArray[np.uint64]
     life: NDArray[np.intp]
+    since: NDArray[np.uint64]
 
 
 class Ends(NamedTuple):
@@ -75,7 +80,7 @@ def sharing(faults: Faults, losses: Losses, copyable: NDArray[np.bool_], held: H
         parents = losses.rows.other[losses.row[forks]]
         family = _families(np.concatenate((children, parents)), children, parents)
         for own in np.unique(family[children]).tolist():
-            one = _Family(faults, losses, copyable, forks[family[children] == own])
+            one = _Family(faults, losses, copyable, forks[family[children] == own], held)
             for pages in one.parts():
                 copied.append(one.copied(pages, held, ends))
                 taken.append(one.taken)
@@ -97,17 +102,12 @@ def _families(spaces: NDArray[np.intp], children: NDArray[np.intp], parents: NDA
 
 
 def _undone(found: NDArray[np.intp], faults: Faults, losses: Losses, forks: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The fork that each copy undid: that which began the process, else the last one of its own."""
-    life = faults.life[found]
-    parents = losses.rows.other[losses.row[forks]].astype(np.uint64) << np.uint64(32) | forks.astype(np.uint64)
-    parents.sort()
+    """The fork that each copy undid: the last one up to it that the process came from or had itself."""
+    row = losses.row[forks]
+    whose = np.concatenate((losses.rows.space[row], losses.rows.other[row])).astype(np.uint64)
+    known = np.sort(whose << np.uint64(32) | np.concatenate((forks, forks)).astype(np.uint64))
     asked = space_of(faults.key[found]) << np.uint64(32) | losses.upto(faults.time[found]).astype(np.uint64)
-    at = parents.searchsorted(asked, "right") - 1
-    last = np.zeros(len(found), np.intp)
-    if len(parents):
-        own = (at >= 0) & (parents[at] >> np.uint64(32) == asked >> np.uint64(32))
-        last[own] = (parents[at[own]] & np.uint64(0xFFFFFFFF)).astype(np.intp)
-    return np.where(faults.forked[found] & (last < life), life, last)
+    return (known[known.searchsorted(asked, "right") - 1] & np.uint64(0xFFFFFFFF)).astype(np.intp)
 
 
 class _Family:
@@ -119,6 +119,7 @@ class _Family:
         losses: Losses,
         copyable: NDArray[np.bool_],
         forks: NDArray[np.intp],
+        held: Held,
     ) -> None:
         self.faults, self.losses, self.forks = faults, losses, forks
         rows = losses.row[forks]
@@ -129,7 +130,9 @@ class _Family:
         self.member = member
         self._faults = np.flatnonzero((self._members(space_of(faults.key)) >= 0) & copyable)
         self._page = page_of(faults.key[self._faults])
-        self._pages = np.unique(self._page[faults.forked[self._faults] | ~faults.brings[self._faults]])
+        asked = faults.forked | ~faults.brings | np.isin(losses.event(faults.life), _STAYS)
+        there = np.isin(self._page, page_of(held.key[self._members(space_of(held.key)) >= 0]))
+        self._pages = np.unique(self._page[asked[self._faults] | there])
 
     def parts(self) -> Iterator[NDArray[np.uint64]]:
         """The pages, some at a time: each page's holders are its own."""
@@ -156,7 +159,7 @@ class _Family:
                              np.full(len(which), -1)))  # fmt: skip
         there = self._members(space_of(held.key)) >= 0
         there &= np.isin(page_of(held.key), self.pages) & ~np.isin(losses.event(held.life), FORKS)
-        key, since = held.key[there], losses.time[held.life[there]]
+        key, since = held.key[there], held.since[there]
         found = -2 - space_of(key).astype(np.intp)
         parts.append(_Events(since, self._members(space_of(key)), self.pages.searchsorted(page_of(key)), found))
         time, member, page, fault = (np.concatenate(columns) for columns in zip(*parts, strict=True))

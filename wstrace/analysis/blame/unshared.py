@@ -121,9 +121,14 @@ class Unshared:
         return found
 
     @property
+    def perhaps(self) -> int:
+        """Bytes that were copied besides, at most: of pages that came with a huge page, if that was one."""
+        return self.of.history.perhaps_copied * self.of.page_size
+
+    @property
     def at_least(self) -> bool:
-        """Whether more may have been copied: what was in memory before the trace is not known."""
-        return bool(self.unseen) or self.earlier
+        """Whether more may have been copied: what had been in memory without a fault in the trace is not known."""
+        return bool(self.unseen) or self.earlier or bool(self.perhaps)
 
     def as_dict(self, by: Sequence[str]) -> dict[str, Any]:
         """For JSON: `schema` 1; rows sum to the total."""
@@ -137,6 +142,7 @@ class Unshared:
             "assumed": of.assumed,
             "at_least": self.at_least,
             "estimated": self.estimated,
+            "perhaps": {"bytes": self.perhaps, "pages": self.perhaps // size},
             "total": {"bytes": self.total, "pages": self.total // size},
             "forks": [
                 {"pid": fork.pid, "child": fork.child, "parent": fork.parent, "time_ns": fork.time_ns,

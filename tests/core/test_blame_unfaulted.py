@@ -1,0 +1,86 @@
+"""Copies of pages that no fault of their own had brought before the fork, and how many more there may be."""
+
+from __future__ import annotations
+
+import numpy as np
+from blame_histories import history, pages_of
+from blame_scripted import ANON, APP, PAGE, SAVE, Script
+from slow_memory import Event
+
+from wstrace.analysis.blame.history import History
+from wstrace.analysis.blame.unshared import Unshared
+from wstrace.schema import (
+    KIND_STACK,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    LOSS_PERHAPS_UNMAPPED,
+    LOSS_POPULATED,
+    PAGE_EXCLUSIVE,
+)
+from wstrace_console.unshared_tables import answer, perhaps
+
+FORK = Event(LOSS_FORKED, 2, other=1)
+
+
+def fault(pid: int, page: int) -> Event:
+    return Event(0, pid, page, page + 1)
+
+
+def copied(of: History) -> list[int]:
+    """The events that copied a page."""
+    return sorted((of.faults.time[of.copies.faults] // np.uint64(10) - np.uint64(1)).tolist())
+
+
+def test_what_is_unmapped_of_a_file_leaves_the_pages_that_were_written_of_it():
+    gone = Event(LOSS_PERHAPS_UNMAPPED, 2, 0, 8), Event(LOSS_PERHAPS_UNMAPPED, 1, 0, 8)
+    assert copied(history([fault(1, 3), FORK, *gone, fault(2, 3), fault(1, 3)])) == [4]
+    assert copied(history([fault(1, 3), FORK, *gone, fault(1, 3), fault(2, 3)])) == [4]
+
+
+def test_a_fork_is_told_of_each_copy_whatever_began_the_life_of_its_page():
+    gone = Event(LOSS_PERHAPS_UNMAPPED, 2, 0, 8)
+    of = history([fault(1, 3), FORK, Event(LOSS_FORKED, 3, other=1), gone, fault(2, 3)])
+    assert of.losses.rows.space[of.losses.row[of.copies.fork]].tolist() == [2]
+
+
+def test_what_an_exec_wrote_on_the_stack_was_there():
+    begun = [Event(LOSS_EXECUTED, 1), fault(1, 20)]
+    of = history([*begun, FORK, fault(1, 22), fault(2, 22), fault(2, 19)], kind=KIND_STACK)
+    assert copied(of) == [3], "19 is below where the program began: it is new"
+
+
+def test_what_was_populated_was_there():
+    asked = [Event(LOSS_POPULATED, 1, 3, 6), FORK, fault(2, 3), fault(1, 3), fault(1, 5), fault(2, 5), fault(2, 7)]
+    assert copied(history(asked)) == [2, 4]
+    late = [FORK, Event(LOSS_POPULATED, 1, 3, 6), fault(2, 3), fault(1, 3)]
+    assert copied(history(late)) == [], "behind the fork"
+
+
+def test_pages_beside_the_only_one_that_was_touched_may_have_come_with_a_huge_page():
+    written = [fault(2, 600), fault(1, 600), fault(1, 601), fault(2, 1500)]
+    of = history([fault(1, 700), FORK, *written])
+    assert (copied(of), of.perhaps_copied) == ([], 2)
+    of = history([fault(1, 700), fault(1, 701), FORK, *written])
+    assert (copied(of), of.perhaps_copied) == ([], 0), "two were touched: there was no huge page"
+    of = history([FORK, fault(1, 700), *written])
+    assert (copied(of), of.perhaps_copied) == ([], 0), "the huge page came behind the fork"
+
+
+def test_a_page_that_a_snapshot_shows_without_a_fault_proves_the_huge_page():
+    events = [fault(1, 700), FORK, fault(2, 600), fault(1, 600), fault(1, 601)]
+    of = history(events, seen=[pages_of(1, [600, 601, 602, 700], 1000)])
+    assert (copied(of), of.perhaps_copied) == ([2, 4], 0)
+
+
+def test_unshared_tells_how_much_more_it_may_be():
+    huge = ANON + (-ANON) % (1 << 21)
+    script = Script()
+    script.fault(10, huge + 9 * PAGE, APP)
+    script.lose(20, LOSS_FORKED, 8, other=7)
+    for page in range(3):
+        script.fault(30 + page, huge + page * PAGE, SAVE, pid=8)
+    script.snapshot(100, (huge + 9 * PAGE, 1, PAGE_EXCLUSIVE))
+    told = Unshared(script.blame())
+    assert (told.total, told.perhaps, told.at_least) == (0, 3 * PAGE, True)
+    assert told.as_dict(["line"])["perhaps"] == {"bytes": 3 * PAGE, "pages": 3}
+    assert answer(told) == f"what was un-shared is not known: {perhaps(told)}"
