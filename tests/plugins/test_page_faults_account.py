@@ -30,6 +30,7 @@ class Events:
     """As many events as it takes so many seconds to read."""
 
     thinned = False
+    cpus = (0,)
     tracepoints_everywhere = True
 
     def __init__(self, clock: Clock, seconds: float) -> None:

@@ -12,6 +12,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux.events import PerfEvents, Settings
+from wstrace_page_faults.linux.hot_plug import Processors
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_page_faults.linux.samples import RingSamples
@@ -58,6 +59,7 @@ class Account:
     ) -> None:
         self._context, self._source, self._settings = context, source, settings
         self._events, self._side = events, side
+        self._processors = Processors(events.cpus, everywhere=settings.everywhere)
         self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
         self._python, self._service = python or NoStacks(), service
         self._before = 0
@@ -78,6 +80,7 @@ class Account:
 
     def end(self) -> None:
         """Called before the events stop: what the system accounts to targets after this is not part of the trace."""
+        self._processors.look()
         for group in self._context.groups:
             group.end()
         if any(target.wait(0) is None for target in self._context.targets):
@@ -86,6 +89,7 @@ class Account:
     def so_far(self, late: int) -> None:
         """Writes the ledger during the trace, from the rings alone, and which content losses are told by now."""
         self._tell_losses()
+        self._processors.look_if_due()
         ledger = self._context.ledger
         for kind, rings in self._kinds:
             for stage, count in (
@@ -209,12 +213,15 @@ class Account:
             from wstrace_page_faults.linux.fault_around import fault_around_bytes
 
             self._context.info.extra["fault_around_bytes"] = fault_around_bytes()
+        if self._processors.untraced:
+            self._context.info.lack(f"faults on {self._processors.untraced}")
         if self._context.groups:
             usage = self._context.usage().faults
             if usage is None:
                 self._context.info.note("an unknown number faulted in by the kernel itself")
             elif usage > counted_in_all:
-                self._context.info.note(f"{usage - counted_in_all:,} faulted in by the kernel itself")
+                others = f", or faults on {self._processors.untraced}" if self._processors.untraced else ""
+                self._context.info.note(f"{usage - counted_in_all:,} faulted in by the kernel itself{others}")
         elif self._context.targets:
             self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
 
@@ -250,8 +257,10 @@ class Account:
             note("those that came after the end of the trace")
 
     def _causes(self) -> list[str]:
-        """What rusage may have counted without an event. The first always applies: get_user_pages() has no event."""
+        """What rusage may have counted without an event: always also get_user_pages(), which has none."""
         causes = ["pages that came without a fault: exec's own, MAP_POPULATE, mlock"]
+        if self._processors.untraced:
+            causes.insert(0, f"faults on {self._processors.untraced}")
         if not self._settings.kernel:
             causes.append("faults that kernel code took on the target's memory (level user)")
         if not self._settings.children:

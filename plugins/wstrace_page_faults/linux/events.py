@@ -114,7 +114,7 @@ class PerfEvents:
         descriptors: Descriptors,
         opened: Callable[[int, str], None] = lambda fd, kind: None,
     ) -> None:
-        self._rings, self._cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
+        self._rings, self.cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
         # Of two events of one config the kernel calls the newer one first: a stack dump comes before a fault's entry.
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], ENTRY: [], MINOR: [], MAJOR: [], STACKS: []}
         self._closing = ClosedBeside()
@@ -134,7 +134,7 @@ class PerfEvents:
 
     def watch_births(self, births: Iterable[NDArray[Any]]) -> None:
         """Opens the tracepoint of new tasks, on all processes: its records go to the side band. Raises OSError."""
-        for attributes, cpu in product(births, self._cpus):
+        for attributes, cpu in product(births, self.cpus):
             self._fds[REMAP].append(fd := tracepoints.watch_births(attributes, cpu))
             perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
             perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
@@ -150,7 +150,7 @@ class PerfEvents:
         # kernel/events/core.c, Linux 6.18); of what does, new kernel symbols are the rarest
         dummy = perf.attr(perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_DUMMY, "cgroup", "ksymbol", "sample_id_all",
                           sample_type=kinds)  # fmt: skip
-        for cpu in self._cpus:
+        for cpu in self.cpus:
             self._fds[REMAP].append(fd := perf.perf_event_open(dummy, -1, cpu))
             perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
             perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
@@ -194,7 +194,7 @@ class PerfEvents:
             made: list[int] = []
             try:
                 for attributes in self._attributes[1][kind]:
-                    for cpu in self._cpus:
+                    for cpu in self.cpus:
                         made.append(self._open(attributes, tid, cpu, flags))
                         if kind != ENTRY:
                             ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
@@ -254,7 +254,7 @@ class PerfEvents:
             Unavailable: the hard limit of descriptors is too low; the message shows the arithmetic.
         """
         for wanted in (settings, settings._replace(tracepoints=())):
-            if self._descriptors.room(threads * len(self._cpus) * wanted.events):
+            if self._descriptors.room(threads * len(self.cpus) * wanted.events):
                 self.tracepoints_everywhere &= len(wanted.tracepoints) == len(settings.tracepoints)
                 return wanted
         raise self._too_few(threads, everywhere=settings.everywhere)
@@ -263,13 +263,13 @@ class PerfEvents:
         threads, events, allowed = len(self.threads) + more, Settings().events, self._descriptors.hard
         if everywhere:
             return Unavailable(
-                f"the events of all processes on {len(self._cpus)} CPUs need more than the {allowed:,} file "
+                f"the events of all processes on {len(self.cpus)} CPUs need more than the {allowed:,} file "
                 "descriptors that RLIMIT_NOFILE allows",
                 f"ulimit -Hn {allowed + 1000} (as root)",
             )
-        need = threads * len(self._cpus) * events
+        need = threads * len(self.cpus) * events
         return Unavailable(
-            f"{threads:,} threads x {len(self._cpus)} CPUs x {events} events need {need:,} file descriptors, "
+            f"{threads:,} threads x {len(self.cpus)} CPUs x {events} events need {need:,} file descriptors, "
             f"RLIMIT_NOFILE allows {allowed:,}",
             f"ulimit -Hn {need + 1000} (as root), or trace from the start with run: threads then inherit the events",
         )
