@@ -5,6 +5,7 @@ What fails is printed at once, as the end of a run may be an hour away.
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import time
 from typing import Any
@@ -25,8 +26,13 @@ def patience() -> Any:
 
 
 def _longer(method: Any) -> Any:
-    def waits(process: Any, *positional: Any, timeout: float | None = None, **named: Any) -> Any:
-        return method(process, *positional, timeout=None if timeout is None else timeout * _FACTOR, **named)
+    parameters = inspect.signature(method)
+
+    def waits(*positional: Any, **named: Any) -> Any:
+        given = parameters.bind(*positional, **named)
+        if given.arguments.get("timeout") is not None:
+            given.arguments["timeout"] *= _FACTOR
+        return method(*given.args, **given.kwargs)
 
     return waits
 
