@@ -1,8 +1,9 @@
 """Unwinding information of an ELF file: the sorted table in `.eh_frame_hdr`, and entries read when they are needed.
 
 Nothing is prepared: the linker has sorted the table, and only the entries that cover a program counter that occurs are
-read. A file without that table, as `gcc -static` makes, has its `.eh_frame` read once, to make one. The file may be
-anyone's and may change: it is read (never mapped) in bounded pieces.
+read. A file without that table, as `gcc -static` makes, has its `.eh_frame` read once, to make one, when the first rule
+is asked for: not before it is proven to be the mapped file. The file may be anyone's and may change: it is read (never
+mapped) in bounded pieces, and of the files without a table so many entries in all.
 
 Source: elf(5); Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
 """
@@ -10,6 +11,7 @@ Source: elf(5); Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from wstrace_os import build_id
 from wstrace_stacks.dwarf import MASK, OMITTED, pointer, uleb
-from wstrace_stacks.entries import UNREADABLE, common_of, extent, scanned
+from wstrace_stacks.entries import UNREADABLE, Allowance, common_of, extent, scanned
 from wstrace_stacks.frame_program import Common, Frames, rule_at
 from wstrace_stacks.rules import END, Rule
 from wstrace_stacks.sections import Read, section_named
@@ -28,7 +30,7 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _PT_LOAD, _PT_NOTE, _PT_GNU_EH_FRAME = 1, 4, 0x6474E550
 
 MOST_SEGMENTS = 64
-MOST_ENTRIES = 4 << 20  # of a table; librustc_driver has 0.15 million
+MOST_ENTRIES = 1 << 20  # of a table; librustc_driver has 0.15 million
 MOST_SECTION_BYTES = 16 << 20  # of `.eh_frame` where no table is; a static program of C has 45,000
 MOST_BYTES = 1 << 16  # of one entry; the longest seen has 3,000
 MOST_CACHED = 1 << 16
@@ -50,13 +52,17 @@ class UnwindFile:
 
     Args:
         read: gives bytes of the file.
+        allowance: of entries that are read to make tables, of all files together.
 
     Raises:
         ValueError: it is no 64-bit ELF file for x86-64, or contradicts itself.
     """
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, allowance: Allowance | None = None) -> None:
         self._read = read
+        self._allowance = allowance or Allowance()
+        self._header: Segment | None = None
+        self._prepared = False
         self.build_id = ""
         self._segments: list[Segment] = []
         self._starts: NDArray[np.int32] = np.zeros(0, "<i4")
@@ -76,16 +82,22 @@ class UnwindFile:
             raise ValueError(f"its headers contradict themselves: {error}") from None
 
     def _read_segments(self, table: bytes) -> None:
-        header: Segment | None = None
         for kind, _, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(table):
             if kind == _PT_LOAD:
                 self._segments.append(Segment(offset, address, size))
             elif kind == _PT_GNU_EH_FRAME:
-                header = Segment(offset, address, size)
+                self._header = Segment(offset, address, size)
             elif kind == _PT_NOTE and not self.build_id:
                 self.build_id = build_id.of_notes(self._read(offset, min(size, build_id.MOST_NOTE_BYTES)))
-        if header is not None:
-            self._read_table(header)
+
+    def _prepare(self) -> None:
+        """Reads the table, or makes it, once."""
+        if self._prepared:
+            return
+        self._prepared = True
+        if self._header is not None:
+            with suppress(*UNREADABLE):
+                self._read_table(self._header)
         if not len(self._starts):
             self._make_table()
 
@@ -114,7 +126,7 @@ class UnwindFile:
             base, data = section.address, self._read(section.offset, section.size)
         except UNREADABLE:
             return
-        rows = [(start - base, entry - base) for start, entry in scanned(data, base)]
+        rows = [(start - base, entry - base) for start, entry in scanned(data, base, self._allowance)]
         table = np.array(sorted(row for row in rows if -(1 << 31) <= row[0] < 1 << 31), "<i4").reshape(-1, 2)
         self._starts, self._entries = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
         self._base = base
@@ -151,6 +163,7 @@ class UnwindFile:
             return None
 
     def _covering(self, address: int) -> Frames | None:
+        self._prepare()
         distance = address - self._base
         if not len(self._starts) or not -(1 << 31) <= distance < 1 << 31:
             return None

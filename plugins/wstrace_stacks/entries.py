@@ -17,6 +17,13 @@ UNREADABLE = (IndexError, KeyError, ValueError, struct.error, OverflowError)
 MOST_SCANNED = 1 << 18  # entries: about a second; a static program of C has 1,000
 
 
+class Allowance:
+    """How many entries may still be scanned: of all files together, as a program may map any number of them."""
+
+    def __init__(self, left: int = MOST_SCANNED) -> None:
+        self.left = left
+
+
 def extent(data: bytes, at: int) -> tuple[int, int]:
     """How many bytes of an entry are behind its length, and the index behind the length."""
     (size,) = struct.unpack_from("<I", data, at)
@@ -26,7 +33,7 @@ def extent(data: bytes, at: int) -> tuple[int, int]:
     return size, at + 12
 
 
-def scanned(data: bytes, address: int) -> list[tuple[int, int]]:
+def scanned(data: bytes, address: int, allowance: Allowance) -> list[tuple[int, int]]:
     """Where what an entry describes begins, and where that entry is: addresses, in the order of the section.
 
     An entry whose common entry is not before it, as linkers write it, is left out, so each byte is read once.
@@ -34,13 +41,13 @@ def scanned(data: bytes, address: int) -> list[tuple[int, int]]:
 
     Args:
         data: the section's bytes. address: where the section is loaded.
+        allowance: it ends where this is used up.
     """
     found: list[tuple[int, int]] = []
     encodings: dict[int, int] = {}
     at = 0
-    for _ in range(MOST_SCANNED):
-        if at + 12 > len(data):
-            break
+    while allowance.left > 0 and at + 12 <= len(data):
+        allowance.left -= 1
         size, body = extent(data, at)
         end = body + size
         if size < 4 or end > len(data):

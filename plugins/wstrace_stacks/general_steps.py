@@ -90,7 +90,11 @@ def step(
 
     why = _reasons(rule, known, returned, bad)
     why[returned & (((cfa <= sp) & ~signal) | ((cfa & _IN_WORD) != 0))] = NOT_RISING
-    why[(rule[rules.CFA_KIND] == rules.CFA_END) | (returned & (back == 0)) | (guess & known & (bp == 0))] = END
+    untold = (flags & rules.UNTOLD) != 0
+    chained = ~untold | ((frames.doubt & BY_GUESS) != 0)  # Go keeps frame pointers, and tells nothing else
+    ended = (returned & (back == 0)) | (guess & chained & known & (bp == 0))
+    why[(rule[rules.CFA_KIND] == rules.CFA_END) | ended] = END
+    why[(why == CUT) & untold] = NO_RULE  # not the dump's fault, as far as anyone knows
     keeps = loaded_bp | (known & (kind_bp == rules.SAME))
     callers = frames._replace(
         after=(back + signal).view("<i8"),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from wstrace_stacks import rules
 from wstrace_stacks.dwarf import Value, evaluate, sleb, uleb
 from wstrace_stacks.eh_frame import UnwindFile
+from wstrace_stacks.entries import Allowance
 from wstrace_stacks.frame_program import Common, Frames, rule_at
 
 EH_FRAME = 0x6474E550
@@ -205,6 +206,41 @@ def test_a_section_of_any_size_is_read_within_the_bound():
     assert largest_read(content) < 1 << 20
 
 
+def without_header(entries: int) -> bytearray:
+    """A file without a table, whose `.eh_frame` has so many entries of 24 bytes."""
+    whole = elf_file_without_header()
+    (size,) = struct.unpack_from("<I", whole, 0x500)
+    common, at = bytes(whole[0x500 : 0x504 + size]), 0x3000
+    rows = bytearray(common)
+    for number in range(entries):
+        where = len(rows)
+        rows += struct.pack("<IIii", 20, where + 4, 0x1000 + number - (at + where + 8), 1) + bytes(8)
+    content = whole + rows + bytes(4)
+    content[64:120] = program(LOAD, 0, len(content))
+    content[0x2100 + 64 + 16 : 0x2100 + 64 + 40] = struct.pack("<QQQ", at, at, len(rows) + 4)
+    return content
+
+
+def test_a_table_is_made_when_a_rule_is_asked_for_and_not_before():
+    """Before that, the file is not proven to be the mapped one."""
+    content, read = without_header(1000), []
+    file = UnwindFile(lambda offset, size: read.append(size) or bytes(content[offset : offset + size]))
+    assert sum(read) < 1 << 12
+    assert file.rule(0x1000) is not None
+    assert sum(read) > 24 * 1000
+
+
+def test_the_tables_of_all_files_are_made_within_one_allowance():
+    """A program may map any number of files that cost a second each."""
+    content, allowance = without_header(1000), Allowance(2500)
+    rules_at = [UnwindFile(lambda offset, size: bytes(content[offset : offset + size]), allowance).rule
+                for _ in range(4)]  # fmt: skip
+    found = [sum(rule(0x1000 + at) is not None for at in range(1000)) for rule in rules_at]
+    assert found[:2] == [1000, 1000]
+    assert 400 < found[2] < 500
+    assert found[3] == 0
+
+
 @given(st.binary(max_size=300))
 def test_a_section_of_any_bytes_gives_a_rule_or_none(frames: bytes):
     found = opened(elf_file_without_header(frames)).rule(0x1000)
@@ -269,6 +305,7 @@ def test_every_function_of_our_own_libc_has_a_rule():
         pytest.skip("only on a system with glibc as a shared library")
     data = Path(libc).read_bytes()
     file = opened(data)
+    assert file.rule(0) is None
     starts = [file._base + int(start) for start in file._starts]
     assert len(starts) > 1000
     found = [file.rule(start) for start in starts]

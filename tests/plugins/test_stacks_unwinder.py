@@ -83,7 +83,7 @@ def some_rule(dice):
     rbp = (rules.AT_CFA, -16) if dice.random() < 0.4 else (rules.SAME, 0)
     if not usual:
         rbp = KINDS[dice.integers(0, 6)], 8 * int(dice.integers(-4, 3))
-    flags = 0 if usual else int(dice.choice([0, 0, rules.SIGNAL, rules.GUESS]))
+    flags = 0 if usual else int(dice.choice([0, 0, rules.SIGNAL, rules.GUESS, rules.GUESS | rules.UNTOLD]))
     saved = [number for _ in rules.SAVED for number in (KINDS[dice.integers(0, 6)], 8 * int(dice.integers(-4, 0)))]
     return (kind, register, cfa, *returned, *rbp, flags, *saved)
 
@@ -122,7 +122,8 @@ def one_by_one(code, registers, dump, size, most=12):
             return load(begin + offset & mask) if begin is not None and known else None
 
         back = stored(back_kind, back_offset)
-        if kind == rules.CFA_END or back == 0 or (flags & rules.GUESS and bp == 0):
+        believed = flags & rules.GUESS and (guessed or not flags & rules.UNTOLD)
+        if kind == rules.CFA_END or back == 0 or (believed and bp == 0):
             return frames, "end", guesses
         if back is not None and (end % 8 or (end <= sp and not flags & rules.SIGNAL)):
             return frames, "not rising", guesses
@@ -130,7 +131,8 @@ def one_by_one(code, registers, dump, size, most=12):
             return frames, "no rule", guesses
         if back is None:
             unknown = not known or (back_kind == rules.AT_RBP and bp is None)
-            return frames, "register not known" if unknown else "cut by the dump", guesses
+            cut = "no rule" if flags & rules.UNTOLD else "cut by the dump"
+            return frames, "register not known" if unknown else cut, guesses
         pairs = [(rules.RBP, bp_kind, bp_offset), *zip(rules.SAVED, saved[::2], saved[1::2], strict=True)]
         after = {one: values.get(one) if how == rules.SAME else stored(how, at) for one, how, at in pairs}
         values = {one: value for one, value in after.items() if value is not None} | {rules.RSP: end}

@@ -13,6 +13,7 @@ from wstrace_os.linux.mapped import is_mapped, open_mapped
 from wstrace_os.linux.vdso import own_vdso
 from wstrace_stacks.dynamic_symbols import DynamicSymbols
 from wstrace_stacks.eh_frame import UnwindFile
+from wstrace_stacks.entries import Allowance
 from wstrace_stacks.sections import Read
 
 MOST_OPEN = 256
@@ -58,6 +59,7 @@ class Images:
     def __init__(self, strings: Dictionary) -> None:
         self._strings = strings
         self._files: OrderedDict[tuple[int, ...], tuple[int, Image | None]] = OrderedDict()
+        self._allowance = Allowance()
         self.refused = 0
 
     def of(self, mapping: CodeMapping) -> Image | None:
@@ -91,7 +93,7 @@ class Images:
 
         def proven(fd: int) -> bool:
             nonlocal image
-            image = _image(functools.partial(_read, fd))
+            image = _image(functools.partial(_read, fd), self._allowance)
             if build_id:
                 return image is not None and image.unwind.build_id == build_id
             return is_mapped(fd, mapping.dev, mapping.ino)
@@ -101,9 +103,9 @@ class Images:
         return fd, image if fd >= 0 else None
 
 
-def _image(read: Read) -> Image | None:
+def _image(read: Read, allowance: Allowance | None = None) -> Image | None:
     try:
-        return Image(UnwindFile(read), DynamicSymbols(read))
+        return Image(UnwindFile(read, allowance), DynamicSymbols(read))
     except ValueError:
         return None
 

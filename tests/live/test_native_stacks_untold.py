@@ -1,0 +1,54 @@
+"""Native stacks of a program whose file has no unwinding information: the reason is that, and not the dump."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from recorded_run import compiled, faults
+
+import wstrace
+from wstrace.schema import HOW_NOT_SAMPLED, STACK_HOW
+
+pytestmark = pytest.mark.usefixtures("full_level")
+
+SOURCE = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+__attribute__((noinline)) int down(char *at, int n) {
+    if (n) { int r = down(at, n - 1); __asm__ volatile(""); return r + 1; }
+    *at = 1;
+    return *at;
+}
+int main(void) {
+    char *m = mmap(0, 64 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(m, 64 * 4096, MADV_NOHUGEPAGE);
+    for (int i = 0; i < 64; i++) { down(m + i * 4096, 20); __asm__ volatile(""); }
+    printf("%p\\n", (void *)m);
+    fflush(stdout);
+}
+"""
+
+
+@pytest.mark.parametrize(("told", "how"), [(True, "own"), (False, "own, up to code without unwinding rules")])
+def test_a_static_program_has_its_stacks_or_the_true_reason(tmp_path: Path, told: bool, how: str) -> None:
+    program = compiled(tmp_path, SOURCE, "-static", "-fno-optimize-sibling-calls", "-fomit-frame-pointer")
+    if not told:  # no section headers: with them, `.eh_frame` is found
+        content = bytearray(program.read_bytes())
+        content[40:48], content[60:64] = bytes(8), bytes(4)
+        program.write_bytes(content)
+    words = [sys.executable, "-m", "wstrace", "run", "-q", "-o", tmp_path / "trace.wst",
+             "-s", "page_faults:stacks=native,stack_period=1,kernel=no", "--", program]  # fmt: skip
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    begin = int(done.stdout, 16)
+    with wstrace.open_trace(str(tmp_path / "trace.wst")) as opened:
+        rows = faults(opened)
+    mine = (rows["va"] >= begin) & (rows["va"] < begin + 64 * 4096) & (rows["native_how"] != HOW_NOT_SAMPLED)
+    hows = Counter(STACK_HOW[one] for one in rows["native_how"][mine].tolist())
+    assert hows[how] > 32, hows
+    assert set(hows) == {how}
