@@ -54,7 +54,7 @@ class WriteWatchSource(Source):
 
     @classmethod
     def probe(cls) -> Level:
-        """full, with what a watch of another process needs; or none with the reason."""
+        """full, with what a watch of another process needs; or what remains without it, with the reason."""
         from wstrace_write_watch.backend import backend
 
         level = backend().probe()

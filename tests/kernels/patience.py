@@ -37,6 +37,13 @@ def _longer(method: Any) -> Any:
     return waits
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (mark := item.get_closest_marker("timeout")) is not None:
+            seconds = mark.args[0] if mark.args else mark.kwargs["timeout"]
+            item.add_marker(pytest.mark.timeout(seconds * _FACTOR), append=False)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         print(f"\n{report.longreprtext}", flush=True)

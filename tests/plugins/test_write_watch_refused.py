@@ -125,6 +125,7 @@ def test_a_system_without_it_says_so(monkeypatch):
     from wstrace_os.linux import userfaultfd
     from wstrace_write_watch.linux import backend as linux
 
+    monkeypatch.setattr(linux, "has_soft_dirty", lambda: False)
     monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
     monkeypatch.setattr(ctypes, "get_errno", lambda: 38)
     monkeypatch.setattr(userfaultfd.os, "open", lambda *_: (_ for _ in ()).throw(OSError(2, "No such file")))
@@ -148,6 +149,7 @@ def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
     from wstrace_write_watch.linux import backend as linux
 
     assert pagemap.has_scan()
+    monkeypatch.setattr(linux, "has_soft_dirty", lambda: False)
     monkeypatch.setattr(pagemap, "_ioctl", refuses(pagemap.PAGEMAP_SCAN, errno.ENOTTY, pagemap._ioctl))
     pagemap.has_scan.cache_clear()
     try:
@@ -159,6 +161,19 @@ def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
             wstrace.WriteWatch(PAGE)
     finally:
         pagemap.has_scan.cache_clear()
+
+
+def test_a_kernel_that_has_soft_dirty_bits_alone_watches_other_processes(monkeypatch):
+    """As Debian's 6.1 does."""
+    from wstrace_os.linux import userfaultfd
+    from wstrace_write_watch.linux import backend as linux
+
+    monkeypatch.setattr(userfaultfd, "_ioctl", refuses(userfaultfd._UFFDIO_API, errno.EINVAL, userfaultfd._ioctl))
+    monkeypatch.setattr(linux, "has_soft_dirty", lambda: True)
+    level = linux.probe()
+    assert level.name == "soft-dirty"
+    assert level.why.startswith("of another process alone, where a write between reading and clearing is lost: ")
+    assert "no asynchronous write protection" in level.why
 
 
 def test_a_userfaultfd_without_asynchronous_protection_is_named(monkeypatch):

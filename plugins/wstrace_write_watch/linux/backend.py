@@ -28,7 +28,7 @@ from wstrace_os.linux.userfaultfd import Userfaultfd
 from wstrace_write_watch.linux.agent import Agent, connect
 from wstrace_write_watch.linux.all_memory import AllMemory, Ranges
 from wstrace_write_watch.linux.all_memory import mappings as mappings
-from wstrace_write_watch.linux.soft_dirty import SoftDirtyWatcher
+from wstrace_write_watch.linux.soft_dirty import SoftDirtyWatcher, has_soft_dirty
 from wstrace_write_watch.unread import Unread
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
@@ -38,10 +38,13 @@ _msync = declare(None, "msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, 
 
 
 def probe() -> Level:
-    """The level, `full` or `none` with the reason, tried on pages of its own."""
+    """The level, tried on pages of its own: `full`; `soft-dirty`, of other processes alone; `none` with the reason."""
     try:
         Watcher().close()
     except Unavailable as refused:
+        if has_soft_dirty():
+            but = "of another process alone, where a write between reading and clearing is lost"
+            return Level("soft-dirty", f"{but}: {refused.why}", refused.remedy)
         return Level("none", refused.why, refused.remedy)
     return Level("full")
 
