@@ -13,8 +13,8 @@ _LARGEST = (1 << 63) - 1
 _MOST_SAMPLED = (1 << 32) - 1  # as rows have it (page_fault.sampled)
 #: The limit on texts in a list that is read from a file.
 _MOST_TEXTS = 1000
-
-
+#: The key of TraceInfo.extra with the reason for which a live trace that was to be kept is not.
+NOT_SAVED = "not_saved"
 #: The most notes of a trace.
 _MOST_NOTES = 256
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import synthetic_trace as synthetic
 
+from wstrace.analysis.headline import next_step
+from wstrace.analysis.summary import Summary
 from wstrace.clock import now_ns
 from wstrace.errors import OutputError, UsageError
 from wstrace.firing import REACHED, Firing, Recording
@@ -90,6 +92,17 @@ def test_nothing_is_left_without_a_firing(tmp_path):
     assert list(tmp_path.iterdir())
     recorded.exporter.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_summary_says_that_nothing_has_fired_and_not_to_add_a_file_that_was_given(tmp_path):
+    """WHEN no trigger fires THEN the last line of the summary tells that, and no remedy that was applied already."""
+    context = Context()
+    recorder = FlightRecorder(path=str(tmp_path / "x.wst"), answers="no")
+    recorder.start(context)
+    recorder.close()
+    told = next_step(Summary(), context.info)
+    assert told == "not saved: no trigger has fired, so there is no recording"
+    assert next_step(Summary(), Context().info) == "not saved: add -o FILE"
 
 
 def test_the_size_on_the_disk_goes_before_the_time(tmp_path):

@@ -16,7 +16,7 @@ from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.ledger import Ledger
 from wstrace.schema import HOW_DISPLACED, HOW_LOST, HOW_UNKNOWN, PAGE_FAULT, STACK_HOW
 from wstrace.text import base_name, duration, number, plural, printable, printable_words, size
-from wstrace.trace_info import TraceInfo
+from wstrace.trace_info import NOT_SAVED, TraceInfo
 
 #: Rows of the ledger that are already in the second line, or in the tables of stacks.
 _TOLD = {"counted", "recorded", "sampled", "unaccounted", "without_stack"}
@@ -387,7 +387,8 @@ def next_step(summary: Summary, info: TraceInfo, by: str = "function") -> str:
     if info.incomplete:
         return f"output incomplete: {printable_words(info.incomplete, SENTENCE_LIMIT)}"
     if not info.saved:
-        return "not saved: add -o FILE"
+        why = info.extra.get(NOT_SAVED)
+        return f"not saved: {printable(why, SENTENCE_LIMIT) if isinstance(why, str) else 'add -o FILE'}"
     path = printable(info.saved)
     if path == "-":
         return "saved to stdout"

@@ -13,6 +13,7 @@ from wstrace.interfaces import Context, Exporter
 from wstrace.output_file import remove
 from wstrace.schema import ADDRESS_SPACE, MARK, PAGE_FAULT
 from wstrace.text import base_name, printable
+from wstrace.trace_info import NOT_SAVED
 
 if TYPE_CHECKING:  # every session imports this module, but not every one records
     from wstrace_msgpack.write.answers import Answers
@@ -121,6 +122,8 @@ class FlightRecorder(Exporter):
             return
         self.record_pending()
         self._count_loss()
+        if not self._counts["recordings"]:
+            self._context.info.extra[NOT_SAVED] = "no trigger has fired, so there is no recording"
         rings, self._rings = self._rings, None
         rings.discard()
         self._tell(_STILL_SECONDS)
