@@ -129,7 +129,7 @@ class Context:
 
 
 class Source(abc.ABC):
-    """Takes records from the system. One thread of the session calls all its methods; it has no thread of its own."""
+    """Takes records from the system. One thread of the session calls all its methods but wake(); it has none itself."""
 
     name: ClassVar[str]
     streams: ClassVar[tuple[Schema, ...]]
@@ -141,6 +141,8 @@ class Source(abc.ABC):
     needs_target: ClassVar[bool] = False
     #: it looks at what others trace, for as long as they do: the trace does not go on for it alone
     follows: ClassVar[bool] = False
+    #: the seconds for which one call of drain() may wait; where they are more, wake() ends the wait
+    drain_seconds: ClassVar[float] = 0.1
 
     @classmethod
     def probe(cls) -> Level:
@@ -174,6 +176,9 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def stop(self) -> Iterable[Batch]:
         """Stops recording, yields the rest, enters its loss into the ledger and closes its handles. Called once."""
+
+    def wake(self) -> None:
+        """Ends a wait in drain(), as the session stops. Called by another thread, before stop() and more than once."""
 
     def record_one_in(self, every: int) -> bool:
         """Records one out of so many faults from now on, each row with that number (`sampled`); False = it cannot."""
@@ -366,7 +371,6 @@ class Platform(abc.ABC):
 
     def keep_freed_memory(self) -> None:
         """Lets this process, which exists to trace, keep the memory that it frees, where that saves time."""
-        return
 
     def debug_privilege(self) -> None:
         """Requests the right to open other users' processes. Raises Unavailable where this cannot give it."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from wstrace.recorder import Recorder
     from wstrace.trace import Trace
 
-#: The seconds for which one call of Source.drain() may wait for records.
-DRAIN_SECONDS = 0.1
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -257,7 +255,7 @@ class Session:
         try:
             with named(f"source {source.name}"):
                 while not self._stopping.is_set() and not source.finished:
-                    for batch in source.drain(DRAIN_SECONDS):
+                    for batch in source.drain(source.drain_seconds):
                         if source.patient:
                             self._bus.wait_for_room(self._stopping)
                         self._bus.publish(checked(batch))
@@ -329,6 +327,8 @@ class Session:
 
     def _shut(self, seconds: float) -> None:
         self._stopping.set()
+        for source in self._sources:
+            quietly(source.wake, None)
         for source, thread in zip(self._sources, self._drains, strict=True):
             if not Limit(2 * seconds, thread).join():
                 self._fail(source, PluginError(f"source {source.name} did not finish in {2 * seconds:g} s"))

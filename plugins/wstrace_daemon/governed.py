@@ -15,7 +15,7 @@ from wstrace_daemon import OVER_MEMORY
 from wstrace_daemon.limits import Limits
 
 #: The kernel's buffers are read so often, and when one is a quarter full: a read costs as much as dozens of faults.
-_PACE_SECONDS = 1.0
+_PACE_SECONDS = 2.0
 
 
 class Governed(Source):
@@ -31,7 +31,8 @@ class Governed(Source):
     def __init__(self, source: Source, limits: Limits) -> None:
         self._source, self._limits = source, limits
         # what other sources say of themselves as classes
-        vars(self).update({key: getattr(source, key) for key in ("name", "streams", "needs_target", "patient")})
+        told = ("name", "streams", "needs_target", "patient", "drain_seconds")
+        vars(self).update({key: getattr(source, key) for key in told})
         self._every = 0  # none was set: the first is, so that each row says for how many it stands
         self._rows = self._in_all = 0
         self.cgroups: frozenset[int] = frozenset()  # codes of the paths of those that have faulted
@@ -76,6 +77,11 @@ class Governed(Source):
         every = self._limits.every
         if every != self._every and self._source.record_one_in(every):
             self._every = every
+
+    def wake(self) -> None:
+        """Ends the wait of drain()."""
+        self._ended.set()
+        self._source.wake()
 
     def stop(self) -> Iterable[Batch]:
         """Stops the source."""

@@ -40,11 +40,12 @@ class Limits:
         self.max_cpu, self.max_memory = max_cpu, max_memory
         self.every, self.over, self.share = 1, False, 0.0
         self.open(now, used)
-        self._ease, self._settled, self._lost = 0.0, now, 0
+        self._settled, self._lost = now, 0
 
     def open(self, now: float, used: float) -> None:
         """Opens the account anew: what a session's start has used is not taken from what it may use from then on."""
         self._looked, self._used = now, used
+        self._eased = now, used
         self._account = now, used  # when it was opened, and what was used then; of several threads, so one tuple
 
     def look(self, now: float, used: float, resident: int, lost: int = 0) -> None:
@@ -63,17 +64,15 @@ class Limits:
         self._looked, self._used = now, used
         overdrawn = self.share > self.max_cpu and self._saved(now, used) <= 0
         if overdrawn or behind:
-            self._ease = 0.0
+            self._eased = now, used
             if now >= self._settled:
                 self._settled = now + _SETTLE_SECONDS
                 fewer = max(self.share / (_AIM * self.max_cpu), 2 if behind else 0)
                 self.every = min(_MOST, math.ceil(self.every * min(fewer, _STEP)))
-        elif self.share > _AIM * self.max_cpu / 2:
-            self._ease = 0.0
-        elif self.every > 1:
-            self._ease += seconds
-            if self._ease >= _EASE_SECONDS:
-                self._ease, self.every = 0.0, self.every // 2
+        elif now - self._eased[0] >= _EASE_SECONDS:  # on their average: a read falls into one second or the next
+            if used - self._eased[1] <= _AIM * self.max_cpu / 2 * (now - self._eased[0]):
+                self.every = max(1, self.every // 2)
+            self._eased = now, used
 
     def rest(self, now: float, used: float) -> float:
         """The seconds for which nothing is to be read from the kernel, 0 = none."""

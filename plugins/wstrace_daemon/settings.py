@@ -17,7 +17,7 @@ from wstrace.plugins import Plugins
 _DEFAULTS: dict[str, list[str]] = {"sources": ["page_faults"], "exporters": []}
 _TABLE = "daemon"
 #: what options are in a daemon where the file does not set them: nobody waits for the next record
-_OF_A_DAEMON: dict[str, Any] = {"resume": True, "poll_ms": 1000}
+_OF_A_DAEMON: dict[str, Any] = {"resume": True, "poll_ms": 2000}
 #: what the daemon takes without any record, and the least that a queue needs: one read of the kernel's buffers
 _LEAST_MEMORY, _LEAST_QUEUE = 64 << 20, 4 << 20
 

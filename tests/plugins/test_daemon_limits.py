@@ -63,6 +63,16 @@ def test_a_storm_that_is_over_is_followed_by_every_fault():
     assert limits.every == 1
 
 
+def test_a_read_in_every_other_second_is_followed_by_every_fault():
+    """What is read every two seconds is used in one of them: their average is what counts."""
+    limits, used = Limits(0.05, 1 << 30, 0.0, 0.0), 0.0
+    limits.every = 16
+    for second in range(1, 61):
+        used += 0.022 * (second % 2)
+        limits.look(second, used, 0)
+    assert limits.every == 1
+
+
 def test_it_does_not_swing_between_all_and_few():
     limits, seen = Limits(0.05, 1 << 30, 0.0, 0.0), []
     used = 0.0

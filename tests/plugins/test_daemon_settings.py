@@ -82,9 +82,9 @@ def test_a_file_that_is_not_there():
         load("/nowhere/wstrace.toml", plugins())
 
 
-@pytest.mark.parametrize(("named", "seconds"), [("page_faults", 1.0), ("page_faults:poll_ms=50", 0.05)])
-def test_the_kernel_s_buffers_are_read_once_a_second_unless_the_file_says_otherwise(named, seconds, tmp_path):
+@pytest.mark.parametrize(("named", "seconds"), [("page_faults", 2.0), ("page_faults:poll_ms=50", 0.05)])
+def test_the_kernel_s_buffers_are_read_every_two_seconds_unless_the_file_says_otherwise(named, seconds, tmp_path):
     path = tmp_path / "wstrace.toml"
     path.write_text(f'sources = ["{named}"]\n')
     (source,), _ = load(str(path), plugins()).make()
-    assert source._poll_seconds == seconds
+    assert source._pace.seconds == seconds

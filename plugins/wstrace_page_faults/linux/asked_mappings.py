@@ -23,7 +23,7 @@ from wstrace_page_faults.linux.remaps import pages
 
 #: Past so many faults at a time, or so many mappings, a process is listed.
 _MOST_FAULTS, _MOST_MAPPINGS = 256, 32
-_KERNEL_START = 1 << 63
+_KERNEL_START, _PAGE_BITS = 1 << 63, 12
 _COLUMNS = ("pid", "time_ns", "va", "pc")
 
 
@@ -85,14 +85,22 @@ class AskedMappings:
         self._told: dict[int, list[Told]] = {}
         self._since: dict[int, int] = {}
         self._begun: dict[int, int] = {}
+        self._answered: dict[int, set[int]] = {}  # the last pages that were looked for and are known
+        self._large: set[int] = set()  # processes with so many mappings that they are to be listed
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._told
 
     def begin(self, pid: int, time_ns: int) -> None:
         """A process is known since that time, and none of its mappings."""
+        self.end(pid)
         self._told[pid], self._since[pid] = [], time_ns
         self._begun[pid] = time_ns
+
+    def faulted(self, pid: int, time_ns: int) -> None:
+        """It had faults since that time, if not earlier: often it is met by a record that is later than the first."""
+        if pid in self._since:
+            self._since[pid] = min(self._since[pid], time_ns)
 
     def times(self, pid: int, time_ns: int) -> list[int]:
         """When to tell of what lay somewhere since then: of what was there before the process was known, then again."""
@@ -113,6 +121,22 @@ class AskedMappings:
             if len(before) <= _MOST_MAPPINGS:  # else it is listed soon
                 before[:] = (one for one in before if one.start < told.start or told.end < one.end)
             before.append(told)
+            self._answered.pop(pid, None)
+            if len(before) > _MOST_MAPPINGS:
+                self._large.add(pid)
+
+    def _known(self, pid: int, address: int) -> bool:
+        """Whether it is known what lies at an address. Most faults are where others were: these are found at once."""
+        answered, page = self._answered.setdefault(pid, set()), address >> _PAGE_BITS
+        if page in answered or address >= _KERNEL_START:
+            return True
+        there = max((one for one in self._told[pid] if one.start <= address < one.end), default=None)
+        if there is None or not there.known:
+            return False
+        if len(answered) >= _MOST_MAPPINGS:
+            answered.clear()
+        answered.add(page)
+        return True
 
     def place(self, pid: int, time_ns: int, address: int, coming: list[Told]) -> Place | None:
         """Where to ask what lay at an address at that time; None where it is known, or not to be known any more."""
@@ -147,6 +171,8 @@ class AskedMappings:
         """Nothing more is to be asked of a process."""
         self._told.pop(pid, None)
         self._since.pop(pid, None)
+        self._answered.pop(pid, None)
+        self._large.discard(pid)
 
     def forget(self, pid: int) -> None:
         """A process has ended, or has executed another program."""
@@ -161,26 +187,25 @@ class AskedMappings:
             pids: the processes that have faulted, ascending.
             columns: the faults in order of time, with pid, time_ns, va and pc.
         """
-        much = {pid for pid, told in self._told.items() if len(told) > _MOST_MAPPINGS}
+        much = set(self._large)
         mine = [pid for pid in pids if pid in self._told]
         rows = np.flatnonzero(np.isin(columns["pid"], mine)) if mine else np.zeros(0, np.intp)
         own, counts = np.unique(columns["pid"][rows], return_counts=True)
         much |= {pid for pid, n in zip(own.tolist(), counts.tolist(), strict=True) if n > _MOST_FAULTS}
-        for pid in mine:  # it is often met by a record that is later than its first faults
-            self._since[pid] = min(self._since[pid], int(columns["time_ns"][np.argmax(columns["pid"] == pid)]))
+        for pid in mine:
+            self.faulted(pid, int(columns["time_ns"][np.argmax(columns["pid"] == pid)]))
         for pid in much:
             _list(side, pid)
         if much:
             rows = rows[~np.isin(columns["pid"][rows], list(much))]
         missing: dict[int, list[tuple[int, int]]] = {}
         for pid, time_ns, *both in zip(*(columns[name][rows].tolist() for name in _COLUMNS), strict=True):
-            missing.setdefault(pid, []).extend(
-                (time_ns, address) for address in both if self.place(pid, time_ns, address, []) is not None
-            )
+            for address in both:
+                if not self._known(pid, address) and self.place(pid, time_ns, address, []) is not None:
+                    missing.setdefault(pid, []).append((time_ns, address))
         for pid, asked in missing.items():
-            if asked:
-                self._ask(side, pid, asked)
-        return bool(much) or any(missing.values())
+            self._ask(side, pid, asked)
+        return bool(much or missing)
 
     def _ask(self, side: Asking, pid: int, missing: list[tuple[int, int]]) -> None:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import select
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,6 +40,7 @@ from wstrace_page_faults.linux.evictions import Evictions
 from wstrace_page_faults.linux.family_arming import arming_of
 from wstrace_page_faults.linux.levels import own_level, settled_level
 from wstrace_page_faults.linux.live import ended
+from wstrace_page_faults.linux.pace import Pace
 from wstrace_page_faults.linux.peaks import Peaks
 from wstrace_page_faults.linux.python_stacks.asked import python_stacks
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
@@ -69,7 +69,7 @@ class PageFaults(Source):
 
     Args:
         ring_bytes: the kernel's buffer for minor faults, per CPU; 0 = 16 MiB, less where there are many CPUs.
-        poll_ms: the longest time between two reads, in ms; a quarter-full buffer is read at once.
+        poll_ms: the time between two reads, in ms, at least 400 while nothing comes; a quarter-full buffer is read now.
         kernel: also record faults that kernel code takes on the target's memory (read() into a new buffer).
         children: follow the processes that the target starts.
         period: record one fault out of this many; all are counted.
@@ -87,6 +87,7 @@ class PageFaults(Source):
     )  # fmt: skip
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
+    drain_seconds: ClassVar[float] = 1.0
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class PageFaults(Source):
         for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
             if value < least:
                 raise UsageError(f"page_faults: {option} is {value}", f"give at least {least}")
-        self._ring_bytes, self._poll_seconds = ring_bytes, poll_ms / 1000
+        self._ring_bytes, self._pace = ring_bytes, Pace(poll_ms / 1000)
         self._asked = Settings(kernel, children, period)
         self._stacks = parse_stacks(stacks)
         rate = StackRate(stack_rate, stack_period)
@@ -125,7 +126,7 @@ class PageFaults(Source):
         self._arming: Arming
         self._samples: list[RingSamples] = []
         self._since = self._watermark = self._late = self._lost_told = self._given = 0
-        self._started, self._grown, self._prune_due, self._read_due = False, True, 0.0, 0.0
+        self._started, self._grown, self._prune_due = False, True, 0.0
 
     @classmethod
     def probe(cls) -> Level:
@@ -144,14 +145,10 @@ class PageFaults(Source):
         """
         self._context = context
         level = settled_level(context, self._asked.kernel)
-        self._settings = Settings(
-            self._asked.kernel and level.name == "full",
-            self._asked.children and context.children,
-            self._asked.period,
-            stacks=self._stack_rate,
-            service=self._times_asked,
-            registers=self._borrow,
-        )
+        self._settings = self._asked._replace(
+            kernel=self._asked.kernel and level.name == "full", children=self._asked.children and context.children,
+            stacks=self._stack_rate, service=self._times_asked, registers=self._borrow,
+        )  # fmt: skip
         if self._asked.period > 1:
             context.info.sampled = self._asked.period
             context.ledger.set("sampled", self._asked.period)
@@ -194,9 +191,7 @@ class PageFaults(Source):
             for ring in self._rings
             if ring.kind in (MINOR, MAJOR)
         ]
-        self._poll = select.poll()
-        for fd in (*(ring.fd for ring in self._rings), *self._python.fds):
-            self._poll.register(fd, 1)  # POLLIN
+        self._pace.watch((*(ring.fd for ring in self._rings), *self._python.fds))
         self._events = PerfEvents(self._rings, cpus, descriptors, self._opened)
         self._events.watch_births(births)
         rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
@@ -228,21 +223,24 @@ class PageFaults(Source):
     def drain(self, timeout: float) -> Iterable[Batch]:
         """Emits what is older than every ring's last row, or older than 100 ms."""
         if self._counters is not None:
-            yield from self._counters.drain(timeout)
+            yield from self._counters.drain(min(timeout, Source.drain_seconds))
             return
-        rest = max(self._read_due - time.monotonic(), 0.0)
-        wait = min(timeout, rest, self._peaks.seconds if self._grown else rest)
-        wait = self._python.look_at_processes(wait)
-        filled = self._poll.poll(wait * 1000) or any(one.filled for one in self._watched)
+        rest = self._pace.rest
+        wait = self._python.look_at_processes(min(timeout, rest, self._peaks.seconds if self._grown else rest))
+        filled = self._pace.wait(wait) or any(one.filled for one in self._watched)
         self._titles.look_if_due()
         self._arming.look()
-        if filled or not timeout or time.monotonic() >= self._read_due:
-            for batch in () if self._quiet() else self._collect(final=False):  # what others do gives no batch
+        if filled or not timeout or not self._pace.rest:
+            news = not self._quiet()
+            for batch in self._collect(final=False) if news else ():  # what others do gives no batch
                 self._grown = True
                 yield batch
-            self._read_due = time.monotonic() + self._poll_seconds
-        if self._grown and self._peaks.look_if_due(self._side.live):
-            self._grown = False
+            self._pace.has_read(news=news)
+        self._grown &= not (self._grown and self._peaks.look_if_due(self._side.live))
+
+    def wake(self) -> None:
+        """Ends the wait of drain()."""
+        self._pace.wake()
 
     def _quiet(self) -> bool:
         """True when no ring has data and nothing is held: this check is what an idle trace costs."""
@@ -356,6 +354,7 @@ class PageFaults(Source):
                     rare.close()
             self._rings.close()
             self._rings = None
+        self._pace.close()
         self._python.close()
         if self._service is not None:
             self._service.close()
@@ -382,6 +381,7 @@ class PageFaults(Source):
             for rare in self._watched:
                 rare.after_fork_in_child()
             self._rings.after_fork_in_child()
+        self._pace.after_fork_in_child()
         self._python.after_fork_in_child()
         if self._service is not None:
             self._service.after_fork_in_child()

@@ -55,6 +55,28 @@ class Live:
         return False
 
 
+class LiveProcesses(dict[int, Live]):
+    """The traced processes that have not ended, by pid.
+
+    Attributes:
+        came: those that were added since whoever looks at new ones has cleared it: of thousands few are new.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: list[int] = []
+
+    def __setitem__(self, pid: int, live: Live) -> None:
+        self.came.append(pid)
+        super().__setitem__(pid, live)
+
+    def setdefault(self, pid: int, live: Live) -> Live:
+        """The process of that pid, else the given one, which is one more."""
+        if pid not in self:
+            self[pid] = live
+        return self[pid]
+
+
 def ended(live: Iterable[int]) -> list[int]:
     """Those processes that have ended; after an exec that gains privilege the kernel does not report the end."""
     found = []

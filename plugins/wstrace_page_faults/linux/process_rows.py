@@ -28,7 +28,7 @@ from wstrace_os.linux.procmap_query import Answer
 from wstrace_page_faults.linux.asked_mappings import AskedMappings, Place, Told
 from wstrace_page_faults.linux.content_losses import ContentLosses
 from wstrace_page_faults.linux.in_order import columns_of, until, with_listings
-from wstrace_page_faults.linux.live import Live
+from wstrace_page_faults.linux.live import Live, LiveProcesses
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces, same_memory
 
@@ -47,7 +47,7 @@ class ProcessRows(abc.ABC):
     """
 
     def __init__(self, strings: Dictionary, remaps: bool, shared: SharedSpaces | None) -> None:
-        self.live: dict[int, Live] = {}
+        self.live = LiveProcesses()
         self.asked = AskedMappings()
         self._strings = strings
         self._remaps = Remaps(strings.code("[anon]")) if remaps else None

@@ -100,7 +100,7 @@ class SideBand(ProcessRows):
         self._unknown: dict[int, list[Record]] = {}  # by process
         self._unknown_records = 0
         self._of_all = CallsOfAll()
-        self._given_until = 0
+        self.given_before = self._given_until = 0  #: up to when records were given before those that are given now
         self._takes: Callable[[int, int, int, bytes], bool] = lambda time_ns, kind, misc, record: True
         self._labels: dict[bytes, tuple[int, int]] = {}
         self._readers = {
@@ -374,7 +374,7 @@ class SideBand(ProcessRows):
 
         Records are decoded only here: a thread may start on one CPU and end on another, and rings are read one by one.
         """
-        self._given_until = max(watermark, self._given_until)
+        self.given_before, self._given_until = self._given_until, max(watermark, self._given_until)
         self._due, self._records = until(self._records, watermark)
         named = (_IDS.unpack_from(record, 8) for _, kind, _, record in self._due if kind in _NAMING)
         traced = {*self.live, *(pid for pids in named for pid in pids)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import time
-from itertools import islice
 
 from wstrace.clock import now_ns
 from wstrace_os.linux import procfs
+from wstrace_page_faults.linux.live import Live
 from wstrace_page_faults.linux.side_band import SideBand
 
 #: The most processes that one look reads, at 30 us each.
@@ -28,7 +30,10 @@ class Titles:
     def __init__(self, side: SideBand) -> None:
         self._side = side
         self._next, self._left = 0.0, _MOST
-        self._due: dict[int, tuple[float, float]] = {}  # pid -> when it is looked at again, and the pause after that
+        #: When each process is looked at next; a number that no other entry has; its pid, which may be another's by
+        #: then, the pause behind that look, and which process it is.
+        self._due: list[tuple[float, int, int, float, Live]] = []
+        self._number = itertools.count()
 
     def look_if_due(self) -> None:
         """Reads the titles of the processes whose time has come."""
@@ -36,15 +41,18 @@ class Titles:
         if now < self._next:
             return
         self._next = now + _APART_SECONDS
-        live = self._side.live
-        for pid in [pid for pid in self._due if pid not in live]:
-            del self._due[pid]
-        longest = max(_LONGEST_SECONDS, _LONGEST_FOR_EACH * len(live))
-        due = (pid for pid in live if self._due.get(pid, (0.0, 0.0))[0] <= now)
-        for pid in list(islice(due, _MOST_A_LOOK)):
-            pause = self._due.get(pid, (0.0, _FIRST_SECONDS))[1]
-            self._due[pid] = now + pause, min(2 * pause, longest)
-            self._look(pid)
+        live, due = self._side.live, self._due
+        for pid in dict.fromkeys(live.came):
+            if (one := live.get(pid)) is not None:
+                heapq.heappush(due, (0.0, next(self._number), pid, _FIRST_SECONDS, one))
+        live.came.clear()
+        longest, left = max(_LONGEST_SECONDS, _LONGEST_FOR_EACH * len(live)), _MOST_A_LOOK
+        while due and left and due[0][0] <= now:
+            _, _, pid, pause, one = heapq.heappop(due)
+            if live.get(pid) is one:
+                heapq.heappush(due, (now + pause, next(self._number), pid, min(2 * pause, longest), one))
+                self._look(pid)
+                left -= 1
 
     def look_at_all(self) -> None:
         """Reads all of them, as they cannot be read afterwards."""

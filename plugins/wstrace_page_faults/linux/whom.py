@@ -37,11 +37,12 @@ def _meet(side: SideBand, pid: int, time_ns: int, look: Callable[[int], object],
     if pid not in side.live:
         try:
             look(pid)
-            side.seen(pid, time_ns, whole=whole)
+            side.seen(pid, time_ns, whole=False)
+            side.asked.faulted(pid, side.given_before)
         except Unavailable:
             if pid not in side.live:
                 side.unread(pid, time_ns)
-    elif whole and pid in side.asked:
+    if whole and pid in side.asked:  # a list is of now: what records tell of since then is left out of it
         with contextlib.suppress(Unavailable):  # it has ended
             side.list_whole(pid)
 

@@ -1,0 +1,47 @@
+"""A source whose wait is long is woken when the session stops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import ClassVar
+
+from wstrace import Session
+from wstrace.batch import Batch
+from wstrace.interfaces import Context, Source
+from wstrace.schema import MARK, Schema
+
+
+class Waiting(Source):
+    """Waits in drain() until it is woken, however long that takes."""
+
+    name: ClassVar[str] = "waiting"
+    streams: ClassVar[tuple[Schema, ...]] = (MARK,)
+    drain_seconds: ClassVar[float] = 60.0
+
+    def __init__(self) -> None:
+        self.waits, self.woken, self.asked = threading.Event(), threading.Event(), list[float]()
+
+    def start(self, context: Context) -> None:
+        pass
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        self.asked.append(timeout)
+        self.waits.set()
+        self.woken.wait()
+        return ()
+
+    def wake(self) -> None:
+        self.woken.set()
+
+    def stop(self) -> Iterable[Batch]:
+        return ()
+
+
+def test_the_end_of_a_session_ends_a_long_wait() -> None:
+    """WHEN a source waits as long as it may THEN it has been told how long, and stop() does not wait for that."""
+    source = Waiting()
+    with Session(sources=[source], exporters=[]):
+        assert source.waits.wait(30)
+    assert source.woken.is_set()
+    assert source.asked == [60.0]
