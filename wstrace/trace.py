@@ -63,7 +63,7 @@ class Trace(Records):
         counted = StackCounts()
         for batch in (*self.batches(CALL_SITE.name), *self.batches(PROCESS.name)):
             counted.add(batch)
-        for batch in self.batches(PAGE_FAULT.name, ("time_ns", "pid", "host", "flags", *STACK_COLUMNS)):
+        for batch in self.batches(PAGE_FAULT.name, ("time_ns", "pid", "host", "flags", "sampled", *STACK_COLUMNS)):
             counted.add(batch)
         return counted
 

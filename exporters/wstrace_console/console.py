@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast, get_args
 
 from wstrace.analysis import headline
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.place_counts import PlaceCounts
-from wstrace.analysis.summary import By, Summary
+from wstrace.analysis.sampled import Estimates, estimates
+from wstrace.analysis.summary import By, Summary, place_rows
 from wstrace.analysis.symbols import PlaceBy, Symbolizer
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Exporter
@@ -109,8 +110,7 @@ class Console(Exporter):
         self.summary = Summary()
         self._filter = Filter(file=file, kinds=kind, pids=pid, tids=tid, start=start, end=end, hard=hard, soft=soft)
         self._stream, self._to, self._path = stream, to, path
-        self._stacks = StackReport(by, own, not_own, callers, callees, native=native, sort=sort,
-                                   in_all=format == "folded")  # fmt: skip
+        self._stacks = StackReport(by, own, not_own, callers, callees, native=native, sort=sort)
         self._format, self._by, self._top, self._json = format, by, max(top, 1), json
         self._sort = sort
         self._live_wanted, self._quiet, self._verbose = live, quiet, verbose
@@ -234,7 +234,7 @@ class Console(Exporter):
     def _tell(self, output: Output) -> None:
         from wstrace_console.report_tables import tables
 
-        info, ledger = self._context.info, self._context.ledger
+        info, ledger, sampled = self._context.info, self._context.ledger, self._estimates()
         grown = self._growth.answer(self._grower()) if self._growth is not None else ""
         parts: list[str | Styled | TextTable] = [
             *([Styled(grown, "bold")] * bool(grown)),
@@ -251,7 +251,7 @@ class Console(Exporter):
             if not self._by and self._stacks.known:
                 parts += ["", self._stacks.table(self._top, self._symbolizer, verbose=self._verbose)]
             found = tables(self.summary, info, by=self._by, top=self._top, places=self._counts, pids=self._filter.pids,
-                           sort=self._sort)  # fmt: skip
+                           sort=self._sort, sampled=sampled)  # fmt: skip
             parts += [part for table in found if table.rows for part in ("", table)]
         told = headline.losses(ledger)
         if self._counts is not None and not self._stacks.shows:
@@ -271,6 +271,12 @@ class Console(Exporter):
         if self._stacks.shows and self._stacks.native:
             return "samples of native code tell no time in faults: --by file, module or thread does"
         return ""
+
+    def _estimates(self) -> Estimates | None:
+        """Of how many faults the samples of a sampled trace are; its stacks are told, too."""
+        found = estimates(self.summary, self._context.info, self._context.ledger, self._seen)
+        self._stacks.counts.all_faults = found.total if found is not None else 0
+        return found
 
     def _answer(self) -> str:
         line = self._stacks.answer(self._symbolizer)
@@ -301,16 +307,20 @@ class Console(Exporter):
     def as_dict(self) -> dict[str, Any]:
         """The report for JSON: its first lines, facts, ledger, counts; see docs/console.md."""
         info, ledger = self._context.info, self._context.ledger
-        summary = self.summary.as_dict(self._top)
+        sampled = self._estimates()
+        summary = self.summary.as_dict(self._top, sampled.rows if sampled is not None else lambda rows: rows)
+        summary |= {"in_all": sampled.total} if sampled is not None else {}
         if self._by in get_args(By):
             top = summary["top"]
             summary["top"] = {self._by: top[self._by]} if isinstance(top, dict) else top
         if self._stacks.shows or (not self._by and self._stacks.known):
-            rows = self._stacks.as_dicts(self._top, self._symbolizer)
+            stacks = self._stacks.as_dicts(self._top, self._symbolizer)
             whole = summary["top"] if isinstance(summary["top"], dict) and not self._stacks.shows else {}
-            summary["top"] = {**whole, self._stacks.asked_for: rows}
+            summary["top"] = {**whole, self._stacks.asked_for: stacks}
         elif self._counts is not None:
-            summary["top"] = {self._by: self._counts.top(self._top)}
+            rows = [] if sampled is None else sampled.rows(place_rows(self._counts))
+            found = {row.label: (row.minor, row.major, row.samples) for row in rows}
+            summary["top"] = {self._by: self._counts.top(self._top, found or None)}
             summary["unnamed"] = [
                 {"module": module, "why": why, "faults": n} for (module, why), n in self._counts.unnamed.items()
             ]
@@ -324,8 +334,7 @@ class Console(Exporter):
             "ledger": ledger.as_dict(),
             "summary": summary,
         }
-        found: dict[str, Any] = json_safe(report)
-        return found
+        return cast("dict[str, Any]", json_safe(report))
 
     def _growth_as_dict(self) -> dict[str, Any]:
         if self._growth is None or self._growth.bytes is None:

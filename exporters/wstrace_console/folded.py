@@ -21,7 +21,7 @@ def write(trace: Trace, file: IO[bytes], *, native: bool = False) -> int:
         file: the output.
         native: tell stacks by the samples of native code.
     """
-    report = StackReport("", (), (), "", "", native=native, in_all=True)
+    report = StackReport("", (), (), "", "", native=native)
     wanted = {CALL_SITE.name: None, PROCESS.name: None,
               PAGE_FAULT.name: ("time_ns", "pid", "host", "flags", "sampled", *STACK_COLUMNS)}  # fmt: skip
     for stream, columns in wanted.items():

@@ -8,7 +8,8 @@ from typing import Literal
 
 from wstrace.analysis.headline import counters, only_snapshots
 from wstrace.analysis.place_counts import PlaceCounts
-from wstrace.analysis.summary import By, Row, Summary
+from wstrace.analysis.sampled import Estimates
+from wstrace.analysis.summary import By, Row, Summary, place_rows
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, TextTable, rows_to_show
@@ -17,7 +18,7 @@ from wstrace.trace_info import TraceInfo
 
 Sort = Literal["", "resident", "faults", "major", "time"]
 #: The figures of a row of pages and faults.
-_RESIDENT, _FAULTS, _MAJOR, _TIME = range(4)
+_RESIDENT, _FAULTS, _SAMPLES, _MAJOR, _TIME = range(5)
 TIME = "time in faults"
 
 TITLES: dict[str, str] = {
@@ -42,6 +43,7 @@ def tables(
     places: PlaceCounts | None,
     pids: Sequence[int] = (),
     sort: Sort = "",
+    sampled: Estimates | None = None,
 ) -> Iterator[TextTable]:
     """The tables to show: the one of `by`, or those of files, pairs, processes and threads that have something to say.
 
@@ -52,34 +54,35 @@ def tables(
         places: the counts by section or function, replacing the summary's.
         pids: the processes that the user selected; () = all.
         sort: what the rows are in order of; "" = resident bytes where they are known of all processes, else faults.
+        sampled: what makes estimates of rows of samples; None = each fault was recorded.
     """
     held = _Held(summary, info, pids)
     if counters(summary, info) or (places is None and not by and only_snapshots(summary, info, summary.total)):
         yield resident_table(summary, info, top)
     elif places is not None:
-        yield place_table(places, held, top, sort)
+        yield place_table(places, held, top, sort, sampled)
     elif by in TITLES:
         if by == "file":
-            yield file_table(summary, held, top, sort)
+            yield file_table(summary, held, top, sort, sampled)
         else:
-            yield fault_table(summary, by, top, sort)  # type: ignore[arg-type]
+            yield fault_table(summary, by, top, sort, sampled)  # type: ignore[arg-type]
     else:
-        yield file_table(summary, held, top, sort)
-        yield fault_table(summary, "pair", top, sort)
-        yield from _who(summary, top, sort)
+        yield file_table(summary, held, top, sort, sampled)
+        yield fault_table(summary, "pair", top, sort, sampled)
+        yield from _who(summary, top, sort, sampled)
     if summary.written() and by in ("", "file"):
         yield written_table(summary, info, top)
 
 
-def _who(summary: Summary, top: int, sort: Sort) -> Iterator[TextTable]:
+def _who(summary: Summary, top: int, sort: Sort, sampled: Estimates | None) -> Iterator[TextTable]:
     """Control groups, processes, threads: omitted if there is only one, and threads also if each is its process."""
     threads = summary.top("thread", None)
     if summary.count("cgroup") > 1:
-        yield fault_table(summary, "cgroup", top, sort)
+        yield fault_table(summary, "cgroup", top, sort, sampled)
     if summary.count("process") > 1:
-        yield fault_table(summary, "process", top, sort)
+        yield fault_table(summary, "process", top, sort, sampled)
     if any(row.key[1] != row.key[2] for row in threads if len(row.key) == 3):
-        yield fault_table(summary, "thread", top, sort)
+        yield fault_table(summary, "thread", top, sort, sampled)
 
 
 class _Held:
@@ -100,25 +103,36 @@ class _Held:
         return _pages(pages, self._info) if pages or self.complete else "-"
 
 
-def fault_table(summary: Summary, by: By, top: int, sort: Sort = "") -> TextTable:
-    """Faults, those from disk and the time in faults if there are any, and the share of each row."""
-    if sort in ("major", "time"):
-        first = operator.attrgetter("major" if sort == "major" else "time_ns")
-        rows = sorted(summary.top(by, None), key=lambda row: (-first(row), -row.total, row.label))[: top + 1]
+def fault_table(summary: Summary, by: By, top: int, sort: Sort = "", sampled: Estimates | None = None) -> TextTable:
+    """Faults, those from disk and the time in faults if there are any, and the share of each row; samples if these are
+    estimates.
+    """
+    if sort in ("major", "time") or sampled is not None:
+        rows = summary.top(by, None) if sampled is None else sampled.rows(summary.top(by, None))
+        total = len(rows)
+        if sort in ("major", "time"):
+            first = operator.attrgetter("major" if sort == "major" else "time_ns")
+            rows = sorted(rows, key=lambda row: (-first(row), -row.total, row.label))
     else:
         rows = summary.top(by, top + 1)
-    total = _length(summary, by, rows, top + 1)
+        total = _length(summary, by, rows, top + 1)
+    whole = summary.total if sampled is None else sampled.total
+    major = summary.major if sampled is None else sum(row.major for row in rows)
     rows = rows[: rows_to_show(total, top)]
-    disk, timed = summary.major > 0, summary.timed > 0
-    heads = ["faults", *["from disk"] * disk, *[TIME] * timed]
+    disk, timed, told = summary.major > 0, summary.timed > 0, sampled is not None
+    heads = ["faults", *["samples"] * told, *["from disk"] * disk, *[TIME] * timed]
+
+    def cells(faults: int, samples: int, of_disk: int, ns: str) -> list[str]:
+        return [number(faults), *[number(samples)] * told, *[number(of_disk)] * disk, *[ns] * timed]
+
     shown = []
     for row in rows:
-        cells = [number(row.total), *[number(row.major)] * disk, *[time_cell(row.time_ns)] * timed]
         value, share = (
             (row.time_ns, row.time_ns / max(summary.time_ns, 1)) if sort == "time" else (row.total, row.share)
         )
-        shown.append((cells, value, share, _name(by, row)))
-    totals = [number(summary.total), *[number(summary.major)] * disk, *[time_cell(summary.time_ns)] * timed]
+        figures = cells(row.total, row.samples, row.major, time_cell(row.time_ns))
+        shown.append((figures, value, share, _name(by, row)))
+    totals = cells(whole, summary.total, major, time_cell(summary.time_ns))
     return shares_table(TITLES[by], heads, shown, total=total, totals=totals)
 
 
@@ -127,35 +141,38 @@ def time_cell(ns: int) -> str:
     return duration(ns / 1e9) if ns else "-"
 
 
-def file_table(summary: Summary, held: _Held, top: int, sort: Sort = "") -> TextTable:
+def file_table(summary: Summary, held: _Held, top: int, sort: Sort = "", sampled: Estimates | None = None) -> TextTable:
     """Faults by file, with the pages that are still in memory if there is a snapshot."""
     if not summary.resident():
-        return fault_table(summary, "file", top, sort)
+        return fault_table(summary, "file", top, sort, sampled)
     pages: dict[str, int] = {}
     for file, _, n in summary.resident():
         pages[file] = pages.get(file, 0) + n
-    brought = {row.label: (row.total, row.major, row.time_ns) for row in summary.top("file", None)}
-    return _beside(TITLES["file"], brought, pages, held, top, sort)
+    rows = summary.top("file", None)
+    return _beside(TITLES["file"], rows if sampled is None else sampled.rows(rows), pages, held, top, sort)
 
 
-def place_table(places: PlaceCounts, held: _Held, top: int, sort: Sort = "") -> TextTable:
+def place_table(
+    places: PlaceCounts, held: _Held, top: int, sort: Sort = "", sampled: Estimates | None = None
+) -> TextTable:
     """Faults by section, with the pages that are still in memory if there is a snapshot; or faults by function."""
-    times = places.times()
-    brought = {label: (minor + major, major, times.get(label, 0)) for label, (minor, major) in places.faults().items()}
-    return _beside(TITLES[places.by], brought, places.resident(), held, top, sort)
+    rows = place_rows(places)
+    rows = rows if sampled is None else sampled.rows(rows)
+    return _beside(TITLES[places.by], rows, places.resident(), held, top, sort)
 
 
 def _beside(
-    title: str, brought: Mapping[str, tuple[int, int, int]], pages: Mapping[str, int], held: _Held, top: int, sort: Sort
+    title: str, brought: Sequence[Row], pages: Mapping[str, int], held: _Held, top: int, sort: Sort
 ) -> TextTable:
     """Faults and resident pages; what the rows are in order of comes first, and the shares are of it."""
-    names = {*brought, *pages}
-    figures = {name: (pages.get(name, 0), *brought.get(name, (0, 0, 0))) for name in names}
-    whole = [sum(figure[column] for figure in figures.values()) for column in range(4)]
+    faults = {row.label: (row.total, row.samples, row.major, row.time_ns) for row in brought}
+    names = {*faults, *pages}
+    figures = {name: (pages.get(name, 0), *faults.get(name, (0, 0, 0, 0))) for name in names}
+    whole = [sum(figure[column] for figure in figures.values()) for column in range(5)]
     if not sort:
         sort = "resident" if pages and held.complete else "faults"
     shown = [_RESIDENT, _FAULTS] if sort == "resident" else [_FAULTS]
-    shown += [figure for figure in (_MAJOR, _TIME) if whole[figure]]
+    shown += [figure for figure in (_SAMPLES, _MAJOR, _TIME) if whole[figure]]
     shown += [_RESIDENT] if pages and sort != "resident" else []
     first = {"resident": _RESIDENT, "major": _MAJOR, "time": _TIME}.get(sort, _FAULTS)
     order = sorted(names, key=lambda name: (-figures[name][first], *(-figures[name][n] for n in shown), name))
@@ -167,8 +184,8 @@ def _beside(
     share_of = first if first in shown else _FAULTS
     rows = [(cells(figure := figures[name]), figure[share_of], figure[share_of] / max(whole[share_of], 1), name)
             for name in order[: rows_to_show(len(order), top)]]  # fmt: skip
-    heads = [{_RESIDENT: held.head, _FAULTS: "faults", _MAJOR: "from disk", _TIME: TIME}[n] for n in shown]
-    return shares_table(title, heads, rows, total=len(order), totals=cells(whole))
+    words = {_RESIDENT: held.head, _FAULTS: "faults", _SAMPLES: "samples", _MAJOR: "from disk", _TIME: TIME}
+    return shares_table(title, [words[n] for n in shown], rows, total=len(order), totals=cells(whole))
 
 
 def resident_table(summary: Summary, info: TraceInfo, top: int) -> TextTable:

@@ -37,7 +37,6 @@ class StackReport:
         callers, callees: the function whose callers, or whose calls, are to be shown; "" = none.
         native: estimate from the sampled native stacks, instead of counting the Python stacks.
         sort: the order of the rows: by time in faults, by faults from disk, else by faults.
-        in_all: see StackCounts.
 
     Raises:
         UsageError: callers and callees together, or with another table.
@@ -53,7 +52,6 @@ class StackReport:
         *,
         native: bool,
         sort: Sort = "",
-        in_all: bool = False,
     ) -> None:
         if callers and callees:
             raise UsageError("--callers and --callees exclude each other", "ask for one of them")
@@ -61,7 +59,7 @@ class StackReport:
             raise UsageError(
                 f"--by {by} and --{'callers' if callers else 'callees'} exclude each other", "leave one out"
             )
-        self.counts = StackCounts(in_all=in_all)
+        self.counts = StackCounts()
         self._by, self._rule, self._sort = by, OwnRule(own, not_own), sort
         self._function, self._callers, self._asked_native = callers or callees, bool(callers), native
         self._lines: Stacks | None = None
@@ -192,7 +190,7 @@ def stack_table(
         of_time: the time in all faults, in ns, if the shares are to be of that; 0 = they are of faults.
     """
     estimated = any(row.samples for row in rows)
-    disk, timed = disk and not estimated, timed and not estimated
+    disk, timed = disk and not estimated, timed and not (estimated and not any(row.time_ns for row in rows))
     heads = ["faults", *["from disk"] * disk, *[TIME] * timed, *(["+-", "samples"] if estimated else [])]
     shown = []
     for row in rows[: rows_to_show(len(rows), top)]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.place_counts import PlaceCounts
-from wstrace.analysis.sampled import how_sampled, not_stood_for, of_all, rates_differ
+from wstrace.analysis.sampled import how_sampled, not_stood_for, of_all
 from wstrace.analysis.snapshots import MAX_PROCESSES
 from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.stacks import StackCounts
@@ -246,8 +246,6 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
         parts += _not_visible(info, hidden)
         parts.append(f"level {printable(info.level_name, NAME_LIMIT)}")
     parts += not_stood_for(summary, info, ledger, seen)
-    if rates_differ(summary, info):
-        parts.append("tables count records, so that shares lean to the times when more faults were recorded")
     if summary.last_ns > summary.first_ns:
         parts.append(f"first to last fault: {duration((summary.last_ns - summary.first_ns) / 1e9)}")
     return "; ".join([*parts, *_when_resident(summary, info)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,11 +47,12 @@ class PlaceCounts:
         """Counts a batch of page_fault or resident rows."""
         if batch.schema.name == PAGE_FAULT.name and len(batch):
             major = (batch["flags"] & FAULT_MAJOR).astype(np.intp)
-            times = service_times(batch)
+            times, each = service_times(batch), batch.columns.get("sampled")
+            more = np.zeros(len(batch), np.int64) if each is None else each.astype(np.int64) - 1
             address = "va" if self.by == "section" else "pc"
-            values = np.stack([1 - major, major, *([] if times is None else [times])], axis=1)
+            values = np.stack([1 - major, major, more, *([] if times is None else [times])], axis=1)
             for label, sums in self._sums(batch, address, values, explain=True):
-                counts = self._faults.setdefault(self._bounded(label, self._faults), [0, 0, 0])
+                counts = self._faults.setdefault(self._bounded(label, self._faults), [0, 0, 0, 0])
                 for i, n in enumerate(sums):
                     counts[i] += n
         elif batch.schema.name == RESIDENT_PAGES.name and self.by == "section":
@@ -63,7 +64,11 @@ class PlaceCounts:
 
     def times(self) -> dict[str, int]:
         """label -> how long the kernel took to serve its faults, in ns; empty where that was not recorded."""
-        return {label: counts[2] for label, counts in self._faults.items() if counts[2]}
+        return {label: counts[3] for label, counts in self._faults.items() if counts[3]}
+
+    def in_all(self) -> dict[str, int]:
+        """label -> the faults for which its own stand: more than these where only samples were recorded."""
+        return {label: sum(counts[:3]) for label, counts in self._faults.items()}
 
     def resident(self) -> dict[str, int]:
         """label -> pages of the last whole snapshot of each process; empty by function."""
@@ -73,18 +78,24 @@ class PlaceCounts:
                 pages[label] = pages.get(label, 0) + n
         return pages
 
-    def top(self, n: int | None) -> list[dict[str, Any]]:
+    def top(self, n: int | None, estimated: Mapping[str, tuple[int, int, int]] | None = None) -> list[dict[str, Any]]:
         """The n with the most faults, then pages: section or function, total, minor, major, still_resident_pages.
 
         time_ns is there where it is known.
+
+        Args:
+            n: the number of rows.
+            estimated: label -> minor, major and samples of rows of samples, instead of the counts.
         """
         faults, pages, times = self.faults(), self.resident(), self.times()
+        faults = faults if estimated is None else {label: row[:2] for label, row in estimated.items()}
         rows = {label: (*faults.get(label, (0, 0)), pages.get(label, 0)) for label in {**faults, **pages}}
         order = sorted(rows.items(), key=lambda item: (-item[1][0] - item[1][1], -item[1][2], item[0]))
         fields = ("minor", "major", "still_resident_pages")[: 3 if self.by == "section" else 2]
         return [
             {self.by: label, "total": row[0] + row[1], **dict(zip(fields, row, strict=False))}
             | ({"time_ns": times[label]} if label in times else {})
+            | ({"samples": estimated[label][2]} if estimated and label in estimated else {})
             for label, row in order[:n]
         ]
 

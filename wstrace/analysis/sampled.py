@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import NamedTuple
 
-from wstrace.analysis.summary import Summary
+from wstrace.analysis.summary import Row, Summary
+from wstrace.analysis.tally import NO_SAMPLE
 from wstrace.ledger import Ledger
 from wstrace.schema import PAGE_FAULT
 from wstrace.text import number, plural
@@ -14,6 +16,30 @@ from wstrace.trace_info import TraceInfo
 _STANDARD_ERRORS, _SHARE = 3, 0.01
 #: Stages of the ledger for samples that were made and are not in the trace.
 _LOST = ("lost_kernel", "lost_tracer", "foreign_clock")
+
+
+class Estimates(NamedTuple):
+    """What makes estimates of rows of samples; total: of how many faults these are, as the kernel counted them."""
+
+    total: int
+
+    def rows(self, rows: list[Row]) -> list[Row]:
+        """All rows of a table as estimates that sum to the total, the most first."""
+        found = []
+        for row in rows:
+            major = round(row.in_all * row.major / max(row.total, 1))
+            found.append(row._replace(total=row.in_all, minor=row.in_all - major, major=major,
+                                      share=row.in_all / max(self.total, 1), samples=row.total))  # fmt: skip
+        if (rest := self.total - sum(row.total for row in found)) > 0:
+            found.append(Row(NO_SAMPLE, rest, rest, 0, rest / max(self.total, 1), (NO_SAMPLE,)))
+        return sorted(found, key=lambda row: (-row.total, row.label))
+
+
+def estimates(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int) -> Estimates | None:
+    """What the rows of a summary are estimates of; None = each fault was recorded."""
+    if summary.in_all == summary.total:
+        return None
+    return Estimates(max(_counted(summary, info, ledger, seen), summary.in_all))
 
 
 def rates_differ(summary: Summary, info: TraceInfo) -> bool:

@@ -6,6 +6,7 @@ so are the Python lines that were learned from them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,7 @@ from wstrace.analysis.own import OwnRule
 from wstrace.analysis.service_times import service_times
 from wstrace.analysis.stack_views import Label, StackBy, StackViews
 from wstrace.analysis.symbols import Symbolizer
-from wstrace.analysis.tally import distinct, group
+from wstrace.analysis.tally import NO_SAMPLE, distinct, group
 from wstrace.batch import Batch
 from wstrace.schema import (
     CALL_SITE,
@@ -95,8 +96,9 @@ class Sums:
 class StackCounts:
     """Counts faults by stack.
 
+    Of a sampled trace each row counts for the faults that it stands for, and all rows are estimates.
+
     Args:
-        in_all: of a sampled trace, count each row as the faults that it stands for, instead of once.
         tree: the call sites, where they are known already; None = they come in batches.
 
     Attributes:
@@ -105,15 +107,16 @@ class StackCounts:
         python: faults with a Python stack; foreign: of programs that are not Python. native: samples with a native
             stack; borrowed: faults that have the native stack of others, which are in no table: samples stand for them.
             timed: faults with a service time; time_ns: the sum of these.
-        sampled: whether Python stacks are of samples, so that their tables are estimates, too.
+        sampled: whether Python stacks are of samples, so that their tables are estimates, too. thinned: whether faults
+            are. all_faults: of how many faults the samples are, as the kernel counted them; 0 = not known.
         recorded: whether any batch had a column of stacks, so that stacks were recorded.
     """
 
-    def __init__(self, *, in_all: bool = False, tree: CallTree | None = None) -> None:
-        self.tree, self._in_all = CallTree() if tree is None else tree, in_all
+    def __init__(self, *, tree: CallTree | None = None) -> None:
+        self.tree = CallTree() if tree is None else tree
         self.total = self.major = self.python = self.foreign = 0
-        self.native = self.borrowed = self.timed = self.time_ns = 0
-        self.recorded = self.sampled = False
+        self.native = self.borrowed = self.timed = self.time_ns = self.all_faults = 0
+        self.recorded = self.sampled = self.thinned = False
         self._python, self._native = Sums(), Sums()
         self._others = OtherPrograms()
 
@@ -128,8 +131,9 @@ class StackCounts:
 
     def _faults(self, batch: Batch) -> None:
         columns, n = batch.columns, len(batch)
-        zero, each = np.zeros(n, np.uint8), columns.get("sampled") if self._in_all else None
-        one = 1 if each is None else each
+        zero, each = np.zeros(n, np.uint8), columns.get("sampled")
+        one = np.ones(n, np.int64) if each is None else each.astype(np.int64)
+        self.thinned = self.thinned or (each is not None and bool((each > 1).any()))
         major = ((batch["flags"] & FAULT_MAJOR) != 0) * one
         self.total += n if each is None else int(each.sum(dtype=np.uint64))
         self.major += int(major.sum())
@@ -138,13 +142,16 @@ class StackCounts:
         sampled = bool((how == HOW_NOT_SAMPLED).any() or (how == HOW_LEARNED).any())
         self.sampled = self.sampled or sampled
         weight = np.where(how == HOW_EXACT, 0, weights * one) if sampled and weights is not None else zero
+        if each is not None and not sampled:
+            weight = np.where(each > 1, one, 0)
         self.python += self._count(self._python, columns.get("stack", zero), how, major, weight, times, each)
         if times is not None:
             self.timed, self.time_ns = self.timed + int(np.count_nonzero(times)), self.time_ns + int(times.sum())
-        self.foreign += int(sum(np.count_nonzero(how == one) for one in FOREIGN))
+        self.foreign += int(one[np.isin(how, FOREIGN)].sum())
         others = np.flatnonzero(how == HOW_NOT_PYTHON)
         if len(others):
-            self._others.count(batch, others, major, zero if times is None else times, each=each)
+            values = major, weight > 0, weight, weight * weight, zero if times is None else times
+            self._others.count(batch, others, *values, each=each)
         if "native_how" in columns or "native_stack" in columns:
             native, how = columns.get("native_stack", zero), columns.get("native_how", zero)
             weight = zero if weights is None else np.where(self.tree.known(native) != 0, weights * one, 0)
@@ -267,58 +274,62 @@ class StackCounts:
                 if values[_SAMPLES]:
                     row = found.setdefault(reason(its_how), [np.zeros_like(values), (), False])
                     row[0] = row[0] + values
-        rows = self._estimated(found, sums) if estimated else self._counted(found)
-        if whole:
-            rows += self._without_stack(rows, how[~kept], sums[~kept], estimated=estimated)
+        if whole and not estimated:
+            self._add_without_stack(found, how[~kept], sums[~kept])
+        rows = self._estimated(found, sums) if estimated else self._counted(found, sums)
+        stood_for = sum(row.total for row in rows)
+        if (estimated or self.thinned) and whole and (rest := self._whole - stood_for) > 0:
+            rows.append(StackRow(NO_SAMPLE, rest, 0, rest / self._whole, has_stack=False))
         return sorted(rows, key=lambda row: (-row.total, row.label))
 
-    def _counted(self, found: dict[str, list[Any]]) -> list[StackRow]:
-        all_ = max(self.total, 1)
+    @property
+    def _whole(self) -> int:
+        """All faults: as the kernel counted them, where these are samples and that is known."""
+        return max(self.total, self.all_faults, 1)
+
+    def _counted(self, found: dict[str, list[Any]], every: NDArray[np.int64]) -> list[StackRow]:
+        """Rows of all faults; of a sampled trace with the samples that they rest on, and their margins."""
+        all_, weights, squares = self._whole, *(every[:, column].sum() for column in (_WEIGHTS, _SQUARES))
         return [
-            StackRow(text, n, int(sums[_MAJOR]), n / all_, frames=frames, time_ns=int(sums[_TIME]))
-            for text, (sums, frames, _) in found.items()
+            StackRow(text, n, int(sums[_MAJOR]), n / all_, int(sums[_SAMPLES]), _margin(sums, weights, squares), frames,
+                     has_stack, int(sums[_TIME]))
+            for text, (sums, frames, has_stack) in found.items()
             for n in [int(sums[_FAULTS])]
-        ]
+        ]  # fmt: skip
 
     def _estimated(self, found: dict[str, list[Any]], every: NDArray[np.int64]) -> list[StackRow]:
-        """Estimated rows, with their margins; every: the sums of all samples.
-
-        Each sample has its own weight w. With p the row's share of all weights, the variance of the row's sum is the
-        sum of (w (1 - p))² over its samples and of (w p)² over the others: that of a ratio of two weighted sums.
-        """
-        all_ = max(self.total, 1)
-        weights, squares = (every[:, column].sum() for column in (_WEIGHTS, _SQUARES))
+        """Estimated rows, with their margins; every: the sums of all samples."""
+        all_, weights, squares = self._whole, *(every[:, column].sum() for column in (_WEIGHTS, _SQUARES))
         rows = []
         for text, (sums, frames, has_stack) in found.items():
-            share = sums[_WEIGHTS] / max(weights, 1)
-            variance = (1 - 2 * share) * sums[_SQUARES] + share * share * squares
-            margin = round(_ERRORS * float(max(variance, 0)) ** 0.5)
             n, samples = int(sums[_WEIGHTS]), int(sums[_SAMPLES])
+            margin = _margin(sums, weights, squares)
             rows.append(StackRow(text, n, int(sums[_MAJOR]), n / all_, samples, margin, frames, has_stack))
         return rows
 
-    def _without_stack(
-        self, rows: list[StackRow], how: NDArray[np.intp], sums: NDArray[np.int64], *, estimated: bool
-    ) -> list[StackRow]:
-        """Rows of the faults without a stack, one per reason; in estimates one row of those without a sample."""
-        all_ = max(self.total, 1)
-        if estimated:
-            rest = self.total - sum(row.total for row in rows)
-            return [StackRow("(no sample stands for it)", rest, 0, rest / all_, has_stack=False)] if rest > 0 else []
-        found: dict[str, list[int]] = {}
+    def _add_without_stack(self, found: dict[str, list[Any]], how: NDArray[np.intp], sums: NDArray[np.int64]) -> None:
+        """Adds the faults without a stack, one row per reason."""
         others = self._others.rows()
         if len(others) > 1:
-            found = {f"(not Python: {name})" if name else reason(HOW_NOT_PYTHON): [*n] for name, n in others.items()}
-        for number, values in zip(how.tolist(), sums.tolist(), strict=True):
+            for name, n in others.items():
+                text = f"(not Python: {name})" if name else reason(HOW_NOT_PYTHON)
+                found[text] = [np.array(n, np.int64), (), False]
+        for number, values in zip(how.tolist(), sums, strict=True):
             if number == HOW_NOT_PYTHON and len(others) > 1:
                 continue
-            row = found.setdefault(reason(number), [0, 0, 0])
-            for i, column in enumerate((_FAULTS, _MAJOR, _TIME)):
-                row[i] += values[column]
-        return [
-            StackRow(text, total, major, total / all_, has_stack=False, time_ns=ns)
-            for text, (total, major, ns) in found.items()
-        ]
+            row = found.setdefault(reason(number), [np.zeros_like(values), (), False])
+            row[0] = row[0] + values
+
+
+def _margin(sums: NDArray[np.int64], weights: int, squares: int) -> int:
+    """The margin of a row of samples, of which all weights and their squares have these sums.
+
+    Each sample has its own weight w. With p the row's share of all weights, the variance of the row's sum is the
+    sum of (w (1 - p))² over its samples and of (w p)² over the others: that of a ratio of two weighted sums.
+    """
+    share = float(sums[_WEIGHTS]) / max(weights, 1)
+    variance = max((1 - 2 * share) * float(sums[_SQUARES]) + share * share * float(squares), 0.0)
+    return round(_ERRORS * math.sqrt(variance))
 
 
 def reason(how: int) -> str:

@@ -40,6 +40,8 @@ class Row(NamedTuple):
     faults of the table, 0..1. key is what the label was made of: (path,), (module,), (path, module), (name, pid, tid),
     (name, pid), (kind,) or (cgroup,). role: of a process that executes the program of its parent, `worker 2 of 4711`;
     of that parent `main`; else "". time_ns is how long the kernel took to serve the faults, where that was recorded.
+    in_all: the faults for which these stand, where only samples were recorded. In rows of estimates, which
+    analysis/sampled.py makes of these, samples is what total was; else 0.
     """
 
     label: str
@@ -50,6 +52,8 @@ class Row(NamedTuple):
     key: tuple[str | int, ...]
     role: str = ""
     time_ns: int = 0
+    in_all: int = 0
+    samples: int = 0
 
 
 class HeldPages(NamedTuple):
@@ -88,6 +92,8 @@ class Summary:
         self.strings: Dictionary | None = None
         self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
         self._times: dict[str, Tally] = {by: Tally(self.LIMIT) for by in get_args(By)}
+        #: For how many more faults than themselves samples stand.
+        self._more: dict[str, Tally] = {by: Tally(self.LIMIT) for by in get_args(By)}
         self._processes = Processes(self.LIMIT)  # Below, "process" means this number.
         self._names = ProcessNames(self.LIMIT)
         self._seen: set[int] = set()  # processes
@@ -124,7 +130,8 @@ class Summary:
         hard = (flags & FAULT_MAJOR) != 0
         major = int(np.count_nonzero(hard))
         self.total, self.minor, self.major = self.total + n, self.minor + n - major, self.major + major
-        self.in_all += int(batch["sampled"].sum(dtype=np.uint64)) if "sampled" in batch else n
+        each = batch.columns.get("sampled")
+        self.in_all += n if each is None else int(each.sum(dtype=np.uint64))
         self.kernel += int(np.count_nonzero(flags & FAULT_PC_KERNEL))
         self.observer += int(np.count_nonzero(flags & FAULT_OBSERVER))
         self._span(batch)
@@ -134,6 +141,9 @@ class Summary:
         part = self._keys(batch.take(hard)) if major else {}
         for by, table in self._tables.items():
             table.add(*whole[by], *part.get(by, ()))
+        if each is not None:
+            for by, sums in self._keys(batch, each.astype(np.int64) - 1).items():
+                self._more[by].add(*sums)
         files, counts = whole["file"]
         self.unresolved += int(counts[files == 0].sum())
         times = service_times(batch)
@@ -220,41 +230,31 @@ class Summary:
         # Modules may share a name, so all are looked at; in other tables only the candidates for the first n.
         if n and by not in ("module", "pair") and n < len(chosen):
             chosen = chosen[sums[chosen] >= np.partition(sums[chosen], -n)[-n]]
-        found: dict[tuple[tuple[str | int, ...], int], tuple[int, int, int]] = {}
-        timed = self._times[by]
-        times = dict(zip(timed.keys.tolist(), timed.counts[:, 0].tolist(), strict=True)) if not (hard or soft) else {}
+        found: dict[tuple[tuple[str | int, ...], int], list[int]] = {}
+        further = [{} if hard or soft else tally.as_dict() for tally in (self._times[by], self._more[by])]
         for code, (minor, major) in zip(table.keys[chosen].tolist(), counts[chosen].tolist(), strict=True):
             # Files with the same name are one module; processes with the same name and pid belong to several hosts.
             name = self._key(by, code)
             key = name, code if by in ("process", "thread") and len(name) > 1 else 0
-            before = found.get(key, (0, 0, 0))
-            found[key] = before[0] + minor, before[1] + major, before[2] + times.get(code, 0)
+            values = minor, major, *(of_code.get(code, 0) for of_code in further)
+            found[key] = [a + b for a, b in zip(found.get(key, (0, 0, 0, 0)), values, strict=True)]
         if other.any():
-            before = found.get(((OTHER,), 0), (0, 0, 0))
-            found[(OTHER,), 0] = before[0] + int(other[0]), before[1] + int(other[1]), before[2] + int(timed.other[0])
+            values = *other.tolist(), int(self._times[by].other[0]), int(self._more[by].other[0])
+            before = found.get(((OTHER,), 0), (0, 0, 0, 0))
+            found[(OTHER,), 0] = [a + b for a, b in zip(before, values, strict=True)]
         whole = max(int(sums.sum() + other.sum()), 1)
         ordered = sorted(found.items(), key=lambda item: (-sum(item[1][:2]), item[0]))[:n]
         roles = self._names.roles(self._processes.pid) if by == "process" else {}
         return [
-            Row(_label(by, key), minor + major, minor, major, (minor + major) / whole, key, roles.get(code, ""), ns)
-            for (key, code), (minor, major, ns) in ordered
+            Row(_label(by, key), n, minor, major, n / whole, key, roles.get(code, ""), ns, n + more)
+            for (key, code), (minor, major, ns, more) in ordered
+            for n in [minor + major]
         ]
 
     def _top_places(self, by: PlaceBy, n: int | None, *, hard: bool, soft: bool) -> list[Row]:
         if self._places is None:
             raise WstraceError(f"this summary cannot tell faults by {by}", "ask that of a session that records")
-        found = {
-            label: (0 if hard else minor, 0 if soft else major)
-            for label, (minor, major) in self._places(by).faults().items()
-        }
-        whole = max(sum(map(sum, found.values())), 1)
-        ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
-        times = self._places(by).times() if not (hard or soft) else {}
-        return [
-            Row(label, sum(pair), *pair, sum(pair) / whole, (label,), time_ns=times.get(label, 0))
-            for label, pair in ordered
-            if sum(pair)
-        ][:n]
+        return place_rows(self._places(by), hard=hard, soft=soft)[:n]
 
     @property
     def processes(self) -> int:
@@ -331,17 +331,34 @@ class Summary:
                 pages[OTHER, "other"] = pages.get((OTHER, "other"), 0) + int(table.other[0])
         return sorted(((file, kind, n) for (file, kind), n in pages.items()), key=lambda row: (-row[2], row[0]))
 
-    def as_dict(self, n: int | None = 10) -> dict[str, object]:
-        """The whole summary for JSON: counts, `top` (by -> rows) with at most n rows per table, resident, written."""
+    def as_dict(
+        self, n: int | None = 10, estimated: Callable[[list[Row]], list[Row]] = lambda rows: rows
+    ) -> dict[str, object]:
+        """The whole summary for JSON: counts, `top` (by -> rows) with at most n rows per table, resident, written.
+
+        estimated: makes estimates of rows of samples.
+        """
         return {
             **{name: getattr(self, name) for name in ("total", "minor", "major", "unresolved", "kernel", "observer")},
             **{name: getattr(self, name) for name in ("first_ns", "last_ns", "exits")},
             **({"timed": self.timed, "time_ns": self.time_ns} if self.timed else {}),
-            "top": {by: [_as_dict(by, row) for row in self.top(by, n)] for by in get_args(By)},
+            "top": {by: [_as_dict(by, row) for row in estimated(self.top(by, None))[:n]] for by in get_args(By)},
             "snapshots": [one._asdict() for one in self.snapshots],
             "resident": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.resident()[:n]],
             "written": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.written()[:n]],
         }
+
+
+def place_rows(places: PlaceCounts, *, hard: bool = False, soft: bool = False) -> list[Row]:
+    """Faults by section or function, most first."""
+    found = {label: (0 if hard else minor, 0 if soft else major) for label, (minor, major) in places.faults().items()}
+    whole = max(sum(map(sum, found.values())), 1)
+    times, in_all = places.times() if not (hard or soft) else {}, places.in_all()
+    return [
+        Row(label, sum(pair), *pair, sum(pair) / whole, (label,), time_ns=times.get(label, 0), in_all=in_all[label])
+        for label, pair in sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
+        if sum(pair)
+    ]
 
 
 def _column(batch: Batch, name: str) -> NDArray[Any]:
@@ -359,4 +376,5 @@ def _as_dict(by: By, row: Row) -> dict[str, Any]:
     fields = {"pair": ("file", "module"), "thread": ("name", "pid", "tid"), "process": ("name", "pid")}.get(by, (by,))
     named = dict(zip(fields, row.key, strict=False)) | ({"role": row.role} if row.role else {})
     counted = {"total": row.total, "minor": row.minor, "major": row.major, "share": round(row.share, 6)}
+    counted |= {"samples": row.samples} if row.samples else {}
     return {**named, **counted, **({"time_ns": row.time_ns} if row.time_ns else {})}

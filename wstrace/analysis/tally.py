@@ -109,6 +109,8 @@ def group(*columns: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[
     return found[::-1], counts.astype(np.int64)
 
 
+#: The row of what the kernel counted and no sample stands for: the last faults of each thread have none.
+NO_SAMPLE = "(no sample stands for it)"
 NOTHING: NDArray[Any] = np.empty(0, np.intp)
 
 
@@ -162,6 +164,10 @@ class Tally:
         self.other += self.counts[~keep].sum(axis=0)
         self.keys, self.counts = self.keys[keep], self.counts[keep]
         self.forgotten += n
+
+    def as_dict(self) -> dict[int, int]:
+        """key -> its count."""
+        return dict(zip(self.keys.tolist(), self.counts[:, 0].tolist(), strict=True))
 
     def total(self) -> NDArray[np.int64]:
         """The sum of all counts ever added, shape (2,)."""
