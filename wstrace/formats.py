@@ -20,6 +20,18 @@ from wstrace.text import nearest
 SILENT_SECONDS = 10.0
 
 
+class Rows(int):
+    """How many rows a format has written, and a note: what its reader must know of them, "" = nothing."""
+
+    note: str
+
+    def __new__(cls, n: int, note: str = "") -> Rows:
+        """A number like any other."""
+        found = super().__new__(cls, n)
+        found.note = note
+        return found
+
+
 def format_of(path: str, plugins: Plugins | None = None) -> tuple[str, Format]:
     """(plugin, format) for the suffix of a file's name.
 

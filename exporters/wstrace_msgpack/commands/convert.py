@@ -118,8 +118,8 @@ def convert(
             selection = Selection(stream, names, first, last)
             rows = save(trace, output, selection, options, force=force, plugins=plugins, waiting=warn)
         damage, chosen = damage_note(trace.state), format_of(output, plugins)[1]
-        note = estimates_note(trace.info.sampled) if chosen.takes == "trace" else ""
-    click.echo(f"{output}: {rows:,} rows{damage}{f'; {note}' * bool(note)}", err=True)
+        notes = [estimates_note(trace.info.sampled) if chosen.takes == "trace" else "", getattr(rows, "note", "")]
+    click.echo("; ".join([f"{output}: {rows:,} rows{damage}", *filter(None, notes)]), err=True)
 
 
 def _roll_up(paths: Sequence[str], output: str, seconds: float) -> None:
