@@ -88,6 +88,11 @@ class Queue:
             self._ready.notify_all()
 
     @property
+    def empty(self) -> bool:
+        """Whether no batch waits."""
+        return not self._items
+
+    @property
     def drained(self) -> bool:
         """Whether the queue is closed and empty."""
         return self._closed and not self._items
@@ -275,6 +280,7 @@ class Bus(Worker):
 
     def start(self, context: Context) -> None:
         """Starts the enrichers, then the threads of the exporters and of the bus."""
+        context.behind.append(lambda: not self.queue.empty)
         for enricher in list(self.enrichers):
             with named(f"enricher {enricher.name}"):
                 self._guard(enricher, functools.partial(_begin, enricher, context))
@@ -301,7 +307,8 @@ class Bus(Worker):
         """Drains the bus, then the exporters' queues, each within `seconds` (see Limit); counts the rest as dropped."""
         self.stop(seconds * _DRAIN_SHARE)
         if not Limit(seconds, self.thread).join():
-            self._ledger.add("dropped_bus", self.queue.clear() + self._in_flight)
+            held = sum(enricher.held for enricher in self.enrichers)
+            self._ledger.add("dropped_bus", self.queue.clear() + self._in_flight + held)
             self.hanging = f"enricher {self._at_work} did not finish in {seconds:g} s"
         for last in (False, True):
             queues = [queue for queue in self.exporter_queues if queue.exporter.ends_last is last]

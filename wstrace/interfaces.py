@@ -33,13 +33,10 @@ if TYPE_CHECKING:  # numpy is not imported for `--help`
 
     from wstrace.firing import Division, Firing
 
-#: Of several triggers that fire at once so many are kept by flight recorders; of more the last ones.
-MOST_FIRINGS = 256
-
-
-if TYPE_CHECKING:
     #: (pids, addresses, times) -> the ids of the mappings there
     MappingsAt = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]]
+#: Of several triggers that fire at once so many are kept by flight recorders; of more the last ones.
+MOST_FIRINGS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +53,7 @@ class Context:
     streams: names of the streams that any exporter wants; None = all.
     firings: the last ones of triggers, each there before the mark that has its time.
     division: by what flight recorders keep records apart, put there by a source's start(); [] = all are kept together.
+    behind: each tells whether more batches wait for the enrichers: what costs less for several at once may wait.
     """
 
     targets: tuple[Target, ...] = ()
@@ -72,6 +70,7 @@ class Context:
     last_mark: list[int] = field(default_factory=list)
     firings: deque[Firing] = field(default_factory=lambda: deque(maxlen=MOST_FIRINGS))
     division: list[Division] = field(default_factory=list)
+    behind: list[Callable[[], bool]] = field(default_factory=list)
     _own_threads: set[int] = field(default_factory=set, repr=False)
     _mappings_at: list[MappingsAt] = field(default_factory=list, repr=False)
 
@@ -204,6 +203,7 @@ class Enricher(abc.ABC):
     """Adds columns to batches, on the bus's thread, in order. It may emit further batches before the one it got."""
 
     name: ClassVar[str]
+    held: int = 0  # rows that it emits later: they are counted as lost where it hangs before
 
     def start(self, context: Context) -> None:
         """Called before the first batch."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from wstrace.batch import Batch
+from wstrace.errors import PluginError
+from wstrace.interfaces import Enricher
 from wstrace.limit import Limit, WorkThread
+from wstrace.schema import DTYPES, PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, ScriptedSource
 
@@ -61,3 +66,23 @@ def test_an_exporter_that_works_on_a_busy_machine_finishes(share: float, monkeyp
         session.wait(10)
     statistics: Any = session.statistics()
     assert statistics["bus"]["lanes"]["recording"]["detached"] == ("" if share else "did not finish in 0.5 s")
+
+
+def test_rows_that_an_enricher_holds_back_are_counted_where_it_hangs() -> None:
+    class Holds(Enricher):
+        name = "holds"
+
+        def enrich(self, batch: Batch) -> Iterable[Batch]:
+            self.held += len(batch)
+            return ()
+
+        def close(self) -> Iterable[Batch]:
+            time.sleep(5.0)
+            return ()
+
+    types = {column.name: DTYPES[column.type] for column in PAGE_FAULT.columns}
+    batch = Batch(PAGE_FAULT, {name: np.zeros(7, types[name]) for name in PAGE_FAULT.always})
+    session = Session(sources=[ScriptedSource([batch])], enrichers=[Holds()], record=False, patience=0.5)
+    with pytest.raises(PluginError, match="did not finish"), session:
+        session.wait(10)
+    assert session.ledger.get("dropped_bus") == 7

@@ -19,7 +19,8 @@ if sys.platform != "linux":
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context
-from wstrace.schema import PAGE_FAULT, STACK_DUMP
+from wstrace.schema import MARK, PAGE_FAULT, PROCESS, STACK_DUMP
+from wstrace_stacks import enricher as enricher_module
 from wstrace_stacks.enricher import BEHIND_NS, NativeStacks
 from wstrace_stacks.linux.backend import AT_ONCE, Worker
 
@@ -86,3 +87,84 @@ def test_samples_that_wait_for_too_long_are_given_up_and_told(waited_ns: int, un
     assert enricher.statistics()["unwound"] == unwound
     assert context.ledger.get("stacks_lost", "unwound too slowly") == 3 - unwound
     list(enricher.close())
+
+
+class Held:
+    """An enricher, what it unwound at once, and whether more batches wait behind."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.behind, self.at_once = True, list[int]()
+        self.context, self.enricher = Context(behind=[lambda: self.behind]), NativeStacks()
+        monkeypatch.setattr(Worker, "_some", lambda worker, batch: self.at_once.append(len(batch["tid"])))
+        self.enricher.start(self.context)
+
+    def samples(self, n: int = 3) -> None:
+        assert list(self.enricher.enrich(samples(n, 1, 1, now_ns()))) == []
+
+    def faults(self, n: int = 2) -> list[Batch]:
+        columns = {name: np.zeros(n, "<u8") for name in ("time_ns", "pid", "tid", "pc", "va", "flags")}
+        return list(self.enricher.enrich(Batch(PAGE_FAULT, columns)))
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    return Held(monkeypatch)
+
+
+def test_while_more_batches_wait_samples_of_several_are_unwound_together(held: Held) -> None:
+    held.samples()
+    assert held.faults(2) == []
+    held.samples()
+    assert held.faults(5) == []
+    assert held.enricher.held == 7
+    held.behind = False
+    held.samples()
+    given = held.faults(1)
+    assert [len(one) for one in given] == [2, 5, 1], "in their order"
+    assert all("native_stack" in one for one in given)
+    assert held.at_once == [9]
+    assert held.enricher.held == 0
+
+
+def test_without_samples_no_fault_waits(held: Held) -> None:
+    assert [len(one) for one in held.faults(2)] == [2]
+
+
+@pytest.mark.parametrize("bound", ["MOST_TOGETHER", "MOST_ROWS", "MOST_HELD_NS"])
+def test_faults_wait_within_bounds(held: Held, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    held.samples()
+    assert held.faults() == []
+    monkeypatch.setattr(enricher_module, bound, 2)  # 3 samples, 4 faults, more than 2 ns
+    assert [len(one) for one in held.faults()] == [2, 2]
+
+
+def test_faults_that_wait_are_given_before_what_follows_them(held: Held) -> None:
+    held.samples()
+    assert held.faults() == []
+    mapping, snapshot = (Batch(schema, {}) for schema in (PROCESS, MARK))
+    assert list(held.enricher.enrich(mapping)) == [mapping], "they refer to it"
+    *faults, last = held.enricher.enrich(snapshot)
+    assert [len(one) for one in faults] == [2]
+    assert last is snapshot
+
+
+def test_faults_that_wait_are_given_in_the_end(held: Held) -> None:
+    held.samples()
+    assert held.faults() == []
+    assert [len(one) for one in held.enricher.close()] == [2]
+
+
+def test_where_unwinding_fails_no_fault_is_lost(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(worker: Worker, batch: Any) -> None:
+        raise ValueError("a bug")
+
+    held.samples()
+    assert held.faults() == []
+    monkeypatch.setattr(Worker, "_some", fail)
+    held.behind = False
+    given = held.faults(5)
+    assert [(len(one), "native_stack" in one) for one in given] == [(2, False), (5, False)]
+    assert "native stacks of some faults: a bug" in held.context.info.lacking
+    with pytest.raises(ValueError, match="a bug"):
+        held.faults()
+    assert held.enricher.held == 0
