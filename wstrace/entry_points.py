@@ -45,7 +45,7 @@ def entry_points(group: str) -> list[EntryPoint]:
             normalized = name.replace("-", "_").replace(".", "_")
             if normalized not in seen:
                 seen.add(normalized)
-                lines = list(_of_group(group, _lines(os.path.join(about, "entry_points.txt"))))
+                lines = list(_of_group(group, _lines(os.path.join(about, "entry_points.txt"), group)))
                 name_and_version = _headers(about) if lines else ("", "")
                 entries += [EntryPoint(name, value, *name_and_version) for name, value in lines]
     return entries
@@ -65,12 +65,14 @@ def _distributions(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in names if name.lower().endswith((".dist-info", ".egg-info"))]
 
 
-def _lines(path: str) -> list[str]:
+def _lines(path: str, word: str = "") -> list[str]:
+    """The lines of a file; [] where it cannot be read, or has no such word: an environment has hundreds of files."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
+        with open(path, "rb", buffering=0) as file:
+            content = file.readall()
     except OSError:
         return []
+    return content.decode("utf-8", "replace").splitlines() if word.encode() in content else []
 
 
 def _of_group(group: str, lines: list[str]) -> Iterator[tuple[str, str]]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # numpy is not imported for `--help`
 MOST_FIRINGS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Context:
     """What the session shares with all parts. There is one per session; none of its fields is ever replaced.
 
@@ -71,8 +71,8 @@ class Context:
     firings: deque[Firing] = field(default_factory=lambda: deque(maxlen=MOST_FIRINGS))
     division: list[Division] = field(default_factory=list)
     behind: list[Callable[[], bool]] = field(default_factory=list)
-    _own_threads: set[int] = field(default_factory=set, repr=False)
-    _mappings_at: list[MappingsAt] = field(default_factory=list, repr=False)
+    _own_threads: set[int] = field(default_factory=set)
+    _mappings_at: list[MappingsAt] = field(default_factory=list)
 
     @property
     def live(self) -> bool:

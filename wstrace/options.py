@@ -8,7 +8,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from wstrace.errors import UsageError
@@ -35,12 +34,11 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """A request for a source, exporter or enricher: its name and its options, as texts or values."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def parse_spec(text: str | Spec) -> Spec:

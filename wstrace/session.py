@@ -381,7 +381,7 @@ class Session:
 
 def _each(given: Any) -> Iterable[Any]:
     """The items given, where a single item need not stand in a list."""
-    return given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    return given if isinstance(given, Iterable) and not isinstance(given, str | Spec) else [given]
 
 
 @atexit.register

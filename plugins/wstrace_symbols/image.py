@@ -19,14 +19,16 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.errors import Unavailable
 from wstrace.places import Place
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: which offset is at which address: file_size bytes come from the file, the rest of memory_size bytes is zero
 SEGMENT = np.dtype([("offset", "<u8"), ("file_size", "<u8"), ("address", "<u8"), ("memory_size", "<u8")])
@@ -134,7 +136,7 @@ class ImageBytes:
         return self._content[offset : offset + size]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Image:
     """An image file's layout.
 

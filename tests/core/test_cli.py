@@ -43,7 +43,7 @@ def test_a_run_that_keeps_nothing_loads_neither_reader_nor_writer_nor_sender():
         " 'wstrace_msgpack.read', 'wstrace_msgpack.write.flight_recorder', 'wstrace_working_set.source',"
         " 'wstrace_working_set.peak', 'wstrace_working_set.triggers', 'wstrace_write_watch.source',"
         " 'wstrace_os.linux.cgroups', 'wstrace.firing', 'wstrace.analysis.frames', 'wstrace.analysis.blame',"
-        " 'wstrace_msgpack.write.exporter', 'logging')\n"
+        " 'wstrace_msgpack.write.exporter', 'logging', 'numpy.typing', 'wstrace.notebook')\n"
         "kept += ('pathlib', 'shutil', 'socket') if sys.platform == 'linux' else ()  # Windows' half needs them\n"
         "heavy = [name for name in kept if name in sys.modules]\nassert not heavy, heavy"
     )
@@ -60,6 +60,46 @@ def test_a_shell_that_starts_no_python_loads_nothing_that_reads_its_frames():
         "read = [name for name in ('programs.walker', 'decoder') if where + name in sys.modules]\nassert not read, read"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("before", [True, False], ids=("before ours", "after ours"))
+def test_what_others_registered_for_the_exit_is_called_and_output_is_flushed(before):
+    """We end the process before the interpreter takes itself apart, but not before it has called and written all."""
+    code = (
+        "import atexit, sys, wstrace.cli\nfrom wstrace.__main__ import main\n"
+        "def run(words):\n    atexit.register(print, 'at exit')\n    print('said')\n    return 7\n"
+        f"wstrace.cli.main = run\n{'atexit.register(print, 1)' if before else ''}\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split("\n")) == (7, ["said", "at exit", *["1"] * before, ""]), done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_an_error_of_the_exit_is_still_the_interpreters():
+    """Output that cannot be written at exit: the interpreter's exit code 120, not the command's."""
+    code = (
+        "import os, sys, wstrace.cli\nfrom wstrace.__main__ import main\n"
+        "def run(words):\n    os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n    print('said')\n    return 7\n"
+        "wstrace.cli.main = run\nmain()"
+    )
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=buffered)
+    assert (done.returncode, "No space left" in done.stderr) == (120, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the faults of this process are counted by resource")
+def test_at_no_depth_does_every_call_map_memory():
+    """CPython unmaps the chunk of a frame that just did not fit into the one before it; the next call maps another."""
+    code = (
+        "import resource\nfrom wstrace.__main__ import _roomy\ntaken = []\n"
+        f"def large({', '.join(f'a{n}=0' for n in range(100))}):\n    pass\n"
+        "def fault_count():\n    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "def at(depth):\n    before = fault_count()\n    for _ in range(500):\n        large()\n"
+        "    taken.append(fault_count() - before)\n    return at(depth - 1) if depth else 0\n"
+        "_roomy(lambda words: at(300), [])\nassert max(taken) < 500, taken"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
