@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NONE
 from wstrace.stack_ids import StackIds
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 #: A frame is packed into 4 words, because comparing them costs a tenth of comparing 8 columns.
 #: _PLACES: column -> (word, shift in bits).

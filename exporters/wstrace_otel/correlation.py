@@ -12,12 +12,15 @@ import collections
 import itertools
 import os
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class SpanInterval:

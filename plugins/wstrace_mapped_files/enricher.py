@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.interfaces import Context, Enricher
 from wstrace.schema import ADDRESS_SPACE, DTYPES, MAPPING, PAGE_FAULT, PROCESS
 from wstrace_mapped_files.epoch import MappingRow
 from wstrace_mapped_files.listings import Listings
-from wstrace_mapped_files.lookup import Found, Rows, by_pid, look_up
+from wstrace_mapped_files.lookup import Found, by_pid, look_up
 from wstrace_mapped_files.spaces import AddressSpaces
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace_mapped_files.lookup import Rows
 
 #: address_space rows that may be held back while no batch of records needs them; more are applied at once
 _MOST_PENDING = 65_536

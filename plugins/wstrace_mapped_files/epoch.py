@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.schema import KIND_FILE, KIND_SHARED, KIND_SHIFT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: later than every other time
 NEVER = 0xFFFF_FFFF_FFFF_FFFF

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Dictionary
@@ -18,6 +17,9 @@ from wstrace_mapped_files.epoch import NEVER, Epoch
 from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_mapped_files.spaces import KERNEL_START, AddressSpaces
 from wstrace_os import backend
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _COLUMNS = ("start", "end", "offset", "file", "dev", "ino", "flags")
 #: reading the mappings of one process takes at most this share of the time

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace_mapped_files.epoch import Epoch, FragmentTable, Past
 from wstrace_mapped_files.spaces import AddressSpaces, ProcessHistory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Rows = NDArray[Any] | slice
 
 #: Linux pids are below this (PID_MAX_LIMIT), where a lookup table is cheaper than sorting
 _PID_TABLE = 1 << 22
@@ -30,9 +34,6 @@ class Found(NamedTuple):
     file: NDArray[Any]
     kind: NDArray[Any]
     missing: NDArray[Any]
-
-
-Rows = NDArray[Any] | slice
 
 
 def by_pid(pids: NDArray[Any]) -> list[tuple[int, Rows]]:

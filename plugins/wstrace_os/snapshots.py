@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import ADDRESS_SPACE, SPACE_MAP, SPACE_REPLACE, Schema
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ROWS_A_PART = 65_536
 

@@ -8,10 +8,9 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Resolver
@@ -19,6 +18,9 @@ from wstrace.places import OWN_KERNEL, MappedFile, Part, Place, SourceLine
 from wstrace_os.windows.paths import is_remote, openable
 from wstrace_symbols.cache import ImageCache
 from wstrace_symbols.image import Image, ImageError, ImageFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: first bytes of a file -> the module whose read_image() reads it
 FORMATS = {b"\x7fELF": "wstrace_symbols.elf", b"MZ": "wstrace_symbols.pe"}

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
-from numpy.typing import NDArray
-
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context, Level
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace.firing import Division
     from wstrace_working_set.conditions import Condition
     from wstrace_working_set.file_heat import FileHeat
     from wstrace_working_set.watching import Watched
 
-Columns = dict[str, NDArray[Any]]
+    Columns = dict[str, NDArray[Any]]
 
 
 class Totals(NamedTuple):

@@ -6,14 +6,12 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
-from wstrace.notebook import Picture, Row, shown
 from wstrace.schema import (
     KIND_KERNEL,
     KIND_SHIFT,
@@ -28,6 +26,11 @@ from wstrace.schema import (
 from wstrace.text import printable, size
 from wstrace_os.snapshots import address_space, parts
 from wstrace_working_set.backend import Space, Totals, backend
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace.notebook import Picture
 
 By = Literal["module", "mapping", "kind"]
 
@@ -76,10 +79,14 @@ class WorkingSet:
         return f"<{type(self).__name__} of {printable(self.name)} ({self.pid}): {sizes}>"
 
     def _repr_html_(self) -> str:
+        from wstrace.notebook import shown
+
         return shown(self._picture)
 
     def _picture(self) -> Picture:
         """The largest owners, as a notebook shows them."""
+        from wstrace.notebook import Picture, Row
+
         sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
         rows = [Row(one.name, (*map(size, (one.resident, one.private, one.shared)), one.kind), one.resident)
                 for one in self.by("module") if one.resident]  # fmt: skip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The most frames of a stack that are read; a file may hold deeper stacks.
 DEPTH = 4096

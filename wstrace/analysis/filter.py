@@ -6,9 +6,9 @@ import fnmatch
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.analysis.tally import distinct
@@ -16,6 +16,9 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
 from wstrace.schema import FAULT_MAJOR, KIND_SHARED, KINDS, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.text import base_name, nearest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _NS = 1_000_000_000
 #: Labels that tables show in place of a file. They are not globs, though they look like character classes.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import package_of
 from wstrace.text import base_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The file of the frames of the import system.
 IMPORT_SYSTEM = "<frozen importlib"

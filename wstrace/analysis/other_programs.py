@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.processes import Processes
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 from wstrace.schema import PROCESS_EXEC, PROCESS_FORK, PROCESS_SEEN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _BEGINNINGS = (PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC)
 _MOST_PROCESSES, _MOST_PROGRAMS = 1 << 16, 256

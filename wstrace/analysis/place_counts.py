@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.service_times import service_times
 from wstrace.analysis.snapshots import LastSnapshots
@@ -14,6 +13,9 @@ from wstrace.analysis.symbols import PlaceBy, Symbolizer, label_of
 from wstrace.batch import Batch
 from wstrace.places import Place
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The number of pages of one batch that are resolved singly; in a larger batch, each run counts where it starts.
 _PAGES = 1 << 22

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, PROCESS_TITLE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: A fork that never named itself has the name of its parent, over so many generations.
 _GENERATIONS = 8

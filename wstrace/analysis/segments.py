@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Codes below this are made dense by a table of as many entries, which takes a tenth of the time of sorting them; but
 #: not where there are fewer rows than one for so many entries.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: A fault that took longer than these nine hours is a forged one; sums of shorter ones stay exact.
 _LONGEST_NS = 1 << 45

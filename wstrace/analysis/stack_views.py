@@ -7,7 +7,6 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.imports import imported
@@ -18,6 +17,8 @@ from wstrace.analysis.symbols import Symbolizer
 from wstrace.schema import FRAME_CUT
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace.analysis.frames import Frame
 
 StackBy = Literal["line", "function", "stack", "package"]

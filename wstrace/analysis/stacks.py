@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.other_programs import OtherPrograms
@@ -36,6 +35,8 @@ from wstrace.schema import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace.analysis.frames import Frame
 
 #: the marks behind labels whose stacks are not certain, by the stack's `stack_how`

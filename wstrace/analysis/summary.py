@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.place_counts import OTHER, PlaceCounts
 from wstrace.analysis.process_names import ProcessNames
@@ -29,6 +28,9 @@ from wstrace.schema import (
     WRITTEN_PAGES,
 )
 from wstrace.text import base_name, number, plural, printable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 By = Literal["file", "module", "pair", "thread", "process", "kind", "cgroup"]
 

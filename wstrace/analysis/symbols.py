@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
@@ -17,6 +16,9 @@ from wstrace.plugins import default_plugins
 from wstrace.schema import MAPPING, PROCESS, PROCESS_EXIT
 from wstrace.text import base_name
 from wstrace.trace_info import TraceInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 UNKNOWN = "[unknown]"
 PlaceBy = Literal["section", "function"]

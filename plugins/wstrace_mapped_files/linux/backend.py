@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
@@ -22,6 +21,9 @@ from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_os.linux import procfs
 from wstrace_os.linux.mapped import is_mapped, open_mapped
 from wstrace_os.linux.procmap_query import Answer, Question
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LISTING_NS = 100_000_000
 COMPLETE = True

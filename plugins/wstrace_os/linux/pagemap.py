@@ -11,13 +11,15 @@ import errno
 import functools
 import itertools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import libc, procfs
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 PAGE = 4096 if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE")
 

@@ -38,7 +38,7 @@ _ENDED = "ZXx"  # States of a task in /proc/PID/stat.
 TITLE_BYTES = 128
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 #: start-end perms offset major:minor inode [path]
-_LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+)[ ]*(.*)$", re.MULTILINE)
+_LINE = rb"(?m)^([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+)[ ]*(.*)$"
 _SHARED_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero")  # noqa: S108 - names that mappings have; nothing is opened
 _PERMISSIONS = ((0, "r", MAP_READ), (1, "w", MAP_WRITE), (2, "x", MAP_EXECUTE), (3, "s", MAP_SHARED))
 
@@ -150,7 +150,7 @@ def parse_maps(text: bytes) -> Maps:
     """The content of a maps file as columns; malformed lines are left out. 20,000 mappings take about 30 ms."""
     import numpy as np
 
-    rows = _LINE.findall(text)
+    rows = re.findall(_LINE, text)
     starts, ends, permissions, offsets, devices, inodes, names = zip(*rows, strict=True) if rows else ((),) * 7
     files: dict[bytes, int] = {}
     file = np.array([files.setdefault(name, len(files)) for name in names], "<u4")

@@ -9,7 +9,7 @@ import re
 from wstrace_os.linux import procfs
 
 _THP = "/sys/kernel/mm/transparent_hugepage/enabled"
-_CPU = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
+_CPU = r"(?m)^model name\s*:\s*(.+)$"
 
 
 def kernel() -> tuple[int, int]:
@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
     }
     if chosen := re.search(r"\[(\w+)\]", _text(_THP)):
         found["thp"] = chosen[1]
-    if model := _CPU.search(_text("/proc/cpuinfo")):
+    if model := re.search(_CPU, _text("/proc/cpuinfo")):
         found["cpu"] = model[1].strip()
     return found
 

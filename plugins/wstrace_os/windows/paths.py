@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace_os.windows.interface import WindowsApi
 
 _DEVICE = "\\Device\\"

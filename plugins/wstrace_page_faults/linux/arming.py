@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
@@ -20,6 +19,9 @@ from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.rate import Rate
 from wstrace_page_faults.linux.rings import MAJOR, MINOR
 from wstrace_page_faults.linux.side_band import SideBand
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Arming:

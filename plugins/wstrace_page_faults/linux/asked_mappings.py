@@ -11,15 +11,17 @@ lay there nothing is asked, and where they have told of a change since the fault
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace_os.linux.procmap_query import Answer, Question
 from wstrace_page_faults.linux.calls import Call
 from wstrace_page_faults.linux.remaps import pages
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Past so many faults at a time, or so many mappings, a process is listed.
 _MOST_FAULTS, _MOST_MAPPINGS = 256, 32

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
@@ -56,12 +55,13 @@ from wstrace_page_faults.linux.titles import Titles
 from wstrace_page_faults.stacks_option import parse_stacks
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace_page_faults.linux.service_time.capture import ServiceTimes
 
 _LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were observed
 _FOREVER = (1 << 64) - 1
-_BATCH_ROWS = 1 << 17
-_PRUNE_SECONDS = 1.0
+_BATCH_ROWS, _PRUNE_SECONDS = 1 << 17, 1.0
 
 
 class PageFaults(Source):

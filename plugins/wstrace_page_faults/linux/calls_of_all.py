@@ -6,13 +6,15 @@ They stay as the ring had them until what came before them is known, as that tel
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace_page_faults.linux import perf_event as perf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Record = tuple[int, int, int, bytes]  # time, type, misc, all of it
 #: Of a SAMPLE with TID, TIME and RAW: its process, and the thread's id in the first namespace (common_pid), in u32.

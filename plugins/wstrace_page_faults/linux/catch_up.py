@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux.side_band import SideBand
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _KEPT = 1 << 16
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.clock import now_ns
@@ -15,6 +14,9 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import ADDRESS_SPACE, PAGE_FILE, RESIDENT_PAGES, SPACE_MAP, SPACE_REPLACE
 from wstrace_os.linux import pagemap, procfs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _FIRST_SECONDS, _SLOWEST_SECONDS = 0.02, 1.0
 _MOST_CPU = 0.05  # the fraction of one CPU that snapshots may use, which spaces out those of a large process

@@ -7,10 +7,9 @@ import errno
 import os
 from collections.abc import Callable, Collection, Iterable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import procfs
@@ -20,6 +19,9 @@ from wstrace_page_faults.linux.descriptors import ClosedBeside, Descriptors
 from wstrace_page_faults.linux.registers import REGISTERS
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 from wstrace_page_faults.linux.stack_event import StackRate, stack_attributes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _FAULTS = (MINOR, MAJOR)
 REMAP = "remap"  # the kind of tracepoints, which write into the side band's ring

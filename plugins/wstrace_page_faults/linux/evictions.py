@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.rare_calls import RareCalls
 from wstrace_page_faults.linux.side_band import SideBand
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _RAW = 28  # where the raw data of a SAMPLE of type TID|TIME|RAW begin
 _HEADER = struct.Struct("<I2xH")

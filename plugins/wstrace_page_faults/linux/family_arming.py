@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
@@ -16,6 +15,9 @@ from wstrace_page_faults.linux.descriptors import Descriptors
 from wstrace_page_faults.linux.events import Settings
 from wstrace_page_faults.linux.levels import everywhere_refused
 from wstrace_page_faults.linux.whom import family
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class FamilyArming(Arming):

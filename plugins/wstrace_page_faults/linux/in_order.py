@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.schema import DTYPES, Schema
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 

@@ -10,15 +10,17 @@ import errno
 import os
 import platform
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace.guard import lifted_by
 from wstrace_os import foreign
 from wstrace_os.linux import libc, procfs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # -- struct perf_event_attr, 112 bytes = PERF_ATTR_SIZE_VER5, known to every kernel since 4.1 -----------------------
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import abc
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
@@ -31,6 +30,9 @@ from wstrace_page_faults.linux.in_order import columns_of, until, with_listings
 from wstrace_page_faults.linux.live import Live, LiveProcesses
 from wstrace_page_faults.linux.remaps import Remaps
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces, same_memory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The exit code of a process of which none is known.
 UNKNOWN_CODE = -1

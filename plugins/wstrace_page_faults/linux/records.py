@@ -9,12 +9,14 @@ content of the ring, which may look like records.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace_page_faults.linux import perf_event as perf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The number of u64 in one of our SAMPLE records.
 WORDS = perf.SAMPLE.itemsize // 8

@@ -6,13 +6,15 @@ They make the record of a fault 24 bytes longer, so they are there only where bo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import UsageError
 from wstrace_page_faults.linux.stack_event import StackRate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: sample_regs_user: PERF_REG_X86_BP and PERF_REG_X86_SP
 REGISTERS = 1 << 6 | 1 << 7

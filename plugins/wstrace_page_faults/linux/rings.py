@@ -7,14 +7,16 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MINOR, MAJOR, SIDE = "minor", "major", "side"
 #: The kind of the rings for sampled faults with a copy of their stack, which exist where stacks were asked for.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_page_faults.linux import perf_event as perf
@@ -15,6 +14,8 @@ from wstrace_page_faults.linux.registers import CGROUP_ID, REGISTER_COLUMNS
 from wstrace_page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace_page_faults.linux.python_stacks.rows import StackRows
     from wstrace_page_faults.linux.service_time.rows import ServiceRows
 

@@ -11,14 +11,16 @@ Source: perf_output_sample(), perf_prepare_sample() and perf_output_sample_ustac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.ledger import Ledger
 from wstrace.schema import DTYPES, STACK_DUMP
 from wstrace_page_faults.linux import perf_event as perf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: a stage of the ledger
 STACKS_LOST = "stacks_lost"

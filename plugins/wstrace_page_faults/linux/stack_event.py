@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.errors import Unavailable, UsageError
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.stack_dumps import DUMP_BYTES, REGISTERS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MACHINE = "x86_64"
 

@@ -9,13 +9,15 @@ import ctypes
 import functools
 import io
 import mmap
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace_os.linux.pagemap import EXCLUSIVE_BIT, IS_HUGE, IS_PFNZERO, PAGE, PFN_MASK, PRESENT_BIT, Pagemap
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 UNKNOWN = 255
 _GAP = 512  # frames that are read rather than skipped: a call costs as much

@@ -6,10 +6,9 @@ Source: Linux Documentation/admin-guide/mm/pagemap.rst.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.schema import (
     KIND_SHIFT,
@@ -44,8 +43,11 @@ from wstrace_os.linux.pagemap import (
 )
 from wstrace_working_set.linux.page_frames import FrameKinds, MapCounts
 
-Columns = dict[str, NDArray[Any]]
-Entries = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # as Pagemap.entries
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Columns = dict[str, NDArray[Any]]
+    Entries = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # as Pagemap.entries
 _TOP = PRESENT_BIT | SWAPPED_BIT | FILE_BIT | EXCLUSIVE_BIT
 _GAP = 256 * PAGE  # absent pages that are read rather than skipped: 8 ns each, while a call costs 2 us
 CHUNK = 1 << 16  # pages per read: 512 KiB, which stays in the cache and is hardly visible in a snapshot of ourselves

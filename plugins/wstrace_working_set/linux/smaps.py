@@ -14,7 +14,7 @@ from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import procfs
 
 #: the beginning of a mapping's first line; after it comes a file name, which may hold anything but a newline
-_MAPPING = re.compile(rb"([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] ")
+_MAPPING = rb"([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] "
 
 
 def read(pid: int) -> bytes:
@@ -60,7 +60,7 @@ def swapped(text: bytes) -> dict[int, int]:
 def _field(text: bytes, name: bytes) -> Iterator[tuple[int, bytes]]:
     start = None
     for line in text.split(b"\n"):
-        if found := _MAPPING.match(line):
+        if found := re.match(_MAPPING, line):
             start = int(found[1], 16)
         elif line.startswith(name) and start is not None:
             yield start, line[len(name) :]

@@ -12,10 +12,9 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
@@ -25,7 +24,11 @@ from wstrace_os.linux import procfs
 from wstrace_working_set.backend import Totals
 from wstrace_working_set.linux import page_frames, pagemap_runs, smaps
 
-Columns = dict[str, NDArray[Any]]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Columns = dict[str, NDArray[Any]]
+
 _USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
 
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace_os.linux.cpython.layouts import Layout
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.

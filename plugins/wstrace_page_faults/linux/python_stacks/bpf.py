@@ -11,14 +11,16 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace_os.linux import libc, procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks.assembler import Code
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _LOAD, _LOAD_TYPES = 0, 1, 2, 3, 5, 18
 HASH, ARRAY, PROGRAM_ARRAY, PERF_EVENT_ARRAY, PER_CPU_ARRAY, LRU_HASH, RING_BUFFER = 1, 2, 3, 4, 6, 9, 27

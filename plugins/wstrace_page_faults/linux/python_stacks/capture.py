@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
@@ -50,12 +49,7 @@ from wstrace_page_faults.linux.python_stacks.interpreters import (
     is_library,
     is_unborn,
 )
-from wstrace_page_faults.linux.python_stacks.kernel import (
-    load_entry,
-    load_walker,
-    output_attributes,
-    this_kernel,
-)
+from wstrace_page_faults.linux.python_stacks.kernel import load_entry, load_walker, output_attributes, this_kernel
 from wstrace_page_faults.linux.python_stacks.maps import WALKERS, Maps
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.python_stacks.protocol import (
@@ -69,6 +63,8 @@ from wstrace_page_faults.linux.python_stacks.told_files import tell_files
 from wstrace_page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace_os.linux.cpython.elf import Python
     from wstrace_os.linux.cpython.layouts import Layout
     from wstrace_page_faults.linux.python_stacks.decoder import Decoder

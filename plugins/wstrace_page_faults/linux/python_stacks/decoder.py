@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.call_sites import CallSites
@@ -35,6 +34,9 @@ from wstrace_page_faults.linux.python_stacks.protocol import (
     STATUS_BITS,
     UNCHECKED,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _CODE = struct.Struct("<IIQIIIIII")
 _STACK = struct.Struct("<IIQQ")

@@ -7,10 +7,9 @@ maps one.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
@@ -24,6 +23,9 @@ from wstrace.schema import (
     PROCESS_FORK,
 )
 from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, is_named
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MOST_PROCESSES, _MOST_PROGRAMS, _MOST_FILES = 1 << 16, 64, 1 << 14
 _COLUMNS = ("pid", "time_ns", "file", "dev", "ino")

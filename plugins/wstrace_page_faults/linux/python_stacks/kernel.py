@@ -9,8 +9,6 @@ import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace_os.linux import procfs, versions
@@ -22,6 +20,8 @@ from wstrace_page_faults.linux.python_stacks.maps import Kernel, Mapped, Maps, P
 from wstrace_page_faults.linux.python_stacks.programs.entry import entry
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace_os.linux.cpython.layouts import Layout
 
 _FIRST_KERNEL = (5, 11)  # with bpf_get_current_task_btf(), and maps that RLIMIT_MEMLOCK does not bound

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _HEADER, _ROW_IDS, _SAMPLE_IDS, _MARK, _HASH = 0, 1, 2, 3, 4
 _TID = np.uint64(32)

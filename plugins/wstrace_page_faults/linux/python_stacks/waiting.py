@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
@@ -19,6 +18,9 @@ from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, c
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.python_stacks.rows import StackRows
 from wstrace_page_faults.linux.rings import Ring
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _select: Any = select  # When mypy checks for Windows, the POSIX half has no types.
 
