@@ -42,7 +42,7 @@ def _roomy(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
     CPython keeps frames in chunks of 16 KiB. A loop at the end of one maps a chunk for every call and unmaps it on the
     return: by the depth at which it met our imports, that was 450 to 790 times in `wstrace run -- true`. A frame that
     needs more gets a larger chunk, of which the frames above it have the rest.
-    Source: push_chunk() in CPython's Python/pystate.c, the same from 3.11 to 3.14.
+    Source: push_chunk() in CPython's Python/pystate.c, so in 3.11, 3.12 and 3.13 as tried.
     """
     return run(words)
 
