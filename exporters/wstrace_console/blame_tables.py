@@ -18,6 +18,8 @@ from wstrace.text import estimate_mark, number, size
 
 TITLES = {"line": "own line", "function": "function", "package": "package", "file": "file of the page",
            "kind": "kind of memory", "process": "process", "cgroup": "control group", "thread": "thread"}  # fmt: skip
+#: Below this share of a row its copied part is not told beside its name, and from this one on it is the row.
+_LITTLE, _NEARLY_ALL = 0.1, 0.9
 #: The views that are shown where none was asked for.
 _USUAL = ("line", "package", "file", "kind")
 
@@ -62,6 +64,15 @@ def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> li
     return [*lines, "", table(told, title, rows, top, of="brought")]
 
 
+def _loader(row: BlameRow, loaded_by: str) -> str:
+    """` (copied: loaded by load app.py:3)`; of a row of which a part is copied how much, and nothing of a small one."""
+    share = row.copied / max(row.resident, 1)
+    if share < _LITTLE:
+        return ""
+    part = "" if share >= _NEARLY_ALL else f"{share:.0%} "
+    return f" ({part}copied: loaded by {loaded_by.removesuffix(NO_LINE)})"
+
+
 def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str = "resident") -> TextTable:
     """The rows with the most, and the total of all; the shares are of that column."""
     estimated = any(estimate_mark(row.resident, row.estimated) for row in rows[:top])
@@ -76,7 +87,7 @@ def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str =
     short = {row.whole: row.label for row in rows}
     cells: list[list[Cell]] = []
     for row in rows[:top]:
-        loader = f" (copied: loaded by {short[row.loaded_by].removesuffix(NO_LINE)})" if row.loaded_by in short else ""
+        loader = _loader(row, short[row.loaded_by]) if row.loaded_by in short else ""
         mark = estimate_mark(row.resident, row.estimated) or " " * estimated
         cells.append([*(f"{mark * (name == 'resident')}{size(round(getattr(row, name) or 0))}" for _, name in kept),
                       *[number(row.samples)] * samples,

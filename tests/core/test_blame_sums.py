@@ -69,8 +69,8 @@ def test_the_moment_that_was_asked_for_is_not_proposed():
     """GIVEN sums that were read later than the largest look THEN `--at peak` is proposed for other moments only."""
     told = two({**SUMS, "to_ns": 99})
     assert told.of.inputs.moment == "peak"
-    assert told.sums.why == "they were read at another moment than the largest look"
-    assert two({**SUMS, "to_ns": 99}, at="exit").sums.why.endswith("beside the largest look (--at peak)")
+    assert told.sums.why == "they were read at another moment than this largest look"
+    assert two({**SUMS, "to_ns": 99}, at="exit").sums.why.endswith("at the peak only (--at peak)")
 
 
 def test_of_one_process_nothing_is_summed():

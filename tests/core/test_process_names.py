@@ -20,6 +20,7 @@ from wstrace.schema import (
     PAGE_SHARED,
     PROCESS,
     PROCESS_EXEC,
+    PROCESS_EXIT,
     PROCESS_FORK,
     PROCESS_NAME,
     PROCESS_TITLE,
@@ -145,3 +146,16 @@ def test_report_by_two_keys_takes_the_filters(path):
 def test_what_two_keys_do_not_take_is_told(path, words, told):
     with pytest.raises(UsageError, match=told):
         CliRunner().invoke(report, [path, "--by", *words], catch_exceptions=False)
+
+
+def test_a_row_of_a_pid_that_was_given_out_again_says_that_it_is_shared():
+    strings, summary = Dictionary(), Summary()
+    rows = [(7, 1, PROCESS_EXEC, "app"), (8, 7, PROCESS_FORK, "one"), (8, 7, PROCESS_EXIT, "one"),
+            (8, 7, PROCESS_FORK, "two"), (9, 7, PROCESS_FORK, "three"), (9, 7, PROCESS_EXIT, "three")]  # fmt: skip
+    for number, (pid, ppid, event, name) in enumerate(rows):
+        summary.add(batch_of(PROCESS, strings, time_ns=number, pid=pid, ppid=ppid, tid=pid, event=event, name=name,
+                             code=-1))  # fmt: skip
+    summary.add(batch_of(PAGE_FAULT, strings, pid=[7, 8, 9], tid=[7, 8, 9], va=1, flags=0))
+    assert {row.label: row.role for row in summary.top("process")} == {
+        "app (7)": "main", "two (8)": "worker 1 of 7, with 1 earlier process of this pid", "three (9)": "worker 2 of 7",
+    }  # fmt: skip

@@ -85,3 +85,8 @@ def test_a_kept_trace_of_a_command_has_its_peak_by_the_way(tmp_path):
 def test_whoever_chooses_sources_or_leaves_it_out_has_no_look_at_the_peak(tmp_path, words):
     with record(tmp_path, ["sleep", "0.5"], *words) as trace:
         assert "peak_snapshot" not in trace.info.extra
+
+
+def test_options_of_a_source_that_is_there_anyway_leave_the_look_at_the_peak(tmp_path):
+    with record(tmp_path, ["sleep", "0.5"], "-s", "page_faults:poll_ms=50") as trace:
+        assert "peak_snapshot" in trace.info.extra

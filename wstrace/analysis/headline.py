@@ -105,9 +105,12 @@ def most_of(
         return "", False
     # an own line before a package
     best = own[0] if own else next((row for row in with_stack if row.frames), with_stack[0])
-    share = best.total / of
+    share, told = best.total / of, ""
+    if 2 * counts.foreign > counts.total and not estimated:  # a script of a shell that ends in a Python program
+        share = best.total / max(counts.total - counts.foreign, 1)
+        told = " of Python's"
     label = shorten(printable(best.label))
-    return f"{'about ' * estimated}{share * 100:.0f} % {label}", best is rows[0] or share >= _ANSWERS
+    return f"{'about ' * estimated}{share * 100:.0f} %{told} {label}", best is rows[0] or share >= _ANSWERS
 
 
 def _tells_the_peak(summary: Summary, info: TraceInfo) -> bool:

@@ -32,6 +32,8 @@ class ProcessNames:
         self._titles: dict[int, int] = {}  # process -> code of its title
         self._parents: dict[int, int] = {}  # process -> the one that forked it
         self._workers: dict[int, int] = {}  # the same, of those that still execute the program of their parent
+        self._ended: dict[int, int] = {}  # process -> 1, of those whose pid may be given out again
+        self._earlier: dict[int, int] = {}  # process -> how many had its pid before, which share its number
 
     def learn(
         self,
@@ -53,17 +55,22 @@ class ProcessNames:
         self._remember(self._names, keys[named], names[named])
         forked = own & (events == PROCESS_FORK) & (parents != processes)
         self._remember(self._parents, processes[forked], parents[forked])
-        turns = np.flatnonzero(forked | (own & ((events == PROCESS_EXEC) | (events == PROCESS_TITLE))))
+        turns = np.flatnonzero(forked | (own & np.isin(events, (PROCESS_EXEC, PROCESS_EXIT, PROCESS_TITLE))))
         columns = (processes[turns], parents[turns], events[turns], names[turns])
         for process, parent, event, name in zip(*(column.tolist() for column in columns), strict=True):
             if event == PROCESS_TITLE:
                 self._titles[process] = name
                 continue
+            if event == PROCESS_EXIT:
+                self._ended[process] = 1
+                continue
             self._titles.pop(process, None)
             self._workers.pop(process, None)
             if event == PROCESS_FORK:
                 self._workers[process] = parent
-        for table in (self._titles, self._workers):
+                if again := self._ended.pop(process, 0):
+                    self._earlier[process] = self._earlier.get(process, 0) + again
+        for table in (self._titles, self._workers, self._ended, self._earlier):
             self._bound(table)
 
     def code(self, process: int, tid: int = 0) -> int:
@@ -83,6 +90,8 @@ class ProcessNames:
     def roles(self, pid_of: Callable[[int], int]) -> dict[int, str]:
         """process -> `worker 2 of 4711`, the second fork that executes the program of its parent, or `main`, that one.
 
+        Of a pid that was given out again it says with how many earlier processes this one shares its row.
+
         Args:
             pid_of: gives the pid of a number.
         """
@@ -91,7 +100,11 @@ class ProcessNames:
         for process, parent in self._workers.items():
             counts[parent] = counts.get(parent, 0) + 1
             found[process] = f"worker {counts[parent]} of {pid_of(parent)}"
-        return {**dict.fromkeys(counts, "main"), **found}
+        found = {**dict.fromkeys(counts, "main"), **found}
+        for process, n in self._earlier.items():
+            shared = f"with {n:,} earlier process{'es' * (n > 1)} of this pid"
+            found[process] = f"{found[process]}, {shared}" if process in found else shared
+        return found
 
     def _remember(self, table: dict[int, int], keys: NDArray[Any], values: NDArray[Any]) -> None:
         """Sets keys to values; of equal keys the last one wins."""

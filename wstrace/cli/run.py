@@ -12,6 +12,7 @@ import click
 from wstrace.cli.target_words import TargetWords as TargetWords
 from wstrace.cli.tracing import Recording, Tracing, tracing_options, warn
 from wstrace.errors import CommandNotFound, UsageError
+from wstrace.options import parse_spec
 from wstrace.text import printable
 
 
@@ -25,7 +26,7 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
 
     FILE.py, -m MODULE and -c CODE run under this Python; all that follows belongs to the target.
     wstrace's own words go to stderr. A trace that is kept (-o, --html) has the pages at the peak where no source
-    was chosen (Linux; -P no:peak_snapshot leaves them out).
+    was added (Linux; -P no:peak_snapshot leaves them out).
 
     \b
     wstrace run -- python3 -c "import numpy"
@@ -47,12 +48,16 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
 
 
 def with_sources_by_the_way(recording: Recording) -> Tracing:
-    """The options, with the sources of Plugins.by_the_way() where the trace is kept and the user chose no source."""
+    """The options, with the sources of Plugins.by_the_way() where the trace is kept and the user added no source.
+
+    Options of a source that is there by default add none.
+    """
     options, config = recording.options, recording.config
     kept = options.output or options.pictures or config.get("output")
-    if not kept or options.sources or options.over_time or config.get("sources"):
+    chosen = {parse_spec(one).name for one in (*config.get("sources", ()), *options.sources)}
+    if not kept or options.over_time or not chosen <= set(recording.plugins.defaults("source")):
         return options
-    return options._replace(sources=tuple(recording.plugins.by_the_way()))
+    return options._replace(sources=(*recording.plugins.by_the_way(), *options.sources))
 
 
 def command_of(words: Sequence[str], *, literal: bool) -> Sequence[str]:

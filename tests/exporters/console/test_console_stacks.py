@@ -91,6 +91,12 @@ def test_a_line_that_is_a_small_part_stands_beside_the_file_with_the_most(kit: A
     assert first == "100 faults, 0 from disk; most in [unknown]; 3 % parse_record leak.py:12"
 
 
+def test_a_program_that_a_shells_script_ends_in_is_told_by_its_own_share(kit: Any) -> None:
+    shell = [Fault(None, how=HOW_NOT_PYTHON)] * 190
+    first = told(kit, [*shell, *[Fault([PARSE, MAIN])] * 6, *[Fault([])] * 4]).splitlines()[0]
+    assert first == "200 faults, 0 from disk; 60 % of Python's parse_record leak.py:12"
+
+
 def test_without_an_own_line_the_package_answers(kit: Any) -> None:
     assert (
         told(kit, [Fault([READ])] * 4 + [Fault([])]).splitlines()[0] == "5 faults, 0 from disk; 80 % (package pandas)"

@@ -80,8 +80,8 @@ def sums_at(
     elif noted is None:
         why = "the trace does not tell (-s peak_snapshot reads them of several processes)"
     elif noted.pids != frozenset(pids) or int(times.min()) < noted.begin or int(times.max()) > noted.end:
-        why = "they were read at another moment"
-        why += " than the largest look" if at_peak else ", beside the largest look (--at peak)"
+        why = "they were read at another moment than this largest look"
+        why = why if at_peak else "they were read at the peak only (--at peak)"
     if why or noted is None:
         return Sums(len(pids), total, pss, None, why)
     return Sums(len(pids), total, noted.sums.pss if pss is None else pss, noted.sums.distinct, noted.sums.why)
