@@ -113,8 +113,9 @@ class HeldSpace(Space):
         super().__init__(pid)
         self._files: dict[str, int] = {}
         try:
-            keeper.keep(self._pagemap.fd)
+            # opened before it is kept: of a process that ends meanwhile they would have no address space
             self._files = {name: os.open(f"/proc/{pid}/{name}", os.O_CLOEXEC) for name in ("maps", "smaps")}
+            keeper.keep(self._pagemap.fd)
             same = self.look()  # if so, everything that was opened belongs to one program
         except BaseException as error:
             self.close()
@@ -128,13 +129,15 @@ class HeldSpace(Space):
     def look(self) -> bool:
         """True while this is the process's address space, or was its last one; False after another execve().
 
-        Of a process that has ended only the name can still be compared.
+        Of a process that has ended only the name can still be compared. Its memory is gone before it is a zombie: in
+        between, for milliseconds on a busy machine, it is said to run (do_exit() in kernel/exit.c, exit_mm() and then
+        exit_notify()). One that calls execve() has the memory of the next program already.
 
         Raises:
             TargetExited: it has been reaped.
         """
         now = procfs.stat(self.pid)
-        if now.gone:
+        if now.gone or not now.mapped_bytes:
             return now.name == self._seen.name
         if now.image != self._seen.image:
             return False

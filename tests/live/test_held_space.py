@@ -1,0 +1,233 @@
+"""A process whose memory is held over its end: what can be read of it then, and what frees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wstrace
+from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
+from wstrace.schema import PAGE_SHARED
+from wstrace_os.linux import procfs
+from wstrace_working_set.working_set import WorkingSet, read
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd and /proc/PID/pagemap"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="lets the kernel wait at a page: needs root"),
+]
+HUGE = 3 << 20
+
+
+class Held:
+    """A process held by the source's own means, and the kernel's account of it."""
+
+    def __init__(self, code: str) -> None:
+        from wstrace_working_set.linux import backend as linux
+
+        self.target = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.target.stdout is not None
+        self.target.stdout.readline()
+        self.keeper: Any = linux.make_keeper()
+        self.space: Any = self.keeper.hold(self.target.pid)
+        self.rollup = os.open(f"/proc/{self.target.pid}/smaps_rollup", os.O_RDONLY)
+
+    def end(self) -> None:
+        """Kills it and leaves the zombie."""
+        self.target.kill()
+        os.waitid(os.P_PID, self.target.pid, os.WEXITED | os.WNOWAIT)
+
+    def kernels(self) -> dict[str, int]:
+        """smaps_rollup, in bytes; empty when there is no address space."""
+        os.lseek(self.rollup, 0, os.SEEK_SET)
+        try:
+            lines = os.read(self.rollup, 8192).decode().splitlines()[1:]
+        except ProcessLookupError:
+            return {}
+        return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+
+    def ours(self) -> WorkingSet:
+        return read(self.space, Dictionary())
+
+
+@pytest.fixture
+def held() -> Iterator[Callable[[str], Held]]:
+    made: list[Held] = []
+
+    def hold(code: str) -> Held:
+        made.append(Held(code))
+        return made[-1]
+
+    yield hold
+    for one in made:
+        one.space.close()
+        one.keeper.close()
+        one.target.kill()
+        one.target.communicate()
+        os.close(one.rollup)
+
+
+HOLDS = f"""
+import mmap, sys
+m = mmap.mmap(-1, {HUGE}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for i in range(0, {HUGE}, 3 * 4096): m[i] = 1
+print(flush=True); sys.stdin.read()
+"""
+
+
+def test_after_the_end_it_equals_what_the_kernel_counts(held: Any) -> None:
+    one = held(HOLDS)
+    alive = wstrace.working_set(one.target.pid)
+    one.end()
+    assert one.space.look()
+    taken, kernels = one.ours(), one.kernels()
+    assert taken.total_bytes == kernels["Rss"]
+    assert taken.private_bytes == kernels["Private_Clean"] + kernels["Private_Dirty"]
+    assert taken.total_bytes == alive.total_bytes
+    assert (taken.runs["flags"] & PAGE_SHARED).any()
+    assert taken.totals.total is None
+
+
+def test_it_is_the_same_while_it_has_no_memory_and_has_not_ended(held: Any) -> None:
+    """As between exit_mm() and exit_notify(), which is too short to be met: its first thread has ended, another not."""
+    one = held(f"""
+import ctypes, mmap, sys, threading
+m = mmap.mmap(-1, {HUGE}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for i in range(0, {HUGE}, 3 * 4096): m[i] = 1
+threading.Thread(target=threading.Event().wait, args=(60,)).start()
+print(flush=True); sys.stdin.readline()
+ctypes.CDLL(None).syscall({60 if os.uname().machine == "x86_64" else 93}, 0)  # exit(2)
+""")
+    one.target.stdin.write(b"\n")
+    one.target.stdin.flush()
+    assert waited(lambda: not procfs.stat(one.target.pid).mapped_bytes)
+    assert not procfs.stat(one.target.pid).gone
+    assert one.space.look()
+    one.end()
+    assert one.space.look()
+    assert one.ours().total_bytes == one.kernels()["Rss"]
+
+
+def test_one_that_ends_while_it_is_being_held_can_be_read(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = held(HOLDS)
+    keep = one.keeper.keep
+
+    def ends(pagemap: int) -> None:
+        keep(pagemap)
+        one.end()
+
+    monkeypatch.setattr(one.keeper, "keep", ends)
+    one.space.close()
+    one.space = one.keeper.hold(one.target.pid)
+    assert one.ours().total_bytes == one.kernels()["Rss"]
+
+
+def test_its_memory_is_freed_when_it_is_let_go(held: Any) -> None:
+    one = held(HOLDS)
+    one.end()
+    assert one.kernels()
+    one.keeper.close()
+    one.keeper.close()
+    assert one.kernels() == {}
+
+
+TRACER = """
+from wstrace_working_set.linux import backend as linux
+keeper = linux.make_keeper()
+space = keeper.hold({pid})
+print(keeper._pid, flush=True)
+input()
+"""
+
+
+@contextlib.contextmanager
+def tracer(one: Held) -> Iterator[tuple[Any, int]]:
+    """A process that holds it instead of this one, and the pid of its keeper."""
+    one.keeper.close()
+    code = TRACER.format(pid=one.target.pid)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    # a group of its own: SIGTSTP does not stop an orphaned one, which that of the tests is below nohup
+    with subprocess.Popen([sys.executable, "-c", code], process_group=0, **pipes) as process:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+        process.kill()
+
+
+def waited(done: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 10
+    while not done() and time.monotonic() < until:
+        time.sleep(0.01)
+    return done()
+
+
+def test_it_is_freed_too_when_the_tracer_is_killed(held: Any) -> None:
+    one = held(HOLDS)
+    with tracer(one) as (process, keeper):
+        one.end()
+        assert one.kernels()
+        process.kill()
+    assert waited(lambda: one.kernels() == {})
+    assert waited(lambda: not Path(f"/proc/{keeper}/fd").exists() or procfs.stat(keeper).gone)
+
+
+def test_a_tracer_that_is_stopped_stops_and_holds_on(held: Any) -> None:
+    """Ctrl-Z: what waits at a page cannot be stopped, so it must not be a thread of the tracer."""
+    one = held(HOLDS)
+    with tracer(one) as (process, keeper):
+        before = procfs.stat(keeper).cpu_seconds
+        for number in (signal.SIGSTOP, signal.SIGTSTP):
+            process.send_signal(number)
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            process.send_signal(signal.SIGCONT)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(keeper, number)
+        time.sleep(0.3)
+        one.end()
+        assert one.kernels()
+        assert procfs.stat(keeper).cpu_seconds - before < 0.1  # it waits, it does not turn in a circle
+        assert os.getsid(keeper) == keeper
+
+
+def test_a_keeper_ends_silently_when_the_tracer_is_killed_before_it_reads_an_answer() -> None:
+    from wstrace_os.linux import userfaultfd
+    from wstrace_working_set.linux import keeper
+
+    ours, its = socket.socketpair()
+    words = [sys.executable, "-I", "-S", keeper.__file__, str(userfaultfd.system_call())]
+    with subprocess.Popen(words, stdin=its, stderr=subprocess.PIPE, text=True) as process:
+        its.close()
+        assert ours.recv(1, socket.MSG_PEEK) == b"+"
+        ours.close()  # what was not read resets the connection
+        assert process.communicate(timeout=20)[1] == ""
+        assert process.returncode == 0
+
+
+def test_a_keeper_that_is_gone_is_told(held: Any) -> None:
+    one = held("print(flush=True); input()")
+    os.kill(one.keeper._pid, signal.SIGKILL)
+    with pytest.raises(Unavailable, match="process that keeps memory"):
+        one.keeper.hold(one.target.pid)
+
+
+def test_another_program_under_the_same_pid_is_found_out(held: Any) -> None:
+    one = held("import os, sys; print(flush=True); sys.stdin.readline(); os.execvp('sleep', ['sleep', '30'])")
+    assert one.space.look()
+    one.target.stdin.write(b"\n")
+    one.target.stdin.flush()
+    until = time.monotonic() + 10
+    while one.space.look() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not one.space.look()
+    one.end()
+    assert not one.space.look()
