@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wstrace.analysis.blame.changes import Amount, Change
 from wstrace.analysis.blame.comparison import CAUSES, Comparison
-from wstrace.analysis.blame.words import NAME_LIMIT, moment_words, name_of, unit_of
+from wstrace.analysis.blame.words import NAME_LIMIT, moment_of_both, name_of, unit_of
 from wstrace.errors import UsageError
 from wstrace.terminal.table import Cell, Column, Styled, TextTable, rows_to_show
 from wstrace.text import estimate_mark, number, printable, size
@@ -45,11 +45,10 @@ def parts(found: Comparison, by: str | None, top: int, *, everything: bool) -> l
 def answer(found: Comparison, view: str) -> str:
     """`+12.1 MiB resident at the peak (29.6 -> 41.7 MiB): +9.8 from pandas (import), +2.0 by load app.py:31, ...`."""
     programs = "two different programs: " if found.programs else ""
+    moment = moment_of_both(found)
     if not found.whole:
         first, second = found.sizes
-        return (f"{programs}{signed(second - first)} at the peak, as the system counts it "
-                f"({_from_to(first, second)}); whose it is is not known")  # fmt: skip
-    moment = _moment(found)
+        return f"{programs}{signed(second - first)} {moment} ({_from_to(first, second)}); whose it is is not known"
     if not found.change and not any(row.change for row in found.rows(view)):
         return f"{programs}no change: {size(found.second.total)} resident {moment}"
     whole = f"{signed(found.change)} resident {moment} ({_from_to(found.first.total, found.second.total)})"
@@ -70,16 +69,6 @@ def answer(found: Comparison, view: str) -> str:
     words = [f"{estimate_mark(phrases[one], doubtful[one], shown)}{shown(phrases[one])} {one}" for one in told]
     more = ", ..." if any(phrases[phrase] for phrase in order if phrase not in told) else ""
     return f"{programs}{whole}: {', '.join(words)}{more}"
-
-
-def _moment(found: Comparison) -> str:
-    """The moment as `blame` tells it of each run; where the looks differ, that which was asked for, and each run's."""
-    runs = (found.first, found.second)
-    told = [moment_words(run.inputs.moment, several=run.processes > 1) for run in runs]
-    if told[0] == told[1]:
-        return printable(told[0], NAME_LIMIT)
-    each = ", ".join(f"{run.name} {words}" for run, words in zip(runs, told, strict=True))
-    return printable(f"{moment_words(str(found.moment))} ({each})", 3 * NAME_LIMIT)
 
 
 def phrase_of(row: Change, view: str) -> str:

@@ -15,7 +15,7 @@ from wstrace.analysis.blame.changes import Change
 from wstrace.analysis.blame.comparison import VIEWS, Comparison, Run
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.blame.words import moment_words
+from wstrace.analysis.blame.words import moment_of_both
 from wstrace.text import printable, size
 from wstrace.trace import Trace
 from wstrace_html.document import document
@@ -43,7 +43,7 @@ def difference(found: Comparison) -> dict[str, Any]:
     return {
         "headline": [
             f"{sign}{size(abs(change))}: {found.second.name} has {size(after)} resident, "
-            f"{found.first.name} {size(before)}, {moment_words(str(found.moment), several=True)}"
+            f"{found.first.name} {size(before)}, {moment_of_both(found)}"
         ],
         "names": [found.first.name, found.second.name],
         "doubts": [printable(doubt, 400) for doubt in found.doubts],

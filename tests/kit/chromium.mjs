@@ -5,7 +5,7 @@ import {spawn} from 'node:child_process';
 import {createInterface} from 'node:readline';
 
 const [program, folder] = process.argv.slice(2);
-const browser = spawn(program, ['--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
+const browser = spawn(program, ['--headless', '--hide-scrollbars', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
   '--disable-background-networking', '--disable-component-update', '--remote-debugging-pipe', `--user-data-dir=${folder}`, 'about:blank'],
   {stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe']});
 const [, , , toBrowser, fromBrowser] = browser.stdio;

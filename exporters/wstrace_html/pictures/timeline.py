@@ -100,10 +100,22 @@ def _majors(blame: Blame, times: Times) -> dict[str, Any]:
 
 
 def looks(blame: Blame, times: Times) -> list[list[int]]:
-    """The looks at resident memory: of each the column and the bytes of all processes, the last one of a column."""
+    """The looks at resident memory: of each the column and the bytes of all processes, the last one of a column.
+
+    One before the first look at a process that had faulted by then is of a part of the memory, and is no point.
+    """
     if not times.n:
         return []
-    sizes = Snapshots(blame.of.trace).sizes()
+    snapshots, cells, inputs = Snapshots(blame.of.trace), blame.of.past.fault_cells, blame.of.inputs
+    begun = np.full(len(inputs.pids), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(begun, cells.space, cells.first_ns)
+    began = dict(zip(inputs.pids.tolist(), begun.tolist(), strict=True))
+    sizes = snapshots.sizes()
+    at = np.array([time for _, time in sizes], np.uint64)
+    partial = np.zeros(len(at), np.bool_)
+    for first in snapshots.first(int(at.max(initial=0))):
+        partial |= (at >= np.uint64(began.get(first.whose[1], first.time_ns))) & (at < np.uint64(first.time_ns))
+    sizes = [size for size, is_partial in zip(sizes, partial.tolist(), strict=True) if not is_partial]
     columns = np.clip(times.at(np.array([time for _, time in sizes], np.uint64)) + 1, 0, times.n)
     last = {column: pages * blame.of.page_size for column, (pages, _) in zip(columns.tolist(), sizes, strict=True)}
     return [[column, held] for column, held in last.items()]

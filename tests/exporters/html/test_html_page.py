@@ -221,6 +221,8 @@ def test_two_runs_side_by_side(browser, tmp_path):
         == found["change"]
         == 12 * PAGE
     )
+    moment = re.search(r" resident (.+?) \(", CliRunner().invoke(diff, paths).output)[1]
+    assert browser.value("document.querySelector('header').innerText").splitlines()[0].endswith(moment)
     assert browser.value("document.querySelectorAll('#stacks select').length") == 0, "frames of two runs have no lines"
     browser.value("change({view: 'function'})")
     rows = browser.value("[...document.querySelectorAll('#growth tbody tr')].map(row =>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from wstrace.analysis.blame.causes import LOST_SAMPLE, NO_LINE
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.headline import obstacles
 from wstrace.text import estimate_mark, number, plural, printable, size
+
+if TYPE_CHECKING:
+    from wstrace.analysis.blame.comparison import Comparison
 
 #: Rows that the first line tells, and the least share of one.
 _TOLD, _SHARE = 3, 0.03
@@ -98,6 +102,18 @@ def moment_words(moment: str, *, several: bool = False) -> str:
         return "at the last look at each" if several else "at the last look"  # they do not end at once
     return {"exit": "at the exit", "peak": "at the peak", "start": "at the start", "now": "now",
             "end": "at the end", "time": "at that time"}.get(moment, f"at {moment}")  # fmt: skip
+
+
+def moment_of_both(found: Comparison) -> str:
+    """The moment as moment_words() tells it of each run; where these differ, that which was asked for, and both."""
+    if not found.whole:
+        return "at the peak, as the system counts it"
+    runs = (found.first, found.second)
+    told = [moment_words(run.inputs.moment, several=run.processes > 1) for run in runs]
+    if told[0] == told[1]:
+        return printable(told[0], NAME_LIMIT)
+    each = ", ".join(f"{run.name} {words}" for run, words in zip(runs, told, strict=True))
+    return printable(f"{moment_words(str(found.moment))} ({each})", 3 * NAME_LIMIT)
 
 
 def _by(row: BlameRow) -> str:
