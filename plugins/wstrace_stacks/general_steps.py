@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace_stacks import rules
 from wstrace_stacks.reached import (
     BY_GUESS,
@@ -124,7 +125,7 @@ def _frame_address(
     value = np.where(from_sp, sp, bp)
     usable = from_sp | ((register == rules.RBP) & known)
     if others and not usable.all():
-        for number in np.unique(register[~usable]).tolist():
+        for number in distinct(register[~usable]).tolist():
             if number in others and number not in (rules.RSP, rules.RBP):
                 own = register == number
                 value = np.where(own, others[number][0], value)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 
 #: samples that wait for their row; threads whose rows since their last sample are counted
@@ -99,7 +100,7 @@ class Join:
         slot = np.minimum(np.searchsorted(tids, waiting.tid), len(tids) - 1)
         mine = tids[slot] == waiting.tid
         next_row = np.full(len(slot), -1, np.int64)
-        for thread in np.unique(slot[mine]).tolist():
+        for thread in distinct(slot[mine]).tolist():
             own = np.flatnonzero(mine & (slot == thread))
             rows = order[begins[thread] : ends[thread]]
             behind = np.searchsorted(times[rows], waiting.time_ns[own])

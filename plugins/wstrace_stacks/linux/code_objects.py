@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Dictionary
 from wstrace.clock import now_ns
 from wstrace_os.linux.cpython.instructions import Instructions
@@ -174,10 +175,10 @@ class CodeObjects:
             Whether that took no more than most_ns of CPU. What was not read in that time is left for other batches.
         """
         self._until = time.thread_time_ns() + most_ns
-        words = np.unique(words[((words & np.uint64(1)) == 0) & (words >> np.uint64(_PIECE_BITS) > 0)])
+        words = distinct(words[((words & np.uint64(1)) == 0) & (words >> np.uint64(_PIECE_BITS) > 0)])
         words = words[words < _LOWER_HALF]
         at = self.locate(words)
-        for begin in self.begins[np.unique(at[at >= 0])].tolist():
+        for begin in self.begins[distinct(at[at >= 0])].tolist():
             if begin not in self._checked and not self._late():
                 self._read_again(begin)
         words = words[self.locate(words) < 0]
@@ -215,8 +216,8 @@ class CodeObjects:
 
     def _before(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """For each word the nearest place before it that looks like the head of a code object; 0 = none."""
-        pieces = np.unique(words >> np.uint64(_PIECE_BITS))
-        for piece in np.union1d(pieces, pieces - np.uint64(1)).tolist():
+        pieces = distinct(words >> np.uint64(_PIECE_BITS))
+        for piece in distinct(np.concatenate((pieces, pieces - np.uint64(1)))).tolist():
             if piece not in self._heads and len(self._heads) < MOST_PIECES and not self._late():
                 self._heads[piece] = self._search(piece)
         heads = np.concatenate([self._heads[piece] for piece in sorted(self._heads)] or [np.zeros(0, "<u8")])

@@ -259,7 +259,7 @@ class KnownCode:
         hit = self._keys.take(np.minimum(place, max(len(self._keys) - 1, 0))) == keys if len(self._keys) else ~code
         missing = code & ~hit
         if missing.any():
-            self._find_out(np.unique(keys[missing]))
+            self._find_out(distinct(keys[missing]))
             place = np.searchsorted(self._keys, keys)
         numbers = np.full(len(ids), OUTSIDE, np.int64)
         numbers[code] = self._numbers[place[code]]

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
+
 #: samples of an address of the loop from which its place is learned, and those that are kept
 LEAST, MOST = 16, 256
 #: addresses of the loop of which samples are kept
@@ -58,7 +60,7 @@ class LearnedPlaces:
                 that is the executed one; shape (n, places), 0 = nothing, or another instruction.
         """
         useful = shown.any(axis=1)
-        for address in np.unique(addresses[useful]).tolist():
+        for address in distinct(addresses[useful]).tolist():
             seen = self._seen.get(address)
             if seen is None and len(self._seen) >= MOST_ADDRESSES:
                 continue

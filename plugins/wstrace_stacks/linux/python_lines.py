@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Dictionary
 from wstrace.call_sites import CallSites
 from wstrace.errors import TargetExited
@@ -86,7 +87,7 @@ class PythonLines:
         assert loops is not None
         if len(self._processes) > MOST_MET:
             self._processes.clear()
-        self._processes.update(np.unique(pid[loops.row]).tolist())
+        self._processes.update(distinct(pid[loops.row]).tolist())
         with_python = np.isin(pid, list(self._processes))
         how = np.where(stacks.reason == END, np.where(with_python, HOW_NO_PYTHON, HOW_NO_INTERPRETER), HOW_LOOP_CUT)
         found = Found(np.zeros(n, "<u4"), how.astype("u1"))
@@ -94,7 +95,7 @@ class PythonLines:
             words = loop_words(samples, loops)
             ids = self._code.mappings_at(loops.row, loops.code_address)
             owner = pid[loops.row].astype("<u8") << np.uint64(32) | ids
-            owners = np.unique(owner).tolist()
+            owners = distinct(owner).tolist()
             for one in owners:
                 own = np.flatnonzero(owner == one)
                 self._share_ns = MOST_NS // len(owners)
