@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context, Enricher
 from wstrace.schema import DTYPES, SPAN, SPAN_OPEN
@@ -76,5 +76,8 @@ class RecordedSpans(Enricher):
 
 
 def _text(name: object) -> str:
-    """The name of a span; OpenTelemetry takes what is no text, too, whose type is told then."""
-    return name if isinstance(name, str) else f"({type(name).__name__})"
+    """The name of a span, cut where it is too long; OpenTelemetry takes what is no text, too: its type is told then."""
+    if not isinstance(name, str):
+        return f"({type(name).__name__})"
+    most = Dictionary.MAX_NAME_CHARS
+    return name if len(name) <= most else name[: most - 3] + "..."

@@ -103,6 +103,8 @@ def processes(system: Backend, roots: Iterable[int] = ()) -> Iterator[Process]:
         open_ += [(child, depth + 1) for child in reversed(children.get(pid, ())) if child != pid]
         _, name, user, resident = listed[pid]
         told = system.accounted(pid)
+        if told.ended:
+            continue
         private = None if told.private is None else min(told.private, resident)  # not read at the same moment
         shared = None if private is None else resident - private
         yield Process(pid, parents.get(pid, 0), depth, user or "-", name, title(name, system.arguments(pid)), resident,

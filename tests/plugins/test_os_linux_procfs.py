@@ -17,6 +17,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
 from wstrace.schema import KINDS
 from wstrace_os.linux import procfs
+from wstrace_working_set.linux.backend import accounted
 
 TEXT = b"""00400000-0040b000 r-xp 00001000 08:01 1048602                            /bin/with space
 0065a000-0067b000 rw-p 00000000 00:00 0                                  [heap]
@@ -147,3 +148,14 @@ def test_a_title_is_what_a_process_wrote_over_its_command_line(words, text, told
         assert procfs.title(child.pid) == told
         child.communicate(b"\n")
     assert procfs.title(child.pid) == b""
+
+
+def test_an_ended_process_that_nobody_waited_for_has_no_arguments_and_no_account() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert procfs.arguments(child.pid) == ()
+    assert accounted(child.pid).ended
+    child.wait()
+    assert procfs.arguments(child.pid) == ()
+    assert accounted(child.pid).ended
+    assert not accounted(os.getpid()).ended

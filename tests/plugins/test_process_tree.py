@@ -61,6 +61,14 @@ def test_children_stand_below_their_parents():
     assert [(p.pid, p.depth) for p in processes(System(), [30])] == [(30, 0), (31, 1)], "a ring of reused pids ends"
 
 
+def test_a_process_that_has_ended_meanwhile_is_left_out():
+    class Ends(System):
+        def accounted(self, pid):
+            return Accounted(ended=True) if pid == 11 else super().accounted(pid)
+
+    assert [(p.pid, p.depth) for p in processes(Ends(), [10])] == [(10, 0), (12, 2), (13, 1)]
+
+
 def test_a_pid_that_is_not_there_is_not_all_of_them():
     assert list(processes(System(), [4711])) == []
 

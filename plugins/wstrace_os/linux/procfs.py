@@ -285,9 +285,10 @@ def processes() -> list[int]:
 def arguments(pid: int) -> tuple[str, ...]:
     """Its command line, or the title that it gave itself in its place; () when it has ended or has none."""
     try:
-        return tuple(os.fsdecode(_read(pid, "cmdline")).rstrip("\0").split("\0"))
+        text = os.fsdecode(_read(pid, "cmdline")).rstrip("\0")
     except Unavailable:
         return ()
+    return tuple(text.split("\0")) if text else ()
 
 
 def title(pid: int) -> bytes:

@@ -93,6 +93,8 @@ def accounted(pid: int) -> Accounted:
     """What smaps_rollup accounts to a process; large: hugetlb."""
     try:
         sums = smaps.rollup(pid)
+    except TargetExited:
+        return Accounted(ended=True)
     except Unavailable:
         return Accounted()
     return Accounted(sums.get("Private_Clean", 0) + sums.get("Private_Dirty", 0),
