@@ -28,12 +28,13 @@ TOUCH = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 int main(int argc, char **argv) {
-    size_t n = strtoul(argv[1], 0, 10);
+    size_t n = strtoul(argv[1], 0, 10), page = sysconf(_SC_PAGESIZE);
     int populate = argc > 2 ? MAP_POPULATE : 0;
-    char *p = mmap(0, n * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | populate, -1, 0);
-    madvise(p, n * 4096, MADV_NOHUGEPAGE);
-    for (size_t i = 0; i < n; i++) ((volatile char *)p)[i * 4096 + i % 4096] = 1;
+    char *p = mmap(0, n * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | populate, -1, 0);
+    madvise(p, n * page, MADV_NOHUGEPAGE);
+    for (size_t i = 0; i < n; i++) ((volatile char *)p)[i * page + i % page] = 1;
     printf("%lu\n", (unsigned long)p);
     return 0;
 }

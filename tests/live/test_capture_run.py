@@ -17,6 +17,7 @@ import pytest
 from open_files import descriptors
 
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_UNMAP
+from wstrace_os.linux.pagemap import PAGE
 from wstrace_page_faults.linux import tracepoints
 
 pytestmark = pytest.mark.usefixtures("full_level")
@@ -32,10 +33,10 @@ def python(code: str, *arguments: object) -> list[str]:
 def test_every_touched_page(trace: Tracer, touch: Path, capfd: pytest.CaptureFixture[str], n: int) -> None:
     traced = trace([touch, n])
     base = int(capfd.readouterr().out)
-    pages = base + 4096 * np.arange(n, dtype="<u8")
+    pages = base + PAGE * np.arange(n, dtype="<u8")
     faults = traced.faults()
-    inside = faults[(faults.va >= base) & (faults.va < base + 4096 * n)]
-    assert np.array_equal(np.sort(inside.va), np.sort(pages + np.arange(n, dtype="<u8") % 4096))  # bytes, not pages
+    inside = faults[(faults.va >= base) & (faults.va < base + PAGE * n)]
+    assert np.array_equal(np.sort(inside.va), np.sort(pages + np.arange(n, dtype="<u8") % PAGE))  # bytes, not pages
     assert set(inside.pid) == set(inside.tid) == {traced.context.targets[0].pid}
     assert not (inside.bits & 3).any()
     assert len(set(inside.pc)) == 1
@@ -63,7 +64,7 @@ def test_pages_that_come_without_a_fault(trace: Tracer, touch: Path, capfd: pyte
     populated = trace([touch, 20_000, "populate"])
     base = int(capfd.readouterr().out)
     faults = populated.faults()
-    assert not ((faults.va >= base) & (faults.va < base + 4096 * 20_000)).any()
+    assert not ((faults.va >= base) & (faults.va < base + PAGE * 20_000)).any()
     missing = populated.usage.minor + populated.usage.major - len(faults)
     assert missing > 20_000 // 512
     [reason] = populated.context.info.notes
