@@ -112,3 +112,24 @@ class Side:
     """What tells of processes and their mappings lost nothing."""
 
     lost = 0
+
+
+@pytest.mark.parametrize(("before", "after", "told"), [(7, 1241, "1,234"), (7, 7, ""), (None, 1241, ""), (7, None, "")])
+def test_hint_faults_of_balanced_memory_nodes_are_told(monkeypatch, before, after, told):
+    class Counted(Events):
+        def counts(self, kind: str) -> tuple[int, int]:
+            return 9000 * (kind == "minor"), 0
+
+    class Side:
+        lost = 0
+        traced_losses = staticmethod(lambda **_: [])
+
+    answers = iter([before, after])
+    monkeypatch.setattr(module.vmstat, "balancing_hints", lambda: next(answers))
+    context = Context()
+    account = Account(context, "page_faults", Settings(), [], Counted(Clock(), 0.0), Side(), Gates())
+    account.begin()
+    account.close(9000, failed=False)
+    lacking = [lack for lack in context.info.lacking if "hint faults" in lack]
+    assert len(lacking) == bool(told)
+    assert not told or f"with {told} on this machine" in lacking[0]

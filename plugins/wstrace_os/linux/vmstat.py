@@ -8,12 +8,23 @@ from wstrace_os.linux import procfs
 
 def node_faults() -> Usage:
     """Those of all processes since boot; Usage() = the system does not tell them."""
+    counts = _counts()
+    return usage(counts.get("pgfault"), counts.get("pgmajfault"))
+
+
+def balancing_hints() -> int | None:
+    """The hint faults of all processes since boot, on pages that were there: the kernel takes access to them away to
+    learn which memory node uses them (NUMA balancing). None = it does not do that now.
+    """
+    return _counts().get("numa_hint_faults") if procfs.setting("kernel/numa_balancing") else None
+
+
+def _counts() -> dict[str, int]:
     try:
         lines = procfs.content("/proc/vmstat").decode("ascii").splitlines()
     except OSError:
-        return Usage()
-    counts = {name: int(n) for name, _, n in (line.partition(" ") for line in lines)}
-    return usage(counts.get("pgfault"), counts.get("pgmajfault"))
+        return {}
+    return {name: int(n) for name, _, n in (line.partition(" ") for line in lines)}
 
 
 def usage(pgfault: int | None, pgmajfault: int | None) -> Usage:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
-from wstrace_os.linux import procfs
+from wstrace_os.linux import procfs, vmstat
 from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.hot_plug import Processors
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
@@ -63,6 +63,7 @@ class Account:
         self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
         self._python, self._service = python or NoStacks(), service
         self._before = 0
+        self._hints: int | None = None
         self._due, self._renewing = 0.0, False
         self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
         self._at_end: int | None = None
@@ -74,6 +75,7 @@ class Account:
         targets came before and were not counted.
         """
         self._tell_losses()
+        self._hints = vmstat.balancing_hints()
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
             self._before = max(self._usage() - counted, 0)
@@ -215,6 +217,7 @@ class Account:
             self._context.info.extra["fault_around_bytes"] = fault_around_bytes()
         if self._processors.untraced:
             self._context.info.lack(f"faults on {self._processors.untraced}")
+        self._tell_hints()
         if self._context.groups:
             usage = self._context.usage().faults
             if usage is None:
@@ -224,6 +227,14 @@ class Account:
                 self._context.info.note(f"{usage - counted_in_all:,} faulted in by the kernel itself{others}")
         elif self._context.targets:
             self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
+
+    def _tell_hints(self) -> None:
+        hints = vmstat.balancing_hints() if self._hints is not None else None
+        if self._hints is not None and hints is not None and hints > self._hints:
+            self._context.info.lack(
+                "what tells faults that bring a page from hint faults on pages that were there: memory was balanced "
+                f"between nodes, with {hints - self._hints:,} on this machine meanwhile; sysctl kernel.numa_balancing=0"
+            )
 
     def _usage(self) -> int:
         context = self._context
