@@ -71,7 +71,7 @@ def refuse_shared_terminal(pids: Iterable[int], mine: str) -> None:
         try:
             asked = getattr(psutil.Process(pid), "terminal", None)
             theirs = asked() if asked and mine else None
-        except psutil.Error:
+        except (psutil.Error, ValueError, OverflowError):  # no such process, or no number of one: attaching says so
             continue
         if theirs == mine and theirs:
             raise UsageError(

@@ -69,6 +69,11 @@ def test_it_refuses_the_terminal_of_the_process_that_it_shows():
             os.close(theirs)
 
 
+@pytest.mark.parametrize("pid", [0, -5, 1 << 62, 1 << 70])
+def test_a_number_that_no_process_has_is_left_to_attach(pid):
+    command.refuse_shared_terminal([pid], "/dev/pts/1")
+
+
 @LINUX
 def test_on_a_terminal_it_shows_a_process_that_grows_and_q_ends_it():
     pytest.importorskip("textual", reason="pip install 'wstrace[top]'")
