@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 #: the marks behind labels whose stacks are not certain, by the stack's `stack_how`
 _MARKS = {HOW_LEARNED: " (learned)", HOW_BORROWED: " (borrowed)"}
+#: the columns by which faults of a batch are told apart
+_TOLD = frozenset(("stack", "stack_how", "weight", "native_stack", "native_how", "service_ns"))
 #: why faults of programs that are not Python have no stack of Python
 FOREIGN = (HOW_NO_INTERPRETER, HOW_NOT_PYTHON)
 #: what is summed of each stack: faults, major faults, samples, the samples' weights, their squares; service times, ns
@@ -133,6 +135,11 @@ class StackCounts:
     def _faults(self, batch: Batch) -> None:
         columns, n = batch.columns, len(batch)
         zero, each = np.zeros(n, np.uint8), columns.get("sampled")
+        if each is None and not _TOLD & columns.keys():  # no row says more than the others: all are one group
+            hard = int(np.count_nonzero(batch["flags"] & FAULT_MAJOR))
+            self.total, self.major = self.total + n, self.major + hard
+            self._count(self._python, zero[:1], zero[:1], np.array([hard]), zero[:1], each=np.array([n]))
+            return
         one = np.ones(n, np.int64) if each is None else each.astype(np.int64)
         self.thinned = self.thinned or (each is not None and bool((each > 1).any()))
         major = ((batch["flags"] & FAULT_MAJOR) != 0) * one
