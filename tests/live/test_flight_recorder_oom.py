@@ -197,6 +197,58 @@ def test_another_end_of_a_cgroup_is_no_kill_for_want_of_memory(cgroup):
     watched.close()
 
 
+@pytest.fixture
+def unified(cgroup: MadeCgroup) -> MadeCgroup:
+    """A cgroup whose memory is in the v2 hierarchy."""
+    if not (cgroup.folder / "memory.high").exists():
+        pytest.skip("memory is in a v1 hierarchy here: tests/kernels/run trixie runs this")
+    return cgroup
+
+
+@pytest.mark.timeout(300)
+def test_reaching_memory_high_is_recorded_and_the_process_goes_on(tmp_path, unified, full_level, python_stacks):
+    """GIVEN memory.high far below memory.max WHEN a program passes it THEN what it had then is told by its lines."""
+    high = LIMIT // 2
+    (unified.folder / "memory.high").write_text(str(high))
+    program = subprocess.Popen([*unified.joining(), sys.executable, growing(tmp_path)], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    attach = ["attach", str(program.pid), "--keep", "60s", "--on", "high", "-o", "api.wst", "--quiet"]
+    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach], cwd=tmp_path, text=True,
+                              stderr=subprocess.PIPE)  # fmt: skip
+    try:
+        wait_until_traced(tmp_path / "api.ring.wst", tracer)
+        printed, _ = program.communicate("32\n", timeout=200)
+        said = tracer.communicate(timeout=100)[1]
+    finally:
+        for process in (program, tracer):
+            process.kill()
+            process.communicate()
+    assert (program.returncode, printed) == (0, "done\n")
+    counted = int(re.search(r"^high (\d+)$", (unified.folder / "memory.events").read_text(), re.MULTILINE)[1])
+    assert counted > 0, "the kernel itself has counted it"
+    line = next(line for line in said.splitlines() if ": at " in line)
+    size, lines = re.search(r": at ([\d.]+) MiB; \+[\d.]+ in the last [^:]+: (.*)", line).groups()
+    assert 0.8 * high <= float(size) * (1 << 20) <= LIMIT, said
+    assert "load_index app.py:5" in lines
+    with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
+        fact = Recording.of(trace.info.extra)
+        assert (fact.how, fact.what, fact.cgroup) == ("reached", "high", unified.path)
+
+
+@pytest.mark.timeout(300)
+def test_a_group_that_is_killed_as_a_whole_is_one_recording_of_all_kills(tmp_path, unified, full_level):
+    """GIVEN memory.oom.group WHEN one process is too much THEN all are killed at once, and told once with how many."""
+    (unified.folder / "memory.oom.group").write_text("1")
+    said, code, printed = recorded(tmp_path, unified, 0.05, processes=2)
+    assert (code, printed) == (-signal.SIGKILL, ""), "the one that waits for the others was killed with them"
+    events = dict(line.split() for line in (unified.folder / "memory.events").read_text().splitlines())
+    assert (int(events["oom_kill"]), int(events["oom_group_kill"])) == (3, 1)
+    told(said)
+    with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
+        fact = Recording.of(trace.info.extra)
+        assert (fact.how, fact.what, fact.cgroup) == ("killed", "oom_kill (3 kills)", unified.path)
+
+
 def test_a_cgroup_without_a_kill_has_no_recording(tmp_path, cgroup, full_level):
     (cgroup.memory or cgroup.folder).joinpath("memory.max" if cgroup.memory is None else "memory.limit_in_bytes"
                                               ).write_text(str(1 << 30))  # fmt: skip

@@ -16,8 +16,10 @@ from wstrace.interfaces import Context
 if sys.platform != "linux":
     pytest.skip("only on Linux: control groups", allow_module_level=True)
 
+from wstrace_os.linux.cgroups.groups import ChosenCgroups
 from wstrace_os.linux.cgroups.memory import MemoryFiles
-from wstrace_os.linux.cgroups.tree import Cgroup
+from wstrace_os.linux.cgroups.mounts import Hierarchy
+from wstrace_os.linux.cgroups.tree import Cgroup, Cgroups
 from wstrace_working_set.conditions import parse_conditions
 from wstrace_working_set.linux import watched_cgroup as room
 from wstrace_working_set.linux.watched_cgroup import WatchedCgroup, name_of
@@ -193,3 +195,27 @@ def test_a_container_is_called_by_its_short_id():
     assert name_of(f"/kubepods.slice/cri-containerd-{CONTAINER}.scope") == "0123456789ab"
     assert name_of("/system.slice/nginx.service") == "nginx.service"
     assert name_of("/") == "/"
+
+
+def test_a_glob_whose_cgroups_have_no_limit_is_told_once_and_waits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """WHEN a part of a limit is waited for and none is set THEN one path is refused, and a glob is told of once."""
+    script = Script(monkeypatch, tmp_path, "max=90%", limit="max\n")
+    conditions = parse_conditions(["max=90%"])
+    one = [Cgroup("/pod/x", tmp_path.stat().st_ino, tmp_path)]
+
+    def chosen(name: str) -> Context:
+        cgroups = Cgroups(Hierarchy(tmp_path, True), Unavailable("none"))
+        return Context(groups=(ChosenCgroups(name, cgroups, lambda: one, lambda path: False),))
+
+    with pytest.raises(Unavailable, match="no limit of memory is set for /pod/x"):
+        room._check_limits([script.watched], conditions, chosen("cgroup /pod/x"))
+    of = chosen("cgroup /pod*")
+    for _ in range(2):
+        room._check_limits([script.watched], conditions, of)
+    assert [record.getMessage().partition(": it waits")[0] for record in caplog.records] == of.info.lacking
+    assert of.info.lacking == ["trigger max=90%: no limit of memory is set for /pod/x"]
+    script.seconds += 60
+    (tmp_path / "memory.max").write_text(str(100 * MIB))
+    assert script.fires(95) == ["max=90%"]

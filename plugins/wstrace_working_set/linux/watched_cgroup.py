@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import select
 import time
@@ -13,7 +14,8 @@ from wstrace import cgroup_names as names
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.firing import ENDED, KILLED, MOST_PIDS, Firing
-from wstrace.interfaces import Context
+from wstrace.interfaces import Context, Group
+from wstrace.logs import log
 from wstrace.text import base_name
 from wstrace_os.linux.cgroups.groups import ChosenCgroups
 from wstrace_os.linux.cgroups.memory import MemoryFiles
@@ -32,6 +34,8 @@ _SOONEST, _LATEST = 0.01, 0.5
 _LIMIT_SECONDS = 1.0
 #: A kill is known so long after it at the latest.
 _LEFT_NS = 5_000_000_000
+#: The most cgroups that a message names.
+_MOST_NAMED = 3
 #: Looks are so many times their own CPU time apart.
 _APART = 20
 
@@ -227,7 +231,7 @@ def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition
             except Unavailable:
                 if one.exists():
                     raise
-        _check_limits(cgroups_, () if patterns else conditions)
+        _check_limits(cgroups_, () if patterns else conditions, of)
     except Unavailable:
         for each in cgroups_:
             each.close()
@@ -237,14 +241,26 @@ def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition
     return cgroups_
 
 
-def _check_limits(found: Sequence[WatchedCgroup], conditions: Sequence[Condition]) -> None:
-    """Raises Unavailable where a part of a limit is waited for, and none of these cgroups has one."""
+def _check_limits(found: Sequence[WatchedCgroup], conditions: Sequence[Condition], of: Context) -> None:
+    """Tells, once, where a part of a limit is waited for, and none of these cgroups has one.
+
+    Raises:
+        Unavailable: no glob has chosen them, so that none with a limit will come.
+    """
     limited = [one for one in conditions if one.kind == "max"]
     if limited and found and all(one.limit is None for one in found):
-        paths = ", ".join(one.name for one in found)
-        raise Unavailable(
-            f"trigger {limited[0].text}: no limit of memory is set for {paths}", "set one, or use rss=400MiB"
-        )
+        paths = ", ".join(one.name for one in found[:_MOST_NAMED])
+        paths += f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        what = f"trigger {limited[0].text}: no limit of memory is set for {paths}"
+        if not any(map(_is_glob, of.groups)):
+            raise Unavailable(what, "set one, or use rss=400MiB")
+        if what not in of.info.lacking:
+            of.info.lack(what)
+            log().warning("%s: it waits until one is set; a glob of those below, as /NAME/*, watches theirs", what)
+
+
+def _is_glob(group: Group) -> bool:
+    return isinstance(group, ChosenCgroups) and glob.has_magic(group.name)
 
 
 def _traced(context: Context) -> list[Cgroup]:
