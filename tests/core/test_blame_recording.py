@@ -51,6 +51,18 @@ def test_of_a_kill_it_is_told_what_the_last_look_saw_and_what_came_after_it():
     )
 
 
+def test_what_a_cgroup_is_charged_for_and_what_is_resident_are_named():
+    """Its size has the page cache and kernel memory, and pages of libraries are charged to who brought them first."""
+    trace = recording(KILLED, pages=6 * MIB)
+    trace.info.extra["recording"] |= {"cgroup": "/pod/api"}
+    line, _ = told(trace)
+    assert line == (
+        "api: killed at 7.0 MiB charged; +5.0 in the last 90 s: resident 3.0 by load_frame app.py:31,"
+        " 1.0 by save app.py:40 (at the last look, 10 s before, at 6.0 resident;"
+        " brought after it 1.0 by save app.py:40)"
+    )
+
+
 def test_what_was_never_looked_at_is_told_as_brought():
     line, _ = told(recording(ENDED, looked_at=None))
     assert line == (

@@ -67,7 +67,7 @@ def told(said: str) -> re.Match[str]:
     """The line of a kill."""
     lines = [line for line in said.splitlines() if ": killed at " in line]
     assert len(lines) == 1, said
-    found = re.match(r"(\S+): killed at ([\d.]+) MiB; \+([\d.]+) in the last [^:]+: (.*)", lines[0])
+    found = re.match(r"(\S+): killed at ([\d.]+) MiB charged; \+([\d.]+) in the last [^:]+: (.*)", lines[0])
     assert found, said
     return found
 
@@ -85,7 +85,7 @@ def test_a_slow_grower_is_told_by_the_looks_before_its_kill(tmp_path, cgroup, fu
     assert line[1] == cgroup.path.strip("/")
     assert float(line[2]) == 64.0
     assert float(line[3]) > 30
-    amounts = re.match(r"([\d.]+) by load_index app.py:5, ([\d.]+) by cache_user app.py:7 "
+    amounts = re.match(r"resident ([\d.]+) by load_index app.py:5, ([\d.]+) by cache_user app.py:7 "
                        r"\(at the last look, [\d.]+ m?s before, at ([\d.]+)", line[4])  # fmt: skip
     assert amounts, said
     # a look counts pages of libraries, too, which other groups are charged for
@@ -146,7 +146,7 @@ def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, c
     assert tracer.returncode == 0, said
     assert program.returncode == -signal.SIGKILL
     name = cgroup.path.strip("/")
-    for how in ("at", "killed at 64.0 MiB;", "ended at"):
+    for how in ("at", "killed at 64.0 MiB charged;", "ended at"):
         assert f"{name}: {how} " in said
     assert told(said)[1] == name
     with wstrace.open_trace(tmp_path / "api-2.wst") as trace:
@@ -227,7 +227,7 @@ def test_reaching_memory_high_is_recorded_and_the_process_goes_on(tmp_path, unif
     counted = int(re.search(r"^high (\d+)$", (unified.folder / "memory.events").read_text(), re.MULTILINE)[1])
     assert counted > 0, "the kernel itself has counted it"
     line = next(line for line in said.splitlines() if ": at " in line)
-    size, lines = re.search(r": at ([\d.]+) MiB; \+[\d.]+ in the last [^:]+: (.*)", line).groups()
+    size, lines = re.search(r": at ([\d.]+) MiB charged; \+[\d.]+ in the last [^:]+: (.*)", line).groups()
     assert 0.8 * high <= float(size) * (1 << 20) <= LIMIT, said
     assert "load_index app.py:5" in lines
     with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
@@ -236,17 +236,21 @@ def test_reaching_memory_high_is_recorded_and_the_process_goes_on(tmp_path, unif
 
 
 @pytest.mark.timeout(300)
-def test_a_group_that_is_killed_as_a_whole_is_one_recording_of_all_kills(tmp_path, unified, full_level):
-    """GIVEN memory.oom.group WHEN one process is too much THEN all are killed at once, and told once with how many."""
+def test_a_group_that_is_killed_as_a_whole_is_one_recording(tmp_path, unified, full_level):
+    """GIVEN memory.oom.group WHEN one process is too much THEN all three are killed at once, and told once.
+
+    How many is not: the kernel counts the first one again when it kills the group.
+    """
     (unified.folder / "memory.oom.group").write_text("1")
     said, code, printed = recorded(tmp_path, unified, 0.05, processes=2)
     assert (code, printed) == (-signal.SIGKILL, ""), "the one that waits for the others was killed with them"
     events = dict(line.split() for line in (unified.folder / "memory.events").read_text().splitlines())
-    assert (int(events["oom_kill"]), int(events["oom_group_kill"])) == (3, 1)
+    assert int(events["oom_kill"]) >= 3
+    assert int(events["oom_group_kill"]) == 1
     told(said)
     with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
         fact = Recording.of(trace.info.extra)
-        assert (fact.how, fact.what, fact.cgroup) == ("killed", "oom_kill (3 kills)", unified.path)
+        assert (fact.how, fact.what, fact.cgroup) == ("killed", "oom_kill (the whole group)", unified.path)
 
 
 def test_a_cgroup_without_a_kill_has_no_recording(tmp_path, cgroup, full_level):

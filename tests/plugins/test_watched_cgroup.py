@@ -71,11 +71,13 @@ def test_a_kill_at_the_limit_is_told_with_the_limit_and_how_many_there_were(monk
     assert script.fires(99) == []
     script.watched.looked(7, 0.0)
     fired = script.watched
-    assert script.fires(10, max=5, oom=1, oom_kill=3, oom_group_kill=1) == ["oom_kill"]
+    assert script.fires(10, max=5, oom=1, oom_kill=3) == ["oom_kill"]
     firing = fired.firing(parse_conditions(["oom_kill"])[0], 9, ())
     assert (firing.how, firing.n_bytes, firing.what) == (KILLED, 100 * MIB, "oom_kill (3 kills)")
     assert (firing.who, firing.cgroup, firing.last_look_ns) == ("x", "/pod/x", 7)
     assert script.fires(10) == []
+    assert script.fires(10, max=5, oom=1, oom_kill=4, oom_group_kill=1) == ["oom_kill"]
+    assert fired.firing(parse_conditions(["oom_kill"])[0], 9, ()).what == "oom_kill (the whole group)"
 
 
 def test_a_kill_for_want_of_others_memory_is_told_with_the_last_size(monkeypatch, tmp_path):

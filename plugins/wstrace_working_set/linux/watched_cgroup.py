@@ -77,7 +77,7 @@ class WatchedCgroup:
         self.name = cgroup.path
         self._seen: dict[int, None] = {}  # processes, the newest last
         self._wakes = Wakes(files, conditions, self.limit)
-        self._counted = 0  # kills that were read since
+        self._counted, self._group = 0, False  # kills that were read since; whether the last one was of all processes
         self._log = OomLog() if any(one.kind == "oom_kill" for one in conditions) else None
         self.ending = self.gone = False
 
@@ -136,6 +136,7 @@ class WatchedCgroup:
             full = self.limit if "max" in rose or "oom" in rose else None
             self._killed_at = full or self._sizes.newest[1]
             self._kills = events["oom_kill"] - before.get("oom_kill", 0)
+            self._group = "oom_group_kill" in rose
             self._counted += self._kills
         self._sizes.add(now_ns(), size)
         room = NEAR * self.limit - size if self.limit else float("inf")
@@ -191,7 +192,9 @@ class WatchedCgroup:
             look = self._look_before_a_kill()
         if condition.how == KILLED:
             size = self._killed_at
-            what += f" ({self._kills} kills)" if self._kills > 1 else ""
+            # memory.oom.group: the kernel counts the first one twice (oom_kill_process() in mm/oom_kill.c, Linux 6.12)
+            several = f" ({self._kills} kills)" if self._kills > 1 else ""
+            what += " (the whole group)" if self._group else several
         return Firing(time_ns, what, name_of(self.cgroup.path), condition.how, size, self.cgroup.path, pids,
                       look, self._sizes.all())  # fmt: skip
 

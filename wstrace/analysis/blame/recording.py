@@ -42,7 +42,8 @@ def first_lines(blame: Blame) -> list[str]:
     """`api: at 400.2 MiB; +310.0 in the last 90 s: 240.0 by load_index app.py:88`, and what is kept; [] = no recording.
 
     The gain is of the sizes that were read. Of the lines it is told what arrived in that time and was still there at
-    the moment of the composition. What arrived later, or was never looked at, is told as brought.
+    the moment of the composition. What arrived later, or was never looked at, is told as brought. The size of a cgroup
+    is what it is charged for, its page cache included and without what others are charged for: both are named.
     """
     of = blame.of
     told = Recording.of(of.info.extra)
@@ -52,6 +53,7 @@ def first_lines(blame: Blame) -> list[str]:
     seconds = max(told.time_ns - told.from_ns, 0) / 1e9
     line = (
         f"{printable(told.who, NAME_LIMIT) or '?'}: {_VERBS.get(told.how, 'at ')}{told.n_bytes / divisor:,.1f} {unit}"
+        f"{' charged' * bool(told.cgroup)}"
     )
     if seconds:
         gain = (told.n_bytes - told.from_bytes) / divisor
@@ -85,10 +87,11 @@ def _arrived(blame: Blame, told: Recording, divisor: float) -> str:
         return _told(names, over.brought.sum(axis=1), divisor, "brought, which may have been given back: ") or (
             ": no fault was recorded then, and its memory was not looked at"
         )
-    text = _told(names, there, divisor)
+    text = _told(names, there, divisor, "resident " * bool(told.cgroup))
     if told.how in (KILLED, ENDED):
         ago = max(told.time_ns - looked, 0) / 1e9
         text += f" (at the last look, {_span(ago)} before, at {blame.total / divisor:,.1f}"
+        text += " resident" * bool(told.cgroup)
         text += _told(names, later, divisor, "brought after it ").replace(": ", "; ", 1) + ")"
     return text or ": no line is known"
 
