@@ -30,17 +30,21 @@ _REPLACED, _MISSING = "changed or replaced since the trace", "not here any more,
 class Made:
     """A list and what it lacks.
 
-    left_out: of each reason the number of files whose pages the trace has and the list has not.
+    left_out: of each reason the number of files whose pages the trace has and the list has not. processes: with faults;
+    unseen: those of them that no snapshot shows, of which the list lacks what came without a fault.
     """
 
     ranges: list[Range]
     left_out: dict[str, int] = field(default_factory=dict)
+    processes: int = 0
+    unseen: int = 0
 
     @property
     def note(self) -> str:
-        """`left out: 2 files changed or replaced since the trace`; "" = nothing was."""
+        """`left out: 2 files changed or replaced since the trace`; "" = nothing is lacking."""
         why = ", ".join(f"{plural(n, 'file')} {why}" for why, n in sorted(self.left_out.items()))
-        return f"left out: {why}" if why else ""
+        unseen = f"{self.unseen:,} of {self.processes:,} processes without a snapshot: of these only what faulted"
+        return "; ".join([f"left out: {why}"] * bool(why) + [unseen] * bool(self.unseen))
 
 
 @dataclass(slots=True)
@@ -69,6 +73,8 @@ def made(trace: Trace, system: Backend, gap: int = GAP) -> Made:
         )
     page_size = trace.info.page_size or 4096
     found = Made([])
+    faulted, seen = _processes(trace)
+    found.processes, found.unseen = len(faulted), len(faulted - seen)
     kept: list[tuple[int, Range]] = []
     for (name, dev, ino, build_id), pages in _touched(trace, page_size).items():
         file = _file_now(trace, system, name, dev, ino, build_id)
@@ -79,6 +85,15 @@ def made(trace: Trace, system: Backend, gap: int = GAP) -> Made:
     kept.sort(key=lambda one: (one[0], one[1].file.path, one[1].offset))
     found.ranges = [one for _, one in kept]
     return found
+
+
+def _processes(trace: Trace) -> tuple[set[int], set[int]]:
+    """The processes that faulted, and those of which there is a snapshot."""
+    faulted: set[int] = set()
+    for batch in trace.batches(PAGE_FAULT.name, ("pid",)):
+        faulted.update(np.unique(batch["pid"]).tolist() if "pid" in batch else ())
+    shown = (batch.snapshot for batch in trace.batches(RESIDENT_PAGES.name, ("start", "pages")))
+    return faulted, {one.pid for one in shown if one is not None}
 
 
 def _touched(trace: Trace, page_size: int) -> dict[tuple[str, int, int, str], _Pages]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pagemap_judge import found_by, judged, recorded
 from recorded_run import compiled
 
 import wstrace
@@ -19,8 +20,6 @@ from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.losses import page_of
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.unshared import Unshared
-from wstrace.batch import Dictionary
-from wstrace_msgpack.interchange.blame_tables import pages_batch
 
 HERE = Path(__file__).parent
 N = 256  # pages of each region of the programs
@@ -28,43 +27,6 @@ N = 256  # pages of each region of the programs
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="page frames and losses of content need root on Linux"
 )
-
-
-def recorded(folder: Path, *command: str, extra: tuple[str, ...] = ()) -> tuple[Path, dict[int, str], int]:
-    """The trace of a program, who brought each of its pages, and how many it and its children made of shared ones."""
-    path, said = folder / "x.wst", folder / "truth"
-    run = [
-        sys.executable,
-        "-m",
-        "wstrace",
-        "run",
-        "-q",
-        "-f",
-        "-o",
-        str(path),
-        "--",
-        *command,
-        str(said),
-        str(folder),
-        *extra,
-    ]
-    subprocess.run(run, check=True, timeout=100)
-    rows = dict(line.split(" ", 1) for line in said.read_text().splitlines())
-    copies = int(rows.pop("copies"))
-    return path, {int(page): who for page, who in rows.items()}, copies
-
-
-def found_by(of: Composition, names: list[str]) -> dict[int, tuple[str, str, int, bool]]:
-    """page -> who may have brought it, twice, how that was found, and whether it may be another one; "" = not known.
-
-    names: of each fault, its own.
-    """
-    order = of.history.faults.order.tolist()
-    pages = (pages_batch(Blame(of), Dictionary())["va"] // of.page_size).tolist()
-    both = [[names[order[fault]] if fault >= 0 else "" for fault in one.tolist()]
-            for one in (of.found.first, of.found.second)]  # fmt: skip
-    doubted = (of.found.assumed | of.found.doubted).tolist()
-    return dict(zip(pages, zip(*both, of.found.how.tolist(), doubted, strict=True), strict=True))
 
 
 def outermost_lines(of: Composition) -> list[str]:
@@ -75,22 +37,6 @@ def outermost_lines(of: Composition) -> list[str]:
     while (up := parent[at]).any():
         at = np.where(up > 0, up, at)
     return [str(number) for number in line[at].tolist()]
-
-
-def judged(
-    truth: dict[int, str], found: dict[int, tuple[str, str, int, bool]], *, random: bool = False
-) -> tuple[Counter[str], Counter[str]]:
-    """The pages of each line that blame is sure of, and of each that it shares out; nobody's are "0".
-
-    Asserts that none is given to another line, and none of nobody's to any; of random ones, for certain.
-    """
-    certain, estimated = Counter(), Counter()
-    for page, who in truth.items():
-        first, second, how, doubted = found[page]
-        right = (who if who != "0" else "") in (first, second)
-        assert right or (random and (doubted or not first)), (hex(page << 12), who, first, second, HOWS[how])
-        (certain if right and first == second and not (random and doubted) else estimated)[who] += 1
-    return certain, estimated
 
 
 def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python_stacks):

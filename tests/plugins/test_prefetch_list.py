@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.errors import Unavailable, UsageError
+from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES
+from wstrace.testing import batch_of, trace_of
 from wstrace_prefetch import start_list
+from wstrace_prefetch.backend import backend
+from wstrace_prefetch.making import Made, made
 from wstrace_prefetch.start_list import HEADER, File, Range, decoded, encoded
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "prefetch-1.list"
@@ -130,3 +135,21 @@ def test_where_no_system_reads_ahead_it_is_said(monkeypatch):
         Unavailable, match="wstrace prefetch reads files ahead on Linux only; make and apply the list there"
     ):
         backend()
+
+
+def test_processes_that_no_snapshot_shows_are_told():
+    found = Made([], {"changed": 2}, processes=3, unseen=2)
+    assert found.note == "left out: 2 files changed; 2 of 3 processes without a snapshot: of these only what faulted"
+    assert not Made([], processes=3).note
+
+
+def test_snapshots_of_children_are_looked_for():
+    strings = Dictionary()
+    part = SnapshotPart(7, 0, 0, True, 5, 1)
+    shown = batch_of(RESIDENT_PAGES, strings, start=[4096], pages=[1], flags=0, mapping=0)
+    trace = trace_of(
+        batch_of(PAGE_FAULT, strings, pid=[7, 8], tid=[7, 8], va=4096, flags=0, time_ns=3, mapping=0),
+        Batch(RESIDENT_PAGES, shown.columns, strings=strings, snapshot=part),
+    )
+    found = made(trace, backend())
+    assert (found.processes, found.unseen) == (2, 1)

@@ -120,7 +120,7 @@ class Faults:
         may |= self.kind[second] == KIND_SHARED
         may &= ~self.forked[second]
         found[there[may]] = second[may]
-        parted[there] = self._parted(second, *(self.losses.upto(self.time[one]) for one in (second - 1, second)))
+        parted[there] = self.forked_between(second, *(self.losses.upto(self.time[one]) for one in (second - 1, second)))
         return found, parted
 
     def _of_parents(self) -> NDArray[np.uint64]:
@@ -131,7 +131,9 @@ class Faults:
         parents.sort()
         return parents
 
-    def _parted(self, faults: NDArray[np.intp], since: NDArray[np.intp], until: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def forked_between(
+        self, faults: NDArray[np.intp], since: NDArray[np.intp], until: NDArray[np.intp]
+    ) -> NDArray[np.bool_]:
         """Whether the process of each fault forked between two ranges of the losses, the first one exclusive."""
         if not len(self.forks_of_parents):
             return np.zeros(len(faults), np.bool_)

@@ -26,6 +26,8 @@ class History:
         seen: parts of the pages that a snapshot showed: those without a fault were there nevertheless.
         size: of a page, and of what one fault maps around it.
         lossless: whether no record of a fault or of a move was lost. sampled: whether only one of several was made.
+        unrecorded: of each fault the time of its mapping, where the kernel also took faults of which it makes no
+            record, as for direct I/O; None = it took none.
 
     Attributes:
         faults, losses: see there.
@@ -46,6 +48,7 @@ class History:
         size: PageSize,
         lossless: bool = False,
         sampled: bool = False,
+        unrecorded: NDArray[np.uint64] | None = None,
     ) -> None:
         self._lossless, self._sampled, self._size = lossless, sampled, size
         self.losses = Losses(losses, size.size)
@@ -65,11 +68,27 @@ class History:
             found = sharing(self.faults, self.losses, copyable[self.faults.order], most, ends)
             self.perhaps_copied = max(len(found.faults) - len(self.copies.faults), 0)
         self.faults.ready()
+        self._perhaps_there = None if unrecorded is None else self._first_behind_a_fork(unrecorded)
 
     def bringers(self, pages: PageRows, resident: NDArray[np.uint64] | None = None) -> Found:
         """The fault that brought each of these pages; `resident`: the keys of all that are there, ascending."""
-        return bringers(pages, self.faults, self.losses, resident=resident, size=self._size,
-                        lossless=self._lossless, sampled=self._sampled)  # fmt: skip
+        found = bringers(pages, self.faults, self.losses, resident=resident, size=self._size,
+                         lossless=self._lossless, sampled=self._sampled)  # fmt: skip
+        if self._perhaps_there is not None:
+            found.doubted[:] |= (found.first >= 0) & self._perhaps_there[found.first]
+        return found
+
+    def _first_behind_a_fork(self, mapped: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Faults of a parent that may have copied what came unrecorded before its fork, and brought nothing.
+
+        A child's copy is its writer's in any case.
+        """
+        faults, losses = self.faults, self.losses
+        there = np.zeros(len(faults), np.bool_)
+        first = faults.first[faults.brings[faults.first] & faults.anonymous[faults.first]]
+        since = np.maximum(faults.life[first], losses.upto(mapped[faults.order[first]]))
+        there[first] = faults.forked_between(first, since, losses.upto(faults.time[first]))
+        return there
 
     def loaders(self, pages: PageRows, found: Found) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Those of these pages that their bringer copied, and of each the fault that had loaded it, where it is known.

@@ -44,7 +44,7 @@ _FAULT = {"time_ns": "<u8", "until": "<u8", "pid": "<u4", "pc": "<u8", "va": "<u
           "native_how": "|u1", "cgroup": "<u4"}  # fmt: skip
 _LOSS = {"time_ns": "<u8", "pid": "<u4", "event": "|u1", "start": "<u8", "end": "<u8", "to": "<u8", "other": "<u4"}
 _MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "<u8", "file": "<u4", "flags": "<u2",
-            "build_id": "<u4"}  # fmt: skip
+            "build_id": "<u4", "time_ns": "<u8"}  # fmt: skip
 _PROCESS = {"time_ns": "<u8", "pid": "<u4", "ppid": "<u4", "tid": "<u4", "event": "|u1",
             "name": "<u4"}  # fmt: skip
 _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "mapping": "<u4", "file": "<u4",
