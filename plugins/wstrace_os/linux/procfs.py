@@ -321,15 +321,20 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
-    """Its current children, their children and so on; parents before children. Orphans no longer belong to it."""
+def descendants(*pids: int) -> list[int]:
+    """Their current children, the children of these and so on, each once; parents before children.
+
+    Orphans no longer belong to them. One reading of all processes takes a tenth of a millisecond for each.
+    """
     children: dict[int, list[int]] = {}
     for other, parent in parents().items():
         children.setdefault(parent, []).append(other)
-    found = [pid]
-    for parent in found:
-        found += [child for child in children.get(parent, ()) if child not in found]
-    return found[1:]
+    found = dict.fromkeys(pids)
+    going = list(found)
+    for parent in going:
+        going += [child for child in children.get(parent, ()) if child not in found]
+        found |= dict.fromkeys(children.get(parent, ()))
+    return going[len(dict.fromkeys(pids)) :]
 
 
 @functools.cache

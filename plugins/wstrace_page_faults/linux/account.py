@@ -159,7 +159,7 @@ class Account:
         """
         began = time.monotonic()  # who was born after this may not be among those that are opened now
         roots = self._context.targets if self._settings.children else ()
-        pids = {*live, *(child for root in roots for child in procfs.descendants(root.pid))}
+        pids = {*live, *(procfs.descendants(*(root.pid for root in roots)) if roots else ())}
         try:
             self._events.renew(pids, self._settings, self._context.own_threads)
         except (OSError, Unavailable) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,8 +57,9 @@ class Arming:
         for target in self._context.targets:
             if target.launched:
                 self._launched(target.pid)
-            else:
-                self._attach(target.pid, since)
+        if running := [target.pid for target in self._context.targets if not target.launched]:
+            self._attach(running, since)
+        for target in self._context.targets:
             if target.wait(0) is not None:  # asked after arming: its pid may be another process's by now
                 raise TargetExited(f"process {target.pid} has ended")
 
@@ -95,10 +96,10 @@ class Arming:
             raise refused(pid, error, children=self._settings.children) from None
         self._side.launched(pid)
 
-    def _attach(self, pid: int, since: int) -> None:
-        """Traces the process's threads, then reads its mappings; the same for its children until none is new."""
+    def _attach(self, pids: Sequence[int], since: int) -> None:
+        """Traces the processes' threads, then reads their mappings; the same for their children until none is new."""
         known: set[int] = set()
-        while fresh := [p for p in self._family(pid) if p not in known]:
+        while fresh := [p for p in self._family(*pids) if p not in known]:
             for process in fresh:
                 known.add(process)
                 self._python.look(process)
@@ -108,7 +109,7 @@ class Arming:
                 except OSError as error:
                     raise refused(process, error, children=self._settings.children) from None
                 except TargetExited:
-                    if process == pid:
+                    if process in pids:
                         raise
         self.doubled = True
 
@@ -128,10 +129,9 @@ class Arming:
             self._side.seen(pid, since)
             self.doubled = True
 
-    def _family(self, pid: int) -> list[int]:
-        return [pid, *(procfs.descendants(pid) if self._settings.children else ())]
+    def _family(self, *pids: int) -> list[int]:
+        return [*dict.fromkeys(pids), *(procfs.descendants(*pids) if self._settings.children else ())]
 
     def families(self) -> Iterator[int]:
         """The targets, and the processes that they and theirs have started, as far as these are traced."""
-        for target in self._context.targets:
-            yield from self._family(target.pid)
+        yield from self._family(*(target.pid for target in self._context.targets))

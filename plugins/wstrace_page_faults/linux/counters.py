@@ -66,7 +66,7 @@ class FaultCounters:
     def _pids(self) -> list[int]:
         pids = [target.pid for target in self._context.targets if procfs.exists(target.pid)]
         if self._context.children:
-            pids += [child for pid in pids for child in procfs.descendants(pid)]
+            pids += procfs.descendants(*pids)
         return list(dict.fromkeys(pids))
 
     def _look(self) -> Iterator[Batch]:

@@ -33,17 +33,16 @@ class FamilyArming(Arming):
             self._events.arm_everywhere(self._settings)
         except OSError as error:
             raise Unavailable(f"events of all processes are refused: {error.strerror}") from None
-        for target in self._context.targets:
-            known: set[int] = set()
-            while fresh := [pid for pid in self._family(target.pid) if pid not in known]:
-                for pid in fresh:
-                    known.add(pid)
-                    self._python.look(pid)
-                    try:
-                        self._side.seen(pid, since)
-                    except TargetExited:
-                        if pid == target.pid:
-                            raise
+        targets, known = [target.pid for target in self._context.targets], set[int]()
+        while fresh := [pid for pid in self._family(*targets) if pid not in known]:
+            for pid in fresh:
+                known.add(pid)
+                self._python.look(pid)
+                try:
+                    self._side.seen(pid, since)
+                except TargetExited:
+                    if pid in targets:
+                        raise
 
     def again(self, pid: int) -> None:
         """Nothing: the kernel takes no events off a process here."""
@@ -69,11 +68,9 @@ def arming_of(
         from wstrace_page_faults.linux.group_arming import GroupArming  # with all that reads cgroups
 
         return GroupArming, settings._replace(everywhere=True, cgroups=True)
-    threads = 0
-    for target in context.targets:
-        if not target.launched:
-            pids = [target.pid, *(procfs.descendants(target.pid) if settings.children else ())]
-            threads += sum(map(_threads, pids))
+    there = [target.pid for target in context.targets if not target.launched]
+    children = procfs.descendants(*there) if there and settings.children else ()
+    threads = sum(map(_threads, (*there, *children)))
     bare = settings._replace(tracepoints=())
     if descriptors.room(threads * len(cpus) * bare.events) or not settings.children or everywhere_refused(settings):
         return Arming, settings
