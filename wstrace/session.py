@@ -81,6 +81,8 @@ class Session:
         plugins: Plugins | None = None,
         config: Config | None = None,
     ) -> None:
+        if not all(hasattr(one, "pid") for one in targets):
+            raise UsageError("targets are what a platform returned for processes", "a pid: Session(PID)")
         self._patience = bus.STOP_SECONDS if patience is None else patience
         self._plugins = plugins or default_plugins()
         self._config = config or Config.load(project=False)
@@ -91,9 +93,7 @@ class Session:
         self._exporters: list[Exporter] = [self._build("exporter", item) for item in _each(exporters)]
         for source in self._sources:
             if source.needs_target and not targets and not groups and not self._attach:
-                raise UsageError(
-                    f"{source.name} has no process to trace", "give one: Session(os.getpid(), ...) traces this process"
-                )
+                raise UsageError(f"{source.name} has no process to trace", "give one: Session(os.getpid(), ...)")
         self._recorder: Recorder | None = None
         if record:
             from wstrace.recorder import Recorder

@@ -316,6 +316,11 @@ def test_a_source_that_wants_a_target_is_not_silently_idle():
     Session(sources=[Wanting()], targets=[ScriptedTarget()], enrichers=[], record=False)
 
 
+def test_a_pid_among_the_targets_is_refused_in_words():
+    with pytest.raises(UsageError, match=r"targets are what a platform returned for processes; a pid: Session\(PID\)"):
+        Session(targets=[7], record=False)
+
+
 @pytest.mark.parametrize("source", ["page_faults", "final_snapshot"])
 def test_a_source_of_processes_without_one_is_refused(source):
     with pytest.raises(UsageError, match=f"{source} has no process to trace"):
