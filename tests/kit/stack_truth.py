@@ -116,6 +116,7 @@ def assert_right(names: StackNames, known: list[Region]) -> int:
         checked += 1
         assert weight > 0
         wanted = expected(region)
+        assert wanted[0] in frames, (region, hex(va), frames, how)
         inner = frames.index(wanted[0])
         assert frames[inner : inner + len(wanted)] == tuple(wanted), (region, frames)
         assert inner <= {"two": 1, "three": 2}.get(region.function, 0), frames
