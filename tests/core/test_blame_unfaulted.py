@@ -47,6 +47,8 @@ def test_what_an_exec_wrote_on_the_stack_was_there():
     begun = [Event(LOSS_EXECUTED, 1), fault(1, 20)]
     of = history([*begun, FORK, fault(1, 22), fault(2, 22), fault(2, 19)], kind=KIND_STACK)
     assert copied(of) == [3], "19 is below where the program began: it is new"
+    of = history([Event(LOSS_EXECUTED, 1), FORK, fault(2, 22)], kind=KIND_STACK)
+    assert copied(of) == [], "where it began is not known"
 
 
 def test_what_was_populated_was_there():

@@ -116,9 +116,9 @@ class Unfaulted:
         faults, losses = self._faults, self._losses
         there = np.zeros(len(of.key), np.bool_)
         rows = np.flatnonzero((faults.kind[of.fault] == KIND_STACK) & (losses.event(of.life) == LOSS_EXECUTED))
-        if not len(rows):
-            return there
         of_stack = np.flatnonzero((faults.kind == KIND_STACK) & (losses.event(faults.life) == LOSS_EXECUTED))
+        if not len(rows) or not len(of_stack):
+            return there
         order = of_stack[np.lexsort((faults.time[of_stack], faults.life[of_stack]))]
         lives, at = np.unique(faults.life[order], return_index=True)
         begun = page_of(faults.key[order[at]])
