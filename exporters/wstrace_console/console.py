@@ -243,7 +243,7 @@ class Console(Exporter):
         ]
         parts += [Styled(line, "yellow") for line in headline.obstacles(info)]
         parts += [Styled(line, "dim") for line in self._stacks.proposed()]
-        if why := headline.nothing(self.summary, self._filter, self._seen) or self._no_times():
+        if why := headline.nothing(self.summary, self._filter, self._seen, info) or self._no_times():
             parts += ["", why]
         elif self._stacks.shows:
             parts += ["", self._stacks.table(self._top, self._symbolizer, verbose=self._verbose)]

@@ -63,7 +63,7 @@ class TwoKeys:
                 summary.add(self.filter.apply(batch))
         lines = [Styled(headline.answer(summary, trace.info, self.filter, seen, ledger=trace.ledger), "bold"),
                  Styled(headline.completeness(summary, trace.info, trace.ledger, seen), "dim")]  # fmt: skip
-        if why := headline.nothing(summary, self.filter, seen):
+        if why := headline.nothing(summary, self.filter, seen, trace.info):
             return [*lines, "", why]
         return [*lines, "", self._table(top)]
 

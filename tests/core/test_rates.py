@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wstrace.analysis.filter import Filter
-from wstrace.analysis.headline import answer, completeness
+from wstrace.analysis.headline import answer, completeness, nothing
 from wstrace.analysis.sampled import estimates
 from wstrace.analysis.stacks import StackCounts, reason
 from wstrace.analysis.summary import Summary
@@ -52,6 +52,17 @@ def test_a_count_of_all_faults_is_told_instead_of_an_estimate() -> None:
     first, second = told(sampled(122, every=100, counted=24_062))
     assert first.startswith("122 of 24,062 faults sampled, 1 in 100, 0 from disk")
     assert "about 11,862 faults have no sample that stands for them (possible reason: they are of processes" in second
+
+
+def test_faults_from_disk_are_told_as_the_kernel_counted_them_where_few_have_a_sample() -> None:
+    """They have a counter of their own: fewer of them than one period have no sample at all."""
+    trace = sampled(242, every=50, counted=12_191)
+    trace[2].set("counted", 24, "major")
+    assert told(trace)[0].startswith("242 of 12,215 faults sampled, 1 in 50, 24 of all from disk")
+    assert ", 0 from disk" in told(trace, Filter(pids={1}))[0], "of some faults there is no count"
+    hard = Filter(hard=True)
+    assert nothing(Summary(), hard, 242, trace[1]) == "no sampled fault was read from disk"
+    assert nothing(Summary(), hard, 242, TraceInfo()) == "no fault read from disk"
 
 
 def test_what_is_within_the_error_of_the_samples_has_no_words() -> None:

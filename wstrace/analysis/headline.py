@@ -175,7 +175,7 @@ def _held(summary: Summary, info: TraceInfo) -> str:
     return "; ".join(parts)
 
 
-def nothing(summary: Summary, filter: Filter, seen: int) -> str:  # noqa: A002
+def nothing(summary: Summary, filter: Filter, seen: int, info: TraceInfo) -> str:  # noqa: A002
     """Why there is no table: the filter selects something that the trace lacks; "" if there are rows."""
     if summary.total or not seen or not filter:
         return ""
@@ -184,7 +184,7 @@ def nothing(summary: Summary, filter: Filter, seen: int) -> str:  # noqa: A002
     if (filter.tids or not summary.resident()) and (there := filter.other_numbers):
         return there
     if filter.hard:
-        return "no fault read from disk"
+        return "no sampled fault was read from disk" if info.sampled > 1 else "no fault read from disk"
     return "" if summary.resident() else "no such fault"
 
 
@@ -207,8 +207,11 @@ def _faults(summary: Summary, info: TraceInfo, filter: Filter, seen: int, ledger
     text = plural(summary.total, "fault")
     if filter:
         text = f"{number(summary.total)} of {plural(seen, 'fault')} ({printable(str(filter), NAME_LIMIT)})"
-    counted = of_all(summary, info, ledger, seen) if ledger is not None and not filter else ""
-    return f"{counted or how_sampled(text, summary, info)}, {number(summary.major)} from disk"
+    if ledger is not None and not filter and (counted := of_all(summary, info, ledger, seen)):
+        # They have a counter of their own: fewer of them than one period have no sample.
+        major = max(ledger.get("counted", "major"), summary.major)
+        return f"{counted}, {number(major)}{' of all' * bool(major)} from disk"
+    return f"{how_sampled(text, summary, info)}, {number(summary.major)} from disk"
 
 
 def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *, full: bool = True) -> str:
