@@ -117,6 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     SIGTERM and SIGHUP end it as Ctrl-C does, with 128 + their number. WSTRACE_DEBUG=1 shows the traceback instead.
     """
     _speak_utf8()
+    stdout = sys.stdout
     try:
         with raised():
             result = wstrace.main(list(arguments), prog_name="wstrace", standalone_mode=False)
@@ -126,6 +127,12 @@ def main(arguments: Sequence[str]) -> int:
         if os.environ.get("WSTRACE_DEBUG") == "1":
             raise
         return _complain(error)
+    except SystemExit:
+        # Where nobody reads what a command writes itself, click wraps stdout, so that its flush fails in silence, and
+        # ends with 1: main() of click/core.py, 8.1 to 8.5.
+        if sys.stdout is stdout:
+            raise
+        return _complain(BrokenPipeError())
     except KeyboardInterrupt as stopped:
         return _interrupted(stopped)
     return result if isinstance(result, int) else 0
