@@ -11,7 +11,9 @@ from wstrace.analysis import headline
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.filter import Filter
+from wstrace.analysis.sampled import estimates
 from wstrace.analysis.summary import Summary
+from wstrace.analysis.tally import NO_SAMPLE
 from wstrace.batch import Batch
 from wstrace.schema import PAGE_FAULT
 from wstrace.table import Selection
@@ -43,10 +45,21 @@ class TwoKeys:
         self.resident = whole and bool(np.isin(told.of.inputs.faults["space"], held).all()) and told.total > 0
         self.sort = sort or ("resident" if self.resident else "faults")
         self.rows = [row for row in told.rows(*views, sort=self.sort) if row.faults or (self.resident and row.resident)]
+        self.sampled = any(row.in_all != row.faults for row in self.rows)
+        self._counted: tuple[Summary, int] | None = None
+        if self.sampled:
+            summary, seen = self._summary()
+            of = estimates(summary, trace.info, trace.ledger, seen)
+            if of is not None and (rest := of.total - sum(row.in_all for row in self.rows)) > 0:
+                self.rows.append(BlameRow(NO_SAMPLE, NO_SAMPLE, in_all=rest))
+            self.rows.sort(key=lambda row: -self.figures(row)[self.sort])
 
     def figures(self, row: BlameRow) -> dict[str, int]:
-        """Those of a row: faults, major, and resident bytes where they are known."""
+        """Those of a row: faults, major, and resident bytes where they are known; of a sampled trace also samples."""
         found = {"faults": row.faults, "major": row.major}
+        if self.sampled:  # as Estimates.rows() does
+            major = round(row.in_all * row.major / max(row.faults, 1))
+            found = {"faults": row.in_all, "samples": row.faults, "major": major}
         return {"resident": row.resident, **found} if self.resident else found
 
     def total(self) -> dict[str, int]:
@@ -56,16 +69,23 @@ class TwoKeys:
 
     def parts(self, top: int) -> list[str | Styled | TextTable]:
         """The lines and the table to show."""
-        trace, summary, seen = self.trace, Summary(), 0
-        for batch in trace.read(Selection()):
-            seen += len(batch) * (batch.schema.name == PAGE_FAULT.name)
-            if self.filter.concerns(batch):
-                summary.add(self.filter.apply(batch))
+        trace, (summary, seen) = self.trace, self._summary()
         lines = [Styled(headline.answer(summary, trace.info, self.filter, seen, ledger=trace.ledger), "bold"),
                  Styled(headline.completeness(summary, trace.info, trace.ledger, seen), "dim")]  # fmt: skip
         if why := headline.nothing(summary, self.filter, seen, trace.info):
             return [*lines, "", why]
         return [*lines, "", self._table(top)]
+
+    def _summary(self) -> tuple[Summary, int]:
+        """What passes the filter, and how many faults the trace has; read once."""
+        if self._counted is None:
+            summary, seen = Summary(), 0
+            for batch in self.trace.read(Selection()):
+                seen += len(batch) * (batch.schema.name == PAGE_FAULT.name)
+                if self.filter.concerns(batch):
+                    summary.add(self.filter.apply(batch))
+            self._counted = summary, seen
+        return self._counted
 
     def _table(self, top: int) -> TextTable:
         total = self.total()
@@ -79,7 +99,7 @@ class TwoKeys:
         rows = [cells(figures := self.figures(row), row.label, Bar(figures[self.sort], most))
                 for row in self.rows[: rows_to_show(len(self.rows), top)]]  # fmt: skip
         rest = f" (of {number(len(self.rows))} rows)" if len(self.rows) > len(rows) else ""
-        heads = {"resident": "still resident", "faults": "faults", "major": "from disk"}
+        heads = {"resident": "still resident", "faults": "faults", "samples": "samples", "major": "from disk"}
         title = " and ".join(TITLES[view] for view in self.views)
         columns = [*(Column(heads[name]) for name in shown), Column("share"), Column("", "bar"), Column(title, "name")]
         if len(self.rows) > 1:

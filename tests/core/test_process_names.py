@@ -9,7 +9,9 @@ from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
 from wstrace.analysis.blame.orders import VIEWS
+from wstrace.analysis.filter import Filter
 from wstrace.analysis.summary import Summary
+from wstrace.analysis.tally import NO_SAMPLE
 from wstrace.batch import Dictionary
 from wstrace.errors import UsageError
 from wstrace.schema import (
@@ -28,6 +30,7 @@ from wstrace.schema import (
 from wstrace.testing import batch_of
 from wstrace_console.commands.blame import blame
 from wstrace_console.commands.report import report
+from wstrace_console.two_keys import TwoKeys
 
 
 def test_a_title_holds_until_the_next_program_and_workers_are_numbered():
@@ -125,6 +128,21 @@ def test_report_by_two_keys_counts_faults_and_bytes(path):
     assert shown[1].startswith("recorded 7 + lost 0")
     assert shown[3].split()[-4:] == ["process", "and", "own", "line"]
     assert shown[-1].split()[-4:] == ["Total", "(of", "6", "rows)"]
+
+
+def test_two_keys_of_samples_are_estimates_that_sum_to_the_kernels_count():
+    script = Script()
+    for number in range(3):
+        script.fault(10 + number, ANON + number * PAGE, SAVE, sampled=2)
+    script.fault(20, ANON + 8 * PAGE, APP, sampled=50)
+    script.fault(21, ANON + 9 * PAGE, APP, flags=FAULT_MAJOR, sampled=50)
+    trace = script.trace()
+    trace.ledger.set("counted", 110, "minor")
+    told = TwoKeys(trace, Filter(), ["kind", "function"]).as_dict()
+    rows = [(row["faults"], row["samples"], row["major"]) for row in told["rows"]]
+    assert rows == [(100, 2, 50), (6, 3, 0), (4, 0, 0)]
+    assert told["rows"][-1]["label"] == NO_SAMPLE
+    assert told["total"] == {"faults": 110, "samples": 5, "major": 50}
 
 
 def test_report_by_two_keys_takes_the_filters(path):

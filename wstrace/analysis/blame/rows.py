@@ -39,7 +39,7 @@ class BlameRow:
     row that had loaded most of that, "" = itself, or not known. again: of pages that this row's faults brought though
     they had been there before: churn. major: faults that read from disk; first_ns: time of the first fault, 0 = none.
     samples: how many sampled stacks or recorded faults (TraceInfo.sampled) the estimate rests on; its error is about
-    1 / sqrt(samples) of the row.
+    1 / sqrt(samples) of the row. in_all: the faults that the recorded ones stand for.
     """
 
     label: str
@@ -65,6 +65,7 @@ class BlameRow:
     major: int = 0
     first_ns: int = 0
     samples: int = 0
+    in_all: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of a row in JSON."""
@@ -77,8 +78,8 @@ class Cells(NamedTuple):
     """What is counted by several views together, of each combination that any fault or page has.
 
     labels: of each view its labels, as empty rows. of: of each cell the number of its label in each view, shape
-    (n, views). sums: the numbers of a BlameRow by name, each of shape (n,); and `in_all`, the faults that the
-    recorded ones stand for. number: of each cell its number in Blame.labels().
+    (n, views). sums: the numbers of a BlameRow by name, each of shape (n,). number: of each cell its number in
+    Blame.labels().
     """
 
     labels: list[list[BlameRow]]
@@ -278,7 +279,7 @@ class Blame:
     def _filled(self, told: Labels, rows: list[BlameRow]) -> list[BlameRow]:
         """The rows with their numbers; told may have one more label, of what they do not count."""
         columns = self._sums(told)
-        pss, _ = columns.pop("pss", None), columns.pop("in_all")
+        pss = columns.pop("pss", None)
         for name, column in columns.items():
             for row, value in zip(rows, column.tolist(), strict=False):
                 setattr(row, name, round(value))
