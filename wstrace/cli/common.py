@@ -86,11 +86,11 @@ def exit_on_exporter_error(session: Session) -> None:
     """Raises OutputError (exit code 123) when an exporter of a stopped session failed.
 
     Raises:
-        OutputError: why the exporter failed, and which one it was if there were several.
+        OutputError: why each of the exporters failed that did, and which one it was if there were several.
     """
-    for queue in session.exporter_queues:
-        if why := queue.error or queue.detached:
-            raise OutputError(f"exporter {queue.name}: {why}" if len(session.exporter_queues) > 1 else why)
+    queues = session.exporter_queues
+    if failed := [(queue.name, why) for queue in queues if (why := queue.error or queue.detached)]:
+        raise OutputError("; ".join(f"exporter {name}: {why}" if len(queues) > 1 else why for name, why in failed))
 
 
 def is_administrator() -> bool:

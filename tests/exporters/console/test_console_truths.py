@@ -275,6 +275,28 @@ def test_an_exporter_that_did_not_finish_is_an_error(kit: Any) -> None:
         exit_on_exporter_error(session)
 
 
+def test_every_exporter_that_failed_is_told(kit: Any) -> None:
+    class First(Console):
+        name = "first"
+
+        def flush(self, seconds: float) -> None:
+            raise OSError(28, "No space left on device", "a.wst")
+
+    class Second(Console):
+        name = "second"
+
+        def close(self) -> None:
+            raise OSError(28, "No space left on device", "a.html")
+
+    session = Session(sources=[ScriptedSource()], exporters=[First(), Second()], record=False)
+    with session:
+        session.wait(5)
+    with pytest.raises(OutputError) as told:
+        exit_on_exporter_error(session)
+    assert all(f"exporter {name}: " in str(told.value) for name in ("first", "second"))
+    assert all(path in str(told.value) for path in ("a.wst", "a.html"))
+
+
 def test_what_an_exporter_makes_at_the_end_may_take_longer_than_the_session_waits(kit: Any) -> None:
     class MakesAPage(Console):
         close_seconds = 60.0
