@@ -16,8 +16,9 @@ import wstrace
 ROOT = Path(__file__).resolve().parent.parent
 #: arrays of rows, whose column types nobody knows before: the one alias, NDArray[Any]
 ROWS = "numpy.ndarray[tuple[Any, ...], numpy.dtype[Any]]"
-#: what other libraries leave open: the shape of any array, and the parameters of a bare slice
-OPEN = re.compile(r"numpy\.ndarray\[tuple\[Any, \.\.\.\], |slice\[Any, Any, Any\]")
+#: what is open to all: the shape of any array, the parameters of a bare slice, the options of a plugin of anybody's
+OPEN = re.compile(r"numpy\.ndarray\[tuple\[Any, \.\.\.\], |slice\[Any, Any, Any\]|"
+                  r"tuple\[str, typing\.Mapping\[str, Any\], fallback=wstrace\.options\.Spec\]")  # fmt: skip
 #: pandas has types in `pandas-stubs` only: what is its own is its own business
 THEIRS = {"Table.to_pandas"}
 

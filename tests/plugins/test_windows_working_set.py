@@ -19,6 +19,7 @@ from wstrace.schema import (
 from wstrace_mapped_files.windows.backend import listing, mapped_file
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows.listing import listed, user_name
+from wstrace_working_set.backend import Accounted
 from wstrace_working_set.commands.snapshot import _totals
 from wstrace_working_set.sections import by_section
 from wstrace_working_set.windows.backend import REASONS, Space, accounted
@@ -369,6 +370,6 @@ def test_a_long_listing_is_asked_for_again():
 def test_private_bytes_of_another_process_and_of_one_that_refuses():
     windows = machine()
     windows.processes[7].working_set |= {KERNEL: 4}
-    assert accounted(7, windows) == (PAGE, None, None)
+    assert accounted(7, windows) == Accounted(private=PAGE)
     windows.processes[7].denied = True
-    assert accounted(7, windows) == (None, None, None)
+    assert accounted(7, windows) == Accounted()

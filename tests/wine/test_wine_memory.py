@@ -26,6 +26,7 @@ from wstrace_os.windows.listing import listed, user_name
 from wstrace_os.windows.memory import AddressSpace, Memory
 from wstrace_os.windows.resolve import resolve
 from wstrace_symbols.resolver import ImageResolver
+from wstrace_working_set.backend import Accounted
 from wstrace_working_set.windows.backend import Space, accounted
 from wstrace_write_watch.windows import backend as write_watch
 
@@ -368,14 +369,14 @@ def test_nothing_counts_as_written_after_a_reset_of_a_watcher():
 @standin
 def test_private_bytes_in_the_list_of_processes_are_those_of_a_snapshot():
     held = np.ones(64 << 20, "u1")
-    private, large, _ = accounted(os.getpid())
+    private, large, *_ = accounted(os.getpid())
     with Space(os.getpid()) as space:
         runs = space.runs(space.mappings(Dictionary()))
     snapshot = int(runs["pages"][runs["flags"] & PAGE_EXCLUSIVE != 0].sum()) * PAGE
     assert large is None
     assert private >= held.nbytes
     assert abs(private - snapshot) <= 8 << 20  # between the two looks
-    assert accounted(4_000_000) == (None, None, None)
+    assert accounted(4_000_000) == Accounted()
 
 
 def test_a_refused_resume_names_its_reason_as_other_refusals_do(monkeypatch):
