@@ -9,7 +9,7 @@ import numpy as np
 from wstrace.analysis.blame.causes import NO_LINE
 from wstrace.analysis.blame.recording import first_lines
 from wstrace.analysis.blame.rows import Blame, BlameRow
-from wstrace.analysis.blame.words import answer, completeness, why_no_pages
+from wstrace.analysis.blame.words import answer, brought, completeness, why_no_pages
 from wstrace.analysis.headline import not_python, obstacles
 from wstrace.analysis.stacks import FOREIGN
 from wstrace.terminal.bar import Bar
@@ -60,7 +60,7 @@ def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> li
     sort = "brought" if sort == "resident" else sort
     title = " and ".join(TITLES[one] for one in views or ("line",))
     rows = told.rows(*(views or ("line",)), sort=sort)
-    lines = [Styled(f"{why}; by what was brought:", "bold"), *known(told, pages=False)]
+    lines = [Styled(f"{brought(told)}; {why}", "bold"), *known(told, pages=False)]
     return [*lines, "", table(told, title, rows, top, of="brought")]
 
 

@@ -108,7 +108,10 @@ def test_a_process_that_lives_was_not_looked_at_because_nobody_asked():
     child(script, 8, 200, 2000)
     script.fault(400, ANON, APP)
     shown = parts(script.trace().blame(at="peak"), [], "resident", 10)
-    assert shown[0].text.startswith("no resident pages are in the trace: record with -s peak_snapshot")
+    assert (
+        "16.0 KiB brought: 16.0 by load_frame app.py:31; no resident pages are in the trace: record with -s peak"
+        in shown[0].text
+    )
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -123,6 +126,8 @@ def test_without_resident_pages_the_table_is_of_what_was_brought(named):
     why = "no resident pages are in the trace: record with -s peak_snapshot, which looks at them while it runs"
     if named:
         why = "no resident pages are known: app (7) ended before its memory was looked at"
-    assert shown[0].text == f"{why}; by what was brought:"
+    assert shown[0].text == f"12.0 KiB brought: 12.0 by load_frame app.py:31; {why}", (
+        "the answer first, then what it lacks"
+    )
     table = next(part for part in shown if isinstance(part, TextTable))
     assert any("load_frame app.py:31" in str(cell) for cell in table.rows[0])
