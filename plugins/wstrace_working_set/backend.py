@@ -140,6 +140,10 @@ class Keeper(Protocol):
             Unavailable: it belongs to another user.
         """
 
+    @property
+    def ended(self) -> bool:
+        """Whether it was ended by others, and keeps nothing."""
+
     def close(self) -> None:
         """Releases it; may be called again."""
 

@@ -140,7 +140,9 @@ class FinalSnapshotSource(Source):
 
                 taken = read(space, self._context.strings)
         if taken is None:
-            self._give_up(target, "the last program ended before its memory could be kept")
+            killed = self._keepers[target].ended
+            late = "the last program ended before its memory could be kept"
+            self._give_up(target, "the process that kept its memory was killed" if killed else late)
             return
         self._let_go(target)
         self._counts["snapshots"] += 1

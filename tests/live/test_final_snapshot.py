@@ -138,6 +138,27 @@ def test_a_target_is_held_so_long_and_no_longer() -> None:
         target.close()
 
 
+def test_memory_whose_keeper_was_killed_is_told_as_that() -> None:
+    target = LinuxPlatform().launch(["sleep", "30"])
+    source, context = FinalSnapshotSource(), Context(targets=(target,))
+    source.start(context)
+    try:
+        target.resume()
+        assert list(source.drain(0.5)) == []
+        keepers = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        (keeper,) = [int(pid) for pid in keepers if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(keeper, signal.SIGKILL)
+        os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOWAIT)
+        target.signal(signal.SIGKILL)
+        target.wait(5)
+        assert list(source.stop()) == []
+        assert context.info.lacking == ["the resident pages at the exit: the process that kept its memory was killed"]
+    finally:
+        target.signal(signal.SIGKILL)
+        target.wait(5)
+        target.close()
+
+
 def test_an_attached_process_is_not_held() -> None:
     source = FinalSnapshotSource()
     with subprocess.Popen(["sleep", "30"]) as target:

@@ -25,7 +25,7 @@ class Machine:
         target = ScriptedTarget()
         monkeypatch.setattr(target, "wait", self._wait)
         monkeypatch.setattr("time.monotonic", lambda: self.now)
-        backend = SimpleNamespace(make_keeper=lambda: SimpleNamespace(hold=self._hold, close=lambda: None))
+        backend = SimpleNamespace(make_keeper=lambda: SimpleNamespace(hold=self._hold, ended=False, close=lambda: None))
         monkeypatch.setattr(wstrace_working_set.backend, "backend", lambda: backend)
         self.source = FinalSnapshotSource()
         self.source.start(Context(targets=(target,)))

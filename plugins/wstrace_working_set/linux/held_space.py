@@ -92,6 +92,11 @@ class Keeper:
             raise _silent("it has ended")
         return answer
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself, and kept nothing: another process, or the kernel for want of memory, kills."""
+        return not self._pid or os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
     def close(self) -> None:
         """Releases the address space; may be called again."""
         if self._pid:
