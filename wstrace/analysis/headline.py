@@ -313,7 +313,7 @@ def _not_visible(info: TraceInfo, hidden: int) -> list[str]:
     others = ", ".join(reason for reason in reasons if not reason[:1].isdigit())
     rest = hidden - sum(_leading_number(reason) for reason in numbered)
     words = [*proven, *([f"{number(rest)} of which the reason is not known"] if numbered and rest > 0 else [])]
-    words += [f"possible reasons: {others}"] if others else []
+    words += [f"possible reasons: {others}"] if others and rest > 0 else []
     return [f"not visible: {count} ({', '.join(words) or 'reason not known'})"]
 
 
