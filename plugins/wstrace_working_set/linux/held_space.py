@@ -94,7 +94,7 @@ class Keeper:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself, and kept nothing: another process, or the kernel for want of memory, kills."""
+        """Whether it has ended by itself and keeps nothing: killed by others, or by the kernel for want of memory."""
         return not self._pid or os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def close(self) -> None:
