@@ -29,6 +29,8 @@ LABELS = ("file", "process", "thread", "kind")
 FOLDED = ("file", "thread")
 #: The bytes of a profile that is told whole: without stacks, and with stacks.
 ROOM = (10_000, 300_000)
+#: The parts of `least` below which a profile that would be larger is folded, one after the other till it fits.
+STEPS = (0.01, 0.1, 1.0)
 
 
 class Samples(NamedTuple):
@@ -63,7 +65,7 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", least: float = 0.1
         at: the moment of `resident`: peak, exit, start or the text of a mark.
         least: instructions without a name that have a smaller share of each type of values, in percent, are told
             together by their file; and in a profile that would be larger than ROOM, so are the frames, and the files
-            and threads of samples. 0 = all is told.
+            and threads of samples, by the first of STEPS that is enough. 0 = all is told.
 
     Raises:
         UsageError: there is no such mark.
@@ -82,7 +84,8 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", least: float = 0.1
     times = info.clock.wall(trace.begin_ns), max(info.ended_ns - trace.begin_ns, 0)
     packed, note = _packed(told, times, cells.labels, samples, notes), ""
     room = ROOM[bool(told.of.inputs.tree.ids().size)]
-    smaller = _smaller(samples, least, [len(view) for view in cells.labels[1:]]) if least > 0 else iter(())
+    n_labels = [len(view) for view in cells.labels[1:]]
+    smaller = (found for step in STEPS if least > 0 for found in _smaller(samples, least * step, n_labels))
     while len(packed) > room and (found := next(smaller, None)):
         samples, note = found
         packed = _packed(told, times, cells.labels, samples, [*notes, note])

@@ -132,6 +132,21 @@ def test_a_large_profile_folds_frames_that_are_small_and_keeps_every_sum_above(t
     assert rows.note in said
 
 
+def test_a_profile_that_is_little_too_large_folds_little(tmp_path, monkeypatch):
+    script = Script()
+    names = [f"tiny_{n}" for n in range(1000)] + [f"small_{n // 5}" for n in range(200)] + ["large"] * 11_000
+    for n, name in enumerate(names):
+        script.fault(10 + n, ANON + n * PAGE, stack=[(name, "/srv/app/work.py", 5), *APP])
+    trace = script.trace()
+    whole = len(saved(trace, tmp_path / "whole.pb.gz").read_bytes())
+    monkeypatch.setattr("wstrace_pprof.writer.ROOM", (0, whole // 2))
+    path = saved(trace, tmp_path / "x.pb.gz")
+    top = pprof("-top", "-sample_index=faults", "-nodecount=9999", "-nodefraction=0", path)
+    assert re.search(r"^ +1000 .* \(others\)$", top, re.M)
+    assert len(re.findall(r"^ +5 .* small_\d+$", top, re.M)) == 40
+    assert "what has less than 0.01 % is told as (others)" in pprof("-comments", path)
+
+
 def test_what_is_large_enough_stays_whole_in_a_profile_that_is_folded(tmp_path, monkeypatch):
     monkeypatch.setattr("wstrace_pprof.writer.ROOM", (0, 0))
     path = saved(two_processes(), tmp_path / "x.pb.gz")
