@@ -55,7 +55,8 @@ class Look:
     majors: files by faults from disk since the start. resident: of all processes. faults, major: since the start.
     lost: records that the trace lacks. counted: whether faults are counted only, without addresses; level: its
     name and why it is not a better one, "" = full. completeness: a sentence. cost: seconds of CPU time. ended: whether
-    all targets have.
+    all targets have. others: rows by the other OWNERS, of the first look at pages alone, which later ones are compared
+    with.
     """
 
     time_ns: int = 0
@@ -75,6 +76,11 @@ class Look:
     completeness: str = ""
     cost: float = 0.0
     ended: bool = False
+    others: dict[str, list[BlameRow]] = field(default_factory=dict)
+
+    def owned(self, by: str) -> list[BlameRow] | None:
+        """The rows by these owners; None = they were not asked for."""
+        return self.owners if by == self.by else self.others.get(by)
 
 
 class Taken(NamedTuple):
@@ -113,6 +119,8 @@ def take_look(trace: Trace, summary: Summary, by: str, before: Look, until_ns: i
         sum(n for _, _, n in trace.ledger.losses()),
         completeness=words.completeness(found),
     )
+    if found.total and not before.resident:
+        look.others = {other: found.rows(other) for other in OWNERS if other != by}
     return Taken(look, _needed(trace, found, moment))
 
 

@@ -72,10 +72,8 @@ class Screen:
         """Takes the latest look, unless the screen is frozen."""
         if self.frozen or look is self._look or not look.time_ns:
             return
-        if look.by != self._first.by or not self._first.resident:  # nothing can have grown since before a look at pages
+        if not self._first.resident:  # nothing can have grown since before a look at pages
             self._first = look
-        if self._mark is not None and self._mark.by != look.by:
-            self._mark = look
         self._before = self._look if self._look.time_ns else None
         self._look = look
 
@@ -125,8 +123,9 @@ class Screen:
 
     @property
     def base(self) -> Look:
-        """The look that changes are told from: the mark, else the first one."""
-        return self._mark or self._first
+        """The look that changes are told from: the mark, or the first one where no mark knows these owners."""
+        mark, owned = self._mark, self.view in ("now", "big")
+        return self._first if mark is None or (owned and mark.owned(self._look.by) is None) else mark
 
     def rows(self) -> list[Row]:
         """The rows of the view, in order, without those that the filter leaves out."""
@@ -141,7 +140,7 @@ class Screen:
 
     def _owners(self) -> list[Row]:
         look, base = self._look, self.base
-        told, then = (one.workers if self.view == "workers" else one.owners for one in (look, base))
+        told, then = (one.workers if self.view == "workers" else one.owned(look.by) or [] for one in (look, base))
         before = {row.whole: row for row in then}
         rows = [_row(row, before.pop(row.whole, None), look.span) for row in told]
         gone = [_row(BlameRow(row.label, row.whole), row, 1.0) for row in before.values() if row.resident]
@@ -192,7 +191,7 @@ class Screen:
 
     def _columns(self, width: int) -> list[Column]:
         """The columns of the view, the most important first."""
-        since = "MARK" if self._mark is not None else "START"
+        since = "MARK" if self.base is self._mark else "START"
         rate = Column("FAULTS/S", lambda row: number(round(row.faults)))
         major = Column("DISK/S", lambda row: number(round(row.major)))
         held = Column("RESIDENT", lambda row: estimate_mark(row.resident, row.estimated) + size(row.resident))
@@ -235,7 +234,7 @@ class Screen:
         if self.filter:
             return "no row has the filter's text; Esc clears it"
         if self.diff:
-            return "nothing has changed since the mark" if self._mark else "nothing has changed since the start"
+            return f"nothing has changed since the {'mark' if self.base is self._mark else 'start'}"
         if self.view == "majors" and self._look.counted:
             return f"{number(self._look.major)} faults from disk; of which files is not known at this level"
         return {"now": "no fault and no growth", "majors": "no fault was read from disk"}.get(

@@ -9,6 +9,7 @@ from wstrace.schema import LOSS_EVENTS, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FAUL
 from wstrace.table import Selection
 from wstrace.testing import ExporterContract
 from wstrace_live_screen.live import Live
+from wstrace_live_screen.look import OWNERS
 
 
 class TestLive(ExporterContract):
@@ -95,6 +96,18 @@ def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once
     assert {row.label: row.faults for row in look.owners if row.faults} == {"save app.py:40": 5}
     assert look.recent == 5
     assert told.look().recent == 0
+
+
+def test_the_first_look_at_pages_knows_all_kinds_of_owners_and_no_later_one_pays_for_that():
+    script = Script()
+    told = Told(script)
+    script.fault(1, ANON, APP)
+    assert not told.look().others, "no page is known yet"
+    script.snapshot(2, (ANON, 1, PAGE_EXCLUSIVE))
+    look = told.look()
+    assert [row.resident for row in look.owned("function") or []] == [PAGE]
+    assert {look.by, *look.others} == set(OWNERS)
+    assert not told.look().others
 
 
 def test_only_the_faults_of_what_is_resident_are_kept():

@@ -97,14 +97,21 @@ def test_a_filter_is_typed_kept_and_cleared():
     assert lines[-2].endswith("total of 3")
 
 
-def test_o_goes_through_the_owners_and_forgets_what_cannot_be_compared():
-    shown = screen()
+def test_o_goes_through_the_owners_and_what_has_grown_is_still_told_since_the_start():
+    shown = screen(replace(first(), others={"function": [owner("load_model", 50 * MIB)]}), second())
     press(shown, "m", "o")
     assert shown.by == "function"
     shown.take(replace(second(), by="function", owners=[owner("load_model", 58 * MIB)], time_ns=3_000_000_000))
     lines = press(shown, "b")
-    assert lines[3].split()[:4] == ["58.0", "MiB", "0", "B"]
-    assert "FUNCTION" in lines[2]
+    assert lines[2].split() == ["RESIDENT", "SINCE", "START", "PRIVATE", "FAULTS/S", "FUNCTION"], "no mark knows these"
+    assert lines[3].split()[:4] == ["58.0", "MiB", "+8.0", "MiB"]
+    assert press(shown, "w")[2].split()[2:4] == ["SINCE", "MARK"], "every mark knows processes"
+    press(shown, "b", "m")
+    shown.take(replace(second(), by="function", owners=[owner("load_model", 60 * MIB)], time_ns=4_000_000_000))
+    assert press(shown, "d")[3].split()[:2] == ["+2.0", "MiB"]
+    press(shown, "o", "o", "o", "o")
+    shown.take(replace(second(), time_ns=5_000_000_000))
+    assert "SINCE START" in shown.lines(80, 24)[2]
 
 
 def test_q_ends():
