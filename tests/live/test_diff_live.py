@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,12 +53,14 @@ def compared(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_lines_of_known_sizes_that_have_moved_to_another_folder_and_line(tmp_path, capsys):
-    for attempt in range(5):  # on a busy machine Python's stacks may be read late; the trace says so
+    # On a busy machine Python's stacks may be read late, and more be evicted than is told; the trace says so.
+    doubts = re.compile("before its Python stacks were read|does not tell what was evicted")
+    for attempt in range(5):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         (first, rss), (second, more) = recorded(folder / "a", BEFORE, 20, 8), recorded(folder / "b", AFTER, 29, 5)
         report = json.loads(compared(capsys, first, second, "--by", "line", "--all", "--json"))
-        if not any("before its Python stacks were read" in doubt for doubt in report["doubts"]):
+        if not any(map(doubts.search, report["doubts"])):
             break
     assert report["complete"], report["doubts"]
     assert report["at"] == "peak"

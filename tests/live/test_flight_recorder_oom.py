@@ -201,7 +201,7 @@ def test_another_end_of_a_cgroup_is_no_kill_for_want_of_memory(cgroup):
 def unified(cgroup: MadeCgroup) -> MadeCgroup:
     """A cgroup whose memory is in the v2 hierarchy."""
     if not (cgroup.folder / "memory.high").exists():
-        pytest.skip("memory is in a v1 hierarchy here: tests/kernels/run trixie runs this")
+        pytest.skip("only on a v2 hierarchy of memory, and it is in a v1 one here: tests/kernels/run trixie runs this")
     return cgroup
 
 

@@ -114,10 +114,17 @@ def test_beside_perf_record(trace: Any, tmp_path: Path, program: Path, others: s
 
 
 def test_a_stack_dump_is_no_part_of_it(trace: Any, tmp_path: Path, program: Path) -> None:
-    """The event with the dump comes before that at the entry: copying 16 KiB is no part of the fault."""
-    timed = Timed(trace, tmp_path, program, "touch", 500, stacks="native", stack_period=1)
-    timed.assert_true(2)
-    assert np.median(timed.service) < 0.5 * np.median(timed.took)
+    """The event with the dump comes before that at the entry: copying 16 KiB is no part of the fault.
+
+    It is part of what the access takes. How long the fault itself takes is the machine's (a page that a virtual machine
+    touches for the first time since it started may take ten times as long), so only what is besides it is compared.
+    """
+    besides = []
+    for options in ({"stacks": "native", "stack_period": 1}, {}):
+        timed = Timed(trace, tmp_path, program, "touch", 500, **options)
+        timed.assert_true(2)
+        besides.append(np.median(timed.took) - np.median(timed.service))
+    assert besides[0] > besides[1] + 800
 
 
 def test_a_refused_access_is_no_part_of_the_next_one(trace: Any, tmp_path: Path, program: Path) -> None:

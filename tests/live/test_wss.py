@@ -58,12 +58,26 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def target(program: Path, tmp_path: Path) -> Iterator[Target]:
     file = tmp_path / "uses.dat"
-    file.write_bytes(b"x" * PAGES * PAGE)
+    # Page by page, so that each is a folio of its own: where something else clears the referenced bits, too (reclaim,
+    # DAMON), the kernel keeps what it found in one flag a folio, and counts all pages of that as referenced.
+    with file.open("wb", buffering=0) as pages_of:
+        for _ in range(PAGES):
+            pages_of.write(b"x" * PAGE)
     found = Target(program, file)
     try:
         yield found
     finally:
         found.end()
+
+
+def about(used: int, n: int) -> bool:
+    """Whether all that was used is told, and nothing else.
+
+    The kernel clears a bit without a flush of the TLB, so a page whose translation stays in it may not be told. Of a
+    program that is awake every 5 ms, 1 to 3 % lacked in one window of 0.5 s of six on a quiet machine, up to 11 % in
+    one of 0.2 s, and none in 3 s.
+    """
+    return 0.8 * n <= used <= n
 
 
 def pages(window: Window, name: str) -> tuple[int, int]:
@@ -81,9 +95,11 @@ def test_each_window_has_what_was_used_in_it_and_nothing_else(target):
         # between two windows: the first one of the next kind may see both
         target.use(*((3000, 50) if len(found) >= 2 else (0, 1000)))
     for window, n in zip(found, (1000, 1000, 50, 50), strict=True):
-        assert pages(window, target.file) == (n, PAGES)
+        used, resident = pages(window, target.file)
+        assert about(used, n), used
+        assert resident == PAGES
         used, resident = pages(window, "[anon]")
-        assert n <= used <= n + 16, "libc's own private pages are few"
+        assert about(used, n) or n <= used <= n + 16, "libc's own private pages are few"
         assert PAGES <= resident <= PAGES + 16
 
 
@@ -93,7 +109,9 @@ def test_what_is_used_at_times_is_in_the_union_of_one_window(target):
     timer.start()
     (window,) = windows(target.pid, 1.0)
     timer.join()
-    assert pages(window, target.file) == (500, PAGES)
+    used, resident = pages(window, target.file)
+    assert about(used, 500), used
+    assert resident == PAGES
     assert 0.9 < window.seconds < 30
 
 
@@ -127,9 +145,9 @@ def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
         if " windows (" in first:
             break
     assert re.match(r"used at most \d\S* MiB of \S+ MiB resident in .*, the most of \d+ windows \(", first)
-    assert re.search(r"2\.[78] MiB \[anon\]", first), "and libc's own private pages"
-    assert f"at most 2.7 MiB {target.file}" in first, "others may use the pages of a file"
-    assert any(line.split()[:2] == ["2.7", "MiB"] and line.split()[-2:] == ["file", target.file] for line in lines)
+    assert re.search(r"2\.[2-8] MiB \[anon\]", first), "and libc's own private pages"
+    assert re.search(rf"at most 2\.[2-7] MiB {re.escape(target.file)}", first), "others may use the pages of a file"
+    assert any(re.fullmatch(rf" *2\.[2-7] MiB .* file +{re.escape(target.file)}", line) for line in lines)
     assert f"referenced bits of process {target.pid} were cleared " in done.stderr
     for seconds in (0.2, 1, 5, 25):  # in so short a time it may not have run
         told = json.loads(wstrace("wss", target.pid, "--for", f"{seconds}s", "--json").stdout)
@@ -137,7 +155,9 @@ def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
         uses = {use["name"]: use for use in window["uses"]}
         if uses[target.file]["used"]:
             break
-    assert uses[target.file] == {"name": target.file, "kind": "file", "used": 700 * PAGE, "resident": PAGES * PAGE}
+    assert about(uses[target.file]["used"] // PAGE, 700)
+    told_of = {"name": target.file, "kind": "file", "used": uses[target.file]["used"], "resident": PAGES * PAGE}
+    assert uses[target.file] == told_of
     assert window["used"] == sum(use["used"] for use in window["uses"])
 
 

@@ -232,10 +232,8 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
         told or info.incomplete or ledger.losses() or len(terms) > 2 or info.level_name != "full" or info.sampled > 1
     )
     if only_snapshots(summary, info, seen) and not recorded and not counted:
-        parts = [
-            "resident pages only: it holds no faults",
-            *([printable_words(info.incomplete, SENTENCE_LIMIT)] * bool(info.incomplete)),
-        ]
+        parts = ["resident pages only: it holds no faults"]
+        parts += [printable_words(info.incomplete, SENTENCE_LIMIT)] if info.incomplete else []
         parts += [f"{_account(info)} {number(usage)}"] if usage else []
         parts += _not_visible(info, hidden)
     elif not full and not missing and recorded == counted:
@@ -314,7 +312,8 @@ def _not_visible(info: TraceInfo, hidden: int) -> list[str]:
     rest = hidden - sum(_leading_number(reason) for reason in numbered)
     words = [*proven, *([f"{number(rest)} of which the reason is not known"] if numbered and rest > 0 else [])]
     words += [f"possible reasons: {others}"] if others and rest > 0 else []
-    return [f"not visible: {count} ({', '.join(words) or 'reason not known'})"]
+    told = f"not visible: {count} ({', '.join(words) or 'reason not known'})"
+    return [f"{told}, and {others}" if others and rest <= 0 else told]
 
 
 def _leading_number(reason: str) -> int:

@@ -201,7 +201,7 @@ def test_what_came_without_a_fault_is_a_number_with_proven_or_possible_reasons(k
     told = "21 (11 that came while it was being attached, 10 of which the reason is not known, possible reasons: those"
     assert told in kit.printed(trace, batches, verbose=True)
     info.notes = ["21 that came while it was being attached", "those that came after the end"]
-    told = "not visible: 21 (that came while it was being attached);"
+    told = "not visible: 21 (that came while it was being attached), and those that came after the end;"
     assert told in kit.printed(trace, batches, verbose=True), "what is proven of all needs no possible reason"
     info.notes = []
     assert "not visible: 21 (reason not known)" in kit.printed(trace, batches, verbose=True)
