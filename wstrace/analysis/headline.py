@@ -59,9 +59,7 @@ def answer(
     """
     if only_snapshots(summary, info, seen):
         return _held(summary, info)
-    parts = []
-    if peak := _peak(summary, info):
-        parts.append(peak)
+    parts = [peak] if (peak := _peak(summary, info)) else []
     parts.append(_faults(summary, info, filter, seen, ledger))
     if counters(summary, info):
         if resident := summary.resident():
@@ -204,6 +202,8 @@ def counters(summary: Summary, info: TraceInfo) -> bool:
 def _faults(summary: Summary, info: TraceInfo, filter: Filter, seen: int, ledger: Ledger | None) -> str:  # noqa: A002
     if counters(summary, info):
         return f"{plural(info.usage.faults or 0, 'fault')}, {number(info.usage.major or 0)} from disk"
+    if info.incomplete and not seen:
+        return "no fault is in what is left of the trace"
     text = plural(summary.total, "fault")
     if filter:
         text = f"{number(summary.total)} of {plural(seen, 'fault')} ({printable(str(filter), NAME_LIMIT)})"

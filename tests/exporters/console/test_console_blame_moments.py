@@ -114,6 +114,15 @@ def test_a_process_that_lives_was_not_looked_at_because_nobody_asked():
     )
 
 
+def test_a_cut_file_without_resident_pages_is_not_told_to_record_more():
+    script = Script()
+    script.fault(10, ANON, APP)
+    trace = script.trace()
+    trace.info.incomplete = "the file is cut"
+    shown = parts(trace.blame(at="peak"), [], "resident", 10)
+    assert shown[0].text.endswith("; no resident pages are in what is left of the trace")
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_without_resident_pages_the_table_is_of_what_was_brought(named):
     script = Script()

@@ -48,6 +48,14 @@ def test_resident_pages_of_one_process_stand_under_its_name_and_others_are_not_k
     assert {line.split()[-1]: line.split() for line in text.splitlines()[4:]}[LIBC][:2] == ["0", "pages"]
 
 
+def test_a_file_of_which_no_fault_is_left_does_not_say_that_there_was_none(kit: Any) -> None:
+    trace = kit.Trace()
+    trace.context.info.incomplete = "the file is cut"
+    lines = kit.printed(trace, [], verbose=True).splitlines()
+    assert lines[0].startswith("no fault is in what is left of the trace")
+    assert "the file is cut" in lines[1]
+
+
 def test_a_snapshot_that_is_cut_is_said(kit: Any) -> None:
     trace = kit.Trace(live=False)
     cut = [trace.pages([(9, LIBC)], pid=pid).snapshot._replace(last=False) for pid in (700, 800)]

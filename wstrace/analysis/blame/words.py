@@ -85,6 +85,8 @@ def first_lines(told: Blame) -> list[str]:
 def why_no_pages(told: Blame) -> str:
     """Why no page is known to be there, and what lifts it."""
     of = told.of
+    if of.info.incomplete:
+        return "no resident pages are in what is left of the trace"
     ended = np.intersect1d(of.inputs.unseen, of.inputs.ends.space)
     if not len(ended) or len(ended) < len(of.inputs.unseen):  # one that lives could have been looked at
         return f"no resident pages are in the trace: record with {_LOOK}, which looks at them while it runs"
