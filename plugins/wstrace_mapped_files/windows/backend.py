@@ -6,10 +6,9 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
@@ -20,6 +19,9 @@ from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import Memory, columns
 from wstrace_os.windows.paths import is_remote, openable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: A bound on the time of a listing, which makes one call per allocation: some hundred calls of 1 to 2 us.
 LISTING_NS = 50_000_000

@@ -9,10 +9,12 @@ of mingw-w64's headers compiled for both targets.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 POINTER = struct.calcsize("P")
 """The bytes of a pointer of this process."""

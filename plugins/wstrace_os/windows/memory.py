@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.schema import (
@@ -36,6 +35,9 @@ from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.layouts import MEMORY_BASIC_INFORMATION
 from wstrace_os.windows.paths import drive_path, utf16
 from wstrace_os.windows.process import kernel_base
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _GRANULARITY = 16  # allocations start at multiples of 64 KiB
 _MAX_REGIONS = 4096  # regions read of one allocation; a hostile target may have millions

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Batch
 from wstrace.errors import Unavailable
@@ -43,6 +42,9 @@ from wstrace_page_faults.windows.process import WatchedProcess
 from wstrace_page_faults.windows.records import Changes
 from wstrace_page_faults.windows.timing import Timing
 from wstrace_page_faults.windows.watch import KERNEL_RECORDS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Why no fault has a stack.
 NO_STACK = "the working-set watch gives the address of the instruction and no stack"

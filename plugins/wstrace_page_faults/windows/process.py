@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.schema import DTYPES, PROCESS
@@ -13,6 +12,9 @@ from wstrace_os.windows import process as processes
 from wstrace_os.windows.interface import WindowsApi
 from wstrace_os.windows.memory import AddressSpace, Memory
 from wstrace_page_faults.windows.watch import Watch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class WatchedProcess:

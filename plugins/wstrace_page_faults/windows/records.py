@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Changes(NamedTuple):

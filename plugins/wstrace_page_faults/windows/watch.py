@@ -9,9 +9,9 @@ Source: Microsoft Learn, psapi.h: InitializeProcessForWsWatch, GetWsChanges, Get
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace_os.windows import api as winapi
@@ -23,6 +23,9 @@ from wstrace_os.windows.layouts import (
     PSAPI_WS_WATCH_INFORMATION_EX,
 )
 from wstrace_page_faults.windows.records import Changes, decode
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 KERNEL_RECORDS = 1024
 #: The errors of a system without GetWsChangesEx; GetWsChanges is used instead, which gives no threads.

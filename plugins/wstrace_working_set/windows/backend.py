@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
@@ -35,7 +34,11 @@ from wstrace_working_set.backend import Accounted, Totals
 from wstrace_working_set.windows import blocks as windows_blocks
 from wstrace_working_set.windows.outside import Outside, outside
 
-Columns = dict[str, NDArray[Any]]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Columns = dict[str, NDArray[Any]]
+
 PAGE = 4096
 _FIRST_ENTRIES = 1 << 14
 _MAX_ENTRIES = 1 << 28  # 1 TiB of pages

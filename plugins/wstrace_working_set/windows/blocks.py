@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.schema import (
     PAGE_COPY_ON_WRITE,
@@ -18,6 +17,9 @@ from wstrace.schema import (
     PAGE_SHARED,
     PAGE_WRITE,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _PROTECTION = 0x1F
 _SHARE_COUNT_SHIFT, _SHARE_COUNT = 5, 7

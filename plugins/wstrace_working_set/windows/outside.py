@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows.memory import Region
 from wstrace_working_set.windows.blocks import Attributes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ask = Callable[[NDArray[Any]], Attributes]
 
 LARGE_PAGE = 2 << 20
 MOST_LARGE_PLACES = 1 << 20  # places for large pages: 2 TiB of committed memory, without reserved addresses
 MOST_PAGES = 1 << 20  # pages of private memory that are committed and not listed: 4 GiB
 MOST_REGIONS = 1 << 18
 
-Ask = Callable[[NDArray[Any]], Attributes]
 Ranges = list[tuple[int, int]]
 
 

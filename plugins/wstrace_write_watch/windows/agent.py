@@ -12,15 +12,17 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.windows import api as winapi
 from wstrace_os.windows import token
 from wstrace_write_watch.windows import pipe
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: A request is an operation and two addresses; a reply is a number of runs or bytes, then starts (u64) and pages (u32).
 _QUESTION = struct.Struct("<cQQ")

@@ -14,10 +14,9 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
@@ -29,7 +28,11 @@ from wstrace_os.windows.memory import Memory, columns
 from wstrace_write_watch.unread import Unread
 from wstrace_write_watch.windows.agent import Agent, RemoteWatcher, connect
 
-Runs = tuple[NDArray[Any], NDArray[Any]]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Runs = tuple[NDArray[Any], NDArray[Any]]
+
 PAGE = 4096
 _CAPACITY = 1 << 16  # the most addresses of one call; further calls return the rest
 
