@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+
 from stacks_scripted import Stacks
 
 from wstrace.analysis.blame.rows import Blame
@@ -127,9 +130,20 @@ class Script:
         return self.trace().blame(**asked)
 
 
-def saved(trace: Trace, path: str) -> None:
-    """Writes the trace to a file, with what a scripted description says."""
-    source = ScriptedSource(trace.read(Selection()))
+class Paced(ScriptedSource):
+    """Waits for so many seconds before each batch, so that whoever writes them keeps up."""
+
+    pause = 0.0
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        time.sleep(self.pause)
+        return super().drain(timeout)
+
+
+def saved(trace: Trace, path: str, *, pause: float = 0.0) -> None:
+    """Writes the trace to a file, with what a scripted description says; pause: seconds before each batch."""
+    source = Paced(trace.read(Selection()))
+    source.pause = pause
     session = Session(sources=[source], exporters=[f"msgpack:path={path},force=true"], enrichers=[], record=False)
     info = session.context.info
     for name in ("command", "page_size", "content_losses", "usage", "extra", "incomplete", "sampled"):
