@@ -33,6 +33,7 @@ def answer(told: Imports) -> str:
     """`import pandas brings 37.0 of 62.0 MiB: numpy 16.2, pandas 12.4, ...; import requests 4.1`."""
     total = told.of.total
     unit, divisor = unit_of(total)
+    mark = "~" * told.estimated
     modules = [row for row in told.top if row.is_module and row.all.resident]
     if not modules:
         return f"imports bring nothing of {size(total)} resident that is known"
@@ -41,12 +42,12 @@ def answer(told: Imports) -> str:
     for row in most.walk():
         inside[row.module if row.module.startswith("(") else row.module.partition(".")[0]] += row.own.resident
     big = [(name, n) for name, n in inside.most_common(_TOLD) if n >= _SHARE * most.all.resident]
-    packages = [f"{printable(name, NAME_LIMIT)} {n / divisor:,.1f}" for name, n in big]
+    packages = [f"{printable(name, NAME_LIMIT)} {mark}{n / divisor:,.1f}" for name, n in big]
     more = ", ..." if sum(n for _, n in big) < most.all.resident else ""
-    text = f"{_name(most)} brings {most.all.resident / divisor:,.1f} of {total / divisor:,.1f} {unit}"
+    text = f"{_name(most)} brings {mark}{most.all.resident / divisor:,.1f} of {total / divisor:,.1f} {unit}"
     text += f": {', '.join(packages)}{more}" if len(inside) > 1 else ""
     beside = [row for row in others if row.all.resident >= _SHARE * total][:_TOLD]
-    return "; ".join([text, *(f"{_name(row)} {row.all.resident / divisor:,.1f}" for row in beside)])
+    return "; ".join([text, *(f"{_name(row)} {mark}{row.all.resident / divisor:,.1f}" for row in beside)])
 
 
 def _name(row: ImportRow) -> str:
@@ -57,7 +58,7 @@ def _name(row: ImportRow) -> str:
 def _tree(told: Imports, least: int) -> TextTable:
     """The imports within each other; what is smaller is told as a number of modules."""
     rows = list(_shown(told.top, least))
-    cells = [_cells(row.own, row.all, _INDENT * depth + text) for row, depth, text in rows]
+    cells = [_cells(told, row.own, row.all, _INDENT * depth + text) for row, depth, text in rows]
     return _with_total(told, cells, "import", [n for n, (row, depth, _) in enumerate(rows)
                                                if row.is_module and not depth])  # fmt: skip
 
@@ -87,11 +88,17 @@ def _table(told: Imports, sort: str, top: int) -> TextTable:
 
     rows = sorted(told.modules(), key=place)
     n = rows_to_show(len(rows), top)
-    return _with_total(told, [_cells(row.own, row.all, row.module) for row in rows[:n]], "module", [], len(rows), n)
+    return _with_total(
+        told, [_cells(told, row.own, row.all, row.module) for row in rows[:n]], "module", [], len(rows), n
+    )
 
 
-def _cells(own: Figures, together: Figures, name: str) -> list[Cell]:
-    return [size(own.resident), size(together.resident), size(own.private), number(own.faults), number(own.major), name]
+def _cells(told: Imports, own: Figures, together: Figures, name: str, *, total: bool = False) -> list[Cell]:
+    """The figures of a row; of a sampled trace all but the bytes of the total are estimates."""
+    mark = "~" * told.estimated
+    sizes = [own.resident, together.resident, own.private]
+    return [*(f"{mark * (not total and n > 0)}{size(n)}" for n in sizes),
+            *(f"{mark * (n > 0)}{number(n)}" for n in (own.faults, own.major)), name]  # fmt: skip
 
 
 def _with_total(told: Imports, cells: list[list[Cell]], title: str, strong: list[int], rows: int = 0,
@@ -100,7 +107,7 @@ def _with_total(told: Imports, cells: list[list[Cell]], title: str, strong: list
     for row in told.rows:
         total.add(row.own)
     name = f"Total (of {number(rows)} modules)" if rows > shown else "Total"
-    cells.append(_cells(total, total, name))
+    cells.append(_cells(told, total, total, name, total=True))
     columns = [Column("self", spare=False), Column("all", spare=False), Column("private"), Column("faults"),
                Column("from disk"), Column(title, "name")]  # fmt: skip
     return TextTable(columns, cells, len(cells), strong)

@@ -155,6 +155,20 @@ def test_the_command_answers_in_its_first_line(tmp_path):
     assert data["rows"][1]["path"] == ["pandas", "numpy"]
 
 
+def test_of_a_sampled_trace_what_rows_have_is_told_as_estimates(tmp_path):
+    trace = traced(*[PANDAS] * 300, *[APP] * 700).trace()
+    trace.info.sampled = 10
+    saved(trace, path := str(tmp_path / "x.wst"))
+    first, *lines = CliRunner().invoke(command, [path]).output.splitlines()
+    assert first.startswith("import pandas brings ~1.2 of 3.9 MiB")
+    (row,) = [line.split() for line in lines if line.endswith(" pandas")][:1]
+    assert row == ["~1.2", "MiB", "~1.2", "MiB", "~1.2", "MiB", "~3,000", "0", "pandas"]
+    totals = [line.split() for line in lines if line.endswith(" Total")]
+    assert totals == [["3.9", "MiB", "3.9", "MiB", "3.9", "MiB", "~10,000", "0", "Total"]] * len(totals)
+    data = json.loads(CliRunner().invoke(command, [path, "--json"]).output)
+    assert (data["estimated"], data["total"]["faults"]) == (True, 10_000)
+
+
 def test_min_and_top_bound_what_is_shown_and_not_what_is_counted(tmp_path):
     stacks = [[*body(f"mod{n}.py"), *RUNNING, *MAIN] for n in range(30) for _ in range(n + 1)]
     saved(traced(*stacks).trace(), path := str(tmp_path / "x.wst"))

@@ -82,10 +82,13 @@ class Imports:
     Attributes:
         of: the tables of blame of the same pages, whose total is the sum of the rows' own figures.
         top: the rows that nothing imported, most resident first: imports, `(not importing)`, and what is not known.
+        estimated: whether the figures of rows are, as only one of several faults was recorded. `faults` and `major` of
+            all are, too: they count each for those that it stands for.
     """
 
     def __init__(self, composition: Composition) -> None:
         self.of = Blame(composition)
+        self.estimated = composition.sampled > 1
         self._past = composition.past
         tree, of_faults, labels = self._of_faults()
         of_pages = self._of_pages(of_faults, labels)
@@ -165,10 +168,12 @@ class Imports:
     def _figures(self, of_faults: NDArray[np.intp], of_pages: NDArray[np.intp], n: int) -> Iterable[list[int]]:
         """The own figures of each label."""
         of = self.of.of
-        major = (self._past.inputs[0].faults["flags"] & FAULT_MAJOR) != 0
+        faults_ = self._past.inputs[0].faults
+        major = (faults_["flags"] & FAULT_MAJOR) != 0
+        each = faults_["sampled"] if self.estimated else np.ones(len(major), np.uint32)
         pages = [np.bincount(some, minlength=n) * of.page_size for some in (of_pages, of_pages[of.private[of.run]])]
-        faults = [np.bincount(some, minlength=n) for some in (of_faults, of_faults[major])]
-        return np.stack([*pages, *faults], axis=1).tolist()  # type: ignore[no-any-return]
+        faults = [np.bincount(of_faults, each, n), np.bincount(of_faults[major], each[major], n)]
+        return np.stack([*pages, *faults], axis=1).astype(np.int64).tolist()  # type: ignore[no-any-return]
 
     def _extensions(self) -> NDArray[np.intp]:
         """Of each fault the code of the file of an extension module, if it is the first of its process on that file."""
@@ -202,6 +207,7 @@ def as_dict(told: Imports) -> dict[str, Any]:
         "at": {"moment": of.inputs.moment, "time_ns": of.inputs.time_ns},
         "complete": of.complete,
         "lost": of.lost,
+        "estimated": told.estimated,
         "total": {name: sum(getattr(row.own, name) for row in rows) for name in FIGURES},
         "rows": [
             {
