@@ -144,6 +144,36 @@ def test_a_storm_of_another_process_costs_nothing_once_it_is_left_out(
     assert "perhaps lost" not in [row[0] for row in rows[executed:]]
 
 
+#: Waits for the file `go`, and removes its own, which has the pages of 64 MiB in the page cache, each by itself.
+REMOVES = """
+import os, sys, time
+with open(sys.argv[1], "wb", buffering=0) as file:
+    for _ in range(1 << 14):
+        file.write(bytes(4096))
+print("ready", flush=True)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+os.remove(sys.argv[1])
+print("removed", flush=True)
+time.sleep(60)
+"""
+
+
+def test_who_removes_a_large_file_beside_does_not_cost_what_was_evicted(trace: Any, tmp_path: Path) -> None:
+    if not traced():
+        pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
+    words = [sys.executable, "-S", "-c", REMOVES, tmp_path / "large", tmp_path / "go"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "ready\n"
+            done = trace(["sh", "-c", f"touch '{tmp_path}/go'; while [ -e '{tmp_path}/large' ]; do sleep .1; done"])
+        finally:
+            other.kill()
+    assert not (tmp_path / "large").exists()
+    assert "evicted" in done.context.info.content_losses
+
+
 #: a copy of the memory, the memory itself, and a program in its place
 FAMILY = r"""
 #include <sys/wait.h>

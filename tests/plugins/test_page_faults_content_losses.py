@@ -319,6 +319,25 @@ def test_where_others_take_more_from_the_page_cache_than_can_be_read_the_trace_s
         assert ("evicted" in side.traced_losses(calls_everywhere=True)) == told
 
 
+@pytest.mark.parametrize(
+    ("cpus", "calls", "evictions"), [(2, 1 << 20, 4 << 20), (96, 1 << 18, 1 << 18), (1024, 1 << 16, 1 << 16)]
+)
+def test_the_rings_of_many_processors_are_smaller(monkeypatch, cpus: int, calls: int, evictions: int) -> None:
+    sizes: list[int] = []
+    none = SimpleNamespace(cpu=0, fd=0, close=lambda: None)
+    watch = lambda cpus, without=(): ({"brk": (9, 10)}, [(0, os.open("/dev/null", os.O_RDONLY))])  # noqa: E731
+    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", watch)
+    monkeypatch.setattr(rare_calls.tracepoints, "watch_evictions", watch)
+    monkeypatch.setattr(
+        rare_calls.tracepoints, "fields_of_evictions", lambda: {"i_ino": (16, 8), "index": (24, 8), "s_dev": (32, 4)}
+    )
+    monkeypatch.setattr(rare_calls.perf, "ioctl", lambda *arguments: None)
+    monkeypatch.setattr(rare_calls, "Ring", lambda kind, cpu, size: sizes.append(size) or none)
+    for made in (rare_calls.RareCalls(range(cpus), wanted=True), Evictions(range(cpus), wanted=True)):
+        made.close()
+    assert sizes == [calls] * cpus + [evictions] * cpus
+
+
 def test_rare_calls_without_rings_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: object) -> None:
         raise OSError

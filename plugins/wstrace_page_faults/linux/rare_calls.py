@@ -23,7 +23,8 @@ from wstrace_page_faults.linux.live import Live
 from wstrace_page_faults.linux.rings import Ring
 from wstrace_page_faults.linux.side_band import SideBand
 
-_RING_BYTES = 1 << 20
+#: Of each CPU; of all; and the least of one. All are powers of two.
+_RING_BYTES, _RINGS_BYTES, _LEAST_RING = 1 << 20, 32 << 20, 1 << 16
 _RECORD = 256  # no record of a call is as long
 #: Records of others, at 0.4 us of our CPU each: so many at once, and so many a second.
 _AT_ONCE, MOST_A_SECOND = 100_000, 10_000
@@ -46,12 +47,15 @@ class RareCalls:
         cpus: the CPUs.
         wanted: whether to open them at all.
         watch: opens them; None = tracepoints.watch_calls().
+        ring_bytes: of each CPU, a power of two; less where there are many.
 
     Attributes:
         complete: whether none was left out or switched off.
     """
 
-    def __init__(self, cpus: Sequence[int], *, wanted: bool, watch: Watch | None = None) -> None:
+    def __init__(
+        self, cpus: Sequence[int], *, wanted: bool, watch: Watch | None = None, ring_bytes: int = _RING_BYTES
+    ) -> None:
         self._watch: Watch = watch or tracepoints.watch_calls
         self.complete = wanted
         self.numbers: dict[str, tuple[int, int]] = {}
@@ -64,12 +68,14 @@ class RareCalls:
         self._forgiven, self._settled = 0, 0.0
         if not wanted:
             return
+        share = 1 << (_RINGS_BYTES // max(len(cpus), 1)).bit_length() - 1
+        ring_bytes = max(min(ring_bytes, share), _LEAST_RING)
         self.numbers, opened = self._watch(cpus)
         self.complete = bool(opened)
         self._fds = [fd for _, fd in opened]
         try:
             for cpu in cpus if opened else ():
-                self._rings.append(Ring("calls", cpu, _RING_BYTES))
+                self._rings.append(Ring("calls", cpu, ring_bytes))
             self._enable(opened)
         except OSError:  # no room for them
             self.close()
