@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wstrace.batch import Dictionary
+from wstrace.analysis.call_tree import CallTree
+from wstrace.batch import Batch, Dictionary
 from wstrace.call_sites import CallSites
-from wstrace.schema import CALL_SITE, FRAME_CUT, FRAME_NATIVE, FRAME_NONE, FRAME_PYTHON
+from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NATIVE, FRAME_NONE, FRAME_PYTHON
 from wstrace.stack_ids import StackIds
 
 COLUMNS = tuple(column.name for column in CALL_SITE.columns if column.name not in ("id", "parent"))
@@ -126,16 +127,16 @@ def test_a_tree_that_begins_without_an_id_left_is_refused():
 
 def test_trees_of_several_threads_share_no_id():
     ids, found = StackIds(20_000), []
+    trees = [CallSites(ids, Dictionary()) for _ in range(4)]  # before others take all ids, without which none is made
 
-    def fill() -> None:
-        sites = CallSites(ids, Dictionary())
+    def fill(sites: CallSites) -> None:
         for start in range(0, 8_000, 100):
             sites.add(0, kind=FRAME_PYTHON, line=np.arange(start, start + 100))
         batch = sites.new_rows()
         assert batch is not None
         found.append(batch["id"])
 
-    threads = [threading.Thread(target=fill) for _ in range(4)]
+    threads = [threading.Thread(target=fill, args=(tree,)) for tree in trees]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -153,3 +154,18 @@ def test_the_rows_are_a_batch_of_the_schema():
     assert batch is not None
     assert (batch.schema, batch.source, set(batch)) == (CALL_SITE, "page_faults", CALL_SITE.always)
     assert [strings[code] for code in batch["function"].tolist()] == ["", "main"]
+
+
+@pytest.mark.parametrize("lacking", [column.name for column in CALL_SITE.columns])
+def test_a_damaged_file_s_rows_may_lack_any_column(lacking: str) -> None:
+    columns = {c.name: np.ones(1, DTYPES[c.type]) for c in CALL_SITE.columns if c.name != lacking}
+    if lacking != "parent":
+        columns["parent"] = np.zeros(1, "<u4")
+    tree = CallTree()
+    assert tree.learn(Batch(CALL_SITE, columns, strings=Dictionary()))
+    assert len(tree) == (lacking != "id")  # no stack can name a frame without an id
+    if lacking == "parent":  # a frame whose callers are not known, rather than one that has none
+        assert tree.column("flags")[1] & FRAME_CUT
+    elif lacking != "id":
+        assert tree.column(lacking)[1] == 0
+        assert tree.column("parent")[1] == 0

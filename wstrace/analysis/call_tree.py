@@ -48,6 +48,8 @@ class CallTree:
         if not self._n:
             self.strings = batch.strings
         batch = batch.recode(self.strings)
+        if "id" not in batch:  # a damaged file, or another writer: no stack can name these rows
+            return True
         ids = batch["id"]
         self._make_room(int(ids[ids < self.LIMIT].max(initial=0)) + 1)
         _, first = np.unique(ids, return_index=True)
@@ -59,11 +61,12 @@ class CallTree:
         own = ids[rows]
         position = np.full(len(self._known), -1, np.intp)
         position[own] = np.arange(len(own))
-        parent = batch["parent"][rows]
+        parent = batch["parent"][rows] if "parent" in batch else np.full(len(rows), self.LIMIT, "<u4")
         inside = np.where(parent < len(self._known), parent, 0)
         before = self._known[inside] | ((position[inside] >= 0) & (position[inside] < np.arange(len(own))))
         for name, column in self._columns.items():
-            column[own] = batch[name][rows]
+            if name in batch:  # what a batch lacks is 0
+                column[own] = batch[name][rows]
         cut = (parent != 0) & ~((parent < len(self._known)) & before)
         self._columns["parent"][own[cut]] = 0
         self._columns["flags"][own[cut]] |= FRAME_CUT
