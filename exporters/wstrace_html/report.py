@@ -88,7 +88,8 @@ def _headline(trace: Trace, blame: Blame) -> dict[str, Any]:
     state = trace.state
     told = losses(trace.ledger)
     lost = [text for text, is_loss in told if is_loss] + ([_STATES[state]] if state in _STATES else [])
-    notes = [*obstacles(info), *(text for text, is_loss in told if not is_loss)]
+    # the page itself writes `note: ` before each of them
+    notes = [*obstacles(info), *(text.removeprefix("note").lstrip() for text, is_loss in told if not is_loss)]
     command = printable(" ".join(info.command), 400)
     about = [command, f"pages of {size(blame.of.page_size)}", words.moment_words(blame.of.inputs.moment)]
     foot = "Made by wstrace from its own analysis; the file asks nothing of any network."

@@ -12,6 +12,7 @@ from wstrace.analysis.blame.losses import page_of
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.words import first_lines
 from wstrace.analysis.spans import Span, places, spans_of
+from wstrace.formats import Rows
 from wstrace.schema import FAULT_MAJOR, MARK
 from wstrace.text import base_name, estimates_note, number
 from wstrace.trace import Trace
@@ -24,7 +25,7 @@ MARKS = 10_000
 SPANS = 20_000
 
 
-def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000) -> int:
+def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000) -> Rows:
     """Writes a trace for Perfetto; returns the number of faults that it shows.
 
     Args:
@@ -58,7 +59,9 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000
         for time, value in zip(counter.times.tolist(), counter.values.tolist(), strict=True):
             packets.count(time, track, value)
     _faults(told, packets, tracks, shown)
-    return len(shown)
+    faults = len(told.of.history.faults)
+    left_out = f"{_shown(len(shown), told)}, those from disk first; --option most={faults} shows all"
+    return Rows(len(shown), left_out if len(shown) < faults else "")
 
 
 def chosen(flags: NDArray[np.uint8], most: int) -> NDArray[np.intp]:
@@ -74,9 +77,7 @@ def chosen(flags: NDArray[np.uint8], most: int) -> NDArray[np.intp]:
 def sentences(told: Blame, shown: int) -> list[str]:
     """What the picture tells of, and what it cannot show."""
     of = told.of
-    faults = len(of.history.faults)
-    recorded = " recorded" * (of.sampled > 1)
-    found = [*first_lines(told), f"{number(shown)} of {number(faults)}{recorded} faults are shown"]
+    found = [*first_lines(told), _shown(shown, told)]
     found += [note] if (note := estimates_note(of.sampled)) else []
     if not told.total:
         found.append("the counters are of what was brought")
@@ -85,6 +86,11 @@ def sentences(told: Blame, shown: int) -> list[str]:
     if "until" in of.inputs.faults:
         found.append("faults have no times of their own: each stands at the begin of the window in which it was read")
     return found
+
+
+def _shown(shown: int, told: Blame) -> str:
+    recorded = " recorded" * (told.of.sampled > 1)
+    return f"{number(shown)} of {number(len(told.of.history.faults))}{recorded} faults are shown"
 
 
 def _marks(trace: Trace, packets: Packets, end_ns: int) -> None:

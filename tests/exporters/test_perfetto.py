@@ -114,6 +114,16 @@ def test_of_too_many_faults_those_from_disk_come_first():
     assert [len(chosen(flags, most)) for most in (0, 2000)] == [0, 1000]
 
 
+def test_who_writes_it_is_told_what_was_left_out(tmp_path):
+    script = Script()
+    for n in range(9):
+        script.fault(10 + n, ANON + n * PAGE)
+    shown = script.trace().save(str(tmp_path / "x.pftrace"), most=4)
+    assert (shown, shown.note) == (4, "4 of 9 faults are shown, those from disk first; --option most=9 shows all")
+    whole = script.trace().save(str(tmp_path / "y.pftrace"))
+    assert (whole, whole.note) == (9, "")
+
+
 def test_a_counter_has_few_steps_and_its_last_value():
     times, values = steps(np.sort(np.random.default_rng(1).integers(0, 1 << 40, 50_000).astype(np.uint64)), PAGE)
     assert len(times) <= STEPS

@@ -95,6 +95,14 @@ def test_a_trace_without_a_snapshot_says_so():
     assert any("what is still resident is not known" in line for line in found["why"]["timeline"])
 
 
+def test_a_note_is_not_called_so_twice():
+    """The page writes `note: ` before each; the word of the table on a terminal is left out."""
+    trace = scripted().trace()
+    trace.ledger.add("unresolved", 163, "va")
+    found, _ = page(trace)
+    assert "163  records whose address has no known mapping (va)" in found["notes"]
+
+
 def test_a_trace_without_stacks_says_so():
     script = Script()
     script.fault(100, ANON)
