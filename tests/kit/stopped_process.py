@@ -12,10 +12,13 @@ from pathlib import Path
 
 PAGE = mmap.PAGESIZE
 PRELUDE = """
-import ctypes, mmap, os, signal, sys, tempfile, time
+import contextlib, ctypes, mmap, os, signal, sys, tempfile, time
 PAGE = mmap.PAGESIZE
 def anon(n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
-    return mmap.mmap(-1, n, flags=flags)
+    memory = mmap.mmap(-1, n, flags=flags)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # by Debian's setting they are for all memory: one write brings 512 pages
+    return memory
 def at(m):
     return ctypes.addressof(ctypes.c_ubyte.from_buffer(m))
 def touch(m, step=PAGE, start=0):

@@ -293,10 +293,12 @@ def test_a_process_that_goes_away_in_mid_scan(ending):
     """Ends are many and quick; every answer is a snapshot or a clear word."""
     then = "os._exit(0)" if ending == "exit" else "os.execv('/bin/true', ['true'])"
     script = f"import mmap,os,time\nm=mmap.mmap(-1,32<<20,flags=34)\nfor i in range(0,32<<20,4096): m[i]=1\n" \
-             f"print(flush=True)\ntime.sleep(0.01)\n{then}"  # fmt: skip
+             f"print(flush=True)\ntime.sleep({{pause}})\n{then}"  # fmt: skip
     outcomes = set()
-    for _ in range(4):
-        target = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    for pause in (0.01, 0.01, 0.01, 0.01, 0.1, 1.0, 10.0):  # a slow machine reads nothing in 10 ms
+        if pause > 0.01 and len(outcomes) == 2:
+            break
+        target = subprocess.Popen([sys.executable, "-c", script.format(pause=pause)], stdout=subprocess.PIPE)
         target.stdout.readline()
         until = time.monotonic() + 2
         while time.monotonic() < until:

@@ -174,7 +174,8 @@ def test_emptying_brings_back_what_is_used_and_says_what_it_cost(target):
     assert 300 <= used[target.file] <= 300 + 2 * 512
     assert faults is not None
     assert faults >= 1
-    assert done.after >= PAGES * PAGE, "private pages stay where there is no swap"
+    if len(Path("/proc/swaps").read_text().splitlines()) < 2:
+        assert done.after >= PAGES * PAGE, "private pages stay where there is no swap"
 
 
 @pytest.mark.parametrize(
