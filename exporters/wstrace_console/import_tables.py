@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from wstrace.analysis.blame.imports import Figures, ImportRow, Imports
-from wstrace.analysis.blame.words import NAME_LIMIT, unit_of
+from wstrace.analysis.blame.words import NAME_LIMIT, of_peak, unit_of
 from wstrace.terminal.table import Cell, Column, Styled, TextTable, rows_to_show
 from wstrace.text import number, plural, printable, size
 from wstrace_console.blame_tables import known
@@ -30,7 +30,16 @@ def parts(told: Imports, sort: str, top: int, least: int | None) -> list[str | S
 
 
 def answer(told: Imports) -> str:
-    """`import pandas brings 37.0 of 62.0 MiB: numpy 16.2, pandas 12.4, ...; import requests 4.1`."""
+    """`import pandas brings 37.0 of 62.0 MiB: numpy 16.2, pandas 12.4, ...; import requests 4.1`.
+
+    What came between the last look and the peak is in no row, so a peak that was not seen whole is told as one: of
+    `blob = bytearray(...)` in a module, a look may have met the half.
+    """
+    unseen = of_peak(told.of)
+    return f"{_brought(told)}{f' ({unseen})' if unseen else ''}"
+
+
+def _brought(told: Imports) -> str:
     total = told.of.total
     unit, divisor = unit_of(total)
     mark = "~" * told.estimated

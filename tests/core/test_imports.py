@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -167,6 +168,18 @@ def test_of_a_sampled_trace_what_rows_have_is_told_as_estimates(tmp_path):
     assert totals == [["3.9", "MiB", "3.9", "MiB", "3.9", "MiB", "~10,000", "0", "Total"]] * len(totals)
     data = json.loads(CliRunner().invoke(command, [path, "--json"]).output)
     assert (data["estimated"], data["total"]["faults"]) == (True, 10_000)
+
+
+def test_a_peak_that_the_looks_missed_is_told_as_a_share(tmp_path):
+    trace = traced(*[PANDAS] * 60, *[APP] * 40).trace()
+    trace.info.usage = dataclasses.replace(trace.info.usage, peak_resident_bytes=160 * PAGE)
+    saved(trace, path := str(tmp_path / "x.wst"))
+    first = CliRunner().invoke(command, [path]).output.splitlines()[0]
+    how = "for the peak record with -s peak_snapshot"
+    assert first == f"import pandas brings 240.0 of 400.0 KiB (composition of 400.0 of 640.0 KiB, 62%; {how})"
+    assert json.loads(CliRunner().invoke(command, [path, "--json"]).output)["at"]["of_peak"] == 160 * PAGE
+    told = CliRunner().invoke(command, [path, "--at", "exit"]).output.splitlines()[0]
+    assert told == "import pandas brings 240.0 of 400.0 KiB"
 
 
 def test_min_and_top_bound_what_is_shown_and_not_what_is_counted(tmp_path):

@@ -204,7 +204,7 @@ def as_dict(told: Imports) -> dict[str, Any]:
     rows = told.rows
     return {
         "schema": 1,
-        "at": {"moment": of.inputs.moment, "time_ns": of.inputs.time_ns},
+        "at": {"moment": of.inputs.moment, "time_ns": of.inputs.time_ns, "of_peak": of.inputs.of_peak},
         "complete": of.complete,
         "lost": of.lost,
         "estimated": told.estimated,

@@ -57,7 +57,7 @@ def answer(told: Blame) -> str:
         others += [f"distinct {sums.distinct / divisor:,.1f}"] if sums.distinct is not None else []
         whole += f" in {number(spaces)} processes"
         aside += [", ".join(others)] if others else []
-    if composition := _of_peak(told):
+    if composition := of_peak(told):
         aside.append(composition)
     whole += f" ({'; '.join(aside)})" if aside else ""
     of = "of rss_sum " if spaces > 1 and sums.pss is not None and not by_pss else ""
@@ -96,7 +96,7 @@ def why_no_pages(told: Blame) -> str:
     return f"no resident pages are known: {first}{more} ended before {whose} memory was looked at"
 
 
-def _of_peak(told: Blame) -> str:
+def of_peak(told: Blame) -> str:
     """`composition of 298.0 of 310.0 MiB, 96%`: how much of the peak was seen, and how to see it; "" = all of it."""
     peak = told.of.inputs.of_peak
     if not peak or told.kinds or told.total >= _WHOLE * peak:
