@@ -13,6 +13,7 @@ from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.stacks import StackCounts
 from wstrace.analysis.summary import Summary
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
+from wstrace.firing import as_of_the_look
 from wstrace.ledger import Ledger
 from wstrace.schema import HOW_DISPLACED, HOW_LOST, HOW_UNKNOWN, PAGE_FAULT, STACK_HOW
 from wstrace.text import base_name, duration, number, plural, printable, printable_words, size
@@ -240,7 +241,7 @@ def completeness(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int, *
         parts = [f"complete: {plural(recorded, 'fault')}, 0 lost"]
         parts += [*_nameless(ledger, recorded), *_stackless(ledger)]
         parts += [f"{number(hidden)} not visible (-v: why)"] if hidden else []
-        return "; ".join([*parts, *_as_at_the_peak(summary, info), *_resident_unknown(summary)])
+        return "; ".join([*parts, *_as_at_a_look(summary, info), *_resident_unknown(summary)])
     else:
         parts = [_sum(terms, counted, info), *_nameless(ledger, recorded), *_stackless(ledger)]
         if counters(summary, info):
@@ -277,15 +278,16 @@ def _when_resident(summary: Summary, info: TraceInfo) -> list[str]:
     if info.snapshot_age_ms is not None and summary.resident():
         of = "resident pages" if info.final_snapshot is None else "those of others"
         parts.append(f"{of} as of {duration(info.snapshot_age_ms / 1e3)} before the end")
-    return [*parts, *_as_at_the_peak(summary, info), *_resident_unknown(summary)]
+    return [*parts, *_as_at_a_look(summary, info), *_resident_unknown(summary)]
 
 
-def _as_at_the_peak(summary: Summary, info: TraceInfo) -> list[str]:
-    """That the pages of processes that were not read at their end are those of the largest look."""
-    others = [one for one in summary.snapshots if one.pid != info.final_snapshot]
-    if not others or not summary.resident() or info.snapshot_age_ms is not None or "peak_snapshot" not in info.extra:
+def _as_at_a_look(summary: Summary, info: TraceInfo) -> list[str]:
+    """That the pages of processes that were not read at their end are those of the largest look, or a recording's."""
+    others = any(one.pid != info.final_snapshot for one in summary.snapshots)
+    if not others or not summary.resident() or info.snapshot_age_ms is not None:
         return []
-    return [f"resident pages{' of others' if info.final_snapshot is not None else ''} as at the peak"]
+    when = as_of_the_look(info.extra) or "as at the peak" * ("peak_snapshot" in info.extra)
+    return [f"resident pages{' of others' if info.final_snapshot is not None else ''} {when}"] * bool(when)
 
 
 def _resident_unknown(summary: Summary) -> list[str]:
@@ -380,8 +382,7 @@ def unnamed(places: PlaceCounts) -> list[str]:
     told = [f"{name(module)} {printable(why, NAME_LIMIT)}" for (module, why), _ in found[:_MOST_REASONS]]
     if len(found) > 1:
         told = [f"{text} ({number(n)})" for text, (_, n) in zip(told, found, strict=False)]
-    more = len(found) - len(told)
-    told += [f"and {plural(more, 'more file')}"] * bool(more)
+    told += [f"and {plural(more, 'more file')}"] if (more := len(found) - len(told)) else []
     return [f"note  {number(sum(places.unnamed.values())):>11}  faults without a {places.by}: {', '.join(told)}"]
 
 

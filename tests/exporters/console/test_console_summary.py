@@ -124,6 +124,10 @@ def test_still_resident_stands_beside_brought(kit: Any) -> None:
     assert "3,000 pages" in kit.printed(trace, batches)
 
 
+FIRED = {"time_ns": 9_004_000_000, "what": "rss=40MiB", "who": "app", "how": "reached", "bytes": 4096, "cgroup": "",
+         "last_look_ns": 9_000_000_000, "from_ns": 1, "from_bytes": 1, "begin_ns": 1}  # fmt: skip
+
+
 def test_line_two_says_of_when_resident_pages_are(kit: Any) -> None:
     for facts, told, untold in (
         ({"snapshot_age_ms": 250}, "resident pages as of 250 ms before the end", "at its end"),
@@ -137,6 +141,9 @@ def test_line_two_says_of_when_resident_pages_are(kit: Any) -> None:
         ({"extra": {"peak_snapshot": {}}}, "resident pages as at the peak", "before the end"),
         ({"extra": {"peak_snapshot": {}}, "final_snapshot": 7}, "pages of others as at the peak", "pages as at"),
         ({"extra": {"peak_snapshot": {}}, "final_snapshot": 700, "exit_code": 0}, "as at its end", "as at the peak"),
+        ({"extra": {"recording": {**FIRED}}}, "resident pages as of 4 ms before the trigger", "before the end"),
+        ({"extra": {"recording": {**FIRED, "last_look_ns": 0}}}, "recorded", "before the trigger"),
+        ({"extra": {"recording": {**FIRED, "time_ns": "no"}}}, "recorded", "before the trigger"),
     ):
         trace = kit.Trace()
         for name, value in facts.items():
