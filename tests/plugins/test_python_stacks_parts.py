@@ -25,14 +25,65 @@ from wstrace.stack_ids import StackIds
 from wstrace_os.linux.cpython import layouts
 from wstrace_os.linux.cpython.elf import python_in
 from wstrace_os.linux.cpython.line_table import LineTable
-from wstrace_page_faults.linux.python_stacks import bpf, kernel
+from wstrace_page_faults.linux.python_stacks import bpf, interpreters, kernel
 from wstrace_page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler, Code
 from wstrace_page_faults.linux.python_stacks.decoder import Decoder
-from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
+from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, is_library, is_named, starts_others
 from wstrace_page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW
 from wstrace_page_faults.linux.python_stacks.rows import StackRows
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+
+@pytest.mark.parametrize(
+    ("name", "named", "library"),
+    [
+        ("/usr/bin/python3.11", True, False),
+        ("/usr/bin/python", True, False),
+        ("/opt/pypy3.9", True, False),
+        ("/usr/bin/uwsgi-core", True, False),
+        ("/opt/my-python-build", True, False),
+        ("/usr/lib/libpython3.11.so.1.0", True, True),
+        ("/usr/lib/libpython3.so", True, False),
+        ("/usr/lib/mylibpython3.11.so", True, False),
+        ("/usr/lib/python3/libfoo.so", False, False),
+        ("/usr/bin/sh", False, False),
+    ],
+)
+def test_files_of_a_cpython_are_known_by_their_names(name: str, named: bool, library: bool) -> None:
+    assert (is_named(name), is_library(name)) == (named, library)
+
+
+@pytest.mark.parametrize(
+    ("imports", "starts"),
+    [
+        ({b"execve", b"write"}, True),
+        ({b"__libc_fork"}, False),
+        ({b"_fork"}, True),
+        ({b"__vfork"}, True),
+        ({b"fexecve"}, True),
+        ({b"execveat"}, True),
+        ({b"posix_spawnp"}, True),
+        ({b"forkpty"}, True),
+        ({b"popen"}, True),
+        ({b"system"}, True),
+        ({b"filesystem", b"forked", b"execute"}, False),
+        (set(), True),
+    ],
+)
+def test_a_program_starts_others_by_what_it_imports(
+    imports: set[bytes], starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreters, "ElfFile", lambda fd: types.SimpleNamespace(imports=lambda: imports))
+    assert starts_others(0) is starts
+
+
+def test_a_command_that_is_no_python_needs_no_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that is compiled is 0.1 ms of a start."""
+    monkeypatch.setattr(interpreters, "re", None)
+    assert Interpreters().of_command("/bin/sh", {}).starts
+    assert not is_named("/usr/lib/libc.so.6")
+    assert not is_library("/usr/lib/libc.so.6")
 
 
 def codes(code: CodeType) -> list[CodeType]:

@@ -47,6 +47,7 @@ class KernelTypes:
                 "this kernel does not describe its structures (/sys/kernel/btf/vmlinux)",
                 "run a kernel built with CONFIG_DEBUG_INFO_BTF",
             ) from None
+        self._found: dict[str, int] = {}
         if magic != _MAGIC:
             raise Unavailable(f"{file} is no BTF of this machine's byte order")
 
@@ -90,8 +91,10 @@ class KernelTypes:
         return found[0] if len(found) == 1 else None
 
     def _name(self, text: str) -> int:
-        at = self._names.find(b"\0" + text.encode() + b"\0")
-        return at + 1 if at >= 0 else _NOWHERE
+        if text not in self._found:  # most are asked for several times, and a search takes 10 us of each start
+            at = self._names.find(b"\0" + text.encode() + b"\0")
+            self._found[text] = at + 1 if at >= 0 else _NOWHERE
+        return self._found[text]
 
 
 def _read(file: FileIO, size: int) -> bytes:
