@@ -103,6 +103,8 @@ def _touched(trace: Trace, page_size: int) -> dict[tuple[str, int, int, str], _P
     of_file = np.array([names[code].startswith("/") for code in maps["file"].tolist()], np.bool_)
     rows, pages, times = [np.empty(0, np.intp)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     for batch in trace.batches(PAGE_FAULT.name, ("time_ns", "va", "mapping")):
+        if "va" not in batch or "mapping" not in batch:  # a damaged file: which pages these are is not known
+            continue
         row, known = _rows(maps["id"], of_file, batch["mapping"])
         offset = batch["va"][known] - maps["start"][row] + maps["offset"][row]
         rows.append(row)
@@ -110,6 +112,8 @@ def _touched(trace: Trace, page_size: int) -> dict[tuple[str, int, int, str], _P
         times.append(batch["time_ns"][known] if "time_ns" in batch else np.full(len(row), batch.window[0], np.uint64))
     total = 0
     for batch in trace.batches(RESIDENT_PAGES.name, ("start", "pages", "flags", "mapping")):
+        if not {"start", "pages", "mapping"} <= set(batch):
+            continue
         row, known = _rows(maps["id"], of_file, batch["mapping"])
         if "flags" in batch:
             there = (batch["flags"][known] & NOT_RESIDENT) == 0

@@ -21,6 +21,7 @@ from wstrace_msgpack.format import columns as col
 from wstrace_msgpack.format.columns import zstd
 from wstrace_msgpack.format.layout import END, EVENTS, HEADER, MAPPINGS, MARK, STRINGS, pack_frame
 from wstrace_msgpack.format.values import packb
+from wstrace_msgpack.read.trace import open_trace
 
 FILE_ID = b"ABCDEFGH"
 
@@ -235,3 +236,10 @@ def test_what_a_file_makes_grow_stays_in_bounds(tmp_path, what, frames, command)
     assert code == "0", done.stderr
     assert int(mib) < 256
     assert "bad frames" in done.stdout or command == "report", done.stdout[:500]
+
+
+@pytest.mark.parametrize(("said", "read"), [(0, 0), (3, 0), (1 << 63, 0), (4096, 4096), (65_536, 65_536)])
+def test_pages_of_a_size_that_no_machine_has_are_of_an_unknown_one(tmp_path, said, read):
+    path = write(tmp_path / "x.wst", [header(page_size=said), faults()])
+    with open_trace(path) as trace:
+        assert trace.info.page_size == read

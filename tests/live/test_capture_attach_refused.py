@@ -122,3 +122,24 @@ except Unavailable as error: print(error)
         assert said == (f"process {one.pid} of uid 0 may not be traced by uid 65534; "
                         "run wstrace as that user or as root\n")  # fmt: skip
     assert said
+
+
+def test_one_thread_s_events_that_lack_room_beside_the_rest_are_told_so(child: Any) -> None:
+    one = child("input()")
+    script = f"""
+import resource, sys
+sys.path[:0] = {sys.path!r}
+import numpy
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace_os.linux.backend import platform
+from wstrace_page_faults.linux.backend import PageFaults
+need = 3 * {len(perf_event.online_cpus())}
+resource.setrlimit(resource.RLIMIT_NOFILE, (need + 40, need + 40))
+try: PageFaults(children=False).start(Context(targets=(platform().attach({one.pid}),)))
+except Unavailable as error: print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    need = 3 * len(perf_event.online_cpus())
+    assert said == (f"the {need} file descriptors of events and those of wstrace itself are more than the {need + 40} "
+                    f"that RLIMIT_NOFILE allows; ulimit -Hn {need + 1000} (as root)\n")  # fmt: skip

@@ -153,3 +153,16 @@ def test_snapshots_of_children_are_looked_for():
     )
     found = made(trace, backend())
     assert (found.processes, found.unseen) == (2, 1)
+
+
+@pytest.mark.parametrize("lacking", ["va", "mapping", "start"])
+def test_rows_of_a_damaged_file_that_lack_a_column_name_no_page(lacking: str) -> None:
+    strings = Dictionary()
+    faults = {"pid": 7, "tid": 7, "va": [4096], "flags": 0, "time_ns": 3, "mapping": 0}
+    shown = {"start": [4096], "pages": [1], "flags": 0, "mapping": 0}
+    whole = [batch_of(PAGE_FAULT, strings, **faults), batch_of(RESIDENT_PAGES, strings, **shown)]
+    left = [batch.only(name for name in batch if name != lacking) for batch in whole]
+    part = SnapshotPart(7, 0, 0, True, 5, 1)
+    resident = Batch(RESIDENT_PAGES, left[1].columns, strings=strings, snapshot=part)
+    found = made(trace_of(left[0], resident), backend())
+    assert (found.ranges, found.left_out) == ([], {})

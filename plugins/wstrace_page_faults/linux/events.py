@@ -270,6 +270,12 @@ class PerfEvents:
                 f"ulimit -Hn {allowed + 1000} (as root)",
             )
         need = threads * len(self.cpus) * events
+        if need <= allowed:  # the events alone have room, but not beside what else this process has open
+            return Unavailable(
+                f"the {need:,} file descriptors of events and those of wstrace itself are more than the {allowed:,} "
+                "that RLIMIT_NOFILE allows",
+                f"ulimit -Hn {need + 1000} (as root)",
+            )
         return Unavailable(
             f"{threads:,} threads x {len(self.cpus)} CPUs x {events} events need {need:,} file descriptors, "
             f"RLIMIT_NOFILE allows {allowed:,}",
