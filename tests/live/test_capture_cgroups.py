@@ -352,11 +352,9 @@ def touch():
     for i in range(100): m[i * 4096] = 1
 go = threading.Event()
 def wait(): go.wait(); touch()
-threads = [threading.Thread(target=wait) for _ in range(60)]
-[t.start() for t in threads]
+threads = [threading.Thread(target=wait) for _ in range(60)]; [t.start() for t in threads]
 print('ready', flush=True); sys.stdin.readline(); go.set()
-[t.join() for t in threads]
-print('done', flush=True); sys.stdin.readline()
+[t.join() for t in threads]; print('done', flush=True); sys.stdin.readline()
 """
     program = child(code)
     assert program.read() == "ready"
@@ -368,17 +366,19 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (250, 250))
 session = Session({program.pid}, sources=['page_faults:stacks=none']).start()
 print('go', flush=True); sys.stdin.readline(); session.stop()
 faults = session.faults
-print(len(set(faults['tid'].tolist())), set(faults['pid'].tolist()) == {{{program.pid}}}, len(faults),
-      session.ledger.get('counted'), session.ledger.get('lost_kernel'), 'cgroup' in faults.dtype.names)
+print(len(set(faults['tid'])), {{*faults['pid']}} == {{{program.pid}}}, 'cgroup' in faults.dtype.names, len(faults),
+      *map(session.ledger.get, ('counted', 'lost_kernel', 'foreign_clock', 'unaccounted')))
 """
     with subprocess.Popen([sys.executable, "-c", tracer], stdin=-1, stdout=-1, text=True) as own:
         assert own.stdout.readline() == "go\n"
         program.say()
         assert program.read() == "done"
-        threads, only, faults, counted, lost, cgroups = own.communicate("\n")[0].split()
-    assert (only, cgroups) == ("True", "False")
-    assert int(threads) >= 60
-    assert 6000 <= int(faults) == int(counted) - int(lost)
+        threads, only, cgroups, *figures = own.communicate("\n")[0].split()
+    assert (only, cgroups, int(threads) >= 60) == ("True", "False", True)
+    faults, counted, lost, foreign, unaccounted = map(int, figures)
+    # Where others are busy the kernel counts a few faults without a record: two further sets of events on all CPUs both
+    # lacked the same 1 to 13 of 6,000 to 29,000 (Linux 6.18). Whose they are nobody knows.
+    assert 6000 <= faults == counted - lost - foreign - unaccounted <= 6010
 
 
 @pytest.mark.parametrize("enter", [["chroot"], ["unshare", "--mount", "chroot"]], ids=["chroot", "mount_namespace"])
