@@ -164,19 +164,25 @@ class PeakSnapshotSource(Source):
             return
         pids = [one.pid for one in self._largest]
         self._sums_due = now + _SETTLED
-        if not self._bytes / _GROWN <= sum(map(self._resident, pids)) <= self._bytes * _GROWN:
+        if not self._still_of(pids):
             return
         from wstrace_working_set.process_tree import Held, sums
 
         held = [Held(pid, self._resident(pid), self._backend.accounted(pid).pss) for pid in pids]
         told = sums(self._backend, held)
         self._sums_due = time.monotonic() + self._apart * (time.monotonic() - now)
+        if not self._still_of(pids):  # one has ended, or given memory back, while the pages of all were read
+            return
         self._summed, self._sums_of = True, self._bytes
         times = [one.time_ns for one in self._largest]
         self._context.info.extra["sums"] = {
             "from_ns": min(times), "to_ns": max(times), "pids": pids, "rss_sum": told.rss_sum,
             "pss": None if told.refused else told.pss, "distinct": told.distinct, "why": told.why,
         }  # fmt: skip
+
+    def _still_of(self, pids: Iterable[int]) -> bool:
+        """Whether these have as much as the largest look saw."""
+        return self._bytes / _GROWN <= sum(map(self._resident, pids)) <= self._bytes * _GROWN
 
     def _resident(self, pid: int) -> int:
         from wstrace_working_set.process_tree import resident_bytes

@@ -126,3 +126,30 @@ def test_sums_of_a_look_that_is_no_longer_the_peak_are_dropped(monkeypatch, pids
         source._look_if_larger()
     assert source.statistics()["looks"] == 2
     assert ("sums" in source._context.info.extra) == kept
+
+
+def test_sums_are_not_taken_of_processes_that_end_while_they_are_read(monkeypatch):
+    """GIVEN two processes of 100 MiB each WHEN one ends while their pages are read THEN no sums of both are told.
+
+    The shares of both with the pages of one came out of it: more pss than distinct pages (seen on 6.12, emulated).
+    """
+    sizes, clock = {7: 100 * MIB, 8: 100 * MIB}, SimpleNamespace(now=100.0)
+    monkeypatch.setattr(peak.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(
+        "wstrace_working_set.working_set.working_set",
+        lambda pid, strings: SimpleNamespace(pid=pid, total_bytes=sizes[pid], cost_seconds=0.0, time_ns=1),
+    )
+
+    def distinct(pids):
+        sizes[8] = 0
+        return sum(sizes[pid] for pid in pids)
+
+    source = PeakSnapshotSource()
+    source._context = Context()
+    source._backend = SimpleNamespace(accounted=lambda pid: SimpleNamespace(pss=sizes[pid]), distinct=distinct)
+    monkeypatch.setattr(source, "_pids", lambda: list(sizes))
+    monkeypatch.setattr(source, "_resident", sizes.__getitem__)
+    source._look_if_larger()
+    clock.now += 1
+    source._sum_if_due()
+    assert "sums" not in source._context.info.extra

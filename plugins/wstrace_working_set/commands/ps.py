@@ -58,7 +58,8 @@ def _table(found: list[Process], names: list[str], *, wide: bool) -> TextTable:
     large = any(process.large for process in found)
     columns = [Column("pid", spare=False), Column("working set", spare=False), Column("private"), Column("shared"),
                Column("pss", spare=False),
-               *([Column("large")] if large else []), Column("user", "text"), Column("name", "name")]  # fmt: skip
+               *([Column("large", spare=False)] if large else []), Column("user", "text"),
+               Column("name", "name")]  # fmt: skip
     rows = [
         [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), _size(p.pss),
          *([_size(p.large)] if large else []), printable(p.user, 16), name]
