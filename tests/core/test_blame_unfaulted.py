@@ -8,6 +8,8 @@ from blame_scripted import ANON, APP, PAGE, SAVE, Script
 from slow_memory import Event
 
 from wstrace.analysis.blame.history import History
+from wstrace.analysis.blame.losses import page_of, space_of
+from wstrace.analysis.blame.resident import keys_of
 from wstrace.analysis.blame.unshared import Unshared
 from wstrace.schema import (
     KIND_STACK,
@@ -86,3 +88,12 @@ def test_unshared_tells_how_much_more_it_may_be():
     assert (told.total, told.perhaps, told.at_least) == (0, 3 * PAGE, True)
     assert told.as_dict(["line"])["perhaps"] == {"bytes": 3 * PAGE, "pages": 3}
     assert answer(told) == f"what was un-shared is not known: {perhaps(told)}"
+
+
+def test_a_run_past_the_last_page_stays_in_its_space() -> None:
+    runs = {"space": np.array([1, 0]), "start": np.array([(1 << 64) - 8192, 4096], "<u8"), "pages": np.array([5, 2])}
+    run, keys = keys_of(runs, 4096)
+    assert run.tolist() == [0] * 5 + [1] * 2
+    assert space_of(keys).tolist() == [1] * 5 + [0] * 2
+    assert page_of(keys).tolist()[-2:] == [1, 2]
+    assert (np.diff(page_of(keys[:5]).astype(np.int64)) >= 0).all()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame.bringers import PageRows
 from wstrace.analysis.blame.inputs import Columns, Inputs, mapping_rows, of_mapping, pages_of
-from wstrace.analysis.blame.losses import key_of
+from wstrace.analysis.blame.losses import LAST_PAGE, key_of
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_SHARED, MAP_WRITE, PAGE_FILE, PAGE_HUGE
 
 #: Pages whose bringers are searched at once: what that needs beside the result stays below 20 MiB.
@@ -50,4 +50,8 @@ def keys_of(runs: Columns, page_size: int) -> tuple[NDArray[np.uint32], NDArray[
     """Of each page of resident runs its run, and its key."""
     run, number = pages_of(runs)
     first = key_of(runs["space"], runs["start"] >> np.uint64(page_size.bit_length() - 1))
-    return run, first[run] + number.astype(np.uint64)
+    keys = first[run] + number.astype(np.uint64)
+    last = first | LAST_PAGE
+    if (first + runs["pages"].astype(np.uint64) > last + np.uint64(1)).any():
+        keys = np.minimum(keys, last[run])  # a damaged file's run past the last address is no other process's
+    return run, keys
