@@ -27,7 +27,8 @@ class FaultCells(NamedTuple):
     of: of each fault its cell, in the order of the inputs. cause, space, kind, file: of the faults of a cell. faults,
     major: how many were recorded, of these read from disk. in_all, brings, again, written: of those that these stand
     for, how many there are, brought a page, brought one that had been there before, wrote to one that was there.
-    first_ns: the time of the first one.
+    first_ns: the time of the first one. cgroup: the code of the control group that they were in; None = of each process
+    its only one, Inputs.cgroups.
     """
 
     of: NDArray[np.int32]
@@ -42,12 +43,17 @@ class FaultCells(NamedTuple):
     written: Numbers
     major: Numbers
     first_ns: NDArray[np.uint64]
+    cgroup: Numbers | None
 
 
 def fault_cells(faults: Faults, times: NDArray[np.uint64], cause: NDArray[np.int32], space: Numbers,
-                kind: NDArray[np.uint8], file: NDArray[np.uint32], each: Each = None) -> FaultCells:  # fmt: skip
-    """The cells of all faults. times, cause, space, kind, file: of each, in the order of the inputs. each: see Each."""
-    rows, of = distinct(cause, space, kind, file)
+                kind: NDArray[np.uint8], file: NDArray[np.uint32], each: Each = None,
+                cgroup: NDArray[np.uint32] | None = None) -> FaultCells:  # fmt: skip
+    """The cells of all faults. times, cause, space, kind, file: of each, in the order of the inputs. each: see Each.
+
+    cgroup: the control group of each; None = no process was moved between two.
+    """
+    rows, of = distinct(cause, space, kind, file, *(() if cgroup is None else (cgroup,)))
     n, ordered = len(rows), of[faults.order]
 
     def counted(some: NDArray[np.bool_] | Numbers) -> Numbers:
@@ -63,6 +69,7 @@ def fault_cells(faults: Faults, times: NDArray[np.uint64], cause: NDArray[np.int
         written=counted(_written(faults)),
         major=np.bincount(ordered[(faults.flags & FAULT_MAJOR) != 0], minlength=n),
         first_ns=_earliest(of, times, n),
+        cgroup=None if cgroup is None else cgroup[rows].astype(np.intp),
     )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ class Inputs:
         names: space -> the code of its title or last name, 0 = not known. roles: space -> `main` or `worker 2 of 4711`.
         faults, mappings: columns of these streams; `space` beside them. mappings are in order of id. faults have tid
             and native_stack only where any has a native stack, or whole stacks are wanted; sampled only where one of
-            several was recorded.
+            several was recorded; cgroup only where a process faulted in several.
         threads: (space, tid) -> the code of the thread's name, 0 = not known; empty unless whole stacks are wanted.
         losses: of all processes. ends: of processes.
         began: spaces that began or executed their program in the trace.
@@ -214,11 +214,14 @@ def read_all(
 
 
 def _cgroups(faults: Columns, n: int) -> NDArray[np.uint32]:
-    """Of each space the code of the control group of its last fault; the faults lose the column."""
+    """Of each space the control group of its last fault; where that is the one of all, the faults lose the column."""
     of_faults, found = faults.pop("cgroup"), np.zeros(n, np.uint32)
     known = np.flatnonzero(of_faults)
     by_time = known[np.argsort(faults["time_ns"][known], kind="stable")]
     found[faults["space"][by_time]] = of_faults[by_time]
+    last = found[faults["space"]]
+    if (of_faults[known] != last[known]).any():
+        faults["cgroup"] = np.where(of_faults, of_faults, last)
     return found
 
 

@@ -119,7 +119,7 @@ class Past:
         """The cells of all faults."""
         faults = self.inputs[0].faults
         return fault_cells(self.history.faults, faults["time_ns"], self.causes.of, faults["space"], self._kind,
-                           self.file, faults.get("sampled"))  # fmt: skip
+                           self.file, faults.get("sampled"), faults.get("cgroup"))  # fmt: skip
 
     def _before(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The keys and times of pages, not of files, that processes had before the trace in which they forked."""

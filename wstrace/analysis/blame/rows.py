@@ -91,8 +91,9 @@ class Cells(NamedTuple):
 class Blame:
     """Tables of a composition.
 
-    Views are line, function, package, file (of the page), kind, process and cgroup (in which the process last faulted),
-    and of a composition with whole stacks stack and thread.
+    Views are line, function, package, file (of the page), kind, process and cgroup (a fault is told by the one that its
+    thread was in, a resident page by the one in which its process last faulted), and of a composition with whole stacks
+    stack and thread.
 
     Args:
         composition: whose pages they count.
@@ -212,7 +213,8 @@ class Blame:
         else:
             runs, cgroups = of.inputs.runs, of.inputs.cgroups.astype(np.intp)
             by_file = view == "file"
-            page, fault = (runs["file"], faults.file) if by_file else (cgroups[runs["space"]], cgroups[faults.space])
+            moved = cgroups[faults.space] if faults.cgroup is None else faults.cgroup
+            page, fault = (runs["file"], faults.file) if by_file else (cgroups[runs["space"]], moved)
             codes, both = np.unique(np.concatenate((page[run], fault)), return_inverse=True)
             page, fault = both[: len(run)], both[len(run) :]
             names = [(of.strings[code] if code < len(of.strings) else "") or UNKNOWN for code in codes.tolist()]
