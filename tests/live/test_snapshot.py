@@ -21,6 +21,7 @@ from wstrace.errors import TargetExited, Unavailable
 from wstrace_os.linux import pagemap
 from wstrace_working_set.linux import backend as linux
 from wstrace_working_set.linux import page_frames
+from wstrace_write_watch.linux import backend as write_watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
@@ -113,6 +114,26 @@ def test_without_pagemap_scan_root_has_huge_and_zero_pages_too(no_scan):
             }
 
 
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root: /proc/kpageflags")
+def test_without_pagemap_scan_who_is_root_no_more_reads_on_without_kinds():
+    """GIVEN a look as root WHEN the process becomes another user THEN its next look does not ask for what is root's."""
+    script = f"""
+import ctypes, os, sys
+sys.path[:0] = {sys.path!r}
+import wstrace
+from wstrace_os.linux import pagemap
+from wstrace_working_set.linux import backend
+pagemap.has_scan, pagemap.Pagemap.scan = lambda: False, None
+wstrace.working_set()
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: like a process that has always been that user's
+assert wstrace.working_set().total_bytes > 0
+assert backend.probe().name == "pagemap"
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_second_page_as_the_kernels_selftest_has_it():
     """tools/testing/selftests/mm/pagemap_ioctl.c writes every second page: more than 512 regions in one scan."""
     with stopped("m = anon(8192 * PAGE)\ntouch(m, 2 * PAGE)\nready(at(m))") as (pid, words):
@@ -180,6 +201,8 @@ def test_guard_pages_and_write_protection_are_nothing_swapped_out(sparse, privil
         memoryview(watch).cast("B")[5 * PAGE] = 1
         ready(at(guarded), watch._start, code)
     """
+    if write_watch.probe().name != "full":
+        pytest.skip("write protection: only on Linux 6.7 and later, where userfaultfd is allowed")
     with stopped(script) as (pid, (guarded, watched, code)):
         monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
         if not privileged:

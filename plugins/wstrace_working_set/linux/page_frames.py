@@ -126,9 +126,11 @@ class FrameKinds(_Table):
         return huge, huge & ((first & _ZERO_PAGE) != 0)
 
 
-@functools.cache
 def tells_kinds() -> bool:
-    """Whether FrameKinds works here: /proc/kpageflags is there, and the numbers of page frames are not hidden."""
+    """Whether FrameKinds works here: /proc/kpageflags is there, and the numbers of page frames are not hidden.
+
+    Asked anew each time: a process that was root may be another user by then.
+    """
     try:
         with FrameKinds():
             return _zero_frame() != 0
