@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from wstrace.text import duration
-
 #: What happened to a process or cgroup: it reached a size, some of it was killed for want of memory, or it ended.
 REACHED, KILLED, ENDED = "reached", "killed", "ended"
 #: A time or size that is larger is none that we wrote.
@@ -106,15 +104,3 @@ class Recording:
         pids = tuple(pid for pid in named if type(pid) is int and pid >= 0) if isinstance(named, list) else ()
         return cls(time_ns, what, who, str(told["how"]), n_bytes, cgroup, last_look_ns, from_ns, from_bytes, begin_ns,
                    let_go, seconds, pids[:MOST_PIDS])  # fmt: skip
-
-
-def as_of_the_look(extra: Mapping[str, object]) -> str:
-    """`as of 4 ms before the trigger`: of when the resident pages of a recording are; "" = it is none, or has none.
-
-    A recording goes on for a while after its trigger: its faults are more than what the look has seen.
-    """
-    fired = Recording.of(extra)
-    if fired is None or not fired.last_look_ns:
-        return ""
-    early = fired.time_ns - fired.last_look_ns
-    return f"as of {duration(abs(early) / 1e9)} {'before' if early >= 0 else 'after'} the trigger"

@@ -141,5 +141,6 @@ except Unavailable as error: print(error)
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     need = 3 * len(perf_event.online_cpus())
-    assert said == (f"the {need} file descriptors of events and those of wstrace itself are more than the {need + 40} "
-                    f"that RLIMIT_NOFILE allows; ulimit -Hn {need + 1000} (as root)\n")  # fmt: skip
+    cpus = need // 3
+    assert said == (f"1 threads x {cpus} CPUs x 3 events need {need} file descriptors, wstrace itself some more, "
+                    f"RLIMIT_NOFILE allows {need + 40}; ulimit -Hn {need + 1000} (as root)\n")  # fmt: skip

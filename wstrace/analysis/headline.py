@@ -7,13 +7,13 @@ from collections.abc import Callable
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.place_counts import PlaceCounts
+from wstrace.analysis.recorded_look import as_of_the_look
 from wstrace.analysis.sampled import how_sampled, not_stood_for, of_all
 from wstrace.analysis.snapshots import MAX_PROCESSES
 from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.stacks import StackCounts
 from wstrace.analysis.summary import Summary
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
-from wstrace.firing import as_of_the_look
 from wstrace.ledger import Ledger
 from wstrace.schema import HOW_DISPLACED, HOW_LOST, HOW_UNKNOWN, PAGE_FAULT, STACK_HOW
 from wstrace.text import base_name, duration, number, plural, printable, printable_words, size

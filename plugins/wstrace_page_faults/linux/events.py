@@ -270,17 +270,12 @@ class PerfEvents:
                 f"ulimit -Hn {allowed + 1000} (as root)",
             )
         need = threads * len(self.cpus) * events
+        of_all = f"{threads:,} threads x {len(self.cpus)} CPUs x {events} events need {need:,} file descriptors"
+        remedy = f"ulimit -Hn {need + 1000} (as root)"
         if need <= allowed:  # the events alone have room, but not beside what else this process has open
-            return Unavailable(
-                f"the {need:,} file descriptors of events and those of wstrace itself are more than the {allowed:,} "
-                "that RLIMIT_NOFILE allows",
-                f"ulimit -Hn {need + 1000} (as root)",
-            )
-        return Unavailable(
-            f"{threads:,} threads x {len(self.cpus)} CPUs x {events} events need {need:,} file descriptors, "
-            f"RLIMIT_NOFILE allows {allowed:,}",
-            f"ulimit -Hn {need + 1000} (as root), or trace from the start with run: threads then inherit the events",
-        )
+            return Unavailable(f"{of_all}, wstrace itself some more, RLIMIT_NOFILE allows {allowed:,}", remedy)
+        return Unavailable(f"{of_all}, RLIMIT_NOFILE allows {allowed:,}",
+                           f"{remedy}, or trace from the start with run: threads then inherit the events")  # fmt: skip
 
     def disarm(self) -> None:
         """Stops all events, inherited ones included: none counts or records any more. Tracepoints are closed."""
