@@ -76,16 +76,16 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", least: float = 0.1
     values = np.column_stack([cells.sums[name] for name in COLUMNS]).astype(np.float64)
     whole = Samples(frames, cells.of[:, 0], cells.of[:, 1:], values)
     folded = without_names(frames, whole.stack, list(values.T), least)
-    samples, notes = whole.merged(folded, whole.labels), list[str]()
+    named, notes = whole.merged(folded, whole.labels), list[str]()
     if n := int(np.count_nonzero(folded.number != np.arange(len(frames)))):
         few = f"{plural(n, 'instruction')} without a name, of less than {least:g} % each"
         notes = [f"{few}: told by their files, as (others in ...); --option least=0 keeps them"]
     info = trace.info
     times = info.clock.wall(trace.begin_ns), max(info.ended_ns - trace.begin_ns, 0)
-    packed, note = _packed(told, times, cells.labels, samples, notes), ""
+    samples, packed, note = named, _packed(told, times, cells.labels, named, notes), ""
     room = ROOM[bool(told.of.inputs.tree.ids().size)]
     n_labels = [len(view) for view in cells.labels[1:]]
-    smaller = (found for step in STEPS if least > 0 for found in _smaller(samples, least * step, n_labels))
+    smaller = (found for step in STEPS if least > 0 for found in _smaller(named, least * step, n_labels))
     while len(packed) > room and (found := next(smaller, None)):
         samples, note = found
         packed = _packed(told, times, cells.labels, samples, [*notes, note])

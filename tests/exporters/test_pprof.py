@@ -127,6 +127,8 @@ def test_a_large_profile_folds_frames_that_are_small_and_keeps_every_sum_above(t
     for tag in ("process", "kind"):
         assert by_tag(path, tag) == by_tag(whole, tag)
     said = pprof("-comments", path)
+    n_whole = trace.save(str(tmp_path / "counted.pb.gz"), least=0)
+    assert f"{n_whole:,} samples are {rows:,} here" in said, "of how many, not of those of the step before"
     assert f"are {rows:,} here: what has less than 0.1 % is told as (others), 2,000 ends of stacks" in said
     assert rows.note
     assert rows.note in said

@@ -168,9 +168,9 @@ class Imports:
     def _figures(self, of_faults: NDArray[np.intp], of_pages: NDArray[np.intp], n: int) -> Iterable[list[int]]:
         """The own figures of each label."""
         of = self.of.of
-        faults_ = self._past.inputs[0].faults
-        major = (faults_["flags"] & FAULT_MAJOR) != 0
-        each = faults_["sampled"] if self.estimated else np.ones(len(major), np.uint32)
+        recorded = self._past.inputs[0].faults
+        major = (recorded["flags"] & FAULT_MAJOR) != 0
+        each = recorded["sampled"] if self.estimated else np.ones(len(major), np.uint32)
         pages = [np.bincount(some, minlength=n) * of.page_size for some in (of_pages, of_pages[of.private[of.run]])]
         faults = [np.bincount(of_faults, each, n), np.bincount(of_faults[major], each[major], n)]
         return np.stack([*pages, *faults], axis=1).astype(np.int64).tolist()  # type: ignore[no-any-return]
