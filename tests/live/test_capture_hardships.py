@@ -88,6 +88,26 @@ def limited() -> Iterator[Callable[[int], Path]]:
             time.sleep(0.05)
 
 
+@pytest.fixture
+def throttled() -> Iterator[Path]:
+    """The file `cgroup.procs` of a group whose processes may have a twentieth of a CPU."""
+    old = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
+    group = Path(f"/sys/fs/cgroup{'/cpu' if old else ''}/wstrace-{os.getpid()}-cpu")
+    try:
+        if not old:
+            (group.parent / "cgroup.subtree_control").write_text("+cpu")
+        group.mkdir()
+        (group / ("cpu.cfs_quota_us" if old else "cpu.max")).write_text("5000")  # of the 100,000 us of a period
+    except OSError as error:
+        pytest.skip(f"no group with a CPU limit can be made here: {error}")
+    yield group / "cgroup.procs"
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            break
+        time.sleep(0.05)
+
+
 def figures(path: Path) -> dict[str, Any]:
     """What `info` tells of a file."""
     found: dict[str, Any] = json.loads(wstrace("info", path, "--json").stdout)
@@ -286,3 +306,20 @@ def test_a_pid_that_is_given_to_another_process(touches: Path, when: str) -> Non
     else:
         assert int(told["before"]) > 1000
         assert told["usage"] == "None", "what the system accounts to the successor is not the target's"
+
+
+@needs_root
+def test_a_tracer_with_a_cpu_limit_counts_what_it_loses_and_says_why(
+    touches: Path, tmp_path: Path, throttled: Path
+) -> None:
+    """Its target has none, and takes faults faster than a twentieth of a CPU can take them from the rings."""
+    outside, path = throttled.parent.parent / "cgroup.procs", tmp_path / "x.wst"
+    target = f"echo $$ > {outside}; exec {touches} 10000 200"
+    enter = f"echo $$ > {throttled}; exec {sys.executable} -m wstrace run -o {path} -- sh -c '{target}'"
+    ran = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["up", "2000000"]
+    told = figures(path)
+    assert_nothing_is_lost_without_count(told["ledger"], told["rows"]["page_fault"])
+    assert told["ledger"]["lost_kernel:minor"] > 100_000
+    assert "CPU limit stopped the tracer's own cgroup for" in ran.stderr

@@ -11,6 +11,7 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
 from wstrace_os.linux import procfs, vmstat
+from wstrace_os.linux.cgroups.cpu import throttled_seconds
 from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.hot_plug import Processors
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
@@ -30,6 +31,8 @@ _MOST_DISPLACED, _FEWEST = 0.001, 100
 _LOOK_SECONDS, _SHARE = 1.0, 200
 #: how long events are open twice: much longer than a fork takes, or than it takes to read that it has happened
 _RENEW_SECONDS = 1.0
+#: A ring lasts longer at a million faults a second: less throttling explains no loss.
+_TOLD_SECONDS = 0.1
 
 
 class Account:
@@ -64,6 +67,7 @@ class Account:
         self._python, self._service = python or NoStacks(), service
         self._before = 0
         self._hints: int | None = None
+        self._throttled = 0.0
         self._due, self._renewing = 0.0, False
         self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
         self._at_end: int | None = None
@@ -76,6 +80,7 @@ class Account:
         """
         self._tell_losses()
         self._hints = vmstat.balancing_hints()
+        self._throttled = throttled_seconds()
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
             self._before = max(self._usage() - counted, 0)
@@ -184,7 +189,7 @@ class Account:
             failed: whether the rings could not be emptied, so that what they hold is lost too.
         """
         ledger, every = self._context.ledger, self._settings.period == 1 and not self._events.thinned
-        counted_in_all = 0
+        counted_in_all, lost_in_all = 0, 0
         taken = sum(ring.recorded for _, rings in self._kinds for ring in rings) - sum(self.left_out.values())
         ledger.add("lost_tracer", max(taken - given, 0), self._source)
         for kind, rings in self._kinds:
@@ -203,7 +208,7 @@ class Account:
                 ledger.add(DISPLACED, displaced, kind)
                 rest = counted - recorded - lost - foreign - displaced
                 ledger.add("lost_tracer" if failed else "unaccounted", rest, kind)
-            counted_in_all += counted
+            counted_in_all, lost_in_all = counted_in_all + counted, lost_in_all + lost
         # The kernel's count includes losses at the end, after which no LOST row was written.
         if lost := max(self._side.lost, self._events.counts(SIDE)[1] or 0):
             ledger.set("lost_side_band", lost, self._source)
@@ -218,6 +223,8 @@ class Account:
         if self._processors.untraced:
             self._context.info.lack(f"faults on {self._processors.untraced}")
         self._tell_hints()
+        if lost_in_all:
+            self._tell_throttling()
         if self._context.groups:
             usage = self._context.usage().faults
             if usage is None:
@@ -234,6 +241,14 @@ class Account:
             self._context.info.lack(
                 "what tells faults that bring a page from hint faults on pages that were there: memory was balanced "
                 f"between nodes, with {hints - self._hints:,} on this machine meanwhile; sysctl kernel.numa_balancing=0"
+            )
+
+    def _tell_throttling(self) -> None:
+        seconds = throttled_seconds() - self._throttled
+        if seconds >= _TOLD_SECONDS:
+            self._context.info.lack(
+                f"what the kernel dropped, while a CPU limit stopped the tracer's own cgroup for {seconds:.1f} s (over "
+                "all CPUs); raise that limit, or record fewer: -s page_faults:period=10"
             )
 
     def _usage(self) -> int:

@@ -59,6 +59,20 @@ def hierarchy_of(controller: str, proc: Path = Path("/proc")) -> Hierarchy:
     )
 
 
+def path_of(pid: int, controller: str, proc: Path = Path("/proc")) -> str | None:
+    """The path of a process's cgroup in the hierarchy of a controller, "" = v2; None = it is gone, or not seen here."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text("utf-8", "surrogateescape").split("\n")
+    except OSError:
+        return None
+    for line in lines:  # number:controllers:path
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        # /.. : above the root of our cgroup namespace; (deleted): removed, as a zombie's may be
+        if path and controller in controllers.split(",") and not path.startswith("/..") and " (del" not in path:
+            return path
+    return None
+
+
 def _number_of(controller: str, table: Path, mounts: Iterable[_Mount]) -> int:
     """The number of the v1 hierarchy that has the controller, 0 = it is in the v2 hierarchy. Raises Unavailable.
 

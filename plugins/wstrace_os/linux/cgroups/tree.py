@@ -21,7 +21,7 @@ from pathlib import Path
 from wstrace import cgroup_names as names
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace_os.linux.cgroups.memory import MemoryFiles
-from wstrace_os.linux.cgroups.mounts import Hierarchy, hierarchy_of
+from wstrace_os.linux.cgroups.mounts import Hierarchy, hierarchy_of, path_of
 
 #: The fewest digits of a container's id that are taken: `docker ps` shows 12, and 4 are soon another one's.
 LEAST_DIGITS = 8
@@ -216,7 +216,7 @@ class Cgroups:
 
     def of_process(self, pid: int) -> Cgroup:
         """The cgroup that a process is in. Raises TargetExited or Unavailable."""
-        path = self._path_of(pid, "" if self._events.unified else "perf_event")
+        path = path_of(pid, "" if self._events.unified else "perf_event", self._proc)
         if path is None:
             raise TargetExited(f"there is no process {pid}, or its cgroup is not seen here")
         return self.at(path)
@@ -238,7 +238,7 @@ class Cgroups:
         folder = self._memory.folder / cgroup.path.lstrip("/")
         if not folder.is_dir():
             controller = "" if self._memory.unified else "memory"
-            paths = {self._path_of(pid, controller) for pid in cgroup.processes()} - {None}
+            paths = {path_of(pid, controller, self._proc) for pid in cgroup.processes()} - {None}
             if len(paths) != 1:
                 spread = (
                     f"its processes are in {len(paths)} of them" if paths else "nor has it a process that tells one"
@@ -259,7 +259,7 @@ class Cgroups:
         with contextlib.suppress(Unavailable):
             there = Cgroup(path, folder.stat().st_ino, folder).processes()  # before its own: what forks is in both
             own = set(cgroup.processes())
-            return sum(pid not in own and self._path_of(pid, controller) is not None for pid in there)
+            return sum(pid not in own and path_of(pid, controller, self._proc) is not None for pid in there)
         return 0
 
     def memory_of_process(self, pid: int) -> tuple[Cgroup, MemoryFiles]:
@@ -270,7 +270,7 @@ class Cgroups:
         """
         if isinstance(self._memory, Unavailable):
             raise self._memory
-        path = self._path_of(pid, "" if self._memory.unified else "memory")
+        path = path_of(pid, "" if self._memory.unified else "memory", self._proc)
         if path is None:
             raise TargetExited(f"there is no process {pid}, or its cgroup is not seen here")
         folder = self._memory.folder / path.lstrip("/")
@@ -308,19 +308,6 @@ class Cgroups:
                     f"the cgroup {there} is in the hierarchy of memory only, and perf events go by {self.folder}",
                     "attach its processes: wstrace attach followed by the pids in its cgroup.procs",
                 )
-
-    def _path_of(self, pid: int, controller: str) -> str | None:
-        """The path of a process's cgroup: /proc/PID/cgroup has lines `number:controllers:path`; "" = v2."""
-        try:
-            lines = (self._proc / str(pid) / "cgroup").read_text("utf-8", "surrogateescape").split("\n")
-        except OSError:
-            return None
-        for line in lines:
-            _, controllers, path = (*line.split(":", 2), "", "")[:3]
-            # /.. : above the root of our cgroup namespace; (deleted): removed, as a zombie's may be
-            if path and controller in controllers.split(",") and not path.startswith("/..") and " (del" not in path:
-                return path
-        return None
 
 
 def matches(path: str, pattern: str) -> bool:
