@@ -15,6 +15,7 @@ from wstrace.schema import LOSS_EVENTS
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import rare_calls
 from wstrace_page_faults.linux.calls import Calls
+from wstrace_page_faults.linux.evicted_pages import EVICTED
 from wstrace_page_faults.linux.evictions import Evictions
 from wstrace_page_faults.linux.live import Live
 from wstrace_page_faults.linux.remaps import LARGEST_FOLIO
@@ -125,7 +126,9 @@ def test_what_leaves_the_page_cache_may_have_been_a_part_of_a_folio() -> None:
     side, page = make(), LARGEST_FOLIO // 512
     at = 1 << 30
     side.take(comm(b"a", 1) + mmap2(at, 600 * page, b"/x", 5))
-    side.evicted(20, procfs.device(8, 1), 42, 8, 10)  # the mapping begins with page 2 of the file
+    side.evicted(
+        np.array([(20, procfs.device(8, 1), 42, 8, 10)], EVICTED)
+    )  # the mapping begins with page 2 of the file
     rows = [(LOSS_EVENTS[row[2]], (row[3] - at) // page, (row[4] - at) // page)
             for row in given(side, END)["content_loss"]]  # fmt: skip
     assert rows == [("evicted", 6, 8), ("perhaps unmapped", 0, 6), ("perhaps unmapped", 8, 510)]

@@ -120,7 +120,7 @@ def label(name: str) -> tuple[str, int]:
 
 
 def device(major: Any, minor: Any) -> Any:
-    """st_dev for a major and minor device number, as glibc's makedev() combines them. Takes ints or u64 arrays."""
+    """st_dev for a major and minor device number, as glibc's makedev() combines them. Takes ints or i64 arrays."""
     return ((major & 0xFFF) << 8) | (minor & 0xFF) | ((minor & ~0xFF) << 12) | ((major & ~0xFFF) << 32)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
+from wstrace_page_faults.linux.evicted_pages import EVICTED
 from wstrace_page_faults.linux.rare_calls import RareCalls
 from wstrace_page_faults.linux.side_band import SideBand
 
@@ -58,20 +59,9 @@ class Evictions(RareCalls):
             found, lost = decode(raw, self._record)
             self._seen += max(len(found), len(raw) // self._record.itemsize // _NEIGHBOURS)
             self.complete &= not (lost or full)
-            for one in found:
-                side.evicted(*one)
+            side.evicted(found)
         self.too_many(self._seen)
         side.evictions_told = self.complete
-
-
-class Evicted(NamedTuple):
-    """Neighbouring pages of a file that left one after the other; past: the page behind the last one."""
-
-    time_ns: int
-    device: int
-    inode: int
-    first: int
-    past: int
 
 
 def layout(fields: Mapping[str, tuple[int, int]]) -> np.dtype[Any] | None:
@@ -96,8 +86,8 @@ def _record(fields: Mapping[str, tuple[int, int]], size: int) -> np.dtype[Any]:
     })  # fmt: skip
 
 
-def decode(raw: bytes, record: np.dtype[Any]) -> tuple[list[Evicted], bool]:
-    """What the records of a ring tell, and whether some were lost; record: their layout()."""
+def decode(raw: bytes, record: np.dtype[Any]) -> tuple[NDArray[Any], bool]:
+    """What the records of a ring tell, as rows of EVICTED, and whether some were lost; record: their layout()."""
     parts: list[NDArray[Any]] = [np.zeros(0, record)]
     lost, at = False, 0
     while at + _HEADER.size <= len(raw):
@@ -112,10 +102,10 @@ def decode(raw: bytes, record: np.dtype[Any]) -> tuple[list[Evicted], bool]:
     return _together(np.concatenate(parts)), lost
 
 
-def _together(rows: NDArray[Any]) -> list[Evicted]:
-    """The rows, neighbours as one."""
+def _together(rows: NDArray[Any]) -> NDArray[Any]:
+    """The rows as those of EVICTED, neighbours as one."""
     if not len(rows):
-        return []
+        return np.zeros(0, EVICTED)
     order = rows["order"].astype(np.uint64) if "order" in (rows.dtype.names or ()) else np.uint64(0)
     past = rows["index"] + (np.uint64(1) << order)
     new = np.ones(len(rows), np.bool_)
@@ -123,10 +113,9 @@ def _together(rows: NDArray[Any]) -> list[Evicted]:
     for name in ("i_ino", "s_dev", "tid"):
         new[1:] |= rows[name][1:] != rows[name][:-1]
     begin = np.flatnonzero(new)
-    end = np.append(begin[1:], len(rows)) - 1
-    low = (1 << _MINOR_BITS) - 1
-    return [
-        Evicted(int(row["time"]), procfs.device(int(row["s_dev"]) >> _MINOR_BITS, int(row["s_dev"]) & low),
-                int(row["i_ino"]), int(row["index"]), int(past[last]))
-        for row, last in zip(rows[begin], end.tolist(), strict=True)
-    ]  # fmt: skip
+    found = np.empty(len(begin), EVICTED)
+    found["time_ns"], found["inode"], found["first"] = (rows[name][begin] for name in ("time", "i_ino", "index"))
+    found["past"] = past[np.append(begin[1:], len(rows)) - 1]
+    device = rows["s_dev"][begin].astype("<i8")
+    found["device"] = procfs.device(device >> _MINOR_BITS, device & ((1 << _MINOR_BITS) - 1))
+    return found

@@ -59,6 +59,16 @@ class ProcessRows(abc.ABC):
         self._spaces: list[tuple[int, ...]] = []
         self._listings: list[tuple[int, dict[str, NDArray[Any]]]] = []
 
+    @property
+    def _waiting(self) -> bool:
+        """Whether rows wait for the watermark."""
+        return bool(self._processes or self._spaces or self._listings or self._losses)
+
+    @property
+    def _inodes(self) -> set[int]:
+        """The inodes of the files that traced processes have ever mapped; none where nobody tells of their calls."""
+        return self._remaps.inodes if self._remaps is not None else set()
+
     def launched(self, pid: int) -> None:
         """A process that we launched and that has not executed its command yet."""
         self.live[pid] = Live(os.getpid(), 0, {pid})

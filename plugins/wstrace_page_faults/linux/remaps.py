@@ -61,6 +61,7 @@ class Remaps:
         self._mapped: dict[int, list[Piece]] = {}  # in order, none over another
         self._replaced: dict[int, deque[tuple[int, Piece]]] = {}  # when, and what
         self._files: set[tuple[int, int]] = set()  # that were ever mapped: their devices and inodes
+        self.inodes: set[int] = set()  #: of these
 
     def rows(self, call: Call, *, partly: bool = False) -> tuple[list[Row], list[tuple[int, int]]]:
         """The ADDRESS_SPACE rows of a call; and the ranges of addresses of which nobody knows what lies there now.
@@ -144,6 +145,7 @@ class Remaps:
             del pieces[: _MOST // 2]
         if row[8]:
             self._files.add((row[7], row[8]))
+            self.inodes.add(row[8])
 
     def of_file(self, device: int, inode: int, first: int, past: int) -> Iterator[tuple[int, int, int]]:
         """The addresses at which pages of a file are mapped: process, start and end of each range."""

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
@@ -25,26 +26,29 @@ from wstrace.schema import (
     SPACE_UNMAP,
 )
 from wstrace_os.linux import procfs
+from wstrace_page_faults.linux import evicted_pages
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux.asked_mappings import Told, changed_by
 from wstrace_page_faults.linux.calls import MAP_LOCKED, Calls
 from wstrace_page_faults.linux.calls_of_all import CallsOfAll, Record, samples
+from wstrace_page_faults.linux.evicted_pages import EvictedPages
 from wstrace_page_faults.linux.in_order import until
 from wstrace_page_faults.linux.live import Live
 from wstrace_page_faults.linux.process_rows import UNKNOWN_CODE, ProcessRows
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.tracepoints import EVERYWHERE
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _HEADER = struct.Struct("<IHH")  # type, misc, size
 _MMAP2 = struct.Struct("<II QQQ II QQ II")  # pid tid, addr len pgoff, maj min, ino generation, prot flags
 _TASK = struct.Struct("<IIII")  # pid ppid tid ptid
 _IDS = struct.Struct("<II")  # pid tid
 _U64 = struct.Struct("<Q")
-_PAGES = struct.Struct("<4Q")  # device, inode, first page, the page past the last one
 _SAMPLE_ID = 16  # TID and TIME at the end of every record
 assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
 _RARE_LOST = -1  # a PERF_RECORD_LOST of the rings of rare calls
-_EVICTED = -3  # pages of a file that left the page cache
 _TITLE = -2  # a title that was read from /proc: put in order among the records, it is of the right program
 _MAPS = (perf.PERF_RECORD_MMAP2, perf.PERF_RECORD_COMM, perf.PERF_RECORD_SAMPLE)
 #: Records after which a process may be traced that was not; these name it first, or a fork's parent behind it.
@@ -100,6 +104,7 @@ class SideBand(ProcessRows):
         self._unknown: dict[int, list[Record]] = {}  # by process
         self._unknown_records = 0
         self._of_all = CallsOfAll()
+        self._evictions = EvictedPages()
         self.given_before = self._given_until = 0  #: up to when records were given before those that are given now
         self._takes: Callable[[int, int, int, bytes], bool] = lambda time_ns, kind, misc, record: True
         self._labels: dict[bytes, tuple[int, int]] = {}
@@ -112,13 +117,13 @@ class SideBand(ProcessRows):
             perf.PERF_RECORD_SAMPLE: self._tracepoint,
             _RARE_LOST: self._lose_calls,
             _TITLE: self._title,
-            _EVICTED: self._evicted,
+            evicted_pages.KIND: self._evicted,
         }
 
     @property
     def holds(self) -> bool:
         """True when records wait for the watermark."""
-        return bool(self._records or self._processes or self._spaces or self._listings or self._losses)
+        return bool(self._records or self._evictions or self._waiting)
 
     def traced_losses(self, *, calls_everywhere: bool) -> tuple[str, ...]:
         """The kinds of content losses that are recorded, as TraceInfo.content_losses; `calls_everywhere`: of all
@@ -171,13 +176,13 @@ class SideBand(ProcessRows):
         if full:
             self._records.append((before_ns + 1, _RARE_LOST, 0, b""))
 
-    def evicted(self, time_ns: int, *pages: int) -> None:
-        """Holds what left the page cache; pages: the device and inode of the file, the first page, the one past it."""
-        self._records.append((time_ns, _EVICTED, 0, _PAGES.pack(*pages)))
+    def evicted(self, rows: NDArray[Any]) -> None:
+        """Holds what left the page cache, rows of evicted_pages.EVICTED."""
+        self._evictions.hold(rows)
 
     def _evicted(self, time_ns: int, misc: int, record: bytes) -> None:
         if self._remaps is not None:
-            pages = _PAGES.unpack(record)
+            pages = evicted_pages.PAGES.unpack(record)
             self._losses.evicted(time_ns, self._remaps.of_file(*pages))
             self._losses.perhaps_unmapped(time_ns, self._remaps.in_folios_with(*pages))
 
@@ -379,6 +384,7 @@ class SideBand(ProcessRows):
         named = (_IDS.unpack_from(record, 8) for _, kind, _, record in self._due if kind in _NAMING)
         traced = {*self.live, *(pid for pids in named for pid in pids)}
         own, others = self._of_all.give(watermark, traced, keep=self.asked.wanted)
+        own += self._evictions.give(watermark, self._inodes, self._due)
         self._due = sorted(self._due + own, key=itemgetter(0)) if own else self._due
         self.others += others
         self._ahead = None
@@ -389,4 +395,6 @@ class SideBand(ProcessRows):
             if (reader := self._readers.get(kind)) is not None and self._takes(time_ns, kind, misc, record):
                 reader(time_ns, misc, record)
         self._due, self._at, self._ahead = [], 0, None
+        for time_ns, _, misc, record in self._evictions.of(self._inodes):
+            self._evicted(time_ns, misc, record)  # of files that were not known before these records
         yield from self._rows(watermark, source)
