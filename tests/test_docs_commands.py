@@ -1,7 +1,7 @@
 """The commands in the documents are run, and what they print is what the documents show.
 
 A fenced block `console` holds commands after `$ ` and their output. A document's blocks run in order in one folder of
-their own. Numbers (and whether one is told as `at least`), addresses, units, bars and the width of gaps may differ;
+their own. Numbers (and whether one is told as `at least`, or `>`), addresses, units, bars and the width of gaps may differ;
 `...` stands for any text, alone on a line for any lines. `<!-- long -->` before a block leaves it to `--long`;
 `<!-- not run: REASON -->` leaves it out.
 """
@@ -46,7 +46,7 @@ _TOKENS = re.compile(r"(?P<dots>\.\.\.)|(?P<bar>[█▏▎▍▌▋▊▉]+)|(?P
                      r"(?P<number>\d[\d,]*(?:\.\d+)*)|(?P<unit>\b(?:B|[KMGT]iB|ns|us|ms|s|min)\b)|"
                      r"(?P<gap>\s+)")  # fmt: skip
 _ANY = {"dots": ".*?", "bar": "[█▏▎▍▌▋▊▉]+", "address": "[0-9a-f]{12,16}",
-        "number": r"(?:at least )?\d[\d,]*(?:\.\d+)*",
+        "number": r"(?:at least |>)?\d[\d,]*(?:\.\d+)*",
         "unit": r"(?:B|[KMGT]iB|ns|us|ms|s|min)", "gap": r"\s+"}  # fmt: skip
 
 
@@ -69,6 +69,7 @@ def test_what_may_differ_is_all_that_may_differ():
     assert matches(["peak 24.7 MiB; 3,507 faults"], ["peak 9 KiB;   12 faults"])
     assert matches(["a", "...", "z"], ["a", "b", "c", "z"])
     assert matches(["peak 24.7 MiB"], ["peak at least 24.7 MiB"])
+    assert matches(["4 KiB  24.7 MiB"], ["4 KiB  >24.7 MiB"])
     assert matches(["7f0000001234 ffffffff817554ea x"], ["555e19e8a018 00007f501e92d110 x"])
     assert matches(["/usr/.../x.so 5 ███▎"], ["/usr/lib/deep/x.so 71 █"])
     assert not matches(["peak 24.7 MiB"], ["peak of 24.7 MiB"])

@@ -100,7 +100,8 @@ def test_json_has_whole_labels_and_the_keys_that_are_documented():
     assert (first["file"], first["line"], first["reason"]) == ("/srv/app/app.py", 31, "")
     assert set(first) == {"label", "file", "line", "function", "package", "kind", "reason", "resident", "private",
                           "shared", "pss", "brought", "written", "from_disk", "faults", "estimated", "copied",
-                          "loaded_by", "again", "major", "first_ns", "samples", "in_all"}  # fmt: skip
+                          "loaded_by", "again", "major", "first_ns", "samples", "in_all", "brought_estimated",
+                          "brought_more", "again_more"}  # fmt: skip
     assert report["total"]["pss"] is None, "how many processes map a page was not recorded"
     json.dumps(report)
 

@@ -34,7 +34,10 @@ growth: compare two moments.
 Rows in parentheses have no line: (came without a fault) are pages that MAP_POPULATE, mlock or direct I/O made
 resident; (before the trace) those that were there when it began. ~ marks figures that would be smaller, as they are
 shown, without bytes which may as well be another row's: two faults could have brought them (the first may have read
-the page of zeros, which is in no resident set), or what happened to them in between was not recorded. With one of
+the page of zeros, which is in no resident set), or what happened to them in between was not recorded. > marks figures
+of brought and again that may be larger: with a page of a file others come that are around it, and a huge page comes
+whole, but of those that are gone only the page that faulted is counted. Anonymous memory that was only read counts as
+brought, too, though it is the page of zeros: no record tells reads from writes. With one of
 several faults recorded (page_faults:period=7) the memory of each process and file is shared out by its recorded
 faults: all such rows are estimates, as are brought, written and again; copied is a lower bound."""
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.blame.bounds import perhaps_again, perhaps_zeros
 from wstrace.analysis.blame.bringers import OWN, Found
 from wstrace.analysis.blame.faults import Faults
 from wstrace.analysis.segments import begins, distinct
@@ -28,7 +29,7 @@ class FaultCells(NamedTuple):
     major: how many were recorded, of these read from disk. in_all, brings, again, written: of those that these stand
     for, how many there are, brought a page, brought one that had been there before, wrote to one that was there.
     first_ns: the time of the first one. cgroup: the code of the control group that they were in; None = of each process
-    its only one, Inputs.cgroups.
+    its only one, Inputs.cgroups. again_more: those that may have brought others with their page that had been there.
     """
 
     of: NDArray[np.int32]
@@ -44,14 +45,16 @@ class FaultCells(NamedTuple):
     major: Numbers
     first_ns: NDArray[np.uint64]
     cgroup: Numbers | None
+    again_more: Numbers
 
 
 def fault_cells(faults: Faults, times: NDArray[np.uint64], cause: NDArray[np.int32], space: Numbers,
                 kind: NDArray[np.uint8], file: NDArray[np.uint32], each: Each = None,
-                cgroup: NDArray[np.uint32] | None = None) -> FaultCells:  # fmt: skip
+                cgroup: NDArray[np.uint32] | None = None, *, several: NDArray[np.bool_],
+                table: int) -> FaultCells:  # fmt: skip
     """The cells of all faults. times, cause, space, kind, file: of each, in the order of the inputs. each: see Each.
 
-    cgroup: the control group of each; None = no process was moved between two.
+    cgroup: the control group of each; None = no process was moved between two. several, table: see bounds.py.
     """
     rows, of = distinct(cause, space, kind, file, *(() if cgroup is None else (cgroup,)))
     n, ordered = len(rows), of[faults.order]
@@ -70,6 +73,7 @@ def fault_cells(faults: Faults, times: NDArray[np.uint64], cause: NDArray[np.int
         major=np.bincount(ordered[(faults.flags & FAULT_MAJOR) != 0], minlength=n),
         first_ns=_earliest(of, times, n),
         cgroup=None if cgroup is None else cgroup[rows].astype(np.intp),
+        again_more=counted(perhaps_again(faults, several, file, table)),
     )  # fmt: skip
 
 
@@ -109,12 +113,28 @@ def page_cells(found: Found, faults: Faults, cause: NDArray[np.int32], run: NDAr
     return PageCells(of, own[0], own[1], own[2], np.bincount(of, minlength=len(rows)), major, unsure)
 
 
-def still_there(found: Found, faults: Faults, cells: FaultCells, each: Each) -> Numbers:
-    """Of each cell of faults, those whose own page is resident: what they brought is counted among the pages."""
-    own = np.zeros(len(faults), np.bool_)
-    own[found.first[found.how == OWN]] = True
-    rows = faults.order[own & faults.brings]
-    return stood_for(cells.of[rows], len(cells.cause), None if each is None else each[rows])
+class Gone(NamedTuple):
+    """Of each cell of faults those that brought a page of their own which is not resident, each of shape (cells,).
+
+    in_all: how many there are. more: of these, those that may have brought others with it. zeros: those that may have
+    brought none, but mapped the page of zeros.
+    """
+
+    in_all: Numbers
+    more: Numbers
+    zeros: Numbers
+
+
+def gone(found: Found, faults: Faults, cells: FaultCells, each: Each, several: NDArray[np.bool_]) -> Gone:
+    """What is not counted among the resident pages. several: see bounds.with_others()."""
+    left = faults.brings.copy()
+    left[found.first[found.how == OWN]] = False
+
+    def counted(some: NDArray[np.bool_]) -> Numbers:
+        rows = faults.order[some]
+        return stood_for(cells.of[rows], len(cells.cause), None if each is None else each[rows])
+
+    return Gone(counted(left), counted(left & several), counted(left & perhaps_zeros(faults)))
 
 
 def stood_for(cells: NDArray[Any], n: int, each: Each) -> Numbers:

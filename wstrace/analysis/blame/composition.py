@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.bringers import BEFORE, EXEC, HOWS, KHUGEPAGED, NOT_SEEN, OWN, POPULATED, Found
-from wstrace.analysis.blame.cells import PageCells, page_cells, still_there
+from wstrace.analysis.blame.cells import Gone, PageCells, gone, page_cells
 from wstrace.analysis.blame.moments import Recorded
 from wstrace.analysis.blame.past import Past
 from wstrace.analysis.blame.resident import AT_ONCE, ResidentPages
@@ -129,10 +129,10 @@ class Composition:
         return np.union1d(of_stacks, recorded[~causes.estimated(view)[causes.of[recorded]]])
 
     @cached_property
-    def still_there(self) -> NDArray[np.intp]:
-        """Of each cell of faults, how many there are whose own page is resident."""
+    def gone(self) -> Gone:
+        """Of each cell of faults, how many there are whose own page is not resident."""
         each = self.inputs.faults.get("sampled")
-        return still_there(self.found, self.history.faults, self.past.fault_cells, each)
+        return gone(self.found, self.history.faults, self.past.fault_cells, each, self.past.several)
 
     @cached_property
     def copies(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:

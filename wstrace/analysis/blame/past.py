@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.blame.bounds import with_others
 from wstrace.analysis.blame.causes import Causes
 from wstrace.analysis.blame.cells import FaultCells, fault_cells
 from wstrace.analysis.blame.faults import FORKS, FaultRows
@@ -96,7 +97,7 @@ class Past:
         del columns["page"], columns["mapping"]  # the history has the keys
         seen = (part for one in self.inputs for part in ResidentPages(one).parts())
         sampled = self.sampled > 1
-        size = PageSize.of(inputs.page_size, trace.info.extra)
+        self._size = size = PageSize.of(inputs.page_size, trace.info.extra)
         unrecorded = _unrecorded(trace) > _OF_EXECS * len(inputs.pids)
         self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(), size=size,
                                lossless=not (self.lost or self.incomplete or sampled), sampled=sampled,
@@ -119,7 +120,13 @@ class Past:
         """The cells of all faults."""
         faults = self.inputs[0].faults
         return fault_cells(self.history.faults, faults["time_ns"], self.causes.of, faults["space"], self._kind,
-                           self.file, faults.get("sampled"), faults.get("cgroup"))  # fmt: skip
+                           self.file, faults.get("sampled"), faults.get("cgroup"), several=self.several,
+                           table=self._size.table)  # fmt: skip
+
+    @cached_property
+    def several(self) -> NDArray[np.bool_]:
+        """Whether each fault of the history may have brought other pages with its own."""
+        return with_others(self.history.faults, self._size.table)
 
     def _before(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The keys and times of pages, not of files, that processes had before the trace in which they forked."""

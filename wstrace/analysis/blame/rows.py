@@ -32,14 +32,17 @@ class BlameRow:
 
     label as tables show it, whole with the full path. resident, private, shared: of the pages that are there now; pss:
     None where not known. brought: of all pages that arrived, those that are gone included; where one fault maps several
-    pages, of those that are gone only its own. written: of pages that were there when a fault of this row wrote them.
+    pages, of those that are gone only its own. brought_more: the faults that may have brought more than that; where it
+    is not 0, brought is a lower bound. brought_estimated: the part of brought that may be another row's.
+    written: of pages that were there when a fault of this row wrote them.
     from_disk: of resident pages whose fault read from disk; a lower bound, as such a fault may have read more.
     estimated: the part of resident that may as well be another row's. reason: why no bringer is known, "" = it is.
     copied: the part of resident that this row's faults copied as a child wrote to it; loaded_by: the whole label of the
     row that had loaded most of that, "" = itself, or not known. again: of pages that this row's faults brought though
-    they had been there before: churn. major: faults that read from disk; first_ns: time of the first fault, 0 = none.
-    samples: how many sampled stacks or recorded faults (TraceInfo.sampled) the estimate rests on; its error is about
-    1 / sqrt(samples) of the row. in_all: the faults that the recorded ones stand for.
+    they had been there before: churn. again_more: the faults that may have brought more pages again than their own;
+    where it is not 0, again is a lower bound. major: faults that read from disk; first_ns: time of the first fault,
+    0 = none. samples: how many sampled stacks or recorded faults (TraceInfo.sampled) the estimate rests on; its error
+    is about 1 / sqrt(samples) of the row. in_all: the faults that the recorded ones stand for.
     """
 
     label: str
@@ -62,6 +65,9 @@ class BlameRow:
     copied: int = 0
     loaded_by: str = ""
     again: int = 0
+    brought_estimated: int = 0
+    brought_more: int = 0
+    again_more: int = 0
     major: int = 0
     first_ns: int = 0
     samples: int = 0
@@ -259,19 +265,23 @@ class Blame:
 
         resident = counted(pages.pages) * size
         pss = None if of.pss is None else counted(of.pss[pages.run] * pages.pages)
-        gone = of_label(faults.brings - of.still_there)
+        gone = of_label(of.gone.in_all) * size
+        estimated = counted(pages.pages * (pages.unsure | told.by_sample | (first != second))) * size
         copier, _, copies = of.copies
         columns: dict[str, NDArray[Any]] = {
             "resident": resident,
             "private": counted(pages.pages * of.private[pages.run]) * size,
-            "brought": resident + gone * size,
+            "brought": resident + gone,
+            "brought_estimated": estimated + of_label(of.gone.zeros) * size,
+            "brought_more": of_label(of.gone.more),
             "written": of_label(faults.written) * size,
             "from_disk": counted(pages.pages * pages.major) * size,
             "faults": of_label(faults.faults),
             "in_all": of_label(faults.in_all),
-            "estimated": counted(pages.pages * (pages.unsure | told.by_sample | (first != second))) * size,
+            "estimated": estimated,
             "copied": np.bincount(first[copier], copies, n) * size,
             "again": of_label(faults.again) * size,
+            "again_more": of_label(faults.again_more),
             "major": of_label(faults.major),
             "samples": of_label(told.samples),
             "first_ns": _earliest(of_faults, faults.first_ns, n),
@@ -359,7 +369,7 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
     of = blame.of
     rows = blame.rows(*by, sort=sort)
     names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated", "copied",
-             "again", "major")  # fmt: skip
+             "again", "major", "brought_estimated", "brought_more", "again_more")  # fmt: skip
     total: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
     sums = blame.sums
     total["pss"] = sums.pss

@@ -65,7 +65,10 @@ def answer(told: Blame) -> str:
 
 
 def brought(told: Blame) -> str:
-    """`1.3 MiB brought: 1.0 by load_frame app.py:31, ...`: the answer of a trace that knows no resident page."""
+    """`1.3 MiB brought: 1.0 by load_frame app.py:31, ...`: the answer of a trace that knows no resident page.
+
+    It is `at least` so much where other pages may have come with some of them: none that is gone is known.
+    """
     rows = told.rows("line", sort="brought")
     total = sum(row.brought for row in rows)
     unit, divisor = unit_of(total)
@@ -73,7 +76,8 @@ def brought(told: Blame) -> str:
     named = [row for row in big if not row.reason] or big
     parts = [f"{row.brought / divisor:,.1f} {_by(row)}" for row in named]
     more = ", ..." if sum(row.brought for row in named) < total else ""
-    return f"{total / divisor:,.1f} {unit} brought{': ' * bool(parts)}{', '.join(parts)}{more}"
+    least = "at least " * any(row.brought_more for row in rows)
+    return f"{least}{total / divisor:,.1f} {unit} brought{': ' * bool(parts)}{', '.join(parts)}{more}"
 
 
 def first_lines(told: Blame) -> list[str]:
