@@ -14,6 +14,7 @@ from wstrace.table import Records, Selection, Table
 _NAMES = ("file", "function", "package", "kind", "reason", "loaded_by")
 _BYTES = ("resident", "private", "shared", "brought", "written", "from_disk", "estimated", "copied", "again",
           "brought_estimated")  # fmt: skip
+_COUNTS = ("faults", "major", "samples", "brought_more", "again_more")
 #: The columns of a row; sizes are in bytes. `label` is whole, as in JSON.
 BLAME = Schema("blame", (
     Column("label", "u32", "str", "what the row is of, with its full path"),
@@ -21,7 +22,7 @@ BLAME = Schema("blame", (
     Column("line", "u32", "count", "of the file; 0 = none"),
     *(Column(name, "u64", "count", "see BlameRow", unit="bytes") for name in _BYTES),
     Column("pss", "u64", "count", "proportional shares; absent where not known", unit="bytes"),
-    *(Column(name, "u64", "count", "see BlameRow") for name in ("faults", "major", "samples", "brought_more", "again_more")),
+    *(Column(name, "u64", "count", "see BlameRow") for name in _COUNTS),
     Column("first_ns", "u64", "ns", "of the first fault; 0 = none"),
 ))  # fmt: skip
 

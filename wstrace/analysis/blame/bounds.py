@@ -76,7 +76,8 @@ def _around(keys: NDArray[np.uint64], rows: NDArray[np.intp], table: int) -> NDA
     blocks = blocks[begins(blocks)]
     low, high = keys.searchsorted(blocks << bits), keys.searchsorted(blocks + np.uint64(1) << bits)
     count = high - low
-    return np.arange(count.sum()) + np.repeat(low - np.cumsum(count) + count, count)
+    found: NDArray[np.intp] = np.arange(count.sum()) + np.repeat(low - np.cumsum(count) + count, count)
+    return found
 
 
 def perhaps_zeros(faults: Faults) -> NDArray[np.bool_]:
