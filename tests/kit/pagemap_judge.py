@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from collections import Counter
@@ -62,6 +63,6 @@ def judged(
     for page, who in truth.items():
         first, second, how, doubted = found[page]
         right = (who if who != "0" else "") in (first, second)
-        assert right or (random and (doubted or not first)), (hex(page << 12), who, first, second, HOWS[how])
+        assert right or (random and (doubted or not first)), (hex(page * mmap.PAGESIZE), who, first, second, HOWS[how])
         (certain if right and first == second and not (random and doubted) else estimated)[who] += 1
     return certain, estimated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 import subprocess
 import sys
@@ -32,10 +33,11 @@ def faults(trace: Any) -> dict[str, np.ndarray]:
 
 
 def compiled(folder: Path, code: str, *options: str, name: str = "program.c") -> Path:
-    """The program `program` in that folder, made of C code; `name`: of the source file."""
+    """The program `program` in that folder, made of C code that knows PAGE_BYTES; `name`: of the source file."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
     source, program = folder / name, folder / "program"
     source.write_text(code)
-    subprocess.run(["gcc", "-O1", "-pthread", "-o", program, source, *options], check=True)
+    page = f"-DPAGE_BYTES={mmap.PAGESIZE}"
+    subprocess.run(["gcc", "-O1", "-pthread", page, "-o", program, source, *options], check=True)
     return program

@@ -4,8 +4,8 @@ import mmap
 import os
 import signal
 
-PAGES = 1024
-SIZE = PAGES * 4096
+PAGES, PAGE = 1024, mmap.PAGESIZE
+SIZE = PAGES * PAGE
 
 
 def anonymous():
@@ -13,22 +13,22 @@ def anonymous():
 
 
 def load(memory):
-    for at in range(0, SIZE, 4096):
+    for at in range(0, SIZE, PAGE):
         memory[at] = 1  # 2 * PAGES: of the block that a child shared, and of the one that was moved
 
 
 def rewrite(memory):
-    for at in range(0, SIZE, 4096):
+    for at in range(0, SIZE, PAGE):
         memory[at] = 2  # nothing: the pages were there
 
 
 def bring_again(memory):
-    for at in range(0, SIZE, 4096):
+    for at in range(0, SIZE, PAGE):
         memory[at] = 3  # PAGES: load's had been discarded
 
 
 def copy(memory):
-    for at in range(0, SIZE, 4096):
+    for at in range(0, SIZE, PAGE):
         memory[at] = 4
 
 

@@ -15,7 +15,10 @@
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
 #endif
-#define PAGE 4096L
+#ifndef PAGE_BYTES
+#define PAGE_BYTES 4096
+#endif
+#define PAGE ((long)PAGE_BYTES)
 static char *const AT = (char *)0x200000000000, *const NEW = (char *)0x300000000000;
 static void did(const char *event, char *start, long pages, char *to) {
     printf("%s\t%lu\t%lu\t%lu\n", event, (unsigned long)start, (unsigned long)(start + pages * PAGE), (unsigned long)to);

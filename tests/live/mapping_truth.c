@@ -11,7 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PAGE 4096L
+#ifndef PAGE_BYTES
+#define PAGE_BYTES 4096
+#endif
+#define PAGE ((long)PAGE_BYTES)
 #define N 64
 static char *const AT = (char *)0x200000000000;
 static int out;

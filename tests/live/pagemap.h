@@ -10,8 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, N = 256, MOST = 1 << 14 };
-static const size_t BIG = N * PAGE;
+#ifndef PAGE_BYTES // recorded_run.compiled() tells those of this machine
+#define PAGE_BYTES 4096
+#endif
+enum { PAGE = PAGE_BYTES, N = 256, MOST = 1 << 14 };
+static const size_t BIG = N * PAGE, HUGE = (size_t)PAGE * PAGE / 8; // a huge page: as many as fill a page table
 static int pagemap;
 static uint64_t zero = -1; // the frame of the page of zeros, which is in no resident set
 static struct { uintptr_t page; uint64_t frame; int of_file; const char *who; } all[MOST];
@@ -28,7 +31,8 @@ static int place(uintptr_t page) {
 // What has arrived at these pages since the last time is `who`'s; NULL = whose it was. A page that is copied is whose
 // it was; one that takes the place of a page of a file is new.
 static void look(char *start, int pages, const char *who) {
-    static uint64_t entries[4 * N];
+    static uint64_t entries[PAGE / 8];
+    assert(pages <= PAGE / 8);
     assert(pread(pagemap, entries, pages * 8, (uintptr_t)start / PAGE * 8) == pages * 8);
     for (int k = 0; k < pages; k++) {
         int i = place((uintptr_t)start / PAGE + k), of_file = entries[k] >> 61 & 1;

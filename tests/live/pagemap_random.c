@@ -142,7 +142,7 @@ static int step(char what) {
 int main(int argc, char **argv) {
     assert(argc == 6);
     pagemap = open("/proc/self/pagemap", O_RDONLY);
-    char *probe = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), name[4096];
+    char *probe = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), name[PAGE];
     read_a(probe, 1), look(probe, 1, "read_a"), zero = all[0].frame, all[0].frame = 0;
     self = syscall(SYS_pidfd_open, getpid(), 0);
     for (int r = 0; r < REGIONS; r++) {

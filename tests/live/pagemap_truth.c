@@ -2,8 +2,6 @@
 // Run as: FILE FOLDER; writes `page function` (0 = none) of each page, then `copies 0`.
 #include "pagemap.h"
 
-static const size_t HUGE = 2 << 20;
-
 // DO() calls a function and then looks at `whole`.
 TOUCHES(load, *at = 1)
 TOUCHES(rewrite, *at = 2)
@@ -44,7 +42,7 @@ int main(int argc, char **argv) {
     look(gone, N, "0");
     DO(bring_again, gone, N / 4, gone, N);
 
-    char name[4096];
+    char name[PAGE];
     snprintf(name, sizeof name, "%s/file", argv[2]);
     int file = open(name, O_CREAT | O_RDWR | O_TRUNC, 0600);
     for (int k = 0; k < N; k++) assert(write(file, name, PAGE) == PAGE);
@@ -55,7 +53,7 @@ int main(int argc, char **argv) {
     char *huge = mapped(NULL, 2 * HUGE, 0);
     huge = (char *)(((uintptr_t)huge + HUGE - 1) & -HUGE);
     madvise(huge, HUGE, MADV_HUGEPAGE);
-    DO(touch_huge, huge + 7 * PAGE, 1, huge, 512);
+    DO(touch_huge, huge + 7 * PAGE, 1, huge, HUGE / PAGE);
 
     look(mapped(NULL, BIG, MAP_POPULATE), N, "0");
     tell(argv[1]);

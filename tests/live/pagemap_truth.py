@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctype
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.read.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
-PAGE, N, BIG, HUGE = 4096, 256, 256 * 4096, 2 << 20
+PAGE, N = mmap.PAGESIZE, 256
+BIG, HUGE = N * PAGE, PAGE * PAGE // 8
 READ_WRITE, SHARED, PRIVATE, PRIVATE_ANON, FIXED, AT, POPULATE, MAYMOVE = 3, 1, 2, 0x22, 0x10, 0x100000, 0x8000, 1
 DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE, PAGEOUT, COLLAPSE = 4, 8, 14, 15, 21, 25
 PAGEMAP = os.open("/proc/self/pagemap", os.O_RDONLY)
@@ -172,13 +174,13 @@ with contextlib.suppress(OSError):  # not every file system has it
 
 # a huge page by one touch; another one put together from pages of two lines and of none
 k = aligned(HUGEPAGE)
-write(k + 5 * PAGE, 1, among=(k, 512))
+write(k + 5 * PAGE, 1, among=(k, HUGE // PAGE))
 m = aligned(NOHUGEPAGE)
 write(m, BIG // 2)
 write(m + BIG // 2, BIG // 4)
 libc.madvise(m, HUGE, HUGEPAGE)
 libc.madvise(m, HUGE, COLLAPSE)
-look(m, 512, NOBODY, keep=True)
+look(m, HUGE // PAGE, NOBODY, keep=True)
 
 # swapped out where there is a swap, and in again: it keeps who brought it
 n = mapped()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from wstrace.session import Session
 TRUTH = Path(__file__).with_name("blame_truth.py")
 MIB = 1 << 20
 #: each of the program's regions
-REGION = 1024 * 4096
+REGION = 1024 * mmap.PAGESIZE
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="lines and losses of content need root on Linux"
@@ -51,8 +52,8 @@ def test_each_line_has_what_it_brought_and_no_byte_that_was_there(truth):
     assert found["load"] == 2 * REGION, "of the block that was forked and rewritten, and of the one that was moved"
     assert found["bring_again"] == 2 * REGION, "what was discarded, and the block of the four"
     # between the two there may be a page of the interpreter's own
-    assert found.get("rewrite", 0) <= 8 * 4096
-    assert found.get("copy", 0) <= 8 * 4096
+    assert found.get("rewrite", 0) <= 8 * mmap.PAGESIZE
+    assert found.get("copy", 0) <= 8 * mmap.PAGESIZE
     unknown = sum(row.resident for row in rows if row.reason)
     assert unknown <= 0.02 * sum(row.resident for row in rows)
 
@@ -60,7 +61,7 @@ def test_each_line_has_what_it_brought_and_no_byte_that_was_there(truth):
 def test_one_parent_and_four_children_copy_sixteen_mib(truth):
     with wstrace.open_trace(str(truth)) as trace:
         rows = {row.function: n for row, n in Unshared(trace.blame(at="exit")).rows("function")}
-    assert 4 * REGION <= rows["copy"] <= 4 * REGION + 40 * 4096, "5,120 faults, 4,096 copies"
+    assert 4 * REGION <= rows["copy"] <= 4 * REGION + 40 * mmap.PAGESIZE, "5,120 faults, 4,096 copies"
 
 
 @pytest.mark.parametrize("by", ["line", "file", "kind", "package"])

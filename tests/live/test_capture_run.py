@@ -66,28 +66,28 @@ def test_pages_that_come_without_a_fault(trace: Tracer, touch: Path, capfd: pyte
     faults = populated.faults()
     assert not ((faults.va >= base) & (faults.va < base + PAGE * 20_000)).any()
     missing = populated.usage.minor + populated.usage.major - len(faults)
-    assert missing > 20_000 // 512
+    assert missing > 20_000 // (PAGE // 8)  # huge pages
     [reason] = populated.context.info.notes
     assert reason.startswith(f"{missing:,} pages that came without a fault")
     populated.assert_balanced()
     locked = trace(python("""
 import ctypes, mmap
-m = mmap.mmap(-1, 400 * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+m = mmap.mmap(-1, 400 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 m.madvise(mmap.MADV_NOHUGEPAGE)
 at = ctypes.addressof(ctypes.c_char.from_buffer(m))
-assert ctypes.CDLL(None).mlock(ctypes.c_void_p(at), ctypes.c_size_t(400 * 4096)) == 0
+assert ctypes.CDLL(None).mlock(ctypes.c_void_p(at), ctypes.c_size_t(400 * mmap.PAGESIZE)) == 0
 print(at)
 """))  # fmt: skip
     base = int(capfd.readouterr().out)
     faults = locked.faults()
-    assert not ((faults.va >= base) & (faults.va < base + 4096 * 400)).any()
+    assert not ((faults.va >= base) & (faults.va < base + PAGE * 400)).any()
     assert locked.usage.minor + locked.usage.major - len(faults) >= 400
     locked.assert_balanced()
 
 
 def test_growth_by_mremap(trace: Tracer) -> None:
     traced = trace(python("x = []\nfor i in range(3_000_000): x.append(None)\n"))
-    assert len(traced.faults()) > 3_000_000 * 8 // 4096
+    assert len(traced.faults()) > 3_000_000 * 8 // PAGE
     assert traced.usage.minor + traced.usage.major - len(traced.faults()) < 100
     traced.assert_balanced()
 
@@ -121,7 +121,7 @@ def test_every_fault_has_its_mapping(trace: Tracer) -> None:
     traced = trace(python("x = []\nfor i in range(3_000_000): x.append(None)\n"))
     moved = traced.column("address_space", "event").tolist().count(SPACE_UNMAP)
     known, unknown = coverage(traced)
-    assert known > 3_000_000 * 8 // 4096
+    assert known > 3_000_000 * 8 // PAGE
     assert moved > 5  # what grows in its place is not unmapped
     assert unknown <= 25  # the new image's first faults may come before its first mapping is told
 
@@ -199,7 +199,7 @@ def test_chain_of_execs(trace: Tracer, touch: Path, capfd: pytest.CaptureFixture
     assert [traced.context.strings[i] for i in executed.name] == ["sh", "sh", "env", "touch"]
     assert len(set(executed.pid)) == 1
     faults = traced.faults()
-    assert int(((faults.va >= base) & (faults.va < base + 4096 * 500)).sum()) == 500
+    assert int(((faults.va >= base) & (faults.va < base + PAGE * 500)).sum()) == 500
     traced.assert_balanced()
 
 

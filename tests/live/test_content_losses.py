@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -101,8 +102,9 @@ def test_every_loss_is_a_row_and_no_failure_is(trace: Any, tmp_path: Path) -> No
 STORM = """
 #include <sys/mman.h>
 int main(void) {
+    size_t n = PAGE_BYTES;
     char *p = mmap(0, 1 << 20, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (;;) mmap(p, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), madvise(p, 4096, MADV_DONTNEED);
+    for (;;) mmap(p, n, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), madvise(p, n, MADV_DONTNEED);
 }
 """
 
@@ -221,11 +223,11 @@ PUNCHED = """
 #include <unistd.h>
 int main(void) {
     int file = open("file", O_RDWR | O_CREAT, 0600);
-    for (int k = 0; k < 16; k++) pwrite(file, "x", 1, k * 4096);
-    char *p = mmap((void *)0x200000000000, 16 * 4096, 3, MAP_SHARED | MAP_FIXED, file, 0);
-    for (int k = 0; k < 16; k++) p[k * 4096] = 1;
-    fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * 4096, 2 * 4096);
-    ftruncate(file, 12 * 4096);
+    for (int k = 0; k < 16; k++) pwrite(file, "x", 1, k * PAGE_BYTES);
+    char *p = mmap((void *)0x200000000000, 16 * PAGE_BYTES, 3, MAP_SHARED | MAP_FIXED, file, 0);
+    for (int k = 0; k < 16; k++) p[k * PAGE_BYTES] = 1;
+    fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * PAGE_BYTES, 2 * PAGE_BYTES);
+    ftruncate(file, 12 * PAGE_BYTES);
     return 0;
 }
 """
@@ -239,7 +241,7 @@ def test_pages_of_a_file_that_are_punched_or_truncated_are_told(
     program = compiled(tmp_path, PUNCHED)
     monkeypatch.chdir(tmp_path)
     done = trace([program])
-    at, page = 0x200000000000, 4096
+    at, page = 0x200000000000, mmap.PAGESIZE
     gone = set()
     for _, word, start, end, *_ in losses(done):
         if word == "evicted" and at <= start < at + 16 * page:

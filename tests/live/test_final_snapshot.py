@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
     size_t size = 8 << 20;
     char *p = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     madvise(p, size, MADV_NOHUGEPAGE);
-    for (size_t i = 0; i < size; i += 2 * 4096) p[i] = 1;
+    for (size_t i = 0; i < size; i += 2 * sysconf(_SC_PAGESIZE)) p[i] = 1;
     printf("%lu\n", (unsigned long)p);
     fflush(stdout);
     for (int i = 0; i < 3000 && access(getenv("HELD"), F_OK); i++) usleep(10000);

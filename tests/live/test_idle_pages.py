@@ -68,6 +68,16 @@ def test_a_folio_has_the_mark_of_its_first_frame(monkeypatch):
     assert idle_pages.heads(frames).tolist() == [64, 64, 64, 64, 128, 7]
 
 
+@pytest.mark.parametrize("size", [512, 2048, 8192])
+def test_a_huge_page_has_as_many_frames_as_a_page_table(monkeypatch, size):
+    """2 MiB in pages of 4 KiB, 32 MiB in pages of 16 KiB, 512 MiB in pages of 64 KiB."""
+    flags = np.zeros(2 * size, "<u8")
+    flags[size + 1 :] = 1 << 16
+    monkeypatch.setattr(idle_pages, "_flags", lambda _, frames: flags[frames.astype(np.intp)])
+    frames = np.arange(size, 2 * size, dtype="<u8")
+    assert set(idle_pages.heads(frames).tolist()) == {size}
+
+
 def test_the_bitmap_is_asked_for_no_word_without_a_wanted_frame():
     words = idle_pages.words_of(np.array([0, 63, 64, 1000, 64], "<u8"))
     assert [(first, list(map(int, bits))) for first, bits in words] == [(0, [1 | 1 << 63, 1]), (15, [1 << 40])]

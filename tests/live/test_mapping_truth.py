@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("full_level")
 PROGRAM = Path(__file__).with_name("mapping_truth.c")
 MOVED = 2  # so many steps, the last ones, come after an mremap()
 
-LIBRARY = "const char constants[64 * 4096] __attribute__((aligned(4096))) = {1};\n"
+LIBRARY = f"const char constants[64 * {mmap.PAGESIZE}] __attribute__((aligned({mmap.PAGESIZE}))) = {{1}};\n"
 
 
 class Said(NamedTuple):
@@ -61,11 +62,14 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[S
     folder = tmp_path_factory.mktemp("truth")
     (folder / "library.c").write_text(LIBRARY)
     program, library = folder / "truth", folder / "liblibrary.so"
-    subprocess.run(["gcc", "-O1", "-fno-stack-clash-protection", "-o", program, PROGRAM, "-ldl"], check=True)
+    subprocess.run(
+        ["gcc", "-O1", "-fno-stack-clash-protection", f"-DPAGE_BYTES={mmap.PAGESIZE}", "-o", program, PROGRAM, "-ldl"],
+        check=True,
+    )
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, folder / "library.c"], check=True)
     files = [folder / "a file", folder / "b\nfile"]
     for file in files:
-        file.write_bytes(os.urandom(256 * 4096))
+        file.write_bytes(os.urandom(256 * mmap.PAGESIZE))
     with record(folder, [program, *files, library, folder / "said"]) as trace:
         said = []
         for line in (folder / "said").read_text().replace("b\nfile", "b\\nfile").splitlines():
@@ -162,7 +166,7 @@ RESIDENT = """
 import json, mmap, os, sys, time
 with open(sys.argv[1], "rb") as file:
     mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
-sum(mapped[::4096])
+sum(mapped[::mmap.PAGESIZE])
 anon = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 anon[:] = bytes(1 << 20)
 shared = mmap.mmap(-1, 1 << 20)

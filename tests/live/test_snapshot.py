@@ -34,7 +34,7 @@ MIXED = """
     private = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
     sum(private[i] for i in range(0, len(private), PAGE))
     touch(private, 4 * PAGE)
-    huge = anon(8 << 20)
+    huge = anon(max(8 << 20, PAGE * PAGE // 4))  # two huge pages
     huge.madvise(mmap.MADV_HUGEPAGE)
     touch(huge)
     reserved = anon(16 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
@@ -224,8 +224,9 @@ def hidden(entries):
 
 
 def test_huge_pages_are_told():
-    with stopped("m = anon(8 << 20)\nm.madvise(mmap.MADV_HUGEPAGE)\ntouch(m)\nready(at(m))") as (pid, words):
-        found = pages_of(wstrace.working_set(pid), int(words[0]), 8 << 20)
+    n = max(8 << 20, PAGE * PAGE // 4)
+    with stopped(f"m = anon({n})\nm.madvise(mmap.MADV_HUGEPAGE)\ntouch(m)\nready(at(m))") as (pid, words):
+        found = pages_of(wstrace.working_set(pid), int(words[0]), n)
         huge = sum(bool(flags & schema.PAGE_HUGE) for flags in found.values()) * PAGE
         smaps = Path(f"/proc/{pid}/smaps").read_text()
         anonymous = sum(int(line.split()[1]) * 1024 for line in smaps.splitlines() if line.startswith("AnonHugePages"))
@@ -315,7 +316,7 @@ def test_another_users_process_is_refused_with_a_remedy():
 def test_a_process_that_goes_away_in_mid_scan(ending):
     """Ends are many and quick; every answer is a snapshot or a clear word."""
     then = "os._exit(0)" if ending == "exit" else "os.execv('/bin/true', ['true'])"
-    script = f"import mmap,os,time\nm=mmap.mmap(-1,32<<20,flags=34)\nfor i in range(0,32<<20,4096): m[i]=1\n" \
+    script = f"import mmap,os,time\nm=mmap.mmap(-1,32<<20,flags=34)\nfor i in range(0,32<<20,mmap.PAGESIZE): m[i]=1\n" \
              f"print(flush=True)\ntime.sleep({{pause}})\n{then}"  # fmt: skip
     outcomes = set()
     for pause in (0.01, 0.01, 0.01, 0.01, 0.1, 1.0, 10.0):  # a slow machine reads nothing in 10 ms
@@ -353,7 +354,7 @@ for _ in range(20):
     pid = os.fork()
     if not pid:
         memory = mmap.mmap(-1, 64 << 20, flags=34)
-        for at in range(0, 64 << 20, 4096): memory[at] = 1
+        for at in range(0, 64 << 20, mmap.PAGESIZE): memory[at] = 1
         os._exit(0)
     while True:
         try: wstrace.working_set(pid)

@@ -34,7 +34,7 @@ static void beside_a_child(void (*write_to)(char *, int), char *start, int pages
 
 int main(int argc, char **argv) {
     pagemap = open("/proc/self/pagemap", O_RDONLY);
-    char name[4096];
+    char name[PAGE];
     snprintf(name, sizeof name, "%s/direct", argv[2]);
     int file = open(name, O_CREAT | O_RDWR | O_TRUNC, 0600);
     for (int k = 0; k < N; k++) assert(write(file, name, PAGE) == PAGE);
@@ -86,12 +86,12 @@ int main(int argc, char **argv) {
     look(copied, N, "fill");
 
     // put together by the kernel out of pages of one function and of none
-    char *huge = mapped(4 << 20);
-    huge = (char *)(((uintptr_t)huge + (2 << 20) - 1) & -(uintptr_t)(2 << 20));
+    char *huge = mapped(2 * HUGE);
+    huge = (char *)(((uintptr_t)huge + HUGE - 1) & -HUGE);
     load(huge, N);
     look(huge, N, "load");
-    look(huge + BIG, N, "0");
-    madvise(huge, 2 << 20, MADV_HUGEPAGE);
-    if (!madvise(huge, 2 << 20, 25 /* MADV_COLLAPSE */)) look(huge, N, NULL), look(huge + BIG, N, "0");
+    look(huge + BIG, HUGE / PAGE - N, "0");
+    madvise(huge, HUGE, MADV_HUGEPAGE);
+    if (!madvise(huge, HUGE, 25 /* MADV_COLLAPSE */)) look(huge, N, NULL), look(huge + BIG, HUGE / PAGE - N, "0");
     tell(argv[1]);
 }

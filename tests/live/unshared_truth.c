@@ -2,7 +2,7 @@
 // Run as: FILE FOLDER MODE. Writes `copies N`.
 #include "pagemap.h"
 
-enum { HUGE = 2 << 20, PAGES = HUGE / PAGE };
+enum { PAGES = PAGE / 8 };
 extern char **environ;
 static char *areas[3];
 static int sizes[3];
@@ -23,7 +23,7 @@ static void frames(uint64_t *into) {
 int main(int argc, char **argv) {
     int rewritten = argv[3][0] == 'r';
     char *huge = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    huge = (char *)(((uintptr_t)huge + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+    huge = (char *)(((uintptr_t)huge + HUGE - 1) & -HUGE);
     madvise(huge, HUGE, MADV_HUGEPAGE);
     huge[5 * PAGE] = 1;
     areas[0] = huge, sizes[0] = PAGES;

@@ -29,7 +29,8 @@ function strips(all) {
       const share_ = kind ? ` (${Math.round(100 * full / 15)} % of these pages are there)` : '';
       const who = kind ? `, brought by ${all.owners[owner]}` : '';
       const time = when && data.time.n ? ` at ${seconds(data.time.first + (when - 1) * data.time.width)} s` : '';
-      const address = BigInt(strip.start) + BigInt(Math.floor(at * strip.size / cells.length / 4096)) * 4096n;
+      const first = Math.ceil(at * (strip.size / all.page) / cells.length); // a page is in the cell of its number rounded down
+      const address = BigInt(strip.start) + BigInt(first) * BigInt(all.page);
       told.textContent = `${strip.name} 0x${address.toString(16)}: ${STATES[kind]}${share_}${who}${time}`;
     };
     canvas.addEventListener('mousemove', event => {

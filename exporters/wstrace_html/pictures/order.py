@@ -19,6 +19,8 @@ from wstrace_html.pictures.timeline import Times
 BANDS, COLUMNS, ROWS = 8, 640, 48
 #: A band is by offset where its pages fill this part of it, else by their rank among those that were touched.
 _DENSE = 1 / 8
+#: What lies behind is taken for an address: files are smaller.
+_ADDRESSES = 1 << 44
 
 
 def order(blame: Blame, times: Times) -> dict[str, Any]:
@@ -66,7 +68,7 @@ def _rows(pages: NDArray[np.uint64], page_size: int) -> tuple[NDArray[np.int64],
         return np.zeros(0, np.int64), ""
     low, high = int(distinct[0]), int(distinct[-1])
     if len(distinct) >= _DENSE * (high - low + 1):
-        words = f"{size(low * page_size)} to {size((high + 1) * page_size)}" if high < 1 << 32 else \
+        words = f"{size(low * page_size)} to {size((high + 1) * page_size)}" if high * page_size < _ADDRESSES else \
             f"{size((high - low + 1) * page_size)} from {low * page_size:#x}"  # fmt: skip
         return (pages - np.uint64(low)).astype(np.int64) * ROWS // (high - low + 1), words
     rank = distinct.searchsorted(pages)

@@ -62,7 +62,7 @@ def strips(blame: Blame, times: Times) -> dict[str, Any]:
     found = [{**told, "cells": _packed(cells, owners)} for told, cells in drawn]
     rest = len(first) - len(chosen)
     more = f"{number(len(chosen))} of {number(len(first))} mappings, those with the most pages." if rest else ""
-    return {"rows": found, "owners": names, "more": more}
+    return {"rows": found, "owners": names, "more": more, "page": of.page_size}
 
 
 def _cells(blame: Blame, pages: _Pages, first: int, last: int, row: int) -> tuple[dict[str, Any], NDArray[np.int64]]:

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 
 import click
 
-from wstrace.text import printable
+from wstrace.errors import UsageError
+from wstrace.text import printable, size
 from wstrace_msgpack.commands.info import unknown_lines
 from wstrace_msgpack.read.discover import files_of
 from wstrace_msgpack.read.part import Part
@@ -51,4 +52,13 @@ def _by_boot(paths: tuple[str, ...]) -> list[list[Place]]:
             opened.callback(part.close)
             groups.setdefault(boot_of(part), []).append(path)
         refuse_copies(parts)
+        _refuse_other_pages(parts)
     return list(groups.values())
+
+
+def _refuse_other_pages(parts: list[Part]) -> None:
+    """Raises UsageError where pages are not of one size: a file tells one, by which all of its pages are counted."""
+    of_size = {part.header.page_size: part.path for part in reversed(parts) if part.header.page_size}
+    if len(of_size) > 1:
+        told = ", ".join(f"{path} has pages of {size(n)}" for n, path in sorted(of_size.items()))
+        raise UsageError(f"traces of different page sizes cannot be merged: {told}", "report each of them")

@@ -24,7 +24,7 @@ from wstrace_working_set.linux.space import Space
 
 BITMAP, FLAGS = Path("/sys/kernel/mm/page_idle/bitmap"), Path("/proc/kpageflags")
 _TAIL = np.uint64(1 << 16)  # KPF_COMPOUND_TAIL
-_LARGEST = 512  # frames of a folio
+_FOLIO_BITS = 30  # of the number of frames in a folio: more than any page table has entries
 _WORD, _BITS = np.uint64(6), np.uint64(63)  # the bitmap is read and written in words of 64 frames
 _GAP = 512  # flags that are read rather than skipped; of the bitmap none: the kernel looks for all users of each frame
 
@@ -93,7 +93,7 @@ def heads(frames: Frames) -> Frames:
     """The first frame of the folio of each."""
     found = frames.copy()
     with FLAGS.open("rb") as opened:
-        for _ in range(_LARGEST.bit_length()):
+        for _ in range(_FOLIO_BITS):
             tails = np.flatnonzero(_flags(opened.fileno(), found) & _TAIL)
             if not len(tails):
                 break
