@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -96,6 +97,22 @@ def test_wait_children(touch: Path) -> None:
     assert waited.returncode == 0
     assert "touch" in waited.stderr
     assert short < 20
+
+
+def test_processes_that_go_on_behind_the_command_are_named(tmp_path: Path) -> None:
+    """GIVEN a process that outlives the command THEN a line names it, and says how it would have been traced on."""
+    holds = tmp_path / "holds"
+    os.mkfifo(holds)
+    script = f"cat {holds} >/dev/null 2>&1 & cat {holds} >/dev/null 2>&1 & sleep 0.1"
+    run = wstrace("run", "-P", "no:console", "--", "sh", "-c", script)
+    with holds.open("w"):
+        pass
+    (line,) = run.stderr.splitlines()
+    assert re.fullmatch(
+        r"wstrace: cat \(\d+\) and cat \(\d+\) go on, no longer traced: `wstrace run --wait-children` "
+        r"traces until they end, `wstrace attach \d+ \d+` traces them from now on", line), line  # fmt: skip
+    waited = wstrace("run", "--wait-children", "-P", "no:console", "--", "sh", "-c", "sleep 0.2 & sleep 0.1")
+    assert waited.stderr == ""
 
 
 def test_session_on_a_launched_target(touch: Path, capfd: pytest.CaptureFixture[str]) -> None:

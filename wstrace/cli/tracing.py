@@ -15,6 +15,7 @@ import click
 
 from wstrace.bus import STOP_SECONDS
 from wstrace.cli.common import Duration, exit_on_exporter_error, is_administrator
+from wstrace.cli.left_behind import WENT_ON, left_behind
 from wstrace.cli.privilege import debug_privilege
 from wstrace.cli.signals import Interrupted
 from wstrace.config import Config
@@ -214,7 +215,7 @@ class Recording:
             except WstraceError as error:  # reported in _exit_code(), after the command has ended
                 self._error = error
             if launched and not ending.requested:
-                _outlive(session, ending)
+                _outlive(session, ending, self.plugins)
 
     def _exit_code(self, session: Session) -> int:
         """The exit code of a session that has stopped, or its error is raised.
@@ -295,9 +296,11 @@ def _alarm_in(seconds: float) -> bool:
     return set_timer is not None
 
 
-def _outlive(session: Session, ending: _Ending) -> None:
-    """Waits for a launched command that is still running after the trace, because its exit code becomes ours."""
+def _outlive(session: Session, ending: _Ending, plugins: Plugins) -> None:
+    """Waits for a launched command that outlives the trace, as its exit code becomes ours; tells what outlives it."""
     if session.wait(0):
+        if told := left_behind(session.info.extra.get(WENT_ON, ()), plugins.platform):
+            warn(told)
         return
     alive = [target for target in session.context.targets if target.exit_code is None]
     names = ", ".join(f"{printable(base_name(target.name))} ({target.pid})" for target in alive)

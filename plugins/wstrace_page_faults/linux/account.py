@@ -14,6 +14,7 @@ from wstrace_os.linux import procfs, vmstat
 from wstrace_os.linux.cgroups.cpu import throttled_seconds
 from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.hot_plug import Processors
+from wstrace_page_faults.linux.live import ended
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_page_faults.linux.samples import RingSamples
@@ -233,6 +234,8 @@ class Account:
                 others = f", or faults on {self._processors.untraced}" if self._processors.untraced else ""
                 self._context.info.note(f"{usage - counted_in_all:,} faulted in by the kernel itself{others}")
         elif self._context.targets:
+            if all(target.launched for target in self._context.targets) and (went_on := self._went_on()):
+                self._context.info.extra["went_on"] = went_on
             self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
 
     def _tell_hints(self) -> None:
@@ -250,6 +253,11 @@ class Account:
                 f"what the kernel dropped, while a CPU limit stopped the tracer's own cgroup for {seconds:.1f} s (over "
                 "all CPUs); raise that limit, or record fewer: -s page_faults:period=10"
             )
+
+    def _went_on(self) -> list[int]:
+        """The pids of traced processes, other than the targets, that have not ended."""
+        others = self._side.live.keys() - {target.pid for target in self._context.targets}
+        return sorted(others - set(ended(others)))
 
     def _usage(self) -> int:
         context = self._context
