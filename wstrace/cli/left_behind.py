@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from wstrace.errors import WstraceError
@@ -10,6 +9,7 @@ from wstrace.text import base_name, number, printable
 
 if TYPE_CHECKING:
     from wstrace.interfaces import Platform
+    from wstrace.trace_info import TraceInfo
 
 #: The name under which TraceInfo.extra has the pids of traced processes that had not ended when a source stopped.
 WENT_ON = "went_on"
@@ -17,17 +17,18 @@ WENT_ON = "went_on"
 _NAMED = 3
 
 
-def left_behind(pids: Iterable[int], platform: Platform) -> str:
+def left_behind(info: TraceInfo, platform: Platform) -> str:
     """Names those processes that still run, with what traces them; "" where all have ended.
 
     A source tells of a process that ends a little after the command, as a helper does that waits for its end. So they
     are asked once more, when all records are written.
 
     Args:
-        pids: of processes that went on when their source stopped. platform: opens them.
+        info: of the trace that has ended. platform: opens the processes.
     """
     running = []
-    for pid in pids:
+    pids = info.extra.get(WENT_ON)
+    for pid in pids if isinstance(pids, list) else ():
         try:
             target = platform.attach(pid)
         except WstraceError:  # it has ended, or this process may open no more: then it is not worth a word

@@ -15,7 +15,7 @@ import click
 
 from wstrace.bus import STOP_SECONDS
 from wstrace.cli.common import Duration, exit_on_exporter_error, is_administrator
-from wstrace.cli.left_behind import WENT_ON, left_behind
+from wstrace.cli.left_behind import left_behind
 from wstrace.cli.privilege import debug_privilege
 from wstrace.cli.signals import Interrupted
 from wstrace.config import Config
@@ -299,7 +299,7 @@ def _alarm_in(seconds: float) -> bool:
 def _outlive(session: Session, ending: _Ending, plugins: Plugins) -> None:
     """Waits for a launched command that outlives the trace, as its exit code becomes ours; tells what outlives it."""
     if session.wait(0):
-        if told := left_behind(session.info.extra.get(WENT_ON, ()), plugins.platform):
+        if told := left_behind(session.info, plugins.platform):
             warn(told)
         return
     alive = [target for target in session.context.targets if target.exit_code is None]
