@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import mmap
 import os
 import shutil
 import signal
@@ -28,11 +29,11 @@ SWARM = """
 import ctypes, mmap, sys, threading, time
 N, rows, kept, on = 16, [], [], True
 def touch():
-    m = mmap.mmap(-1, N * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    m = mmap.mmap(-1, N * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     m.madvise(mmap.MADV_NOHUGEPAGE)
     at = ctypes.addressof(ctypes.c_char.from_buffer(m))
     began = time.monotonic_ns()
-    for i in range(N): m[i * 4096] = 1
+    for i in range(N): m[i * mmap.PAGESIZE] = 1
     kept.append(m); rows.append((began, threading.get_native_id(), at, N))
 def steady():
     while on: touch(); time.sleep(0.01)
@@ -51,7 +52,7 @@ sys.stdin.readline()
 
 
 def pages_of(rows: list[tuple[int, int, int, int]]) -> set[tuple[int, int]]:
-    return {(tid, at + 4096 * i) for _, tid, at, n in rows for i in range(n)}
+    return {(tid, at + mmap.PAGESIZE * i) for _, tid, at, n in rows for i in range(n)}
 
 
 def test_threads_that_make_threads(child: Any, attach: Any) -> None:
@@ -153,13 +154,13 @@ def test_ourselves(attach: Any) -> None:
     thread.start()
     trace = attach(os.getpid(), own_threads=[thread.native_id])
     own.set()
-    memory = mmap.mmap(-1, 100 * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, 100 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     base = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
     def touch() -> None:
         for i in range(100):
-            memory[4096 * i] = 1
+            memory[mmap.PAGESIZE * i] = 1
         done.set()
 
     late = threading.Thread(target=touch)
@@ -170,7 +171,7 @@ def test_ourselves(attach: Any) -> None:
     tid = late.native_id
     trace.stop()
     faults = trace.faults(tid=tid)
-    inside = faults[(faults.va >= base) & (faults.va < base + 100 * 4096)]
+    inside = faults[(faults.va >= base) & (faults.va < base + 100 * mmap.PAGESIZE)]
     assert len(inside) == len({int(va) >> 12 for va in inside.va}) == 100
     assert thread.native_id not in trace.faults().tid
     assert set(trace.faults().pid) == {os.getpid()}
@@ -331,8 +332,8 @@ def test_attach_keeps_the_memory_that_it_frees_as_run_does(child: Any, monkeypat
 
 
 def test_buffers_are_read_as_seldom_as_was_asked(child: Any, attach: Any) -> None:
-    toucher = child("import mmap, sys\nfor line in sys.stdin:\n    m = mmap.mmap(-1, 200 * 4096)\n"
-                    "    for i in range(200): m[i * 4096] = 1\n    print('done', flush=True)\n")  # fmt: skip
+    toucher = child("import mmap, sys\nfor line in sys.stdin:\n    m = mmap.mmap(-1, 200 * mmap.PAGESIZE)\n"
+                    "    for i in range(200): m[i * mmap.PAGESIZE] = 1\n    print('done', flush=True)\n")  # fmt: skip
     trace = attach(toucher.pid, poll_ms=60_000, stacks="none")
     trace.batches += trace.source.drain(0.01)  # the first read is at once
     seen = len(trace.faults())

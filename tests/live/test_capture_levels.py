@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -151,7 +152,7 @@ def test_refused_by_seccomp_gets_counters() -> None:
     assert "--cap-add PERFMON" in told["remedy"]
     assert told["faults"] == "0"
     assert int(told["counted"]) == int(told["usage"]) == int(told["unaccounted"]) > 100
-    assert (50 << 20) // os.sysconf("SC_PAGE_SIZE") <= int(told["resident"]) < (80 << 20) // 4096
+    assert (50 << 20) // os.sysconf("SC_PAGE_SIZE") <= int(told["resident"]) < (80 << 20) // mmap.PAGESIZE
     assert int(told["file_runs"]) > 10
     assert os.path.realpath(sys.executable) in told["names"]
     assert "level counters" in told["not_visible"]
@@ -180,7 +181,9 @@ def test_runs_of_old_kernels_are_those_of_pagemap_scan() -> None:
                     for run in how(opened, s, e)]  # fmt: skip
             columns = [np.concatenate(column).tolist() for column in zip(*runs, strict=True)]
             rows[how] = {
-                page for s, n, f in zip(*columns, strict=True) for page in [(s + 4096 * i, f) for i in range(n)]
+                page
+                for s, n, f in zip(*columns, strict=True)
+                for page in [(s + mmap.PAGESIZE * i, f) for i in range(n)]
             }
         assert len(rows[counters._read]) > 50
         assert rows[counters._scanned] == rows[counters._read]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import pty
 import re
@@ -27,10 +28,10 @@ import numpy as np
 from wstrace.session import Session
 fds = sorted(os.listdir("/proc/self/fd"))
 def touch(n):
-    m = mmap.mmap(-1, n * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    m = mmap.mmap(-1, n * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     m.madvise(mmap.MADV_NOHUGEPAGE)
     base = np.frombuffer(m, np.uint8).__array_interface__["data"][0]
-    for i in range(n): m[4096 * i] = 1
+    for i in range(n): m[mmap.PAGESIZE * i] = 1
     return m, base
 with Session() as session:
     with Session() as other:
@@ -43,7 +44,8 @@ with Session() as session:
     code = os.waitpid(pid, 0)[1]
 for one in (session, other):
     faults = one.faults
-    inside = faults[(faults["va"] >= base) & (faults["va"] < base + 3000 * 4096) & (faults["pid"] == os.getpid())]
+    here = (faults["va"] >= base) & (faults["va"] < base + 3000 * mmap.PAGESIZE)
+    inside = faults[here & (faults["pid"] == os.getpid())]
     assert len(inside) == 3000 == len(set(inside["va"].tolist())), (len(faults), len(inside), one.ledger.as_dict())
     assert not set(faults["tid"].tolist()) & set(one.context.own_threads())
     ledger = one.ledger
@@ -124,8 +126,8 @@ def test_session_on_a_launched_target(touch: Path, capfd: pytest.CaptureFixture[
         assert session.wait(30)
     base = int(capfd.readouterr().out)
     faults = session.faults
-    inside = faults[(faults["va"] >= base) & (faults["va"] < base + 5000 * 4096)]
-    assert np.array_equal(np.sort(inside["va"]) >> 12, base // 4096 + np.arange(5000))
+    inside = faults[(faults["va"] >= base) & (faults["va"] < base + 5000 * mmap.PAGESIZE)]
+    assert np.array_equal(np.sort(inside["va"]) // mmap.PAGESIZE, base // mmap.PAGESIZE + np.arange(5000))
     assert session.info.exit_code == 0
     assert session.info.level_name == "full"
     seen = session.ledger.get("recorded", "page_fault")

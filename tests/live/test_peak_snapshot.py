@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 import time
 
@@ -36,7 +37,7 @@ def test_a_peak_that_lasts_is_seen_whole(tmp_path):
         with record(tmp_path, [sys.executable, "-c", PEAK, str(seconds)], "-s", "peak_snapshot") as trace:
             told = trace.info.extra["peak_snapshot"]
             parts = [part.snapshot for part in trace.batches("resident")]
-            seen = sum(part.pages for part in parts if part.time_ns == told["time_ns"]) * 4096
+            seen = sum(part.pages for part in parts if part.time_ns == told["time_ns"]) * mmap.PAGESIZE
             peak = trace.info.usage.peak_resident_bytes
         if told["bytes"] >= 0.95 * peak:
             break

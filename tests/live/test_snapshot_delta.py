@@ -79,11 +79,11 @@ def test_delta_command_tells_pages_and_instructions():
     """The target touches 50 new pages twice each: given back in between, so that each is brought in twice."""
     code = """
 import mmap, sys
-m = mmap.mmap(-1, 50 * 4096, flags=34)
+m = mmap.mmap(-1, 50 * mmap.PAGESIZE, flags=34)
 print(flush=True)
 sys.stdin.readline()
 for _ in range(2):
-    for i in range(0, len(m), 4096):
+    for i in range(0, len(m), mmap.PAGESIZE):
         m[i] = 1
     m.madvise(mmap.MADV_DONTNEED) if _ == 0 else None
 print(flush=True)
@@ -129,10 +129,10 @@ def test_delta_command_counts_by_function_and_tells_addresses_when_asked():
     """GIVEN a process that touches pages in a loop THEN there is one row for it, and a line for each page if asked."""
     code = """
 import mmap, time
-m = mmap.mmap(-1, 400 * 4096, flags=34)
+m = mmap.mmap(-1, 400 * mmap.PAGESIZE, flags=34)
 print(flush=True)
 while True:
-    for i in range(0, len(m), 4096):
+    for i in range(0, len(m), mmap.PAGESIZE):
         m[i] = 1
     m.madvise(mmap.MADV_DONTNEED)
     time.sleep(0.02)

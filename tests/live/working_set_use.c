@@ -8,22 +8,26 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#ifndef PAGE_BYTES
+#define PAGE_BYTES 4096
+#endif
+
 int main(int count, char **words) {
   long pages = atol(words[2]), first = 0, n = 0, at;
   int fd = open(words[1], O_RDWR);
-  volatile char *file = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  volatile char *anon = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  volatile char *file = mmap(0, pages * PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  volatile char *anon = mmap(0, pages * PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   /* also of a file: a large folio of 2 MiB is mapped by one entry, which has one bit for all of it */
-  madvise((void *)file, pages * 4096, MADV_NOHUGEPAGE);
-  madvise((void *)anon, pages * 4096, MADV_NOHUGEPAGE);
-  for (at = 0; at < pages; at++) file[at * 4096] = anon[at * 4096] = 1;
+  madvise((void *)file, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
+  madvise((void *)anon, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
+  for (at = 0; at < pages; at++) file[at * PAGE_BYTES] = anon[at * PAGE_BYTES] = 1;
   puts("ready");
   fflush(stdout);
   for (;;) {
     struct pollfd in = {0, POLLIN, 0};
     int told = poll(&in, 1, 5);
     if (told && scanf("%ld %ld", &first, &n) != 2) return 0;
-    for (at = first; at < first + n; at++) (void)file[at * 4096], (void)anon[at * 4096];
+    for (at = first; at < first + n; at++) (void)file[at * PAGE_BYTES], (void)anon[at * PAGE_BYTES];
     if (told) puts("using"), fflush(stdout);
   }
 }

@@ -99,15 +99,16 @@ def test_after_a_fork_the_parent_is_watched_and_the_child_refused():
 
 
 def test_transparent_huge_pages():
-    memory = mmap.mmap(-1, 16 << 20, flags=PRIVATE)
+    huge = PAGE // 8  # pages of one
+    memory = mmap.mmap(-1, max(16 << 20, 2 * huge * PAGE), flags=PRIVATE)
     memory.madvise(mmap.MADV_HUGEPAGE)
     array = np.frombuffer(memory, "u1")
     array[::PAGE] = 1
     watch = wstrace.WriteWatch.watch(memory)
     assert len(watch.written()) == 0
-    array[:: 512 * PAGE] = 2
+    array[:: huge * PAGE] = 2
     array[300 * PAGE + 5] = 2
-    expected = sorted([*range(0, 4096, 512), 300])
+    expected = sorted([*range(0, len(memory) // PAGE, huge), 300])
     assert watch.written().tolist() == offsets(expected)
     watch.close()
 

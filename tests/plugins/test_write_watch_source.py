@@ -31,7 +31,7 @@ pytestmark = [
 ]
 TARGET = """
 import ctypes, mmap, os, sys, wstrace
-m = mmap.mmap(-1, 64 * 4096, flags=34)
+m = mmap.mmap(-1, 64 * mmap.PAGESIZE, flags=34)
 m[:] = b"x" * len(m)
 agent = wstrace.agent({path})
 print(ctypes.addressof(ctypes.c_ubyte.from_buffer(m)), agent.path, flush=True)
@@ -39,10 +39,10 @@ for line in sys.stdin:
     if line == "exec\\n":
         os.execv("/bin/sh", ["sh", "-c", "exec sleep 60 >/dev/null"])
     if line == "unmap\\n":
-        line, at = "", ctypes.addressof(ctypes.c_ubyte.from_buffer(m)) + 4096
-        assert ctypes.CDLL(None).munmap(ctypes.c_void_p(at), ctypes.c_size_t(4096)) == 0
+        line, at = "", ctypes.addressof(ctypes.c_ubyte.from_buffer(m)) + mmap.PAGESIZE
+        assert ctypes.CDLL(None).munmap(ctypes.c_void_p(at), ctypes.c_size_t(mmap.PAGESIZE)) == 0
     for page in line.split():
-        m[int(page) * 4096] = 1
+        m[int(page) * mmap.PAGESIZE] = 1
     print(flush=True)
 """
 
@@ -275,7 +275,7 @@ def test_soft_dirty_runs():
     held, swapped = 1 << 63, 1 << 62
     entries = np.array([held | SOFT_DIRTY, swapped | SOFT_DIRTY, SOFT_DIRTY, held, held | SOFT_DIRTY], "<u8")
     start, number = soft_dirty.dirty_runs(entries, 0x7000_0000)
-    assert (start.tolist(), number.tolist()) == ([0x7000_0000, 0x7000_4000], [2, 1])
+    assert (start.tolist(), number.tolist()) == ([0x7000_0000, 0x7000_0000 + 4 * mmap.PAGESIZE], [2, 1])
     assert [len(column) for column in soft_dirty.dirty_runs(entries[3:4], 0)] == [0, 0]
 
 
