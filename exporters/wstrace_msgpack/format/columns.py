@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -64,7 +65,8 @@ def encode(
         plane, array = len(array), _shuffled(array)
     data: Any = array.data
     if codec == "zstd":
-        data = zstd().compress(data, options=_parameters(level, plane, array.itemsize))
+        compressor = _compressor(level, plane, array.itemsize)
+        data = compressor.compress(data, mode=compressor.FLUSH_FRAME)
     elif codec == "zlib":
         data = zlib.compress(data, level)
     else:
@@ -72,7 +74,24 @@ def encode(
     return [kind, chain, codec, nbytes, data]
 
 
-@functools.cache
+class _OfThread(threading.local):
+    """The compressors of a thread: to make one takes longer than to compress a column of equal values."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[int, int, int], Any] = {}
+
+
+_of_thread = _OfThread()
+
+
+def _compressor(level: int, plane: int, width: int) -> Any:
+    """This thread's compressor with the _parameters()."""
+    made, key = _of_thread.made, (level, (plane - 1).bit_length() if plane else 0, width)
+    if key not in made:
+        made[key] = zstd().ZstdCompressor(options=_parameters(level, plane, width))
+    return made[key]
+
+
 def _parameters(level: int, plane: int, width: int) -> dict[Any, int]:
     """The parameters of zstd.
 

@@ -38,7 +38,8 @@ def pid_set(pids: NDArray[Any] | Iterable[int]) -> int:
     if not isinstance(pids, np.ndarray):
         pids = np.array([pid for pid in pids if 0 <= pid < 1 << 32], "<u4")
     if len(pids) > 1:
-        pids = pids[np.concatenate(([True], pids[1:] != pids[:-1]))]
+        others = pids[1:] != pids[:-1]
+        pids = pids[np.append(True, others)] if others.any() else pids[:1]
     bits = (pids * np.uint32(_SPREAD)) >> np.uint32(26)
     return int(np.bitwise_or.reduce(np.uint64(1) << bits.astype("<u8"))) if len(bits) else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from wstrace.batch import Batch
-from wstrace_msgpack.format.layout import LIMITS
+from wstrace_msgpack.format.layout import FRAME_ROWS, LIMITS
 
 #: A session's rows of a table may fill this fraction of a reader's limit, so that a part that repeats them has room.
 _HELD_SHARE = 0.5
@@ -24,6 +24,11 @@ class Gathering:
         """Whether a batch has the same columns and schema as those that wait."""
         first = self.batches[0]
         return set(first) == set(batch) and first.schema == batch.schema
+
+    @property
+    def enough(self) -> bool:
+        """Whether to write them: half a frame, which is one batch mostly. To join batches is to copy all columns."""
+        return self.rows >= FRAME_ROWS // 2
 
     def add(self, batch: Batch) -> None:
         """Adds a batch."""

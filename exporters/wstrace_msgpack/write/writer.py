@@ -10,6 +10,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ class TraceWriter:
             self._cut(name)
         gathering = self._gathering.setdefault(name, Gathering())
         gathering.add(batch)
-        if gathering.rows >= FRAME_ROWS:
+        if gathering.enough:
             self._cut(name)
 
     def tick(self) -> None:
@@ -188,7 +189,7 @@ class TraceWriter:
             self._sink.append(MARK, packb(mark), stream="mark", n=1, pids=pids)
 
     def _cut(self, name: str) -> None:
-        """Writes the waiting rows of a stream, if any, as one or several frames."""
+        """Writes the waiting rows of a stream, if any, as one or several frames of about the same size."""
         gathering = self._gathering.pop(name, None)
         if gathering is None:
             return
@@ -196,9 +197,10 @@ class TraceWriter:
         schema, columns = batches[0].schema, concatenate([self._stored(batch) for batch in batches])
         n = sum(len(batch) for batch in batches)
         window = (min(b.window[0] for b in batches), max(b.window[1] for b in batches))
-        for start in range(0, max(n, 1), FRAME_ROWS):
-            part = {key: array[start : start + FRAME_ROWS] for key, array in columns.items()}
-            self._events(schema, min(FRAME_ROWS, n - start), window, lost if start == 0 else 0, part)
+        number = max(-(-n // FRAME_ROWS), 1)
+        for start, end in pairwise(n * i // number for i in range(number + 1)):
+            part = {key: array[start:end] for key, array in columns.items()}
+            self._events(schema, end - start, window, lost if start == 0 else 0, part)
 
     def _events(
         self, schema: Schema, n: int, window: tuple[int, int], lost: int, part: dict[str, NDArray[Any]]
