@@ -105,7 +105,10 @@ class WorkingSet:
 
     @property
     def total_bytes(self) -> int:
-        """The resident set: VmRSS on Linux, WorkingSetSize on Windows."""
+        """The resident set: Rss of smaps_rollup on Linux, WorkingSetSize on Windows.
+
+        VmRSS is the same but for what the kernel has not counted yet (before Linux 6.2, some pages of each thread).
+        """
         return self.count(self.resident)
 
     @property

@@ -92,7 +92,7 @@ def test_without_pagemap_scan_the_totals_hold_but_for_zero_pages(no_scan, monkey
         fallback = wstrace.working_set(pid)
         zeros = full.count((full.runs["flags"] & schema.PAGE_ZERO) != 0)
         assert zeros >= 1 << 20
-        assert fallback.total_bytes == status(pid, "VmRSS") + zeros
+        assert fallback.total_bytes == rollup(pid)["Rss"] + zeros
         assert fallback.private_bytes == full.private_bytes
         assert not (fallback.runs["flags"] & (schema.PAGE_HUGE | schema.PAGE_ZERO)).any()
         assert linux.probe().name == "pagemap"
