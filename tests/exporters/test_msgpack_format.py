@@ -116,12 +116,13 @@ def test_delta_is_stored_as_the_specification_says():
     assert np.frombuffer(data, "<u4").tolist() == [0, 2**32 - 2, 7]
 
 
-def test_blocks_of_a_shuffled_column_hold_one_plane():
+@pytest.mark.parametrize("n", [38_000, 65_536])
+def test_blocks_of_a_shuffled_column_hold_one_plane(n: int) -> None:
     """A block has one Huffman table: together with the noise of the lowest bytes, the next ones take more room."""
     rng = np.random.default_rng(1)
-    times = np.cumsum(2500 + rng.normal(0, 300, 65_536).astype("<u8"))
+    times = np.cumsum(2500 + rng.normal(0, 300, n).astype("<u8"))
     packed = columns.encode(times, delta=True, shuffle=True)[-1]
-    planes = columns._shuffled(np.diff(times, prepend=times[:1]))
+    planes = columns._shuffled(np.diff(times, prepend=times[:1]), 2)
     assert len(packed) <= sum(len(zstd.compress(plane.tobytes(), 1)) for plane in planes)
     assert len(packed) < 0.95 * len(zstd.compress(planes.tobytes(), 1))
     assert np.array_equal(through(times, delta=True, shuffle=True), times)
