@@ -24,6 +24,9 @@ from wstrace.logs import log
 QUEUE_BYTES = 48 << 20
 #: Essential batches (mappings, processes) may fill a queue to this multiple of its limit.
 ESSENTIAL_ROOM = 4
+#: An exporter that may wait is given batches when so many bytes are queued, or the first has waited so long: where all
+#: CPUs are busy, what is written of a burst of faults takes no CPU from the program that takes them.
+GATHERED_BYTES, GATHERED_SECONDS = 16 << 20, 0.5
 #: Consecutive failures after which an exporter is detached.
 ERROR_BUDGET = 3
 #: Seconds for which a hanging exporter or enricher may delay stop(); one that works on a busy machine has more: Limit.
@@ -47,7 +50,7 @@ class Queue:
         self._limit = limit
         self._items: collections.deque[Batch] = collections.deque()
         self._ready = threading.Condition()
-        self._closed = False
+        self._closed = self._giving = False
         self.bytes = self.peak_bytes = self.internal_bytes = 0
 
     def put(self, batch: Batch) -> bool:
@@ -64,20 +67,27 @@ class Queue:
             self._ready.notify()
         return True
 
+    @property
+    def _is_much(self) -> bool:
+        return self.bytes + self.internal_bytes >= min(GATHERED_BYTES, self._limit // 3)
+
     def _count(self, batch: Batch, size: int) -> None:
         if batch.schema.internal:
             self.internal_bytes += size
         else:
             self.bytes += size
 
-    def get(self, timeout: float) -> Batch | None:
-        """The next batch, or None after timeout seconds or when closed and empty."""
+    def get(self, timeout: float, *, gathered: bool = False) -> Batch | None:
+        """The next batch, or None after timeout seconds or when closed and empty; gathered: of many that have come."""
         with self._ready:
             if not self._items and not self._closed:
                 self._ready.wait(timeout)
+            if gathered and self._items and not self._giving:
+                self._ready.wait_for(lambda: self._closed or self._is_much, GATHERED_SECONDS)
             if not self._items:
                 return None
             batch = self._items.popleft()
+            self._giving = bool(self._items)
             self._count(batch, -batch.nbytes)
             return batch
 
@@ -123,13 +133,14 @@ class Worker(abc.ABC):
 
     def __init__(self, name: str, limit: int = QUEUE_BYTES) -> None:
         self.queue = Queue(limit)
+        self.gathers = False
         self.limit: Limit | None = None  # of the time for what is left, once no more comes
         self.thread = WorkThread(target=self._run, name=f"wstrace-{name}", daemon=True)
 
     def _run(self) -> None:
         ticked = time.monotonic()
         while not self.queue.drained and not (self.limit is not None and self.limit.passed()):
-            batch = self.queue.get(timeout=1.0)
+            batch = self.queue.get(timeout=1.0, gathered=self.gathers)
             if batch is not None:
                 self.take(batch)
                 batch = None  # free its memory now: the next batch may come much later
@@ -157,10 +168,11 @@ class Worker(abc.ABC):
 
 
 class ExporterQueue(Worker):
-    """The queue and the thread of one exporter, whose calls are guarded."""
+    """The queue and the thread of one exporter, whose calls are guarded; live: no source waits for what it takes."""
 
-    def __init__(self, exporter: Exporter, ledger: Ledger, limit: int = QUEUE_BYTES) -> None:
+    def __init__(self, exporter: Exporter, ledger: Ledger, limit: int = QUEUE_BYTES, *, live: bool = True) -> None:
         super().__init__(exporter.name, limit)
+        self.gathers = live and exporter.may_wait
         self.exporter = exporter
         self.name = exporter.name
         self.exported = 0

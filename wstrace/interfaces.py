@@ -265,6 +265,8 @@ class Exporter(abc.ABC):
     ends_last: ClassVar[bool] = False
     #: seconds that flush() and close() may take even where the session waits for less: of what is made at the end
     close_seconds: float = 0.0
+    #: takes its batches up to half a second later, in bulk: nobody looks at what it writes in the meantime
+    may_wait: bool = False
 
     def start(self, context: Context) -> None:
         """Opens the output. Raises OutputError when it cannot; the session then ends before the target runs.
@@ -304,8 +306,7 @@ class Exporter(abc.ABC):
 class Evicted(NamedTuple):
     """What Platform.evict() could take out of the page cache.
 
-    files: those that were tried. before, after: bytes of them in the cache. unknown: files of which the system does not
-    say it; they are not in the sums.
+    files: those that were tried. before, after: their bytes in the cache. unknown: files that are in neither sum.
     """
 
     files: int
@@ -316,9 +317,8 @@ class Evicted(NamedTuple):
     def __str__(self) -> str:
         left = f"{size(self.before - self.after)} of {size(self.before)} in the page cache left it"
         stayed = f", {size(self.after)} stayed: pages that are mapped elsewhere, or dirty" if self.after else ""
-        return (
-            left + stayed + (f"; of {plural(self.unknown, 'file')} the system does not say it" if self.unknown else "")
-        )
+        unsaid = f"; of {plural(self.unknown, 'file')} the system does not say it" if self.unknown else ""
+        return left + stayed + unsaid
 
 
 class Platform(abc.ABC):

@@ -53,8 +53,7 @@ class Session:
         patience: seconds for which an exporter without progress may delay stop(); UNLIMITED suits work on a file.
         queue_bytes: what the queue of the bus and of each exporter may hold; more is dropped and counted.
         record: whether to keep the faults and a summary in memory, for `faults`, `trace` and `summary()`.
-        plugins: where names come from; None = the environment.
-        config: where default options come from; None = the environment.
+        plugins, config: where names come from, and default options; None = the environment.
 
     Raises:
         UsageError: a name or option is unknown, or a source needs a target and none was given.
@@ -114,7 +113,8 @@ class Session:
             wait_children=wait_children,
             streams=None if None in wanted else frozenset().union(*filter(None, wanted)),
         )
-        queues = [ExporterQueue(exporter, self.ledger, queue_bytes) for exporter in self._exporters]
+        live = not any(source.patient for source in self._sources)
+        queues = [ExporterQueue(exporter, self.ledger, queue_bytes, live=live) for exporter in self._exporters]
         self._bus = Bus(enrichers, queues, self.ledger, queue_bytes, self._patience)
         self._state, self._lock = "new", threading.RLock()
         self._armed, self._stopping = threading.Event(), threading.Event()

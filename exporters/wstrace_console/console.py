@@ -107,6 +107,7 @@ class Console(Exporter):
         quiet: bool = False,
         verbose: bool = False,
     ) -> None:
+        self.may_wait = format == "summary"
         self.summary = Summary()
         self._filter = Filter(file=file, kinds=kind, pids=pid, tids=tid, start=start, end=end, hard=hard, soft=soft)
         self._stream, self._to, self._path = stream, to, path

@@ -89,18 +89,19 @@ def limited() -> Iterator[Callable[[int], Path]]:
 
 
 @pytest.fixture
-def throttled() -> Iterator[Path]:
-    """The file `cgroup.procs` of a group whose processes may have a twentieth of a CPU."""
+def throttled() -> Iterator[tuple[Path, Path]]:
+    """A group whose processes may have a fiftieth of a CPU: its files `cgroup.procs` and of the limit."""
     old = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
     group = Path(f"/sys/fs/cgroup{'/cpu' if old else ''}/wstrace-{os.getpid()}-cpu")
+    limit = group / ("cpu.cfs_quota_us" if old else "cpu.max")
     try:
         if not old:
             (group.parent / "cgroup.subtree_control").write_text("+cpu")
         group.mkdir()
-        (group / ("cpu.cfs_quota_us" if old else "cpu.max")).write_text("5000")  # of the 100,000 us of a period
+        limit.write_text("2000")  # of the 100,000 us of a period
     except OSError as error:
         pytest.skip(f"no group with a CPU limit can be made here: {error}")
-    yield group / "cgroup.procs"
+    yield group / "cgroup.procs", limit
     for _ in range(100):
         with contextlib.suppress(OSError):
             group.rmdir()
@@ -310,16 +311,25 @@ def test_a_pid_that_is_given_to_another_process(touches: Path, when: str) -> Non
 
 @needs_root
 def test_a_tracer_with_a_cpu_limit_counts_what_it_loses_and_says_why(
-    touches: Path, tmp_path: Path, throttled: Path
+    touches: Path, tmp_path: Path, throttled: tuple[Path, Path]
 ) -> None:
-    """Its target has none, and takes faults faster than a twentieth of a CPU can take them from the rings."""
-    outside, path = throttled.parent.parent / "cgroup.procs", tmp_path / "x.wst"
-    target = f"echo $$ > {outside}; exec {touches} 10000 200"
-    enter = f"echo $$ > {throttled}; exec {sys.executable} -m wstrace run -o {path} -- sh -c '{target}'"
-    ran = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == ["up", "2000000"]
+    """The limit stops it while its target, which has none, fills the rings again and again."""
+    path, target = tmp_path / "x.wst", f"echo ready; read go; exec {touches} 10000 200"
+    command = [sys.executable, "-m", "wstrace", "run", "-s", "page_faults:ring_bytes=524288", "-o", path, "--"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "sh", "-c", target], text=True, **pipes) as tracer:
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline() == "ready\n"
+        group, limit = throttled
+        group.write_text(str(tracer.pid))
+        assert tracer.stdin is not None
+        tracer.stdin.write("go\n")
+        tracer.stdin.flush()
+        assert [tracer.stdout.readline(), tracer.stdout.readline()] == ["up\n", "2000000\n"]
+        limit.write_text("-1" if limit.name == "cpu.cfs_quota_us" else "max")
+        _, said = tracer.communicate(timeout=120)
+    assert tracer.returncode == 0, said
     told = figures(path)
     assert_nothing_is_lost_without_count(told["ledger"], told["rows"]["page_fault"])
     assert told["ledger"]["lost_kernel:minor"] > 100_000
-    assert "CPU limit stopped the tracer's own cgroup for" in ran.stderr
+    assert "CPU limit stopped the tracer's own cgroup for" in said

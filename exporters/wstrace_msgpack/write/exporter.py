@@ -52,6 +52,7 @@ class MsgpackExporter(Exporter):
 
     name: ClassVar[str] = "msgpack"
     takes_output: ClassVar[bool] = True
+    may_wait = True
 
     def __init__(
         self,

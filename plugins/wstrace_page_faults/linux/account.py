@@ -11,7 +11,6 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
 from wstrace_os.linux import procfs, vmstat
-from wstrace_os.linux.cgroups.cpu import throttled_seconds
 from wstrace_page_faults.linux.events import PerfEvents, Settings
 from wstrace_page_faults.linux.hot_plug import Processors
 from wstrace_page_faults.linux.live import ended
@@ -68,7 +67,7 @@ class Account:
         self._python, self._service = python or NoStacks(), service
         self._before = 0
         self._hints: int | None = None
-        self._throttled = 0.0
+        self._throttled: float | None = None
         self._due, self._renewing = 0.0, False
         self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
         self._at_end: int | None = None
@@ -81,7 +80,6 @@ class Account:
         """
         self._tell_losses()
         self._hints = vmstat.balancing_hints()
-        self._throttled = throttled_seconds()
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
             self._before = max(self._usage() - counted, 0)
@@ -107,6 +105,8 @@ class Account:
             ):
                 if count:
                     ledger.set(stage, count, kind)
+                if count and stage == "lost_kernel" and self._throttled is None:
+                    self._throttled = _throttled()
         for stage, count in (("late", late), ("lost_side_band", self._side.lost)):
             if count:
                 ledger.set(stage, count, self._source)
@@ -247,11 +247,11 @@ class Account:
             )
 
     def _tell_throttling(self) -> None:
-        seconds = throttled_seconds() - self._throttled
+        seconds = 0.0 if self._throttled is None else _throttled() - self._throttled
         if seconds >= _TOLD_SECONDS:
             self._context.info.lack(
                 f"what the kernel dropped, while a CPU limit stopped the tracer's own cgroup for {seconds:.1f} s (over "
-                "all CPUs); raise that limit, or record fewer: -s page_faults:period=10"
+                "all CPUs) since the first loss; raise that limit, or record fewer: -s page_faults:period=10"
             )
 
     def _went_on(self) -> list[int]:
@@ -302,3 +302,9 @@ class Account:
         if any(target.pid == os.getpid() for target in self._context.targets):
             causes.append("faults of wstrace's own threads")
         return causes
+
+
+def _throttled() -> float:
+    from wstrace_os.linux.cgroups.cpu import throttled_seconds  # a trace without losses does not load it
+
+    return throttled_seconds()

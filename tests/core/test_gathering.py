@@ -1,0 +1,91 @@
+"""Exporters that may wait are given their batches in bulk, so that what is written slows down no burst."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from wstrace import bus
+from wstrace.batch import Batch
+from wstrace.bus import Queue
+from wstrace.schema import PAGE_FAULT
+from wstrace.session import Session
+from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
+
+MUCH = 1 << 20
+
+
+def faults(n: int) -> Batch:
+    return batch_of(
+        PAGE_FAULT, time_ns=list(range(n)), pid=1, tid=1, pc=1, va=[4096 * page for page in range(n)], flags=0
+    )
+
+
+@pytest.fixture(autouse=True)
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By time alone, nothing would be given before the test is over."""
+    monkeypatch.setattr(bus, "GATHERED_BYTES", MUCH)
+    monkeypatch.setattr(bus, "GATHERED_SECONDS", 3600.0)
+
+
+class Taker(threading.Thread):
+    """Takes all batches until the queue is closed; notes how many bytes there were at the first of each bulk."""
+
+    def __init__(self, queue: Queue, batches: int) -> None:
+        super().__init__(daemon=True)
+        self.queue, self.batches, self.waiting = queue, batches, list[int]()
+        self.start()
+
+    def run(self) -> None:
+        for _ in range(self.batches):
+            if (batch := self.queue.get(3600.0, gathered=True)) is not None:
+                self.waiting.append(self.queue.bytes + batch.nbytes)
+
+
+def test_they_come_when_there_are_many() -> None:
+    queue, batch = Queue(), faults(1000)
+    enough = -(-MUCH // batch.nbytes)
+    taker = Taker(queue, enough)
+    for _ in range(enough):
+        assert queue.put(batch)
+    taker.join(60)
+    assert taker.waiting == [n * batch.nbytes for n in range(enough, 0, -1)]
+
+
+def test_they_come_when_the_first_has_waited_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus, "GATHERED_SECONDS", 0.01)
+    queue = Queue()
+    queue.put(faults(10))
+    assert queue.get(3600.0, gathered=True) is not None
+
+
+def test_they_come_when_no_more_will() -> None:
+    queue = Queue()
+    taker = Taker(queue, 3)
+    queue.put(faults(10))
+    queue.put(faults(10))
+    queue.close()
+    taker.join(60)
+    assert len(taker.waiting) == 2
+
+
+def test_a_small_queue_is_not_filled_by_waiting() -> None:
+    batch = faults(1000)
+    queue = Queue(limit=6 * batch.nbytes)
+    taker = Taker(queue, 2)
+    queue.put(batch)
+    queue.put(batch)
+    taker.join(60)
+    assert taker.waiting == [2 * batch.nbytes, batch.nbytes]
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_a_source_that_waits_for_exporters_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, patient: bool) -> None:
+    monkeypatch.setattr(ScriptedSource, "patient", patient)
+    exporter = RecordingExporter()
+    exporter.may_wait = True
+    session = Session(sources=[ScriptedSource([])], exporters=[exporter], enrichers=[], record=False)
+    assert session.exporter_queues[0].gathers is not patient
+    with session:
+        pass
