@@ -26,10 +26,11 @@ def parts(told: Unshared, views: Sequence[str], top: int) -> list[str | Styled |
     if not told.total:
         return shown
     for view in [tuple(views)] if views else [(view,) for view in _USUAL]:
-        rows = [(row.label, n) for row, n in told.rows(*view)]
+        rows = [(row.label, n, end) for row, n, end in told.rows_apart(*view)]
         shown += ["", _table(" and ".join(TITLES[one] for one in view), rows, told, top)]
     if not views:
-        forks = [(f"{fork.child} from {fork.parent}", fork.n_bytes) for fork in told.forks()]
+        forks = [(f"{fork.child} from {fork.parent}", fork.n_bytes - fork.at_the_end, fork.at_the_end)
+                 for fork in told.forks()]  # fmt: skip
         shown += ["", _table("fork", forks, told, top)]
     return shown
 
@@ -48,12 +49,16 @@ def answer(told: Unshared) -> str:
         return f"what was un-shared is not known: {perhaps(told)}"
     if not told.total:
         return "nothing was un-shared: no process wrote to a page that it shared since a fork"
-    unit, divisor = unit_of(told.total)
-    rows = told.rows("line")[:_TOLD]
+    while_it_ran = told.total - told.at_the_end
+    unit, divisor = unit_of(while_it_ran)
+    rows = [(row, n) for row, n, _ in told.rows_apart("line")[:_TOLD] if n]
     named = ", ".join(f"{n / divisor:,.1f} by {name_of(row.label)}" for row, n in rows)
-    more = ", ..." if sum(n for _, n in rows) < told.total else ""
+    more = ", ..." if sum(n for _, n in rows) < while_it_ran else ""
     bound = "at least " if told.at_least else "~" if told.estimated else ""
-    return f"{bound}{told.total / divisor:,.1f} {unit} un-shared after {plural(told.forked, 'fork')}: {named}{more}"
+    several = f"{number(told.ending)} process{'es' * (told.ending != 1)}"
+    end = f"; {size(told.at_the_end)} more as {several} ended" if told.at_the_end else ""
+    head = f"{bound}{while_it_ran / divisor:,.1f} {unit} un-shared after {plural(told.forked, 'fork')}"
+    return f"{head}{': ' * bool(named)}{named}{more}{end}"
 
 
 def perhaps(told: Unshared) -> str:
@@ -61,12 +66,16 @@ def perhaps(told: Unshared) -> str:
     return f"up to {size(told.perhaps)} more if these were parts of huge pages"
 
 
-def _table(title: str, rows: Sequence[tuple[str, int]], told: Unshared, top: int) -> TextTable:
-    total, mark = told.total, "~" if told.estimated else ""
+def _table(title: str, rows: Sequence[tuple[str, int, int]], told: Unshared, top: int) -> TextTable:
+    """The rows (label, bytes while it ran, bytes at its end) with the most; the shares are of what it copied first."""
+    apart, mark = bool(told.at_the_end), "~" if told.estimated else ""
+    total = told.total - told.at_the_end
     most = rows[0][1] if rows else 0
     cells: list[list[Cell]] = [
-        [mark + size(n), f"{n / max(total, 1):6.1%}", Bar(n, most), label] for label, n in rows[:top]]  # fmt: skip
+        [mark + size(n), *[mark + size(end)] * apart, f"{n / max(total, 1):6.1%}", Bar(n, most), label]
+        for label, n, end in rows[:top]]  # fmt: skip
     rest = f" (of {number(len(rows))} rows)" if len(rows) > top else ""
-    cells.append([mark + size(total), "100.0%", Bar(0, most), f"Total{rest}"])
-    columns = [Column("un-shared", spare=False), Column("share"), Column("", "bar"), Column(title, "name")]
-    return TextTable(columns, cells, len(cells), [0])
+    ends = [mark + size(told.at_the_end)] * apart
+    cells.append([mark + size(total), *ends, "100.0%", Bar(0, most), f"Total{rest}"])
+    heads = [Column("un-shared", spare=False), *[Column("at the end")] * apart]
+    return TextTable([*heads, Column("share"), Column("", "bar"), Column(title, "name")], cells, len(cells), [0])

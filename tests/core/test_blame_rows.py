@@ -354,7 +354,7 @@ def test_the_command_unshared_tells_lines_and_forks(tmp_path):
     assert lines[0] == "256.0 KiB un-shared after 4 forks: 256.0 by save app.py:40"
     assert lines[1] == "complete: 96 faults, 0 lost"
     report = json.loads(runner.invoke(unshared, [path, "--json"], catch_exceptions=False).output)
-    assert report["total"] == {"bytes": 64 * PAGE, "pages": 64}
+    assert report["total"] == {"bytes": 64 * PAGE, "pages": 64, "at_the_end": 0}
     by_report = runner.invoke(report_command, [path, "--by", "unshared"], catch_exceptions=False).output
     assert by_report.splitlines() == lines
     saved(forked(0).trace(), path)

@@ -39,7 +39,7 @@ def show(trace: Any, views: list[str], top: int, *, as_json: bool) -> None:
     from wstrace.terminal.output import Output
     from wstrace_console.unshared_tables import parts
 
-    told = Unshared(trace.blame(at="exit", threads="thread" in views))
+    told = Unshared(trace.blame(at="exit", threads=True))
     if as_json:
         print_json(told.as_dict(views or ["line"]))
     else:

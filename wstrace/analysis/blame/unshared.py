@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.blame.ending import at_the_end
 from wstrace.analysis.blame.faults import FORKS
 from wstrace.analysis.blame.losses import space_of
 from wstrace.analysis.blame.rows import Blame, BlameRow
@@ -17,10 +18,14 @@ _NEVER = np.iinfo(np.uint64).max
 
 
 class ForkRow:
-    """A fork: the child and its parent, and the bytes that either of them copied of what it shared, and when first."""
+    """A fork: the child and its parent, and the bytes that either of them copied of what it shared, and when it was.
 
-    def __init__(self, child: str, parent: str, pid: int, time_ns: int, n_bytes: int) -> None:
-        self.child, self.parent, self.pid, self.time_ns, self.n_bytes = child, parent, pid, time_ns, n_bytes
+    at_the_end: those of the bytes that an ending interpreter copied.
+    """
+
+    def __init__(self, child: str, parent: str, pid: int, time_ns: int, n_bytes: int, at_the_end: int) -> None:
+        self.child, self.parent, self.pid, self.time_ns = child, parent, pid, time_ns
+        self.n_bytes, self.at_the_end = n_bytes, at_the_end
 
 
 class Unshared:
@@ -30,7 +35,8 @@ class Unshared:
     one takes it over. So the sum is what the copies cost in memory, and not the number of writes.
 
     Args:
-        blame: the trace's composition; the snapshots that it read tell of pages that no fault was on.
+        blame: the trace's composition; the snapshots that it read tell of pages that no fault was on. Its threads
+            tell what was copied by interpreters that ended.
 
     Attributes:
         copies: faults, as places in the history's faults.
@@ -65,17 +71,42 @@ class Unshared:
         found = [(row, int(n) * self.of.page_size) for row, n in zip(labels, pages.tolist(), strict=True) if n]
         return sorted(found, key=lambda one: (-one[1], one[0].whole))
 
+    def rows_apart(self, *views: str) -> list[tuple[BlameRow, int, int]]:
+        """(row, bytes copied while processes ran, bytes copied as they ended), in the order of the former."""
+        label, labels = self.by(*views)
+        both = [np.bincount(label, self.pages * own, len(labels)).astype(np.intp) * self.of.page_size
+                for own in (~self._end[0], self._end[0])]  # fmt: skip
+        found = [(row, *each) for row, *each in zip(labels, *(n.tolist() for n in both), strict=True) if any(each)]
+        return sorted(found, key=lambda one: (-one[1], -one[2], one[0].whole))
+
+    @cached_property
+    def _end(self) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+        """Of each copy, whether an ending interpreter made it; the spaces of the processes of which that is known."""
+        found, known = at_the_end(self.of.inputs)
+        return found[self._rows], known
+
+    @property
+    def at_the_end(self) -> int:
+        """Bytes that ending interpreters copied, of the total."""
+        return int(self.pages[self._end[0]].sum()) * self.of.page_size
+
+    @property
+    def ending(self) -> int:
+        """The number of processes that copied these."""
+        return len(np.unique(space_of(self.of.history.faults.key[self.copies[self._end[0]]])))
+
     def forks(self) -> list[ForkRow]:
         """Each fork with copies, the largest first."""
         losses = self.of.history.losses
         ranges, of = np.unique(self._fork, return_inverse=True)
         found = []
-        for fork, n in zip(ranges.tolist(), np.bincount(of, self.pages).tolist(), strict=True):
+        both = (np.bincount(of, pages).astype(np.intp) for pages in (self.pages, self.pages * self._end[0]))
+        for fork, n, end in zip(ranges.tolist(), *(each.tolist() for each in both), strict=True):
             row = losses.row[fork]
             child, parent = int(losses.rows.space[row]), int(losses.rows.other[row])
             names = self.of.name_of(child), self.of.name_of(parent)
             pid, time = int(self.of.inputs.pids[child]), int(losses.time[fork])
-            found.append(ForkRow(*names, pid, time, int(n) * self.of.page_size))
+            found.append(ForkRow(*names, pid, time, n * self.of.page_size, end * self.of.page_size))
         return sorted(found, key=lambda one: (-one.n_bytes, one.time_ns))
 
     @property
@@ -86,9 +117,12 @@ class Unshared:
 
     @property
     def ended(self) -> bool:
-        """Whether a process that copied has ended in the trace: what it copied as it ended is among the copies."""
+        """Whether what a process copied as it ended is among the copies that it made while it ran.
+
+        It is where the process has ended in the trace, and its end is not told apart.
+        """
         copied_in = space_of(self.of.history.faults.key[self.copies])
-        return bool(np.isin(copied_in, self.of.inputs.ends.space).any())
+        return bool(np.isin(copied_in, np.setdiff1d(self.of.inputs.ends.space, self._end[1])).any())
 
     @property
     def earlier(self) -> bool:
@@ -143,14 +177,15 @@ class Unshared:
             "at_least": self.at_least,
             "estimated": self.estimated,
             "perhaps": {"bytes": self.perhaps, "pages": self.perhaps // size},
-            "total": {"bytes": self.total, "pages": self.total // size},
+            "total": {"bytes": self.total, "pages": self.total // size, "at_the_end": self.at_the_end},
             "forks": [
                 {"pid": fork.pid, "child": fork.child, "parent": fork.parent, "time_ns": fork.time_ns,
-                 "bytes": fork.n_bytes, "pages": fork.n_bytes // size}
+                 "bytes": fork.n_bytes, "pages": fork.n_bytes // size, "at_the_end": fork.at_the_end}
                 for fork in self.forks()
             ],
             "rows": [
-                {"label": row.whole, "bytes": n, "pages": n // size, **{key: getattr(row, key) for key in keys}}
-                for row, n in self.rows(*by)
+                {"label": row.whole, "bytes": n + end, "pages": (n + end) // size, "at_the_end": end,
+                 **{key: getattr(row, key) for key in keys}}
+                for row, n, end in self.rows_apart(*by)
             ],
         }  # fmt: skip

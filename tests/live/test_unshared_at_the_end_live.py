@@ -1,0 +1,43 @@
+"""What an interpreter copies as it ends, beside a child that reads the same and ends at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import wstrace
+from wstrace.analysis.blame.unshared import Unshared
+
+pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
+
+PROGRAM = """
+import os, sys
+table = [[number] for number in range(200_000)]
+def read():
+    return sum(len(row) for row in table[:50_000])
+if not os.fork():
+    read()
+    {end}
+_, status = os.wait()
+os._exit(status)
+"""
+
+
+@pytest.mark.parametrize("end", ["sys.exit()", "os._exit(0)"])
+def test_the_end_of_an_interpreter_is_told_apart_from_what_it_read_before(tmp_path, end):
+    path, program = tmp_path / "x.wst", tmp_path / "program.py"
+    program.write_text(PROGRAM.format(end=end))
+    command = [sys.executable, "-m", "wstrace", "unshared", "-o", str(path), "--", sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    with wstrace.open_trace(path) as trace:
+        told = Unshared(trace.blame(at="exit", threads=True))
+        rows = {row.function: each for row, *each in told.rows_apart("function")}
+    assert rows["read"][0] > 1 << 20, "the slice counts a reference to each of 50,000 lists of 64 bytes"
+    assert rows["read"][1] == 0
+    assert not told.ended
+    # what it did not read is freed at the end alone: three quarters of the table, of which some is shared by then
+    assert (told.at_the_end > 8 << 20) == (end == "sys.exit()")
+    assert " more as 1 process ended\n" in done.stdout or end != "sys.exit()"
