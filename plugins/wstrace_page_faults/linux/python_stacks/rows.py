@@ -30,6 +30,13 @@ class StackRows:
         self.ended = False
         self._tid, self._hash = np.uint64(0), np.uint64(NO_ROW)
 
+    @property
+    def same(self) -> int | None:
+        """The hash of all samples up to the next stack row or loss, whosever they are; None = it differs by thread."""
+        if self.ended:
+            return NO_ROW
+        return int(self._hash) if self._hash in (NO_ROW, LOST) else None
+
     def pair(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The rows without the stack rows, and the hash of each one's stack as a sixth column.
 
