@@ -140,10 +140,10 @@ def _shuffled(array: NDArray[Any], used: int) -> NDArray[Any]:
 def _unshuffled(raw: NDArray[Any], width: int) -> NDArray[Any]:
     """The reverse of _shuffled: u8, shape (n * width,)."""
     planes = raw.reshape(width, -1)
-    of_values = np.zeros((planes.shape[1], width), "|u1")
-    for k, plane in enumerate(planes):
-        if plane.any():
-            of_values[:, k] = plane
+    used = np.flatnonzero(planes.max(axis=1)).tolist()  # any() takes three times as long
+    of_values = (np.empty if len(used) == width else np.zeros)((planes.shape[1], width), "|u1")
+    for k in used:
+        of_values[:, k] = planes[k]
     return of_values.reshape(-1)
 
 

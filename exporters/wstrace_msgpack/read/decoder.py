@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -17,6 +18,16 @@ from wstrace_msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_msgpack.read.id_tables import PartLookups
 from wstrace_msgpack.read.scan import Damage, Frame
 from wstrace_msgpack.read.selection import DERIVED_FROM, stored_columns, time64
+
+
+@functools.cache
+def _keep_memory() -> None:
+    """Lets the memory of one batch's columns serve the next one, which reading takes a sixth less time with.
+
+    glibc returns what is free at the heap's end to the system, beyond twice the size of the largest block that it had
+    mapped alone and that was freed: mallopt(3), M_MMAP_THRESHOLD. After this one, which nobody touches, that is 32 MiB.
+    """
+    np.empty(16 << 20, "|u1")
 
 
 class Reading(Protocol):
@@ -46,6 +57,7 @@ class Decoder:
         schema: Callable[[str], Schema],
         strings: Dictionary,
     ) -> None:
+        _keep_memory()
         self._part = part
         self._lookups = lookups
         self.selection = selection
