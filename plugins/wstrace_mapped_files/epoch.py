@@ -40,13 +40,17 @@ class MappingRow(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """A piece of a mapping: the addresses [start, end), from the time `birth` until the time `death`."""
+    """A piece of a mapping: the addresses [start, end), from the time `birth` until the time `death`.
+
+    listed: the time of the last listing that showed it again; 0 = none has.
+    """
 
     start: int
     end: int
     birth: int
     mapping: MappingRow
     death: int = NEVER
+    listed: int = 0
 
     def says(self, start: int, end: int, rest: tuple[int, ...]) -> bool:
         """True when a mapping [start, end) with this offset, file, dev, ino and flags is this same piece."""
@@ -145,12 +149,16 @@ class Epoch:
     def confirm(self, fragment: Fragment, time: int) -> None:
         """A row at that time repeats this fragment: its birth becomes the time of the oldest such row.
 
-        The fragment of a listing keeps its birth, because rows of the time between may have replaced it meanwhile.
+        What a listing has shown since keeps its birth, because rows of the time between may have replaced it meanwhile.
         """
-        if time < self.replaced <= fragment.birth:
+        at = bisect_left(self._starts, fragment.start)
+        if time >= fragment.birth:
+            if time == self.replaced:
+                self._live[at] = fragment._replace(listed=time)
+        elif time < self.replaced:
             self._close(fragment.start, fragment.end, time, fragment.mapping, fragment.birth)
-        elif time < fragment.birth:
-            self._live[bisect_left(self._starts, fragment.start)] = fragment._replace(birth=time)
+        else:
+            self._live[at] = fragment._replace(birth=time)
             self._table = None
 
     def put(self, time: int, start: int, end: int, mapping: MappingRow | None) -> None:
@@ -161,6 +169,9 @@ class Epoch:
         pieces: list[Fragment] = []
         at = start
         for old in self._live[where]:
+            if old.birth <= time < old.listed:  # the row is late: it replaced `old` until that listing showed it again
+                self._close(old.start, old.end, old.birth, old.mapping, old.listed)
+                old = old._replace(birth=old.listed, listed=0)
             if old.birth > time:  # the row is late: before `old` was mapped, this mapping was there
                 self._lay(pieces, at, old.start, time, mapping)
                 self._close(max(old.start, start), min(old.end, end), time, mapping, old.birth)

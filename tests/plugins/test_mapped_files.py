@@ -147,6 +147,23 @@ def test_rows_from_before_a_listing_that_came_first(drive: Callable[..., Any]) -
     assert told.fault(*((120, page) for page in pages)) == ["/a"] * 5
 
 
+@pytest.mark.parametrize("in_time", [0, 1])
+def test_what_a_second_listing_shows_is_there_whatever_late_rows_tell_of_before_it(drive: Callable[..., Any], in_time):
+    """GIVEN looks at a process that grows, and its rows up to 100 ms behind these THEN a child has all at the fork."""
+    told = drive()
+    rows = [(SPACE_MAP, 50, 0x3000, 0x9000), (SPACE_MAP, 60, 0x2000, 0x9000), (SPACE_UNMAP, 61, 0x2000, 0x3000)]
+    for event, time, start, end in rows[:in_time]:
+        told.space(event, time, (start, end, "/a"))
+    told.listing(100, (0x3000, 0x9000, "/a"))
+    told.listing(200, (0x3000, 0x9000, "/a"))
+    assert told.fault((210, 0x4000)) == ["/a"]
+    for event, time, start, end in rows[in_time:]:
+        told.space(event, time, (start, end, "/a"))
+    told.process(PROCESS_FORK, 205, pid=8, ppid=7)
+    assert told.fault((220, 0x2000), (220, 0x3000), (220, 0x8000), pid=8) == ["", "/a", "/a"]
+    assert told.fault((55, 0x3000), (150, 0x4000), (220, 0x4000)) == ["/a"] * 3
+
+
 def test_an_exec_told_late_keeps_what_was_told_of_the_new_image(drive: Callable[..., Any]) -> None:
     told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/old"))
