@@ -14,6 +14,9 @@ from wstrace.schema import PROCESS_EXEC, PROCESS_FORK, PROCESS_SEEN
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    #: indices, or all rows: slice(None)
+    Rows = NDArray[np.intp] | slice
+
 _BEGINNINGS = (PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC)
 _MOST_PROCESSES, _MOST_PROGRAMS = 1 << 16, 256
 
@@ -42,19 +45,18 @@ class OtherPrograms:
             times.append(time_ns)
             names.append(batch.strings[name])
 
-    def count(
-        self, batch: Batch, rows: NDArray[np.intp], *values: NDArray[Any], each: NDArray[Any] | None = None
-    ) -> None:
+    def count(self, batch: Batch, rows: Rows, *values: NDArray[Any], each: NDArray[Any] | None = None) -> None:
         """Counts these rows of PAGE_FAULT, and adds up values of the batch's faults: the same ones at each call.
 
         each: of each fault of the batch how many it counts; None = one.
         """
-        hosts = batch.columns.get("host")
-        processes = self._processes.numbers(None if hosts is None else hosts[rows], batch["pid"][rows])
+        hosts, processes = batch.columns.get("host"), batch["pid"][rows]
+        if hosts is not None:
+            processes = self._processes.numbers(hosts[rows], processes)
         since = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], "<u8")
         found = distinct(processes).tolist()
         for process in found:
-            mine = rows if len(found) == 1 else rows[processes == process]
+            mine = rows if len(found) == 1 else _those(rows, processes == process)
             times, names = self._programs.get(process, ([], [""]))
             # A fault before the first row is of the first program: a launched process counts from its exec on.
             which = np.maximum(np.array(times, "<u8").searchsorted(_ends(since[mine]), side="right"), 1) - 1
@@ -62,15 +64,20 @@ class OtherPrograms:
                 which = np.maximum(np.array(times, "<u8").searchsorted(since[mine], side="right"), 1) - 1
             programs = distinct(which).tolist()
             for i in programs:
-                of_program = mine if len(programs) == 1 else mine[which == i]
+                of_program = mine if len(programs) == 1 else _those(mine, which == i)
                 name = names[i] if names[i] in self._counts or len(self._counts) < _MOST_PROGRAMS else ""
                 counts = self._counts.setdefault(name, np.zeros(1 + len(values), np.int64))
-                n = len(of_program) if each is None else int(each[of_program].sum())
+                n = len(since[of_program]) if each is None else int(each[of_program].sum())
                 counts += (n, *(int(value[of_program].sum()) for value in values))
 
     def rows(self) -> dict[str, tuple[int, ...]]:
         """Name of a program -> (faults, the sums of their values)."""
         return {name: tuple(int(n) for n in counts) for name, counts in self._counts.items()}
+
+
+def _those(rows: Rows, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Of these rows those where the mask is true."""
+    return np.flatnonzero(mask) if isinstance(rows, slice) else rows[mask]
 
 
 def _ends(times: NDArray[Any]) -> NDArray[Any]:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _MARKS = {HOW_LEARNED: " (learned)", HOW_BORROWED: " (borrowed)"}
 #: the columns by which faults of a batch are told apart
 _TOLD = frozenset(("stack", "stack_how", "weight", "native_stack", "native_how", "service_ns"))
+#: those of them that faults have of which each one says its stack
+_EXACT = frozenset(("stack", "stack_how"))
 #: why faults of programs that are not Python have no stack of Python
 FOREIGN = (HOW_NO_INTERPRETER, HOW_NOT_PYTHON)
 #: what is summed of each stack: faults, major faults, samples, the samples' weights, their squares; service times, ns
@@ -135,10 +137,7 @@ class StackCounts:
     def _faults(self, batch: Batch) -> None:
         columns, n = batch.columns, len(batch)
         zero, each = np.zeros(n, np.uint8), columns.get("sampled")
-        if each is None and not _TOLD & columns.keys():  # no row says more than the others: all are one group
-            hard = int(np.count_nonzero(batch["flags"] & FAULT_MAJOR))
-            self.total, self.major = self.total + n, self.major + hard
-            self._count(self._python, zero[:1], zero[:1], np.array([hard]), zero[:1], each=np.array([n]))
+        if each is None and _TOLD & columns.keys() <= _EXACT and self._exact(batch):
             return
         one = np.ones(n, np.int64) if each is None else each.astype(np.int64)
         self.thinned = self.thinned or (each is not None and bool((each > 1).any()))
@@ -166,6 +165,24 @@ class StackCounts:
             self._count(self._native, native, how, major, weight, each=each)
             self.native += int(np.count_nonzero(weight))
             self.borrowed += int(np.count_nonzero(how == HOW_BORROWED))
+
+    def _exact(self, batch: Batch) -> bool:
+        """Counts faults of which each one says its stack or has none, by combination; False = there are samples."""
+        columns, zero = batch.columns, np.zeros(len(batch), np.uint8)
+        of_row, hard = columns.get("stack_how", zero), batch["flags"] & FAULT_MAJOR
+        (stacks, how, majors), counts = group(columns.get("stack", zero), of_row, hard)
+        if ((how == HOW_NOT_SAMPLED) | (how == HOW_LEARNED)).any():
+            return False
+        majors = np.where(majors != 0, counts, 0)
+        self.total, self.major = self.total + len(batch), self.major + int(majors.sum())
+        self.recorded = self.recorded or "stack_how" in columns
+        self.python += self._count(self._python, stacks, how, majors, zero[: len(how)], each=counts)
+        self.foreign += int(counts[np.logical_or.reduce([how == foreign for foreign in FOREIGN])].sum())
+        other = how == HOW_NOT_PYTHON
+        if other.any():
+            rows = slice(None) if other.all() else np.flatnonzero(of_row == HOW_NOT_PYTHON)
+            self._others.count(batch, rows, hard != 0, zero, zero, zero, zero)
+        return True
 
     def _count(
         self,
