@@ -18,6 +18,7 @@ from open_files import descriptors
 
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_UNMAP
 from wstrace_os.linux.pagemap import PAGE
+from wstrace_os.linux.versions import kernel
 from wstrace_page_faults.linux import tracepoints
 
 pytestmark = pytest.mark.usefixtures("full_level")
@@ -162,6 +163,10 @@ for i in range(1000):
     assert all(row.time_ns > born[row.pid] for row in faults[faults.pid != root])
     assert traced.ledger("lost_side_band") == 0
     traced.assert_balanced()
+
+
+@pytest.mark.skipif(kernel() < (5, 13), reason="older kernels cannot leave children out and keep threads")
+def test_children_are_left_out(trace: Tracer) -> None:
     alone = trace(python("import os\nfor i in range(20): os.fork() or os._exit(0)"), children=False)
     assert set(alone.faults().pid) == {alone.context.targets[0].pid}
     assert len(alone.processes(PROCESS_FORK)) == 0

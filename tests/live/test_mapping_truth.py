@@ -196,7 +196,7 @@ def test_resident_pages_have_the_file_and_kind_that_smaps_has(tmp_path: Path) ->
             ):
                 if not flags & (256 | 512):  # zero pages and swapped ones are not resident
                     key = trace.strings[code], KINDS[kind]
-                    sums[key] = sums.get(key, 0) + pages * 4
+                    sums[key] = sums.get(key, 0) + pages * (mmap.PAGESIZE // 1024)
     assert snapshots
     settled = [sums for sums in snapshots.values() if sums.get((str(file), "file")) == 1024]
     assert settled

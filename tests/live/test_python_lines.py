@@ -17,9 +17,7 @@ from learned_lines import compared, recorded
 from pythons import Installed, installed
 
 HERE = Path(__file__).parent
-#: The loop of sid's 3.14 is not in _PyEval_EvalFrameDefault: that has 1,184 bytes there, and no indirect jump. It is
-#: not compiled with tail calls either (sysconfig: Py_TAIL_CALL_INTERP = 0).
-PYTHONS = [python for python in installed() if python.version < (3, 14)]
+PYTHONS = installed()
 
 pytestmark = pytest.mark.usefixtures("full_level")
 

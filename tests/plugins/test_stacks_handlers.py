@@ -20,9 +20,9 @@ if sys.platform != "linux":
 
 from wstrace_os.linux.cpython.elf import ElfFile
 from wstrace_os.linux.cpython.instructions import _SAME, Instructions
-from wstrace_stacks.dynamic_symbols import DynamicSymbols
 from wstrace_stacks.linux.handlers import ENTRIES, Handlers
-from wstrace_stacks.linux.known_code import LOOP
+from wstrace_stacks.linux.images import _image
+from wstrace_stacks.linux.loops import Loop
 
 PYTHONS = [python for python in installed() if Instructions.of(python.version) is not None]
 #: what a CPython says of its instructions, and of code that has run often
@@ -81,7 +81,9 @@ def opened(python: Installed) -> Iterator[tuple[ElfFile, tuple[int, int]]]:
     library = said(python, _LIBRARY).split()
     fd = os.open(python.root + (library[0] if library else python.program), os.O_RDONLY)
     try:
-        yield ElfFile(fd), DynamicSymbols(lambda offset, size: os.pread(fd, size, offset)).range_of(LOOP)
+        image = _image(lambda offset, size: os.pread(fd, size, offset))
+        assert image is not None
+        yield ElfFile(fd), Loop.of(image, fd).code
     finally:
         os.close(fd)
 

@@ -13,7 +13,7 @@ import pytest
 
 from wstrace_stacks.dynamic_symbols import DynamicSymbols
 from wstrace_stacks.linux.images import _image, _vdso
-from wstrace_stacks.linux.known_code import Loop
+from wstrace_stacks.linux.loops import Loop
 
 
 def test_a_function_of_the_vdso_has_its_rule():
@@ -82,7 +82,7 @@ def test_the_part_of_the_loop_that_is_put_elsewhere_is_the_loops(tmp_path: Path)
     data = library.read_bytes()
     image = _image(lambda offset, size: data[offset : offset + size])
     assert image is not None
-    loop = Loop.of(image)
+    loop = Loop.of(image, -1)
     start, part = at["_PyEval_EvalFrameDefault"], at["_PyEval_EvalFrameDefault.cold"]
     assert not start <= part < loop.end
     assert loop.has(image, start)

@@ -9,7 +9,7 @@ from wstrace_os.linux.cpython.layouts import Layout
 from wstrace_stacks.linux.code_objects import Types
 from wstrace_stacks.linux.handlers import Handlers
 from wstrace_stacks.linux.images import CodeMapping, Images
-from wstrace_stacks.linux.known_code import LOOP
+from wstrace_stacks.linux.loops import Loop
 
 _TYPES = (b"PyCode_Type", b"PyUnicode_Type", b"PyBytes_Type")
 MOST_FILES = 256
@@ -56,5 +56,5 @@ class CPythons:
             return None
         if None in addresses:
             return None
-        handlers = Handlers.of(elf, python.layout.version, image.symbols.range_of(LOOP))
+        handlers = Handlers.of(elf, python.layout.version, Loop.of(image, fd).code)
         return CPython(python.layout, Types(*(address or 0 for address in addresses)), handlers)

@@ -44,10 +44,10 @@ class Handlers:
         """Those of a file whose loop is at [start, end); None where it has not one such table, or is damaged."""
         instructions = Instructions.of(version)
         try:
-            tables = [table for data in elf.pointers() for table in _tables(data, elf.code_ranges(), loop)]
+            found = [table for data in elf.pointers() for table in tables(data, elf.code_ranges(), loop)]
         except (OSError, ValueError):
             return None
-        return cls(tables[0], *loop, instructions) if instructions is not None and len(tables) == 1 else None
+        return cls(found[0], *loop, instructions) if instructions is not None and len(found) == 1 else None
 
     def at(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint8]:
         """The plain instructions to which these link-time addresses belong; UNKNOWN outside of the loop."""
@@ -56,7 +56,7 @@ class Handlers:
         return np.where(inside, self._instruction.take(which, mode="clip"), np.uint8(UNKNOWN))
 
 
-def _tables(data: NDArray[np.uint64], code: list[tuple[int, int]], loop: tuple[int, int]) -> list[NDArray[np.uint64]]:
+def tables(data: NDArray[np.uint64], code: list[tuple[int, int]], loop: tuple[int, int]) -> list[NDArray[np.uint64]]:
     """The runs of ENTRIES words that all point to code, most of them into the loop."""
     if len(data) < ENTRIES:
         return []

@@ -20,6 +20,7 @@ from wstrace.places import OWN_KERNEL, MappedFile
 from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
 from wstrace_stacks import rules
 from wstrace_stacks.linux.images import CodeMapping, Image, Images
+from wstrace_stacks.linux.loops import Loop
 from wstrace_stacks.linux.perf_maps import PerfMap
 from wstrace_stacks.rules import Rule
 
@@ -38,8 +39,8 @@ _ADDRESS_BITS = 47
 #: the frame number of an address that is not in executable memory
 OUTSIDE = 1
 _PYTHON_PREFIX = "py::"
-#: part of the names of the files that have CPython's loop, and its name: exported by all builds, stripped ones too
-_INTERPRETER, LOOP = "python", b"_PyEval_EvalFrameDefault"
+#: part of the names of the files that have CPython's loop
+_INTERPRETER = "python"
 
 #: (rows of the batch, addresses u64) -> the ids of their mappings, u32, 0 = unknown
 MappingsAt = Callable[[NDArray[np.int64], NDArray[np.uint64]], NDArray[np.uint32]]
@@ -54,34 +55,6 @@ class Frame(NamedTuple):
     function: int
     file: int
     flags: int = 0
-
-
-class Loop(NamedTuple):
-    """Where CPython's loop is in a file: its addresses [start, end), and the rule in its middle.
-
-    rule: None where nothing is known from it, as it is that of the function's first instruction.
-    """
-
-    start: int
-    end: int
-    rule: Rule | None
-
-    @classmethod
-    def of(cls, image: Image) -> Loop:
-        """The loop in a file; of no address where it has none."""
-        start, end = image.symbols.range_of(LOOP)
-        rule = image.unwind.rule((start + end) // 2) if end else None
-        return cls(start, end, rule if rule != image.unwind.first_rule(start) else None)
-
-    def has(self, image: Image, address: int) -> bool:
-        """Whether an address is in the loop, or in the part of it that a compiler has put elsewhere: `.cold`.
-
-        That part has no exported name, but it begins within the loop's frame, as no function does. Such a part of
-        another function may have the same frame: there, no place is ever learned (LearnedPlaces).
-        """
-        if self.start <= address < self.end:
-            return True
-        return self.rule is not None and image.unwind.first_rule(address) == self.rule
 
 
 _FLAGS = Frame._fields.index("flags")
@@ -316,7 +289,7 @@ class KnownCode:
             return native
         key = mapping.which_file
         if key not in self._loops:
-            self._loops[key] = Loop.of(image)
+            self._loops[key] = Loop.of(image, self.images.descriptor(mapping))
         return native._replace(flags=FRAME_INTERPRETER) if self._loops[key].has(image, address) else native
 
     def _first_of_file(self, mapping: CodeMapping) -> int:

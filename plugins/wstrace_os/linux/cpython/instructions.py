@@ -74,9 +74,32 @@ _FORMS: dict[tuple[int, int], dict[int, tuple[int, tuple[int, ...]]]] = {
         117: (1, (220, 221, 222)),  # UNPACK_SEQUENCE
         149: (0, (207, 236)),  # RESUME
     },
+    (3, 14): {
+        38: (1, (201, 202)),  # STORE_SUBSCR
+        39: (3, tuple(range(203, 209))),  # TO_BOOL
+        44: (5, (3, *range(129, 143))),  # BINARY_OP
+        52: (3, (*range(143, 151), *range(154, 166), 250)),  # CALL
+        55: (3, (151, 152, 153, 251)),  # CALL_KW
+        56: (1, (166, 167, 168)),  # COMPARE_OP
+        57: (1, (169, 170)),  # CONTAINS_OP
+        70: (1, (171, 172, 173, 174, 237)),  # FOR_ITER
+        75: (1, (175, 176, 253)),  # JUMP_BACKWARD
+        80: (9, tuple(range(177, 190))),  # LOAD_ATTR
+        82: (0, (190, 191)),  # LOAD_CONST
+        92: (4, (192, 193)),  # LOAD_GLOBAL
+        96: (1, (194, 195, 249)),  # LOAD_SUPER_ATTR
+        100: (1, (242,)),  # POP_JUMP_IF_FALSE
+        101: (1, (243,)),  # POP_JUMP_IF_NONE
+        102: (1, (244,)),  # POP_JUMP_IF_NOT_NONE
+        103: (1, (241,)),  # POP_JUMP_IF_TRUE
+        106: (1, (197,)),  # SEND
+        110: (4, (198, 199, 200)),  # STORE_ATTR
+        119: (1, (209, 210, 211)),  # UNPACK_SEQUENCE
+        128: (0, (196, 245)),  # RESUME
+    },
 }
 #: instructions that stand in another's place, which cannot be read from the bytecode
-_HIDING = {(3, 11): (), (3, 12): (253, 254), (3, 13): (70, 247, 254)}
+_HIDING = {(3, 11): (), (3, 12): (253, 254), (3, 13): (70, 247, 254), (3, 14): (238, 254, 255)}
 #: what one does for the other: 3.11's PRECALL calls, and skips the CALL behind it
 _SAME = {(3, 11): {166: 171}}
 #: what no instruction is
