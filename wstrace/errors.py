@@ -71,6 +71,12 @@ class PluginError(WstraceError):
     """A source, enricher, exporter or other plugin raised an unexpected error; the text names the plugin."""
 
 
+class LimitError(PluginError):
+    """A source, enricher, exporter or other plugin met a limit of this process; the remedy says which one."""
+
+    exit_code = Unavailable.exit_code
+
+
 class CannotExecute(WstraceError):
     """The command to launch exists, but the system refuses to execute it."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from wstrace.errors import PluginError, WstraceError
+from wstrace.errors import LimitError, PluginError, WstraceError
 
 _T = TypeVar("_T")
 
@@ -49,7 +49,8 @@ def named(who: str) -> Iterator[None]:
 
     Raises:
         WstraceError: unchanged, as its text names its subject already.
-        PluginError: for anything else, SystemExit included, except the user's KeyboardInterrupt.
+        LimitError: for a limit of this process. PluginError: for anything else, SystemExit included, except the user's
+            KeyboardInterrupt.
     """
     try:
         yield
@@ -59,7 +60,10 @@ def named(who: str) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt) and not error.args:  # the user waited for this plugin in vain
             error.args = (f"interrupted in {who}",)
         pass_interrupt(error)
-        raise PluginError(f"{who} failed: {why(error)}", lifted_by(error) or "WSTRACE_DEBUG=1 shows where") from error
+        failed = f"{who} failed: {why(error)}"
+        if remedy := lifted_by(error):
+            raise LimitError(failed, remedy) from error
+        raise PluginError(failed, "WSTRACE_DEBUG=1 shows where") from error
 
 
 def quietly(call: Callable[[], _T], otherwise: _T) -> _T:

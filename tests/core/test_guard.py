@@ -28,6 +28,7 @@ def test_a_limit_of_the_process_is_told_with_what_lifts_it(error: Exception, rem
     with pytest.raises(PluginError) as told, named("source x"):
         raise error
     assert told.value.remedy == remedy
+    assert told.value.exit_code == (125 if isinstance(error, ValueError) else 122), "the system does not permit more"
     assert str(told.value).startswith("source x failed: ")
 
 

@@ -136,6 +136,42 @@ def test_the_socket_of_a_dead_process_is_taken_over_a_living_ones_not(tmp_path):
     assert (tmp_path / "b.sock").read_text()
 
 
+def test_sockets_of_processes_that_ended_are_removed_and_nothing_else(tmp_path, monkeypatch):
+    """GIVEN what ended processes, a living one and a hostile user have left THEN only dead sockets go."""
+    uid = os.geteuid()
+    monkeypatch.setattr(agent_linux, "_RUNTIME", str(tmp_path / "none"))
+    monkeypatch.setattr(agent_linux.tempfile, "gettempdir", lambda: str(tmp_path))
+    (folder := tmp_path / f"wstrace-{uid}").mkdir(mode=0o700)
+    (outside := tmp_path / "outside").mkdir()
+
+    def left(path: Path) -> str:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+        return path.name
+
+    gone = [left(folder / f"{pid}.sock") for pid in (4_000_001, 4_000_002)]
+    stays = [left(folder / "1.sock"), left(folder / "notes.sock"), left(folder / "4000003")]
+    (folder / "4000004.sock").write_text("a file of the user's")
+    (folder / "4000005.sock").symlink_to(outside / left(outside / "4000005.sock"))
+    with socket.socket(socket.AF_UNIX) as elsewhere:  # of another pid namespace that shares this folder
+        elsewhere.bind(str(folder / "4000006.sock"))
+        elsewhere.listen(1)
+        agent = agent_linux.Agent()
+        found = {path.name for path in folder.iterdir()}
+    assert not found & set(gone)
+    assert found == {*stays, "4000004.sock", "4000005.sock", "4000006.sock", f"{os.getpid()}.sock"}
+    assert (outside / "4000005.sock").is_socket()
+    agent.close()
+
+
+def test_a_program_that_ends_without_closing_its_agent_leaves_no_socket(tmp_path):
+    path = tmp_path / "a.sock"
+    code = f"import wstrace; wstrace.agent({str(path)!r}); import os; print(os.path.exists({str(path)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert not path.exists()
+
+
 def test_a_folder_that_others_can_enter_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(agent_linux.tempfile, "gettempdir", lambda: str(tmp_path))
     uid = os.geteuid()

@@ -39,8 +39,16 @@ def files_of(paths: Iterable[str]) -> list[Place]:
                 found.setdefault(stored.url, stored)
             continue
         for part in parts_of(path):
-            found.setdefault(Path(part).resolve(), part)
+            found.setdefault(_resolved(part), part)
     return list(found.values())
+
+
+def _resolved(part: str) -> Path:
+    """The path without links; as it was given in a working directory that was deleted."""
+    try:
+        return Path(part).resolve()
+    except FileNotFoundError:
+        return Path(part)
 
 
 def objects_of(url: str) -> list[StoredObject]:

@@ -10,13 +10,16 @@ Source: unix(7) SO_PEERCRED and SCM_RIGHTS, userfaultfd(2).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import errno
 import os
 import socket
 import stat
 import struct
 import tempfile
 import threading
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,9 @@ from wstrace_os.linux.userfaultfd import Userfaultfd
 _ASK = b"wstrace write_watch 1\n"
 _SECONDS = 5.0
 _PAUSE_SECONDS = 0.1  # between two attempts to accept a connection
+_RUNTIME = "/run/user"
+#: So many entries of the folder of sockets are looked at for those that ended processes have left.
+_MOST_LEFT = 4096
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
@@ -42,12 +48,14 @@ class Agent:
         self._thread = threading.Thread(target=self._serve, name="wstrace-agent", daemon=True)
         self._thread.start()
         os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.close)
 
     def close(self) -> None:
         """Stops the agent and removes its socket; may be called again."""
         if self._socket.fileno() < 0 or os.getpid() != self._maker:
             return
         self._closing.set()
+        atexit.unregister(self.close)
         with contextlib.suppress(OSError):
             Path(self.path).unlink()
         with contextlib.suppress(OSError):
@@ -173,7 +181,7 @@ def default_path(pid: int, uid: int, *, make: bool = False) -> str:
     Raises:
         Unavailable: (make) the folder does not belong to the user alone.
     """
-    runtime = Path(f"/run/user/{uid}")
+    runtime = Path(_RUNTIME) / str(uid)
     folder = runtime / "wstrace" if runtime.is_dir() else Path(tempfile.gettempdir()) / f"wstrace-{uid}"
     if make:
         with contextlib.suppress(FileExistsError):
@@ -181,7 +189,40 @@ def default_path(pid: int, uid: int, *, make: bool = False) -> str:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
             raise Unavailable(f"{folder} is not a folder that only this user can enter", "remove it, or give a path")
+        with contextlib.suppress(OSError):  # what cannot be removed stays
+            _remove_left(str(folder), uid)
     return str(folder / f"{pid}.sock")
+
+
+def _remove_left(folder: str, uid: int) -> None:
+    """Removes the sockets of processes that ended without closing them, from a folder of this user's alone.
+
+    Nobody else can put anything there; the folder is held open nevertheless, so that it is the one that was looked at,
+    and no link is followed. A process of another pid namespace may share the folder: it listens, and keeps its socket.
+    """
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(held)
+        if found.st_uid != uid or found.st_mode & 0o077:
+            return
+        with os.scandir(held) as entries:
+            names = [entry.name for entry in islice(entries, _MOST_LEFT)]
+        for name in names:
+            pid = name.removesuffix(".sock")
+            if pid == name or not (pid.isascii() and pid.isdecimal()) or procfs.exists(int(pid)):
+                continue
+            own = os.stat(name, dir_fd=held, follow_symlinks=False)
+            if stat.S_ISSOCK(own.st_mode) and own.st_uid == uid and _refuses(f"/proc/self/fd/{held}/{name}"):
+                os.unlink(name, dir_fd=held)
+    finally:
+        os.close(held)
+
+
+def _refuses(path: str) -> bool:
+    """Whether nobody listens at this socket; False where that is not certain."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # a full backlog would hold us up
+        return probe.connect_ex(path) == errno.ECONNREFUSED
 
 
 def credentials(peer: socket.socket) -> tuple[int, int, int]:
