@@ -22,6 +22,7 @@ from wstrace.schema import (
     LOSS_LAZILY_FREED,
     LOSS_MOVED,
     LOSS_PERHAPS,
+    LOSS_PERHAPS_UNMAPPED,
     LOSS_POPULATED,
     LOSS_UNMAPPED,
 )
@@ -73,6 +74,19 @@ def test_a_page_of_zeros_is_not_resident_and_its_first_write_brings():
     assert told(history(both), 1, [3]) == {3: (0, 1)}, "without knowing what was a write, either may have brought it"
     assert told(history(both, kinds={1: FAULT_MAJOR}), 1, [3]) == {3: (0, 0)}, "it was swapped in again"
     assert told(history(both[:1], flags=read), 1, [3]) == {}
+
+
+@pytest.mark.parametrize("event", [LOSS_PERHAPS_UNMAPPED, LOSS_LAZILY_FREED, LOSS_PERHAPS])
+def test_a_page_that_is_swapped_in_was_there(event):
+    """Of memory that no file has, only what was swapped out is read from a disk: whoever wrote it keeps it."""
+    fault, gone = Event(0, 1, 3, 4), Event(event, 1, 0, 8)
+    events = [fault, gone, fault]
+    late = {3: (2, 2) if event == LOSS_LAZILY_FREED else (0, 2)}
+    assert told(history(events), 1, [3]) == late, "it was kept, or written anew"
+    for forked in [], [Event(LOSS_FORKED, 2, other=1)]:
+        assert told(history([*events, *forked], kinds={2: FAULT_MAJOR}), 1, [3]) == {3: (0, 0)}
+    assert told(history([fault, *events], kinds={3: FAULT_MAJOR}), 1, [3]) == {3: (0, 1)}, "the first may have read"
+    assert told(history(events[1:], kinds={1: FAULT_MAJOR}), 1, [3]) == {3: (1, 1)}, "whoever wrote it is not known"
 
 
 def test_a_page_of_a_file_that_is_read_from_disk_again_was_gone():

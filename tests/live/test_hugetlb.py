@@ -95,10 +95,10 @@ def test_ps_counts_them_apart(huge, capsys):
 
 def test_empty_leaves_them_where_they_are(huge, capsys):
     with stopped(SCRIPT.format(huge=huge, kind="MAP_PRIVATE")) as (pid, _):
-        before = status(pid, "VmRSS")
+        before = rollup(pid)["Rss"]
         assert main(["empty", str(pid), "--yes", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
-        assert (told["before"], told["after"]) == (before, status(pid, "VmRSS"))
+        assert (told["before"], told["after"]) == (before, rollup(pid)["Rss"])
         assert status(pid, "HugetlbPages") == 2 * huge
 
 

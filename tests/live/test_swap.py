@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from stopped_process import agrees, pages_of, status, stopped
+from stopped_process import agrees, pages_of, rollup, status, stopped
 
 import wstrace
 from wstrace import schema
@@ -136,10 +136,10 @@ def test_empty_tells_what_went_to_swap(capsys):
 
     assert pageout._has_swap()
     with stopped("m = anon(8 << 20)\ntouch(m)\nready(at(m))") as (pid, (start,)):
-        before = status(pid, "VmRSS")
+        before = rollup(pid)["Rss"]
         assert main(["empty", str(pid), "--yes", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
-        assert (told["before"], told["after"]) == (before, status(pid, "VmRSS"))
+        assert (told["before"], told["after"]) == (before, rollup(pid)["Rss"])
         assert told["swap_out"] == status(pid, "VmSwap") > 7 << 20
         assert sum(told["stayed"].values()) == told["after"]
         assert not any("no swap space" in why for why in told["stayed"])

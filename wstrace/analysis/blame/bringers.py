@@ -128,10 +128,12 @@ def bringers(
         earlier = bringers(before, faults, losses, life - 1, resident=resident, size=size,
                            lossless=lossless, sampled=sampled, doubts=doubts + 1)  # fmt: skip
         known = np.flatnonzero(earlier.first >= 0)
-        rows = order[known]
-        several = (found.first[rows] != found.second[rows]) | (earlier.first != earlier.second)[known]
+        rows, first, second = order[known], earlier.first[known], earlier.second[known]
+        kept = faults.swapped_in[found.first[rows]]  # whoever had brought what was swapped out brought it
+        several = ~kept & ((found.first[rows] != found.second[rows]) | (first != second))
         found.doubted[rows] |= earlier.doubted[known] | several
-        found.first[rows] = earlier.second[known]  # the latest of those before it
+        found.first[rows] = np.where(kept, first, second)  # else the latest of those before it
+        found.second[rows] = np.where(kept, second, found.second[rows])
     return found
 
 
@@ -202,9 +204,14 @@ class _Walk:
         """
         event = self.losses.event(self.life)
         freed = (event == LOSS_LAZILY_FREED) | (np.isin(event, _OF_FILES) & ~self.pages.file)
-        freed &= np.isin(space_of(self.key), self.faults.family)
+        freed &= np.isin(space_of(self.key), self.faults.family) | self._swapped(found.first, event)
         perhaps = (event == LOSS_PERHAPS) | ((event == LOSS_PERHAPS_UNMAPPED) & self.pages.file)
         return np.flatnonzero((found.first >= 0) & (perhaps | freed))
+
+    def _swapped(self, fault: NDArray[np.intp], event: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Whether each fault found a page that was swapped out, or may have: what is reclaimed is not lost."""
+        swapped, anonymous = (np.append(one, False)[fault] for one in (self.faults.swapped_in, self.faults.anonymous))
+        return np.asarray(swapped | (anonymous & (event == LOSS_PERHAPS_UNMAPPED)))
 
     def _own(self, rows: NDArray[np.intp], life: NDArray[np.intp]) -> NDArray[np.intp]:
         """Pages with a fault of their own in this life. Returns the places of the others in rows."""
@@ -351,8 +358,7 @@ class _Walk:
         forked = np.isin(event, FORKS)
         shared = event == LOSS_SHARES
         of_file = self.pages.file[rows]
-        freed = event == LOSS_LAZILY_FREED
-        freed |= np.isin(event, _OF_FILES) & ~of_file  # what a process wrote itself stays
+        freed = (event == LOSS_LAZILY_FREED) | (np.isin(event, _OF_FILES) & ~of_file)  # what it wrote itself stays
         perhaps = (event == LOSS_PERHAPS) | ((event == LOSS_PERHAPS_UNMAPPED) & of_file)
         unsure = (event == LOSS_PERHAPS_FORKED) | (perhaps & (not self.lossless))
         self.assumed[rows[unsure]] = True

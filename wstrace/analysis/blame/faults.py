@@ -89,6 +89,7 @@ class Faults:
         self._groups = of_page.astype(np.uint64) << np.uint64(32) | self.life[self.first].astype(np.uint64)
         self.forked = np.isin(losses.event(self.life), FORKS)
         self.anonymous = np.isin(self.kind, ANONYMOUS)
+        self.swapped_in = self.anonymous & ((self.flags & FAULT_MAJOR) != 0)  # nothing else is read from a disk there
         self.brings = new.copy()
         self._bring_again()
         self.forks_of_parents = self._of_parents()
@@ -159,8 +160,7 @@ class Faults:
 
     def arrive_again(self) -> NDArray[np.intp]:
         """The faults with which a page arrived that had been there before at that address, or was swapped out."""
-        swapped_in = self.anonymous & ((self.flags & FAULT_MAJOR) != 0)
-        arrivals = np.flatnonzero(self.brings | swapped_in)
+        arrivals = np.flatnonzero(self.brings | self.swapped_in)
         return arrivals[~begins(self.key[arrivals])]
 
     def group_of(self, keys: NDArray[np.uint64], lives: NDArray[np.intp]) -> NDArray[np.intp]:
