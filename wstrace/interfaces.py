@@ -46,11 +46,10 @@ class Context:
     targets, groups: the processes that are traced, and those that come and go; both () where records are replayed.
     stack_ids: where ids of `call_site` rows are taken from, by every part that makes such rows (call_sites.CallSites).
     info: what is known of the trace beside its records; plugins fill in what they find out.
-    children: also trace processes that the targets start.
-    require: "full" = a source must not fall back to a lower level.
+    children: also trace processes that the targets start. orphans: each tells the pids of those whose parents ended.
+    require: "full" = a source must not fall back to a lower level. streams: that any exporter wants; None = all.
     wait_children: the trace goes on until no traced process is left, not only until the target itself ends.
     last_mark: the time of the user's last mark in ns, for sources that take snapshots; [] = there was none.
-    streams: names of the streams that any exporter wants; None = all.
     firings: the last ones of triggers, each there before the mark that has its time.
     division: by what flight recorders keep records apart, put there by a source's start(); [] = all are kept together.
     behind: each tells whether more batches wait for the enrichers: what costs less for several at once may wait.
@@ -71,6 +70,7 @@ class Context:
     firings: deque[Firing] = field(default_factory=lambda: deque(maxlen=MOST_FIRINGS))
     division: list[Division] = field(default_factory=list)
     behind: list[Callable[[], bool]] = field(default_factory=list)
+    orphans: list[Callable[[], list[int]]] = field(default_factory=list)
     _own_threads: set[int] = field(default_factory=set)
     _mappings_at: list[MappingsAt] = field(default_factory=list)
 

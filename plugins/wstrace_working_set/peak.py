@@ -190,10 +190,9 @@ class PeakSnapshotSource(Source):
         return resident_bytes(self._backend, pid)
 
     def _pids(self) -> list[int]:
-        pids = self._context.processes() if self._context.live else [os.getpid()]
-        if self._context.children:
-            pids += [child for pid in list(pids) for child in self._backend.descendants(pid)]
-        return list(dict.fromkeys(pids))
+        from wstrace_working_set.process_tree import traced
+
+        return traced(self._context, self._backend) if self._context.live else [os.getpid()]
 
     def _batches(self) -> Iterator[Batch]:
         self._emitted = True

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
 from wstrace.text import base_name
 from wstrace_working_set.backend import Backend
 
@@ -64,6 +65,19 @@ class Sums:
     distinct: int | None
     why: str = ""
     refused: int = 0
+
+
+def traced(context: Context, backend: Backend) -> list[int]:
+    """The pids of what a session traces now, each once: its targets, what is in its groups, and what these started.
+
+    A process whose parent has ended descends from no target any more, as of a shell's `program &` or of a service that
+    daemonizes: a source that records births tells of these.
+    """
+    pids = context.processes()
+    if context.children:
+        pids += [pid for orphans in context.orphans for pid in orphans()]
+        pids += [child for pid in dict.fromkeys(pids) for child in backend.descendants(pid)]
+    return list(dict.fromkeys(pids))
 
 
 def title(name: str, arguments: Sequence[str]) -> str:

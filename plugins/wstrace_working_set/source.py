@@ -149,8 +149,6 @@ class WorkingSetSource(Source):
         return ()
 
     def _pids(self) -> list[int]:
-        pids = self._context.processes() if self._context.live else [os.getpid()]
-        if self._context.children:
-            for pid in list(pids):
-                pids += [child for child in self._backend.descendants(pid) if child not in pids]
-        return pids
+        from wstrace_working_set.process_tree import traced
+
+        return traced(self._context, self._backend) if self._context.live else [os.getpid()]

@@ -11,7 +11,7 @@ from wstrace.interfaces import Context
 from wstrace.text import base_name
 from wstrace_working_set.backend import backend
 from wstrace_working_set.conditions import Condition
-from wstrace_working_set.process_tree import resident_bytes
+from wstrace_working_set.process_tree import resident_bytes, traced
 from wstrace_working_set.watching import Armed, Sizes
 
 #: Children are looked for so often, as that reads what all processes descend from.
@@ -40,10 +40,7 @@ class WatchedProcesses:
     def pids(self) -> list[int]:
         """The targets and, as of the last second, their children."""
         if time.monotonic() >= self._children_due:
-            pids = [target.pid for target in self._context.targets]
-            if self._context.children:
-                pids += [child for pid in list(pids) for child in self._backend.descendants(pid)]
-            self._pids = list(dict.fromkeys(pids))
+            self._pids = traced(self._context, self._backend)
             self._children_due = time.monotonic() + _CHILDREN_SECONDS
         return self._pids
 

@@ -46,6 +46,22 @@ def test_a_peak_that_lasts_is_seen_whole(tmp_path):
     assert told["bytes"] > 200 << 20
 
 
+@pytest.mark.parametrize("script", ['"$0" "$@" &', '("$0" "$@" &); sleep 4'], ids=["command ended", "parent ended"])
+def test_a_process_that_outlives_its_parent_is_looked_at(tmp_path, script):
+    """GIVEN a program that a shell leaves behind WHEN it has its peak THEN the look has its pages, as `blame` needs.
+
+    No process below the command is its parent any more, so it is found by the records of its birth alone.
+    """
+    left = ["sh", "-c", script, sys.executable, "-c", PEAK, "2"]
+    with record(tmp_path, left, "--wait-children", "-s", "peak_snapshot") as trace:
+        told = trace.info.extra.get("peak_snapshot", {"bytes": 0})
+        pids = {part.snapshot.pid for part in trace.batches("resident")}
+        peak, owner = trace.info.usage.peak_resident_bytes, trace.info.usage.peak_pid
+    assert peak > 200 << 20
+    assert told["bytes"] >= 0.95 * peak
+    assert owner in pids
+
+
 def test_an_attached_process_is_read_at_the_start_and_at_its_peak():
     keep = RecordingExporter()
     with (

@@ -79,6 +79,7 @@ class Account:
         targets came before and were not counted.
         """
         self._tell_losses()
+        self._context.orphans.append(self._orphans)
         self._hints = vmstat.balancing_hints()
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
@@ -253,6 +254,11 @@ class Account:
                 f"what the kernel dropped, while a CPU limit stopped the tracer's own cgroup for {seconds:.1f} s (over "
                 "all CPUs) since the first loss; raise that limit, or record fewer: -s page_faults:period=10"
             )
+
+    def _orphans(self) -> list[int]:
+        """The pids of traced processes whose parents have ended; called on other threads than the one that adds."""
+        live = dict(self._side.live)
+        return [pid for pid, one in live.items() if one.ppid not in live]
 
     def _went_on(self) -> list[int]:
         """The pids of traced processes, other than the targets, that have not ended."""
