@@ -10,7 +10,7 @@ from wstrace.analysis.blame.causes import NO_LINE
 from wstrace.analysis.blame.recording import first_lines
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.blame.words import answer, brought, completeness, why_no_pages
-from wstrace.analysis.headline import not_python, obstacles
+from wstrace.analysis.headline import callers, not_python, obstacles
 from wstrace.analysis.stacks import FOREIGN
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
@@ -51,7 +51,11 @@ def known(told: Blame, more: str = "", *, pages: bool = True) -> list[Styled]:
 def _not_python(told: Blame) -> list[str]:
     faults = told.of.inputs.faults
     foreign = np.isin(faults["stack_how"], FOREIGN)
-    return not_python(int(foreign.sum()), len(foreign), native="native_stack" in faults)
+    native = "native_stack" in faults
+    if native and 2 * int(np.count_nonzero(faults["stack"])) < len(foreign):
+        first = next((row for row in told.rows("line") if not row.reason), None)
+        return callers() if first is not None and first.label.endswith(NO_LINE) else []
+    return not_python(int(foreign.sum()), len(foreign), native=native)
 
 
 def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:

@@ -243,7 +243,7 @@ class Console(Exporter):
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
         parts += [Styled(line, "yellow") for line in headline.obstacles(info)]
-        parts += [Styled(line, "dim") for line in self._stacks.proposed()]
+        parts += [Styled(line, "dim") for line in self._stacks.proposed(self._symbolizer)]
         if why := headline.nothing(self.summary, self._filter, self._seen, info) or self._no_times():
             parts += ["", why]
         elif self._stacks.shows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from wstrace.analysis.headline import NAME_LIMIT, most_of, not_python
+from wstrace.analysis.headline import NAME_LIMIT, callers, most_of, not_python
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.stack_text import distinct, whole
 from wstrace.analysis.stack_views import STACK_VIEWS, StackBy
@@ -143,8 +143,11 @@ class StackReport:
         """Whether any fault has a stack."""
         return bool(self.counts.python or self.counts.native)
 
-    def proposed(self) -> list[str]:
-        """What tells own lines where no stack does."""
+    def proposed(self, symbolizer: Symbolizer | None = None) -> list[str]:
+        """What tells own lines where no stack does, and callers where the first row is no own line."""
+        if self.native and self.asked_for == "line" and 2 * self.counts.python < self.counts.total:
+            first = next((row for row in self.rows(symbolizer) if row.frames), None)
+            return callers() if first is not None and not first.frames[0].own else []
         return not_python(self.counts.foreign, self.counts.total, native=self.counts.native > 0)
 
     def answer(self, symbolizer: Symbolizer | None = None) -> tuple[str, bool]:

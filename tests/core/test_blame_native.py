@@ -137,6 +137,19 @@ def test_line_two_tells_of_lost_samples():
     assert not as_dict(told, ["line"])["complete"]
 
 
+@pytest.mark.parametrize("python", [1, 3])
+def test_where_no_own_line_leads_the_callers_are_proposed(python):
+    """GIVEN sampled stacks of a program without lines THEN what tells its callers, unless most is Python's."""
+    script = Script()
+    for page in range(4):
+        of_python = {"stack": APP} if page < python else {"native": FIRST}
+        script.fault(10 + page, ANON + page * PAGE, **of_python)
+    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
+    lines = [str(line.text) for line in known(script.blame())[1:]]
+    hint = "the first row is no line of the program's own: `wstrace report FILE --by stack` tells who called it"
+    assert lines == [hint] * (python == 1)
+
+
 def test_the_library_of_a_package_is_told_as_the_package():
     script = Script()
     packages = "/venv/lib/python3.11/site-packages"

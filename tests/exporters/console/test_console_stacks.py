@@ -79,9 +79,12 @@ def test_native_stacks_are_proposed_where_most_is_not_python(kit: Any, python: i
     program = [Fault(None, how=HOW_NO_INTERPRETER)] * 60 + [Fault(None, how=HOW_NOT_PYTHON)] * (40 - python + 20)
     lines = told(kit, [Fault([PARSE, MAIN])] * python + program[: 100 - python]).splitlines()
     hint = "most is not Python's: its own lines are told by -s page_faults:stacks=native"
-    assert (lines[2] == hint) is proposed
+    assert (lines[2] == f"{hint}, who called a library by `wstrace report FILE --by stack`") is proposed
     sampled = [Fault(None, how=HOW_NO_INTERPRETER, native=[(4, 64)], native_how=HOW_OWN, weight=1)] * 90
     assert hint not in told(kit, sampled)
+    callers = "the first row is no line of the program's own: `wstrace report FILE --by stack` tells who called it"
+    assert callers in told(kit, sampled).splitlines()
+    assert callers not in told(kit, sampled, by="stack")
 
 
 def test_a_line_that_is_a_small_part_stands_beside_the_file_with_the_most(kit: Any) -> None:
