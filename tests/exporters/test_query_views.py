@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from stacks_scripted import Stacks
@@ -70,6 +71,8 @@ def path(tmp_path_factory):
         *(Batch(RESIDENT_PAGES, rows.columns, strings=strings, snapshot=SnapshotPart(8, number, 0, True, time, pages))
           for number, (time, pages, rows) in enumerate([(41, 9, earlier), (59, 5, resident)])),
     ]  # fmt: skip
+    groups = ["/", "/system.slice/app.service"]
+    batches[3].columns["cgroup"] = np.array(strings.codes(groups), "<u4")[[0, 1, 1, 1, 1, 0]]
     found = str(tmp_path_factory.mktemp("views") / "x.wst")
     session = Session(
         sources=[ScriptedSource(batches)], exporters=[f"msgpack:path={found}"], enrichers=[], record=False
@@ -84,6 +87,11 @@ def path(tmp_path_factory):
 def rows(path, sql):
     with connect(path, sql) as answer:
         return answer.rows
+
+
+def test_faults_tell_the_control_group_of_their_thread(path):
+    with connect(path, "select cgroup, count(*) from faults group by 1 order by 1") as answer:
+        assert answer.rows == [("/", 2), ("/system.slice/app.service", 4)]
 
 
 def test_faults_have_the_names_of_their_process_and_thread_at_their_time(path):

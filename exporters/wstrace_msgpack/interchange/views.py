@@ -40,6 +40,7 @@ FAULTS = Schema(
         Column("process", "u32", "str", "the name of the process at that time"),
         Column("tid", "u32", "id", "the thread"),
         Column("thread", "u32", "str", "the name of the thread at that time"),
+        Column("cgroup", "u32", "str", "the path of the control group that the thread was in, where it was recorded"),
         Column("va", "u64", "addr", "the faulting byte address"),
         Column("file", "u32", "str", "what is mapped there: a path, or [heap], [stack], [anon] ..."),
         Column("kind", "u8", "id", "of that memory", words=KINDS),
