@@ -10,7 +10,8 @@ from wstrace.analysis.blame.causes import NO_LINE
 from wstrace.analysis.blame.recording import first_lines
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.blame.words import answer, brought, completeness, why_no_pages
-from wstrace.analysis.headline import callers, not_python, obstacles
+from wstrace.analysis.headline import obstacles
+from wstrace.analysis.proposals import callers, not_python
 from wstrace.analysis.stacks import FOREIGN
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable

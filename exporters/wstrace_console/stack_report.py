@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from wstrace.analysis.headline import NAME_LIMIT, callers, most_of, not_python
+from wstrace.analysis.headline import NAME_LIMIT, most_of
 from wstrace.analysis.own import OwnRule
+from wstrace.analysis.proposals import callers, not_python
 from wstrace.analysis.stack_text import distinct, whole
 from wstrace.analysis.stack_views import STACK_VIEWS, StackBy
 from wstrace.analysis.stacks import StackCounts, StackRow

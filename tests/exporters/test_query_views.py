@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from stacks_scripted import Stacks
@@ -64,15 +63,13 @@ def path(tmp_path_factory):
         sites,
         batch_of(PAGE_FAULT, strings, time_ns=[6, 12, 30, 35, 45, 50], pid=[7, 8, 8, 8, 8, 8], tid=[7, 8, 8, 9, 9, 99],
                  va=[LIB + n * PAGE for n in range(6)], pc=[LIB, LIB, LIB, 1 << 63, LIB, LIB], mapping=1,
-                 kind=KIND_FILE,
+                 kind=KIND_FILE, cgroup=["/", *["/system.slice/app.service"] * 4, "/"],
                  pc_mapping=[1, 1, 1, 0, 1, 1], stack=[0, 0, work, 0, 0, 0],
                  stack_how=[HOW_NO_PYTHON, HOW_NO_PYTHON, HOW_EXACT, HOW_NO_PYTHON, HOW_NO_PYTHON, HOW_NO_PYTHON],
                  flags=[0, known, known | FAULT_WRITE, FAULT_PC_KERNEL, FAULT_MAJOR, 0]),
         *(Batch(RESIDENT_PAGES, rows.columns, strings=strings, snapshot=SnapshotPart(8, number, 0, True, time, pages))
           for number, (time, pages, rows) in enumerate([(41, 9, earlier), (59, 5, resident)])),
     ]  # fmt: skip
-    groups = ["/", "/system.slice/app.service"]
-    batches[3].columns["cgroup"] = np.array(strings.codes(groups), "<u4")[[0, 1, 1, 1, 1, 0]]
     found = str(tmp_path_factory.mktemp("views") / "x.wst")
     session = Session(
         sources=[ScriptedSource(batches)], exporters=[f"msgpack:path={found}"], enrichers=[], record=False

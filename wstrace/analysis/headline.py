@@ -31,8 +31,6 @@ _STACK_LOST = [STACK_HOW[how] for how in (HOW_LOST, HOW_DISPLACED, HOW_UNKNOWN)]
 _NAMELESS_SHARE = 100
 #: Linux counts resident pages in parts for each CPU: its peak of a process may lack some (get_mm_counter()).
 _INEXACT = 1.01
-#: What tells the callers of a function.
-_STACKS = "`wstrace report FILE --by stack`"
 #: from this share of all faults on, the first line names the own line with most faults instead of the file
 _ANSWERS = 0.1
 
@@ -352,23 +350,6 @@ def obstacles(info: TraceInfo) -> list[str]:
     why, remedy = printable(level.why), printable(level.remedy)
     text = f"level {printable(level.name, NAME_LIMIT)}: {why or 'the system gives no more'}"
     return [f"{text}; to lift it: {remedy}" if remedy else text, *without]
-
-
-def not_python(foreign: int, total: int, *, native: bool) -> list[str]:
-    """What tells the own lines where most faults are of programs that are not Python; [] = they are not.
-
-    Args:
-        foreign: faults of such programs. native: whether native stacks were recorded.
-    """
-    if native or 2 * foreign <= total:
-        return []
-    lines = "most is not Python's: its own lines are told by -s page_faults:stacks=native"
-    return [f"{lines}, who called a library by {_STACKS}"]
-
-
-def callers() -> list[str]:
-    """What tells who called the function that leads, where it is not the program's own, such as memmove() of libc."""
-    return [f"the first row is no line of the program's own: {_STACKS} tells who called it"]
 
 
 def losses(ledger: Ledger, *, only_loss: bool = False) -> list[tuple[str, bool]]:
