@@ -18,9 +18,10 @@ from wstrace.interfaces import Level
 from wstrace.schema import DTYPES, PAGE_FAULT
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
+from wstrace_page_faults.linux import samples as samples_module
 from wstrace_page_faults.linux.events import Settings
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
-from wstrace_page_faults.linux.samples import RingSamples, merge, settled
+from wstrace_page_faults.linux.samples import RingSamples, merge, settled, steps
 
 
 def sample(time_ns: int, *, va: int = 0x7000, pid: int = 7, tid: int = 8, pc: int = 0x400, misc: int = 2) -> bytes:
@@ -29,6 +30,10 @@ def sample(time_ns: int, *, va: int = 0x7000, pid: int = 7, tid: int = 8, pc: in
 
 def take(samples: RingSamples, *rows: bytes, armed: int = 0, now: int = 10**9, doubled: bool = False) -> None:
     samples.take(np.frombuffer(b"".join(rows), np.uint8), armed, now, doubled=doubled)
+
+
+def times(samples: RingSamples) -> list[int]:
+    return [time_ns for rows in samples.released(1 << 63) for time_ns in rows[:, 3].tolist()]
 
 
 # -- attributes --------------------------------------------------------------------------------------------------------
@@ -141,9 +146,9 @@ def test_nothing_gives_nothing() -> None:
 def test_loss_is_counted_and_taken_out() -> None:
     samples = RingSamples(major=False)
     take(samples, sample(10), lost(5, 20), sample(30), lost(7, 40))
-    assert (samples.lost, samples.give(99)[:, 3].tolist()) == (12, [10, 30])
+    assert (samples.lost, times(samples)) == (12, [10, 30])
     take(samples, struct.pack("<IHHQQQQ", 77, 0, 40, 1, 2, 3, 4), sample(50), b"torn")
-    assert (samples.malformed, len(samples.give(99))) == (2, 1)
+    assert (samples.malformed, len(times(samples))) == (2, 1)
 
 
 def test_longer_rows_are_those_of_ours_with_more_behind() -> None:
@@ -192,16 +197,16 @@ def test_foreign_times_are_counted_and_taken_out() -> None:
         armed=100,
         now=200,
     )
-    assert (samples.foreign, samples.give(10**18)[:, 3].tolist()) == (3, [100, 200])
+    assert (samples.foreign, times(samples)) == (3, [100, 200])
 
 
 def test_doubles_are_kept_once_over_drains_too() -> None:
     samples = RingSamples(major=False)
     take(samples, sample(10), sample(10), sample(10), sample(10, va=0x8000), sample(11), doubled=True)
     take(samples, sample(11), sample(12), sample(12), doubled=True)
-    assert (samples.duplicates, samples.give(99)[:, 3].tolist()) == (4, [10, 10, 11, 12])
+    assert (samples.duplicates, times(samples)) == (4, [10, 10, 11, 12])
     take(samples, sample(13), sample(13))
-    assert len(samples.give(99)) == 2  # nobody was armed twice: the same fault may come again
+    assert len(times(samples)) == 2  # nobody was armed twice: the same fault may come again
 
 
 @given(
@@ -236,6 +241,26 @@ def test_a_watermark_cuts_no_part_of_a_ring() -> None:
     assert settled([busy, idle], 20) == 35  # which cuts a part of the other ring
     assert merge([busy, idle], 35)["time_ns"].tolist() == [30, 35]
     assert settled([busy, idle], 45) == 40
+
+
+def test_parts_of_one_ring_alone_go_on_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of several rings, and small ones, go on together; each row once, and in order of time."""
+    monkeypatch.setattr(samples_module, "_ENOUGH", 2)
+    one, other = RingSamples(major=False), RingSamples(major=True)
+    for part in ((10, 20), (25,), (30,), (40, 50), (60, 70)):
+        take(one, *(sample(t) for t in part))
+    assert steps([one, other], 55) == [20, 30, 50, 55]
+    assert steps([one, other], 70) == [20, 30, 50, 70]
+    held = one._held[0]
+    assert np.shares_memory(merge([one, other], 20)["va"], held)
+    assert [merge([one, other], mark)["time_ns"].tolist() for mark in steps([one, other], 55)] == [
+        [25, 30],
+        [40, 50],
+        [],
+    ]
+    take(other, sample(65))
+    assert steps([one, other], 70) == [70]
+    assert merge([one, other], 70)["time_ns"].tolist() == [60, 65, 70]
 
 
 def test_parts_of_one_row_each_are_merged() -> None:

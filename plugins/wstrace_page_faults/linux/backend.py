@@ -45,7 +45,7 @@ from wstrace_page_faults.linux.python_stacks.asked import python_stacks
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
 from wstrace_page_faults.linux.rare_calls import RareCalls
 from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
-from wstrace_page_faults.linux.samples import RingSamples, merge, settled
+from wstrace_page_faults.linux.samples import RingSamples, merge, settled, steps
 from wstrace_page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_page_faults.linux.side_band import SideBand
 from wstrace_page_faults.linux.stack_dumps import StackDumps
@@ -267,22 +267,22 @@ class PageFaults(Source):
         now = now_ns()
         yield from self._python.new_sites()  # after the samples: the stacks that these name have been told
         for ring in sides:  # after the samples, so that the mappings that these need have been read
-            raw = ring.read()
-            if len(raw):
+            if len(raw := ring.read()):
                 self._side.take(raw.tobytes())
         for rare in self._watched:
             rare.tell(self._side)
         if self._side.stale:
             self._catch_up.read_maps_again(self._arming.families())
-        watermark = settled(self._samples, now - _LATEST_NS)
-        for batch in self._side.give(_FOREVER if final else watermark, self.name):
+        watermark = _FOREVER if final else settled(self._samples, now - _LATEST_NS)
+        for batch in self._side.give(watermark, self.name):
             self._python.saw(batch)
             yield batch
         for pid in self._side.privileged_now():
             self._arming.again(pid)
-        for dumps in self._dumps.give(_FOREVER if final else watermark):
+        for dumps in self._dumps.give(watermark):
             yield Batch(STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
-        yield from self._faults(_FOREVER if final else watermark, now if final else watermark)
+        for until in steps(self._samples, watermark):
+            yield from self._faults(until, now if until == _FOREVER else until)
         self._account.so_far(self._late)
         if not final:
             self._arming.doubled |= self._account.tend_stacks(self._side.live)

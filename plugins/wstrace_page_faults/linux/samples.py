@@ -28,6 +28,8 @@ _USER, _KERNEL = (
 #: SP; the id of the cgroup; with stacks the hash of the stack; with service times what ServiceRows tells of it.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
 _NO_ROWS = np.zeros((5, 0), "<u8").T
+#: The rows of a batch that is worth its own way.
+_ENOUGH = 8192
 #: Rows that are transposed at a time: 160 KiB, which stay in the cache.
 _ROWS_AT_ONCE = 4096
 
@@ -166,8 +168,20 @@ class RingSamples:
         ends = (int(rows[-1, _TIME]) for rows in reversed(self._held))
         return next((end for end in ends if end <= watermark), 0)
 
-    def give(self, watermark: int) -> NDArray[Any]:
-        """Releases the held rows with times up to the watermark."""
+    def ends(self, watermark: int, least: int) -> list[int]:
+        """The last times of the parts up to the watermark; those of fewer rows than `least` are counted together."""
+        found, n = list[int](), 0
+        for rows in self._held:
+            end, n = int(rows[-1, _TIME]), n + len(rows)
+            if end > watermark:
+                break
+            if n >= least:
+                found.append(end)
+                n = 0
+        return found
+
+    def released(self, watermark: int) -> list[NDArray[Any]]:
+        """The held rows with times up to the watermark, in order, as parts: they are held no longer."""
         parts = []
         while self._held and self._held[0][0, _TIME] <= watermark:
             rows = self._held.pop(0)
@@ -176,9 +190,18 @@ class RingSamples:
                 rows, rest = rows[:cut], rows[cut:]
                 self._held.insert(0, rest)
             parts.append(rows)
-        released = _joined(parts)
-        self.recorded += len(released)
-        return released
+            self.recorded += len(rows)
+        return parts
+
+
+def steps(all_samples: Sequence[RingSamples], watermark: int) -> list[int]:
+    """The watermarks up to this one, at which rows are to be passed on one after the other.
+
+    Where only one ring holds rows, they go on part by part: each is what one read copied, and is not copied again.
+    """
+    holding = [samples for samples in all_samples if samples.holds]
+    ends = holding[0].ends(watermark, _ENOUGH) if len(holding) == 1 else []
+    return ends if ends[-1:] == [watermark] else [*ends, watermark]
 
 
 def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
@@ -201,14 +224,14 @@ def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArr
     With stacks there is a further one, `stack_hash`; with service times `service_ns`, as ServiceRows tells it; with
     registers REGISTER_COLUMNS; with cgroups CGROUP_ID.
     """
-    released = [(samples.give(watermark), samples.major) for samples in all_samples]
-    parts = [part for part in released if len(part[0])] or [(_NO_ROWS, False)]
+    of_rings = [(rows, samples.major) for samples in all_samples if (rows := samples.released(watermark))]
+    parts = [(part, major) for rows, major in of_rings for part in rows] or [(_NO_ROWS, False)]
     flag = np.concatenate([
         ((rows[:, _HEADER] == _KERNEL).view(np.uint8) * np.uint8(FAULT_PC_KERNEL)) | np.uint8(FAULT_MAJOR * major)
         for rows, major in parts
     ])  # fmt: skip
     words = [_column([rows[:, at] for rows, _ in parts]) for at in range(_IP, parts[0][0].shape[1])]
-    if len(parts) > 1:
+    if len(of_rings) > 1:
         order = np.argsort(words[_TIME - _IP], kind="stable")  # timsort: its input is a few sorted runs
         words, flag = [_in_order(word, order) for word in words], flag.take(order)
     pc, ids, times, addresses, *rest = words
@@ -232,14 +255,6 @@ def _column(parts: list[NDArray[Any]]) -> NDArray[Any]:
 def _in_order(column: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
     """The values in that order; a column of equal values, as of faults without any stack, is as it was."""
     return column if (column == column[0]).all() else column.take(order)
-
-
-def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The rows of all parts, laid out by columns as these are: numpy itself lays parts of one row out by rows."""
-    if len(parts) < 2:
-        return parts[0] if parts else _NO_ROWS
-    words = np.empty((parts[0].shape[1], sum(map(len, parts))), parts[0].dtype)
-    return np.concatenate([part.T for part in parts], axis=1, out=words).T
 
 
 def _those(rows: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
