@@ -58,6 +58,9 @@ class Watch(Protocol):
 class OwnWatch(Watch, Protocol):
     """A watch of the calling process."""
 
+    def ranges(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+        """As written(), but the addresses where the runs begin and end, u64, sorted, shape (n,) each."""
+
     def reset(self) -> None:
         """Marks everything as not written; only called where add_writable() works."""
 

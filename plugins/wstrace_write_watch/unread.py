@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from wstrace.errors import TargetExited, Unavailable
 
 
 class Unread:
-    """Keeps the errors of ranges while the other ones are read, so that what these had written can be returned first.
+    """A context that keeps the error of a range while the others are read, so that what these had written is returned.
 
     The pages of a range that was read count as not written from then on, so an error raised at once would lose them.
     """
@@ -17,15 +16,15 @@ class Unread:
     def __init__(self) -> None:
         self._errors: list[Unavailable] = []
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """A context that keeps an Unavailable; TargetExited passes, because then nothing is left to read."""
-        try:
-            yield
-        except TargetExited:
-            raise
-        except Unavailable as error:
-            self._errors.append(error)
+    def __enter__(self) -> None:
+        """Begins to read a range."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        """Keeps an Unavailable; TargetExited passes, because then nothing is left to read."""
+        if not isinstance(error, Unavailable) or isinstance(error, TargetExited):
+            return False
+        self._errors.append(error)
+        return True
 
     def told(self) -> None:
         """Raises Unavailable if errors were kept since the last call."""

@@ -125,19 +125,23 @@ class Watcher:
 
     def written(self, *, reset: bool = True) -> Runs:
         """Runs of written pages: addresses and page counts."""
+        start, end = self.ranges(reset=reset)
+        return start, ((end - start) // np.uint64(pm.PAGE)).astype("<u4")
+
+    def ranges(self, *, reset: bool = True) -> Ranges:
+        """Runs of written pages: where they begin and end."""
         self._check_maker()
         self._unread.told()
         found: list[Ranges] = []
         for low, high in self._ranges:
-            with self._unread.kept():
+            with self._unread:
                 found.append(self._scan(low, high, reset))
         self._check_there()
         if self._all is not None:
             found += self._all.look(reset=reset)
         if not any(len(starts) for starts, _ in found):
             self._unread.told()
-        start, end = found[0] if len(found) == 1 and len(found[0][0]) < pm.VEC_LEN else _joined(found)
-        return start, ((end - start) // np.uint64(pm.PAGE)).astype("<u4")
+        return found[0] if len(found) == 1 and len(found[0][0]) < pm.VEC_LEN else _joined(found)
 
     def reset(self) -> None:
         """Marks everything watched as not written; unlike written() it writes hardly any memory itself."""

@@ -198,7 +198,7 @@ class Watcher:
                 self._ranges = [(s, e) for s, e in self._ranges if any(a <= s and e <= b for a, b in live)]
             parts = [*self._kept]
             for start, end in self._ranges:
-                with self._unread.kept():
+                with self._unread:
                     parts.extend(self._collect(start, end, reset=reset))
             found = np.concatenate([*parts, np.zeros(0, "<u8")])
             if not len(found):
@@ -210,6 +210,11 @@ class Watcher:
         if len(pages) and (not len(first) or first[0]):
             first = np.concatenate(([0], first))
         return pages[first], np.diff(first, append=len(pages)).astype("<u4")
+
+    def ranges(self, *, reset: bool = True) -> Runs:
+        """As written(), but where the runs begin and end (u64)."""
+        start, pages = self.written(reset=reset)
+        return start, start + pages.astype("<u8") * np.uint64(self.page_size)
 
     def close(self) -> None:
         """Ends all watching."""
