@@ -5,7 +5,7 @@
 
 metrics   CPU a fault of the aggregating path                                        <= 0.1 us
 bulk      CPU a record of mode=bulk against the SDK's log path at equal content      >= 5 times less
-span      CPU that FaultSpanProcessor adds to a span                                 <= 10 us
+span      CPU that FaultSpanProcessor adds to a span                                 <= 8 us
 target    run time of a target with the exporter against without it                  within 5 %
 outage    collector away and back: cumulative counts, memory, losses                 exact, bounded, counted
 exit      seconds that stop() takes with nothing listening                           <= 4 s

@@ -132,7 +132,8 @@ def read(
         some = slice(first, last)
         offsets = upto[some] - pages[some] - base
         held = _fill(entries, spans.start[some], spans.end[some], offsets, int(upto[last - 1]) - base)
-        parts.append(_runs(held, spans.start[some], offsets, spans.row[some], borders, counter, kinds))
+        within = borders[slice(*np.searchsorted(borders, (spans.start[first], spans.end[last - 1])))]
+        parts.append(_runs(held, spans.start[some], offsets, spans.row[some], within, counter, kinds))
         first = last
     if not parts:
         return {"start": np.empty(0, "<u8"), "pages": np.empty(0, "<u4"), "row": np.empty(0, "<u4"),
@@ -142,8 +143,11 @@ def read(
 
 def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDArray[Any], pages: int) -> NDArray[Any]:
     """The entries of all spans, concatenated; adjacent spans are read with one call."""
-    first = np.flatnonzero(np.r_[True, start[1:] != end[:-1]])
-    held = entries(start[first], np.diff(offsets[first], append=pages))
+    if len(start) > 1:
+        first = np.flatnonzero(np.r_[True, start[1:] != end[:-1]])
+        held = entries(start[first], np.diff(offsets[first], append=pages))
+    else:  # most of a large process
+        held = entries(start, np.array([pages]))
     if len(held) != pages:
         raise EOFError
     return held
@@ -171,7 +175,7 @@ def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row
         ends = np.r_[offsets[1:], len(entries)]
         edge[index[(span >= 0) & (index < ends[span])]] = True
     at = np.flatnonzero(edge)
-    pages = np.diff(at, append=len(entries))
+    pages = np.subtract(np.append(at[1:], len(entries)), at)
     kept = (top[at] & (PRESENT_BIT | SWAPPED_BIT | GUARD_BIT)) != 0
     at, pages = at[kept], pages[kept]
     span = np.searchsorted(offsets, at, "right") - 1
