@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from wstrace.analysis.blame.words import answer
 from wstrace.errors import OutputError, UsageError
-from wstrace.schema import PAGE_EXCLUSIVE
+from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PROCESS_EXEC
 from wstrace_console import recorded
 from wstrace_console.commands.blame import blame as command
 
@@ -21,6 +21,22 @@ def test_the_first_line_says_what_most_is_also_where_no_line_brought_it():
     script.fault(10, ANON + 20 * PAGE, SAVE)
     script.snapshot(100, (ANON, 21, PAGE_EXCLUSIVE), number=1)
     assert answer(script.blame()).endswith(": 80.0 (before the trace), 4.0 by save app.py:40")
+
+
+def test_the_first_line_says_of_how_many_processes_it_is():
+    """GIVEN processes at the moment of which no look knows the pages THEN line 1 is not told as if of all."""
+    script = Script()
+    for pid in (8, 9, 10):
+        script.batches.append(script.process(20, pid, PROCESS_EXEC, "worker"))
+        script.lose(20, LOSS_EXECUTED, pid=pid)
+        script.fault(30 + pid, ANON, SAVE, pid=pid)
+    script.fault(10, ANON, SAVE)
+    script.snapshot(100, (ANON, 1, PAGE_EXCLUSIVE))
+    for pid in (9, 10):
+        script.fault(200, ANON + PAGE, SAVE, pid=pid)
+    assert answer(script.blame()).startswith("4.0 KiB resident at the last look in 1 of 4 processes: 4.0 by save")
+    script.snapshot(101, (ANON, 1, PAGE_EXCLUSIVE), pid=8, number=1)
+    assert " rss_sum at the last look at each in 2 of 4 processes: " in answer(script.blame())
 
 
 def test_rows_that_were_not_asked_for_are_refused_with_what_asks_for_them():

@@ -52,10 +52,13 @@ def answer(told: Blame) -> str:
         first = f"{sums.pss / divisor:,.1f} {unit} pss"
     whole = f"{first}{kinds} {printable(moment, NAME_LIMIT)}"
     aside: list[str] = []
+    ran = spaces + len(told.of.inputs.unseen)  # line 2 names those that were not looked at
+    of_all = f" of {number(ran)}" if ran > spaces else ""
+    if of_all or spaces > 1:
+        whole += f" in {number(spaces)}{of_all} processes"
     if spaces > 1:
         others = [f"rss_sum {told.total / divisor:,.1f}"] if sums.pss is not None else []
         others += [f"distinct {sums.distinct / divisor:,.1f}"] if sums.distinct is not None else []
-        whole += f" in {number(spaces)} processes"
         aside += [", ".join(others)] if others else []
     if composition := of_peak(told):
         aside.append(composition)
