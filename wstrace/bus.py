@@ -50,7 +50,7 @@ class Queue:
         self._limit = limit
         self._items: collections.deque[Batch] = collections.deque()
         self._ready = threading.Condition()
-        self._closed = self._giving = False
+        self._closed = self._giving = self._gathering = False
         self.bytes = self.peak_bytes = self.internal_bytes = 0
 
     def put(self, batch: Batch) -> bool:
@@ -59,7 +59,9 @@ class Queue:
         limit = self._limit * ESSENTIAL_ROOM if batch.schema.essential else self._limit
         with self._ready:
             held = self.internal_bytes if batch.schema.internal else self.bytes
-            if self._closed or (held and held + size > limit):
+            # What only waits for more to come is as good as taken: without this, an idle taker's queue would drop.
+            has_room = not held or held + size <= limit or (self._gathering and not self._is_much)
+            if self._closed or not has_room:
                 return False
             self._items.append(batch)
             self._count(batch, size)
@@ -83,7 +85,9 @@ class Queue:
             if not self._items and not self._closed:
                 self._ready.wait(timeout)
             if gathered and self._items and not self._giving:
+                self._gathering = True
                 self._ready.wait_for(lambda: self._closed or self._is_much, GATHERED_SECONDS)
+                self._gathering = False
             if not self._items:
                 return None
             batch = self._items.popleft()

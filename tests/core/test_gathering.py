@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -68,6 +69,22 @@ def test_they_come_when_no_more_will() -> None:
     queue.close()
     taker.join(60)
     assert len(taker.waiting) == 2
+
+
+def test_what_waits_for_more_leaves_room_for_a_batch_as_large_as_the_queue() -> None:
+    """An exporter that does not wait would have taken the small one, so that the large one would have found room."""
+    small, large = faults(1000), faults(3000)
+    queue = Queue(limit=large.nbytes + small.nbytes // 2)
+    assert queue.put(small)
+    assert not queue.put(large)  # nobody takes
+    taker = Taker(queue, 2)
+    deadline = time.monotonic() + 60
+    while not (has_room := queue.put(large)) and time.monotonic() < deadline:
+        time.sleep(0.01)  # until the taker waits for more than the small one
+    queue.close()
+    taker.join(60)
+    assert has_room
+    assert taker.waiting == [small.nbytes + large.nbytes, large.nbytes]
 
 
 def test_a_small_queue_is_not_filled_by_waiting() -> None:
