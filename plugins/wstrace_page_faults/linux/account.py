@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Collection, Sequence
@@ -311,6 +312,8 @@ class Account:
 
 
 def _throttled() -> float:
-    from wstrace_os.linux.cgroups.cpu import throttled_seconds  # a trace without losses does not load it
+    with contextlib.suppress(Exception):  # a user may not read what root installed; no loss is worse for that
+        from wstrace_os.linux.cgroups.cpu import throttled_seconds  # a trace without losses does not load it
 
-    return throttled_seconds()
+        return throttled_seconds()
+    return 0.0
