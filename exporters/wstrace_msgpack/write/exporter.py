@@ -52,7 +52,6 @@ class MsgpackExporter(Exporter):
 
     name: ClassVar[str] = "msgpack"
     takes_output: ClassVar[bool] = True
-    may_wait = True
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class MsgpackExporter(Exporter):
             self.close_seconds = upload_seconds + _END_SECONDS
         self._upload_seconds = upload_seconds
         self.path = path
-        self._layout = layout
+        self._layout, self.may_wait = layout, layout == "wstf"  # whoever reads rows from a pipe waits for them
         self._fsync = fsync
         self._rotate = (rotate_bytes, rotate_seconds, keep)
         self._force = force
