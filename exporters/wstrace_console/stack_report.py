@@ -116,6 +116,8 @@ class StackReport:
         Args:
             verbose: show all frames of stacks.
         """
+        if not self.counts.total:
+            return "no fault was recorded, and so no stack"
         if not self.counts.recorded:
             return "no stack was recorded: record with -s page_faults:stacks=python (see wstrace doctor)"
         rows = self.rows(symbolizer)

@@ -46,7 +46,7 @@ def test_every_touched_page(trace: Tracer, touch: Path, capfd: pytest.CaptureFix
     assert len(set(inside.pc)) == 1
     traced.assert_balanced()
     traced.assert_ordered()
-    assert 0 <= traced.usage.minor - len(faults) < 200
+    assert 0 <= traced.usage.minor + traced.usage.major - len(faults) < 200  # its file may have left the page cache
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)")

@@ -265,7 +265,10 @@ def _sum(terms: list[tuple[str, int]], counted: int, info: TraceInfo) -> str:
     """`recorded 96,000 + lost 113 = counted 96,113`."""
     text = " + ".join(f"{word.replace('_', ' ')} {number(n)}" for word, n in terms)
     if counted and info.sampled == 1:
-        text += f" {'=' if sum(n for _, n in terms) == counted else '!='} counted {number(counted)}"
+        of_all = sum(n for _, n in terms)
+        if info.incomplete and of_all > counted:  # a session that was killed left rows and no count
+            return f"{text}; counted {number(counted)} of a part of these"
+        text += f" {'=' if of_all == counted else '!='} counted {number(counted)}"
     return text
 
 

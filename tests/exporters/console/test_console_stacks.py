@@ -116,6 +116,10 @@ def test_without_stacks_a_report_is_what_it_was(kit: Any) -> None:
     assert "function of the instruction" in kit.printed(trace, kit.ordinary(trace), by="function")
 
 
+def test_without_faults_no_other_way_to_record_is_proposed(kit: Any) -> None:
+    assert "no fault was recorded, and so no stack" in kit.printed(kit.Trace(), [], by="stack").splitlines()
+
+
 def test_stacks_were_asked_for_and_none_was_had(kit: Any) -> None:
     lines = told(kit, [Fault(None, how=HOW_NOT_YET)] * 3, by="line").splitlines()
     assert lines[4].endswith("(interpreter not known yet)")

@@ -66,6 +66,9 @@ def test_loss_is_told_in_words_and_the_sum_is_right(kit: Any) -> None:
     assert "lost            1  made_up\\x1b[2J (evil\\x1b)\n" in text
     trace.context.ledger.set("counted", 9_999, "minor")
     assert "!= counted 10,059" in kit.printed(trace, batches)
+    trace.context.ledger.set("counted", 9_000, "minor")
+    trace.context.info.incomplete = "resumed after a cut"
+    assert "; counted 9,060 of a part of these; resumed after a cut" in kit.printed(trace, batches)
 
 
 def test_quiet_prints_losses_and_nothing_else(kit: Any) -> None:
