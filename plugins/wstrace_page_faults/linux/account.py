@@ -100,15 +100,16 @@ class Account:
         self._processors.look_if_due()
         ledger = self._context.ledger
         for kind, rings in self._kinds:
+            lost = self.reported_lost(kind)
+            if lost and self._throttled is None:
+                self._throttled = _throttled()
             for stage, count in (
-                ("lost_kernel", self.reported_lost(kind)),
+                ("lost_kernel", lost),
                 ("duplicates", sum(ring.duplicates for ring in rings)),
                 ("foreign_clock", sum(ring.foreign for ring in rings)),
             ):
                 if count:
                     ledger.set(stage, count, kind)
-                if count and stage == "lost_kernel" and self._throttled is None:
-                    self._throttled = _throttled()
         for stage, count in (("late", late), ("lost_side_band", self._side.lost)):
             if count:
                 ledger.set(stage, count, self._source)
@@ -192,7 +193,7 @@ class Account:
             failed: whether the rings could not be emptied, so that what they hold is lost too.
         """
         ledger, every = self._context.ledger, self._settings.period == 1 and not self._events.thinned
-        counted_in_all, lost_in_all = 0, 0
+        counted_in_all = 0
         taken = sum(ring.recorded for _, rings in self._kinds for ring in rings) - sum(self.left_out.values())
         ledger.add("lost_tracer", max(taken - given, 0), self._source)
         for kind, rings in self._kinds:
@@ -211,7 +212,7 @@ class Account:
                 ledger.add(DISPLACED, displaced, kind)
                 rest = counted - recorded - lost - foreign - displaced
                 ledger.add("lost_tracer" if failed else "unaccounted", rest, kind)
-            counted_in_all, lost_in_all = counted_in_all + counted, lost_in_all + lost
+            counted_in_all += counted
         # The kernel's count includes losses at the end, after which no LOST row was written.
         if lost := max(self._side.lost, self._events.counts(SIDE)[1] or 0):
             ledger.set("lost_side_band", lost, self._source)
@@ -226,8 +227,7 @@ class Account:
         if self._processors.untraced:
             self._context.info.lack(f"faults on {self._processors.untraced}")
         self._tell_hints()
-        if lost_in_all:
-            self._tell_throttling()
+        self._tell_throttling()
         if self._context.groups:
             usage = self._context.usage().faults
             if usage is None:
@@ -312,7 +312,8 @@ class Account:
 
 
 def _throttled() -> float:
-    with contextlib.suppress(Exception):  # a user may not read what root installed; no loss is worse for that
+    # The user that root became may not read what root installed: then the losses are told, and this is not.
+    with contextlib.suppress(ImportError, LookupError, OSError, ValueError):
         from wstrace_os.linux.cgroups.cpu import throttled_seconds  # a trace without losses does not load it
 
         return throttled_seconds()
