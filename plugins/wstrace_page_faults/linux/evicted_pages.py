@@ -7,7 +7,7 @@ mapped a file with their inode: that takes 4.5 us of our CPU each, and to leave 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,16 +43,18 @@ class EvictedPages:
         if len(rows):
             self._held.append(rows)
 
-    def give(self, watermark: int, inodes: set[int], records: Iterable[Record]) -> list[Record]:
+    def give(self, watermark: int, inodes: Collection[int], records: Iterable[Record]) -> list[Record]:
         """Those up to the watermark of files with these inodes, or that these records map."""
         held, self._held = np.concatenate([_NONE, *self._held]), []
         late = held["time_ns"] > watermark
         self.hold(held[late])
         self._others = held[~late]
+        if not len(self._others):
+            return []
         mapped = (record for _, kind, _, record in records if kind == perf.PERF_RECORD_MMAP2)
-        return self.of(inodes.union(_INODE.unpack_from(record, _AT_INODE)[0] for record in mapped))
+        return self.of({*inodes, *(_INODE.unpack_from(record, _AT_INODE)[0] for record in mapped)})
 
-    def of(self, inodes: set[int]) -> list[Record]:
+    def of(self, inodes: Collection[int]) -> list[Record]:
         """Those that the last give() left out, of files with these inodes."""
         if not len(self._others) or not inodes:
             return []

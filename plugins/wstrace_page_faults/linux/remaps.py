@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from wstrace.schema import KIND_ANON, KIND_SHIFT, MAP_READ, MAP_WRITE, SPACE_MAP, SPACE_UNMAP
@@ -60,8 +60,7 @@ class Remaps:
         self._anon = anon
         self._mapped: dict[int, list[Piece]] = {}  # in order, none over another
         self._replaced: dict[int, deque[tuple[int, Piece]]] = {}  # when, and what
-        self._files: set[tuple[int, int]] = set()  # that were ever mapped: their devices and inodes
-        self.inodes: set[int] = set()  #: of these
+        self._devices: dict[int, set[int]] = {}  # of the files that were ever mapped, by inode
 
     def rows(self, call: Call, *, partly: bool = False) -> tuple[list[Row], list[tuple[int, int]]]:
         """The ADDRESS_SPACE rows of a call; and the ranges of addresses of which nobody knows what lies there now.
@@ -144,12 +143,16 @@ class Remaps:
         if len(pieces) > _MOST:
             del pieces[: _MOST // 2]
         if row[8]:
-            self._files.add((row[7], row[8]))
-            self.inodes.add(row[8])
+            self._devices.setdefault(row[8], set()).add(row[7])
+
+    @property
+    def inodes(self) -> Collection[int]:
+        """The inodes of the files that were ever mapped."""
+        return self._devices.keys()
 
     def of_file(self, device: int, inode: int, first: int, past: int) -> Iterator[tuple[int, int, int]]:
         """The addresses at which pages of a file are mapped: process, start and end of each range."""
-        if (device, inode) not in self._files:
+        if device not in self._devices.get(inode, ()):
             return
         for pid, pieces in self._mapped.items():
             for start, end, row in pieces:
