@@ -1,16 +1,33 @@
 """`python -m wstrace` and the script `wstrace`."""
 
-# _signal is part of the interpreter, so no folder is searched for it. Until main() can say what was interrupted, Ctrl-C
-# ends the process by the signal, without a traceback of an unfinished import.
+# _signal is part of the interpreter, so no folder is searched for it, and `os` is imported by every start of Python.
 import _signal  # type: ignore[import-not-found]  # it has no stub
+import os
 
-_interrupt = _signal.getsignal(_signal.SIGINT)
-if _interrupt is _signal.default_int_handler:  # otherwise SIGINT is ignored, and stays so
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
+def _ended(number: int, _: object) -> None:
+    """Ends the process by a signal that arrives while it is being imported: in one line, without a traceback."""
+    name = {2: "SIGINT", 15: "SIGTERM"}.get(number, "SIGHUP")
+    try:
+        os.write(2, f"wstrace: interrupted by {name} before it began\n".encode())
+    finally:
+        _signal.signal(number, _signal.SIG_DFL)
+        _signal.raise_signal(number)
+
+
+# Until main() handles them; one that is ignored, as SIGHUP under nohup, stays so.
+_handlers = {
+    number: handler
+    for name in ("SIGINT", "SIGTERM", "SIGHUP")
+    if (number := getattr(_signal, name, None)) is not None
+    and (handler := _signal.getsignal(number)) in (_signal.default_int_handler, _signal.SIG_DFL)
+}
+for _number in _handlers:
+    # Without SIGHUP (Windows) a process that Ctrl-C ends has an exit code of its own, which _ended() could not give it.
+    _signal.signal(_number, _ended if hasattr(_signal, "SIGHUP") else _signal.SIG_DFL)
 
 import atexit  # noqa: E402
 import gc  # noqa: E402
-import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
 
@@ -31,7 +48,8 @@ def main() -> None:
         atexit.register(_end, codes)
     from wstrace.cli import main as run
 
-    _signal.signal(_signal.SIGINT, _interrupt)
+    for number, handler in _handlers.items():
+        _signal.signal(number, handler)
     codes.append(_roomy(run, sys.argv[1:]))
     raise SystemExit(codes[0])
 

@@ -12,6 +12,8 @@ import pytest
 
 from wstrace import open_trace
 from wstrace.cli import main
+from wstrace.cli.tracing import Recording
+from wstrace_os.linux.backend import LinuxPlatform
 from wstrace_os.linux.launcher import Launcher
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -19,11 +21,15 @@ START = {
     "module": [sys.executable, "-m", "wstrace"],
     "script": [sys.executable, "-c", "from wstrace.__main__ import main; main()"],
 }
+NUMBERS = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+NOTHING = "wstrace: interrupted by {} before the trace began: nothing was recorded\n"
 SLOW = "import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n"
 
 
-def interrupted(words: list[str], folder: Path, **options: object) -> subprocess.Popen[bytes]:
-    """The process, which got SIGINT while it imported click."""
+def interrupted(
+    words: list[str], folder: Path, number: int = signal.SIGINT, **options: object
+) -> subprocess.Popen[bytes]:
+    """The process, which got a signal while it imported click."""
     (folder / "click.py").write_text(SLOW)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     process = subprocess.Popen(
@@ -31,19 +37,21 @@ def interrupted(words: list[str], folder: Path, **options: object) -> subprocess
     )
     assert process.stdout is not None
     assert process.stdout.read(len("importing")) == b"importing"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     return process
 
 
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("how", START)
-def test_an_import_is_interrupted_in_silence(how, tmp_path):
-    process = interrupted(START[how], tmp_path)
-    assert process.communicate(timeout=30) == (b"", b"")
-    assert process.returncode == -signal.SIGINT
+def test_an_import_is_interrupted_in_one_line(how, number, tmp_path):
+    process = interrupted(START[how], tmp_path, number)
+    assert process.communicate(timeout=30) == (b"", f"wstrace: interrupted by {number.name} before it began\n".encode())
+    assert process.returncode == -number, "the parent sees that the signal ended it"
 
 
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
-    process = interrupted(START["module"], tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_that_is_ignored_stays_ignored(number, tmp_path):
+    process = interrupted(START["module"], tmp_path, number, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     process.kill()
@@ -51,8 +59,8 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="launches /bin/sh")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_the_command_runs_leaves_nothing(number, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_before_the_command_runs_leaves_nothing_and_says_so(number, tmp_path, monkeypatch, capfd):
     """The signal arrives when the file has just been created, and no line has noted it yet."""
     create, path = os.open, tmp_path / "x.wst"
 
@@ -65,10 +73,30 @@ def test_a_signal_before_the_command_runs_leaves_nothing(number, tmp_path, monke
     monkeypatch.setattr(os, "open", interrupted_open)
     assert main(["run", "-q", "-o", str(path), "--", "touch", str(tmp_path / "ran")]) == 128 + number
     assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr().err.lstrip() == NOTHING.format(number.name)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="launches sleep")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("where", ["its launch", "its session", "its report"])
+def test_a_signal_at_any_other_moment_is_told_too(where, number, tmp_path, monkeypatch, capfd):
+    owner, name = {"its launch": (LinuxPlatform, "launch"), "its session": (Recording, "_session"),
+                   "its report": (Recording, "_exit_code")}[where]  # fmt: skip
+    call = getattr(owner, name)
+
+    def then_interrupted(*given: object, **options: object) -> object:
+        signal.raise_signal(number)
+        return call(*given, **options)
+
+    monkeypatch.setattr(owner, name, then_interrupted)
+    assert main(["run", "-q", "-o", str(tmp_path / "x.wst"), "--", "true"]) == 128 + number
+    told, recorded = f"wstrace: interrupted by {number.name}\n", where == "its report"
+    assert capfd.readouterr().err.lstrip() == (told if recorded else NOTHING.format(number.name))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.wst"] * recorded
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="launches sleep")
+@pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_when_the_command_has_begun_ends_it_and_its_trace(number, tmp_path, monkeypatch):
     """The signal arrives when the command was let go, and the start has not returned yet."""
     go, path, launched = Launcher.go, tmp_path / "x.wst", []

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import click
 
-from wstrace.cli.signals import raised
+from wstrace.cli.signals import raised, told
 from wstrace.declarations import Command
 from wstrace.errors import OutputError, Unavailable, UsageError, WstraceError
 from wstrace.guard import lifted_by, named, why
@@ -166,9 +166,8 @@ def _complain(error: Exception) -> int:
 
 
 def _interrupted(stopped: BaseException | None) -> int:
-    """The exit code for the signal; says on stderr what was interrupted, if that is known."""
-    if stopped is not None and stopped.args:
-        _say(str(stopped))
+    """The exit code for the signal; says on stderr what was interrupted, as nothing else tells it of a lone process."""
+    _say(told(stopped))
     return int(getattr(stopped, "exit_code", INTERRUPTED))
 
 

@@ -9,6 +9,7 @@ from contextlib import closing
 
 import click
 
+from wstrace.cli.signals import before_the_trace
 from wstrace.cli.target_words import TargetWords as TargetWords
 from wstrace.cli.tracing import Recording, Tracing, tracing_options, warn
 from wstrace.errors import CommandNotFound, UsageError
@@ -36,13 +37,14 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     command = command_of(target, literal=literal)
     if not literal and _is_script(target) and not os.path.exists(target[0]):
         raise CommandNotFound(f"there is no file {target[0]}", "write: wstrace run -- COMMAND, if it is a command")
-    recording = Recording(options)
-    recording.options = with_sources_by_the_way(recording)
-    os.environ.update(recording.plugins.target_environment(recording.exporter_names()))
-    for failure in recording.plugins.failures("wstrace_target_environment"):
-        warn(printable(failure))
-    # Launch before anything else: the launcher's memory at its fork counts in the target's peak (VmHWM).
-    launched = recording.plugins.platform.launch(command, user=user or recording.config.get("user"))
+    with before_the_trace():
+        recording = Recording(options)
+        recording.options = with_sources_by_the_way(recording)
+        os.environ.update(recording.plugins.target_environment(recording.exporter_names()))
+        for failure in recording.plugins.failures("wstrace_target_environment"):
+            warn(printable(failure))
+        # Launch before anything else: the launcher's memory at its fork counts in the target's peak (VmHWM).
+        launched = recording.plugins.platform.launch(command, user=user or recording.config.get("user"))
     with closing(launched):
         return recording.record([launched], command)
 

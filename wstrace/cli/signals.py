@@ -23,6 +23,23 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
+def told(stopped: BaseException | None) -> str:
+    """What was interrupted, where that is known, or by which signal: `interrupted by SIGTERM`."""
+    if stopped is not None and stopped.args:
+        return str(stopped)
+    return f"interrupted by {signal.Signals(getattr(stopped, 'exit_code', 128 + signal.SIGINT) - 128).name}"
+
+
+@contextmanager
+def before_the_trace() -> Iterator[None]:
+    """A signal that ends the block says that it came before a trace: it leaves neither a file nor a report."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.args = (f"{told(stopped)} before the trace began: nothing was recorded",)
+        raise
+
+
 @contextmanager
 def raised() -> Iterator[None]:
     """In the block, the first SIGTERM or SIGHUP raises Interrupted, and later ones are ignored.

@@ -15,9 +15,10 @@ import click
 
 from wstrace.bus import STOP_SECONDS
 from wstrace.cli.common import Duration, exit_on_exporter_error, is_administrator
+from wstrace.cli.ending import Ending, alarm_in
 from wstrace.cli.left_behind import left_behind
 from wstrace.cli.privilege import debug_privilege
-from wstrace.cli.signals import Interrupted
+from wstrace.cli.signals import before_the_trace
 from wstrace.config import Config
 from wstrace.errors import LossError, OutputError, UsageError, WstraceError
 from wstrace.ledger import Ledger
@@ -140,7 +141,8 @@ class Recording:
             OutputError: an exporter failed.
             LossError: records were lost under --fail-on-loss.
         """
-        session = self._session(targets, command, groups)
+        with before_the_trace():
+            session = self._session(targets, command, groups)
         shape()  # what its parts have imported may log
         self._drive(session)
         return self._exit_code(session)
@@ -198,13 +200,14 @@ class Recording:
         """
         duration = self.options.duration or _seconds(self.config.get("duration"))
         launched = any(target.launched for target in session.context.targets)
-        ending = _Ending(2 if launched else 1)
+        ending = Ending(2 if launched else 1)
         with _signals(session, launched, ending), self.plugins.platform.on_console_close(ending.close):
-            try:
-                session.start(ready=ending.check)
-            except WstraceError:
-                ending.check()  # Ctrl-C in a terminal ends the held command too, whose end is then no error.
-                raise
+            with before_the_trace():
+                try:
+                    session.start(ready=ending.check)
+                except WstraceError:
+                    ending.check()  # Ctrl-C in a terminal ends the held command too, whose end is then no error.
+                    raise
             ending.started()
             until = float("inf") if duration is None else time.monotonic() + duration
             while not ending.requested and time.monotonic() < until:
@@ -249,54 +252,7 @@ class Recording:
         return None
 
 
-class _Ending:
-    """Whether the end of the trace was requested: by `needed` interrupts, or because the console closes."""
-
-    def __init__(self, needed: int) -> None:
-        self.needed, self.interrupts = needed, 0
-        self.closed, self.starting = False, True
-        self.early = 0  # the number of the signal that arrived while the session was starting
-
-    @property
-    def requested(self) -> bool:
-        """Whether the trace is to end now."""
-        return self.closed or self.interrupts >= self.needed
-
-    def arrive_early(self, number: int) -> None:
-        """Notes a signal during the start, and breaks off a start that still hangs in a plugin STOP_SECONDS later.
-
-        An error raised at once could be raised anywhere: between the creation of a file and the line that notes it, or
-        when the command runs already. Windows has no such timer.
-        """
-        if not self.early and not _alarm_in(STOP_SECONDS):
-            raise Interrupted(number)
-        self.early = self.early or number
-
-    def check(self) -> None:
-        """Raises Interrupted when a signal has arrived during the start."""
-        if self.early:
-            raise Interrupted(self.early)
-
-    def started(self) -> None:
-        """Ends the start; a signal that came too late to be seen by check() is delivered now."""
-        self.starting = False
-        if self.early:
-            signal.raise_signal(self.early)
-
-    def close(self) -> None:
-        """Notes that the console closes, after which the system ends this process within seconds."""
-        self.closed = True
-
-
-def _alarm_in(seconds: float) -> bool:
-    """Makes the system send SIGALRM in so many seconds (0: never); returns False on Windows, which cannot."""
-    set_timer = getattr(signal, "setitimer", None)
-    if set_timer is not None:
-        set_timer(getattr(signal, "ITIMER_REAL"), seconds)  # noqa: B009  Windows lacks it
-    return set_timer is not None
-
-
-def _outlive(session: Session, ending: _Ending, plugins: Plugins) -> None:
+def _outlive(session: Session, ending: Ending, plugins: Plugins) -> None:
     """Waits for a launched command that outlives the trace, as its exit code becomes ours; tells what outlives it."""
     if session.wait(0):
         if told := left_behind(session.info, plugins.platform):
@@ -310,7 +266,7 @@ def _outlive(session: Session, ending: _Ending, plugins: Plugins) -> None:
 
 
 @contextmanager
-def _signals(session: Session, launched: bool, ending: _Ending) -> Iterator[None]:
+def _signals(session: Session, launched: bool, ending: Ending) -> Iterator[None]:
     """Handles signals while a session runs: passes them on to launched targets and notes them in `ending`."""
 
     def pass_on(number: int, _: object) -> None:
@@ -349,7 +305,7 @@ def _signals(session: Session, launched: bool, ending: _Ending) -> Iterator[None
         yield
     finally:
         if ending.early:
-            _alarm_in(0)
+            alarm_in(0)
         for name, handler in previous.items():
             signal.signal(getattr(signal, name), handler)
 
