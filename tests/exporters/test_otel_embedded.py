@@ -120,7 +120,7 @@ s.stop()
 
 
 WORKER = """
-import mmap, os, resource, sys, time
+import contextlib, mmap, os, resource, sys, time
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -129,7 +129,8 @@ from opentelemetry.sdk.resources import Resource
 
 def work(pages):
     memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
     for at in range(0, len(memory), mmap.PAGESIZE): memory[at] = 1
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 import sys
@@ -56,7 +57,8 @@ def tracer(processor: FaultSpanProcessor) -> Iterator[trace.Tracer]:
 def toucher(pages: int) -> Callable[[], None]:
     """A call that takes one minor fault for each of so many pages, and next to none else."""
     memory = mmap.mmap(-1, pages * PAGE)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
 
     def touch() -> None:
         for at in range(0, pages * PAGE, PAGE):

@@ -4,6 +4,7 @@
 `python python_adversary.py OUT KIND [N]`; KIND: functions, modules, files, tables, reload, classes.
 """
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -14,7 +15,8 @@ import sys
 OUT, KIND = sys.argv[1:3]
 N, P = int((sys.argv[3:] or ["2000"])[0]), mmap.PAGESIZE
 m = mmap.mmap(-1, (N + 1) * P)
-m.madvise(mmap.MADV_NOHUGEPAGE)
+with contextlib.suppress(OSError):  # a kernel without huge pages
+    m.madvise(mmap.MADV_NOHUGEPAGE)
 base = ctypes.addressof(ctypes.c_char.from_buffer(m))
 spare = N * P
 m[spare] = 1

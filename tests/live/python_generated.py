@@ -4,6 +4,7 @@
 `python python_generated.py OUT`. A C function touches the page, so that the generated code is the innermost frame.
 """
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -18,7 +19,8 @@ import jinja2
 
 N, P = 120, mmap.PAGESIZE
 m = mmap.mmap(-1, 2 * N * P)
-m.madvise(mmap.MADV_NOHUGEPAGE)
+with contextlib.suppress(OSError):  # a kernel without huge pages
+    m.madvise(mmap.MADV_NOHUGEPAGE)
 base = ctypes.addressof(ctypes.c_char.from_buffer(m))
 regions = []
 

@@ -5,6 +5,7 @@
 round has regions of its own, at addresses that no other round had.
 """
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -20,7 +21,8 @@ regions, keep = [], []
 
 def region(name):
     m = mmap.mmap(-1, N * P)
-    m.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        m.madvise(mmap.MADV_NOHUGEPAGE)
     keep.append(m)
     regions.append([ctypes.addressof(ctypes.c_char.from_buffer(m)), name])
     return m

@@ -32,7 +32,8 @@ def address(m):
 
 def region(name):
     m = mmap.mmap(-1, N * P)
-    m.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        m.madvise(mmap.MADV_NOHUGEPAGE)
     keep.append(m)
     regions.append({"name": name, "base": address(m), "pages": N, "pid": os.getpid()})
     return m

@@ -21,10 +21,11 @@ pytestmark = pytest.mark.usefixtures("full_level")
 
 #: Does what each line says: a statement of Python.
 PROGRAM = """
-import mmap, os, sys
+import contextlib, mmap, os, sys
 def fresh(n):
     m = mmap.mmap(-1, n * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    m.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        m.madvise(mmap.MADV_NOHUGEPAGE)
     return m
 def touch(m, first, past):
     for page in range(first, past): m[page * 4096] = 1

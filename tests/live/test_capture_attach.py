@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import mmap
 import os
 import shutil
@@ -26,11 +27,12 @@ pytestmark = pytest.mark.usefixtures("full_level")
 
 #: eight threads, and new ones all the time, that each touch pages of their own; at the end: time, tid, address, pages
 SWARM = """
-import ctypes, mmap, sys, threading, time
+import contextlib, ctypes, mmap, sys, threading, time
 N, rows, kept, on = 16, [], [], True
 def touch():
     m = mmap.mmap(-1, N * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    m.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        m.madvise(mmap.MADV_NOHUGEPAGE)
     at = ctypes.addressof(ctypes.c_char.from_buffer(m))
     began = time.monotonic_ns()
     for i in range(N): m[i * mmap.PAGESIZE] = 1
@@ -155,7 +157,8 @@ def test_ourselves(attach: Any) -> None:
     trace = attach(os.getpid(), own_threads=[thread.native_id])
     own.set()
     memory = mmap.mmap(-1, 100 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
     base = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
     def touch() -> None:

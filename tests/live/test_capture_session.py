@@ -23,13 +23,14 @@ from wstrace.session import Session
 pytestmark = pytest.mark.usefixtures("full_level")
 
 EMBEDDED = """
-import mmap, os, sys
+import contextlib, mmap, os, sys
 import numpy as np
 from wstrace.session import Session
 fds = sorted(os.listdir("/proc/self/fd"))
 def touch(n):
     m = mmap.mmap(-1, n * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    m.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        m.madvise(mmap.MADV_NOHUGEPAGE)
     base = np.frombuffer(m, np.uint8).__array_interface__["data"][0]
     for i in range(n): m[mmap.PAGESIZE * i] = 1
     return m, base

@@ -37,13 +37,14 @@ func caller(n int) int { return touch(n) + 1 }
 func main() { sum := 0; for i := 0; i < 6; i++ { sum += caller(8 << 20) }; if sum == 7 { println(sum) } }
 """
 PYTHON = """
-import mmap, sys
+import contextlib, mmap, sys
 def innermost(memory):
     for page in range(0, len(memory), 4096):
         memory[page] = 1
 def middle(pages):
     memory = mmap.mmap(-1, pages * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
     innermost(memory)
 for _ in range(20):
     middle(500)

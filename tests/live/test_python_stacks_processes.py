@@ -23,10 +23,11 @@ pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
 #: touches PAGES fresh pages in touch(), and tells where they are
 TOUCH = """
-import ctypes, mmap, sys
+import contextlib, ctypes, mmap, sys
 def fresh(n):
     m = mmap.mmap(-1, n * 4096)
-    m.madvise(mmap.MADV_NOHUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        m.madvise(mmap.MADV_NOHUGEPAGE)
     return m, ctypes.addressof(ctypes.c_char.from_buffer(m))
 def touch(m):
     for i in range(0, len(m), 4096):

@@ -81,7 +81,7 @@ def filled(pages: int) -> mmap.mmap:
 def holding(pages: int, out: Iterable[int], more: str = "more = ()"):
     """A stopped process with so many pages, of which these are swapped out: see stopped()."""
     lines = [
-        inspect.getsource(page_out), f"m = anon({pages} * PAGE)", "m.madvise(mmap.MADV_NOHUGEPAGE)", "touch(m)",
+        inspect.getsource(page_out), f"m = anon({pages} * PAGE)", "touch(m)",
         f"page_out(m, {out!r})", more, "ready(at(m), *more)",
     ]  # fmt: skip
     return stopped("\n".join(lines))

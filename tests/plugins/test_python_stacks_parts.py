@@ -286,3 +286,11 @@ def test_an_old_kernel_that_charges_maps_to_locked_memory_is_told_as_old(monkeyp
     monkeypatch.setattr(kernel.procfs, "status", lambda pid: {"CapEff": f"{(1 << 41) - 1:x}"})
     refused = kernel.refusal(PermissionError(errno.EPERM, os.strerror(errno.EPERM)))
     assert refused.remedy == "Linux 5.11 or newer"
+
+
+@pytest.mark.parametrize(("release", "remedy"), [("5.10.0-32-amd64", "Linux 5.11 or newer permits it"), ("6.12.1", "")])
+def test_no_newer_kernel_is_the_remedy_on_a_kernel_that_is_new_enough(
+    monkeypatch: pytest.MonkeyPatch, release: str, remedy: str
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(release=release))
+    assert kernel.refusal(OSError(errno.EINVAL, os.strerror(errno.EINVAL))).remedy == remedy

@@ -105,11 +105,13 @@ def refusal(error: OSError) -> Unavailable:
     python = os.path.realpath(sys.executable)
     status = procfs.status(os.getpid())
     capabilities = int(status.get("CapEff", "0"), 16)
+    old = versions.kernel() < _FIRST_KERNEL
     if error.errno == errno.ENOSYS:
         return Unavailable("this kernel has no bpf(2), or a seccomp filter hides it", _CONTAINER)
     if error.errno not in (errno.EPERM, errno.EACCES):
-        return Unavailable(f"the kernel refuses the eBPF program ({error.strerror})", "Linux 5.11 or newer permits it")
-    if versions.kernel() < _FIRST_KERNEL:  # these charge maps to RLIMIT_MEMLOCK, and past it the answer is EPERM
+        remedy = "Linux 5.11 or newer permits it" if old else ""
+        return Unavailable(f"the kernel refuses the eBPF program ({error.strerror})", remedy)
+    if old:  # these charge maps to RLIMIT_MEMLOCK, and past it the answer is EPERM
         return Unavailable("this kernel's eBPF lacks functions that the programs call", "Linux 5.11 or newer")
     if not capabilities & _SYS_ADMIN and capabilities & _NEEDED != _NEEDED:
         return Unavailable(

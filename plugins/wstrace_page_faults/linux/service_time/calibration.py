@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -80,7 +81,8 @@ def _trials(times: bpf.Map, *programs: bpf.Program) -> NDArray[Any]:
     memory = mmap.mmap(-1, _FAULTS * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     fds: list[int] = []
     try:
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        with contextlib.suppress(OSError):  # a kernel without huge pages, as those with PREEMPT_RT are
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
         for program in programs:
             fds.append(perf.perf_event_open(attributes, 0, -1))
             perf.ioctl(fds[-1], perf.PERF_EVENT_IOC_SET_BPF, program.fd)
