@@ -12,7 +12,7 @@ from pathlib import Path
 
 PAGE = mmap.PAGESIZE
 PRELUDE = """
-import contextlib, ctypes, mmap, os, signal, sys, tempfile, time
+import contextlib, ctypes, mmap, os, re, signal, sys, tempfile, time
 PAGE = mmap.PAGESIZE
 def anon(n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
     memory = mmap.mmap(-1, n, flags=flags)
@@ -25,6 +25,12 @@ def touch(m, step=PAGE, start=0):
     for i in range(start, len(m), step):
         m[i] = 1
 def ready(*words):
+    # but for what asked for huge pages: where they are for all memory, khugepaged fills it up in a stopped process, too
+    libc = ctypes.CDLL(None)
+    for mapping in re.split("(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", open("/proc/self/smaps").read())[1:]:
+        start, end = (int(word, 16) for word in mapping.split()[0].split("-"))
+        if " hg" not in mapping.partition("VmFlags:")[2]:
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), 15)  # MADV_NOHUGEPAGE
     print(*words, flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
 """

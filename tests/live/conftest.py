@@ -22,19 +22,24 @@ from wstrace.interfaces import Context, Usage
 if sys.platform != "linux":
     collect_ignore_glob = ["test_capture*.py"]
 
-#: touches N pages of fresh memory one after the other; prints the address
+#: touches N pages of fresh memory one after the other, of memory that is populated, or so often; prints the address
 TOUCH = r"""
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 int main(int argc, char **argv) {
     size_t n = strtoul(argv[1], 0, 10), page = sysconf(_SC_PAGESIZE);
-    int populate = argc > 2 ? MAP_POPULATE : 0;
+    int populate = argc > 2 && !strcmp(argv[2], "populate") ? MAP_POPULATE : 0;
+    int rounds = argc > 2 && !populate ? atoi(argv[2]) : 1;
     char *p = mmap(0, n * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | populate, -1, 0);
     madvise(p, n * page, MADV_NOHUGEPAGE);
-    for (size_t i = 0; i < n; i++) ((volatile char *)p)[i * page + i % page] = 1;
+    for (; rounds; rounds--) {
+        for (size_t i = 0; i < n; i++) ((volatile char *)p)[i * page + i % page] = 1;
+        if (rounds > 1) madvise(p, n * page, MADV_DONTNEED);
+    }
     printf("%lu\n", (unsigned long)p);
     return 0;
 }

@@ -21,6 +21,7 @@ import pytest
 import wstrace
 from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter
+from wstrace_os.linux import procfs
 from wstrace_os.linux.backend import LinuxPlatform
 from wstrace_working_set.final import FinalSnapshotSource
 
@@ -29,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="lets the kernel wait at a page: needs root"),
 ]
 PAGE = mmap.PAGESIZE
-#: touches every other page of 8 MiB, leaves /proc/self alone and ends as it is told to, once it is held
+#: touches every other page of 8 MiB, leaves /proc/self alone and ends as it is told to, once the file $UNTIL is there
 TOUCHES = r"""
 #define _GNU_SOURCE
 #include <signal.h>
@@ -45,9 +46,8 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < size; i += 2 * sysconf(_SC_PAGESIZE)) p[i] = 1;
     printf("%lu\n", (unsigned long)p);
     fflush(stdout);
-    for (int i = 0; i < 3000 && access(getenv("HELD"), F_OK); i++) usleep(10000);
+    for (int i = 0; i < 12000 && access(getenv("UNTIL"), F_OK); i++) usleep(10000);
     if (!strcmp(argv[1], "killed")) kill(getpid(), SIGKILL);
-    if (!strcmp(argv[1], "stays")) sleep(30);
     _exit(7);
 }
 """
@@ -61,14 +61,12 @@ def touches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "touches"
 
 
-def run(
-    *command: str | Path, tmp_path: Path, touches: Path, options: tuple[str, ...] = ()
-) -> tuple[Any, dict[str, Any], str]:
+def run(*command: str | Path, tmp_path: Path, touches: Path) -> tuple[Any, dict[str, Any], str]:
     """(what it ran, report --json of the file, stderr) of `wstrace run`; `touches` goes on when it is held."""
     file, told = str(tmp_path / "t.wst"), str(tmp_path / "held")
     telling = [sys.executable, held_program.__file__, told, str(touches)]
-    words = [*telling, "run", "-v", "-f", "-o", file, *options, "--", *map(str, command)]
-    environment = {**os.environ, "HELD": told}
+    words = [*telling, "run", "-v", "-f", "-o", file, "--", *map(str, command)]
+    environment = {**os.environ, "UNTIL": told}
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
     words = [sys.executable, "-m", "wstrace", "report", "--json", file]
     return done, json.loads(subprocess.run(words, capture_output=True, check=True).stdout), done.stderr
@@ -97,12 +95,22 @@ def test_exactly_the_pages_that_the_target_had(end: str, code: int, touches: Pat
 
 
 def test_a_target_that_outlives_the_trace(touches: Path, tmp_path: Path) -> None:
-    done, _, shown = run("timeout", "2.5", touches, "stays", tmp_path=tmp_path, touches=touches,
-                         options=("--duration", "0.3s"))  # fmt: skip
-    assert done.returncode == 124  # the trace waits for the command
+    """It goes on until it was told of, however slow the tracer is."""
+    file, told = tmp_path / "t.wst", tmp_path / "told"
+    options = ["-v", "-f", "-o", file, "--duration", "0.3s"]
+    words = [sys.executable, "-m", "wstrace", "run", *options, "--", touches, "exits"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(list(map(str, words)), env={**os.environ, "UNTIL": str(told)}, **pipes) as tracer:
+        assert tracer.stderr is not None
+        shown = ""
+        while "trace ended" not in shown and (line := tracer.stderr.readline()):
+            shown += line
+        told.touch()
+        shown += tracer.communicate(timeout=60)[1]
+    assert tracer.returncode == 7  # the trace waits for the command
+    assert re.search(r"wstrace: trace ended; touches \(\d+\) goes on", shown)
     assert "as at the trace's end" in shown
-    assert re.search(r"wstrace: trace ended; timeout \(\d+\) goes on", shown)
-    assert pages(tmp_path / "t.wst", 0, 1 << 47)  # of `timeout` itself, which is the target
+    assert pages(file, 0, 1 << 47)
 
 
 def test_the_program_that_was_executed_last_counts(touches: Path, tmp_path: Path) -> None:
@@ -145,8 +153,8 @@ def test_memory_whose_keeper_was_killed_is_told_as_that() -> None:
     try:
         target.resume()
         assert list(source.drain(0.5)) == []
-        keepers = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        (keeper,) = [int(pid) for pid in keepers if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        children = procfs.descendants(os.getpid())
+        (keeper,) = [pid for pid in children if any(word.endswith("keeper.py") for word in procfs.arguments(pid))]
         os.kill(keeper, signal.SIGKILL)
         os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOWAIT)
         target.signal(signal.SIGKILL)
@@ -173,7 +181,7 @@ def test_it_is_the_last_of_its_process_whoever_else_takes_snapshots(
 ) -> None:
     told, keep = str(tmp_path / "held"), RecordingExporter()
     monkeypatch.setattr(FinalSnapshotSource, "_hold", held_program.telling(told, str(touches)))
-    monkeypatch.setenv("HELD", told)
+    monkeypatch.setenv("UNTIL", told)
     target = LinuxPlatform().launch([str(touches), "exits"])
     with wstrace.Session(targets=[target], sources=["working_set:keep=last", "final_snapshot"], exporters=[keep]) as s:
         s.wait(30)
