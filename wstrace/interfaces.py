@@ -53,6 +53,7 @@ class Context:
     firings: the last ones of triggers, each there before the mark that has its time.
     division: by what flight recorders keep records apart, put there by a source's start(); [] = all are kept together.
     behind: each tells whether more batches wait for the enrichers: what costs less for several at once may wait.
+    held_since: each tells the time of the oldest record, in ns, that an enricher still looks up by mappings_at().
     """
 
     targets: tuple[Target, ...] = ()
@@ -70,6 +71,7 @@ class Context:
     firings: deque[Firing] = field(default_factory=lambda: deque(maxlen=MOST_FIRINGS))
     division: list[Division] = field(default_factory=list)
     behind: list[Callable[[], bool]] = field(default_factory=list)
+    held_since: list[Callable[[], int]] = field(default_factory=list)
     orphans: list[Callable[[], list[int]]] = field(default_factory=list)
     _own_threads: set[int] = field(default_factory=set)
     _mappings_at: list[MappingsAt] = field(default_factory=list)
@@ -156,8 +158,7 @@ class Source(abc.ABC):
     def open(self, context: Context) -> None:
         """Called before the exporters start: opens its input, and describes it in `context.info`.
 
-        Only a source of recorded traces needs this, because the exporters must know whose records they are about to
-        get.
+        Only a source of recorded traces needs this, as the exporters must know whose records they are about to get.
         """
 
     @abc.abstractmethod
@@ -231,8 +232,7 @@ class Resolver(abc.ABC):
         """A Place for each offset.
 
         Args:
-            file: the file to look into.
-            offsets: distinct byte offsets into that file, u64, shape (n,).
+            file: the file to look into. offsets: distinct byte offsets into that file, u64, shape (n,).
         """
 
     def lines(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[tuple[SourceLine, ...]]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: address_space rows that may be held back while no batch of records needs them; more are applied at once
 _MOST_PENDING = 65_536
+#: the longest, in ns, for which what ended is known for the sake of records that are held
+_MOST_HELD_NS = 60_000_000_000
 
 _SPACE_COLUMNS = ("time_ns", "event", "pid", "start", "end", "offset", "file", "dev", "ino", "flags")
 _PROCESS_COLUMNS = ("time_ns", "event", "pid", "ppid")
@@ -124,6 +126,8 @@ class MappedFiles(Enricher):
             return
         rows.sort(key=itemgetter(0, 1))
         spaces = self._spaces
+        if not self._faults:  # the first ones come with these, however far behind the snapshots of another source
+            spaces.told(rows[0][0])
         for row in rows:
             if row[1]:
                 time, _, event, pid, start, end, *rest = row
@@ -137,16 +141,16 @@ class MappedFiles(Enricher):
         """Forgets what ended long before the newest record.
 
         Faults may be far behind the snapshots of another source, and behind the end of their own window: one read of
-        the rings makes many batches with one window.
+        the rings makes many batches with one window. Samples of stacks, which are held, may be farther behind.
         """
+        time = batch.window[1]
         if batch.schema.name == PAGE_FAULT.name:
             self._faults = True
             if len(batch) and "time_ns" in batch:
-                self._spaces.passed(int(batch["time_ns"].max()))
-                return
+                time = int(batch["time_ns"].max())
         elif self._faults:
             return
-        self._spaces.passed(batch.window[1])
+        self._spaces.passed(max(min([time, *(since() for since in self._context.held_since)]), time - _MOST_HELD_NS))
 
     def _ids_at(self, pids: NDArray[Any], addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
         """The ids of the mappings at addresses of processes at times: see Context.mappings_at()."""

@@ -201,6 +201,10 @@ class AddressSpaces:
 
     # -- forgetting ------------------------------------------------------------------------------------------------
 
+    def told(self, time: int) -> None:
+        """Records from that time on are still to come: what ended since then is kept for them."""
+        self._horizon = min(self._horizon, time)
+
     def passed(self, time: int) -> None:
         """Records up to that time have arrived: forgets what ended more than keep_ns earlier."""
         self._horizon = max(self._horizon, time - self._keep_ns)

@@ -23,6 +23,7 @@ MOST_HELD = 64 << 20
 BEHIND_NS = 2_000_000_000
 #: while more batches wait, faults do: until so many samples came, or so many faults, or for so long
 MOST_TOGETHER, MOST_ROWS, MOST_HELD_NS = 1024, 1 << 16, 250_000_000
+_NEVER = (1 << 64) - 1
 #: what may go on before faults that wait: they refer to what these say
 _PASSING = (MAPPING.name, PROCESS.name)
 
@@ -43,7 +44,8 @@ class NativeStacks(Enricher):
         self._context = context
         self._worker: Any = None  # backend.Worker: a session without samples does not load the unwinder
         self._held: list[Batch] = []
-        self._bytes = 0
+        self._bytes, self._oldest = 0, _NEVER
+        context.held_since.append(lambda: self._oldest)
         self._registers: Batch | None = None  # of the faults that come next
         self._faults: list[tuple[Batch, Batch | None]] = []  # that wait, with their registers
         self._since = 0  # when the first of them came
@@ -90,7 +92,7 @@ class NativeStacks(Enricher):
             self._context.ledger.add("stacks_lost", len(batch), "no room before they were unwound")
             return
         self._held.append(batch)
-        self._bytes += batch.nbytes
+        self._bytes, self._oldest = self._bytes + batch.nbytes, min(self._oldest, int(batch["time_ns"].min()))
 
     def _wait(self, batch: Batch) -> Iterator[Batch]:
         """Holds faults while others are coming, or gives them with those that were held."""
@@ -130,7 +132,7 @@ class NativeStacks(Enricher):
 
     def _unwound(self, worker: Any) -> list[Batch]:
         """Unwinds the samples that are held; the new call sites."""
-        held, self._held, self._bytes = self._held, [], 0
+        held, self._held, self._bytes, self._oldest = self._held, [], 0, _NEVER
         if held and now_ns() - max(int(samples["time_ns"].max()) for samples in held) > BEHIND_NS:
             # The faults behind these wait in a bounded queue: samples are given up sooner than records.
             self._context.ledger.add("stacks_lost", sum(map(len, held)), "unwound too slowly")

@@ -22,6 +22,14 @@ from wstrace.schema import HOW_NOT_SAMPLED, STACK_DUMP, STREAMS
 
 pytestmark = pytest.mark.usefixtures("full_level")
 SECRET = bytes(byte - 3 for byte in b"hvwuhw0zrug0ri0wkh0vwdfn")
+#: wstrace that gives up no sample for its age
+PATIENT = """
+import sys
+from wstrace.cli import main
+from wstrace_stacks import enricher
+enricher.BEHIND_NS = 1 << 60
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -31,13 +39,14 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recorded(tmp_path: Path, program: Path) -> Iterator[Callable[..., tuple[Any, list[Region]]]]:
-    """recorded(option, rounds): the trace, and the regions that the program printed."""
+    """recorded(option, rounds): the trace, and the regions that the program printed; or another command, patiently."""
     with contextlib.ExitStack() as opened:
 
-        def run(options: str, rounds: int = 2) -> tuple[Any, list[Region]]:
+        def run(options: str, rounds: int = 2, *command: str) -> tuple[Any, list[Region]]:
             trace = tmp_path / "trace.wst"
-            words = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "-s", f"page_faults:{options}",
-                     "--", program, rounds]  # fmt: skip
+            begin = [sys.executable, "-c", PATIENT] if command else [sys.executable, "-m", "wstrace"]
+            words = [*begin, "run", "-q", "-f", "-o", trace, "-s", f"page_faults:{options}",
+                     "--", *(command or (program, rounds))]  # fmt: skip
             done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=100)
             assert done.returncode == 0, done.stderr
             assert "detached" not in done.stderr, done.stderr
@@ -110,11 +119,18 @@ def test_stack_bytes_reach_no_file(tmp_path: Path, program: Path, trace, recorde
 
 def test_a_small_ring_loses_stacks_and_counts_them(recorded) -> None:
     """64 KiB hold three samples: most are lost. The rest is right, and stands for the lost ones."""
-    trace, known = recorded("stacks=native,stack_period=1,ring_bytes=65536,poll_ms=100", rounds=3)
+    trace, known = recorded("stacks=native,stack_period=1,ring_bytes=65536,poll_ms=100", rounds=12)
     assert trace.ledger.get("stacks_lost") > 100
     names = StackNames(trace)
     assert assert_right(names, known) > 0
     assert names.faults["weight"].max() > 1, "each fault was sampled"
+
+
+def test_what_ended_long_before_it_is_unwound_has_its_callers(recorded, program: Path) -> None:
+    """GIVEN a tracer that reads its rings but once, seconds after the first processes have ended."""
+    options = "stacks=native,stack_period=8,ring_bytes=67108864,poll_ms=60000"
+    trace, known = recorded(options, 0, "sh", "-c", f"{program} 1; sleep 3; {program} 1")
+    assert assert_right(StackNames(trace), known) > PAGES * len(known) / 10
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes a sysctl and becomes nobody: needs root")

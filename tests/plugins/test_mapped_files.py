@@ -330,6 +330,13 @@ def test_a_fork_waits_for_the_mappings_of_its_time_when_another_source_comes_bet
     assert told.fault((40, 0x1000), pid=8) == ["/a"]
 
 
+def snapshot(told: Any, time_ns: int) -> None:
+    pages = batch_of(RESIDENT_PAGES, told.context.strings, start=0x8000, pages=1, flags=0, shares=1)
+    columns = {name: pages[name] for name in pages}
+    part = SnapshotPart(pid=7, time_ns=time_ns)
+    told.give(Batch(RESIDENT_PAGES, columns, window=(time_ns, time_ns), strings=pages.strings, snapshot=part))
+
+
 def test_what_ended_is_known_until_the_faults_themselves_have_passed_it(drive: Callable[..., Any]) -> None:
     """After a pause of the tracer, one window of seconds comes in many batches, and a snapshot may be ahead of it."""
     told = drive()
@@ -341,7 +348,31 @@ def test_what_ended_is_known_until_the_faults_themselves_have_passed_it(drive: C
         columns = {name: faults[name] for name in faults}
         (out,) = told.give(Batch(PAGE_FAULT, columns, window=(0, 9 * SECOND), strings=faults.strings))
         assert [told.context.strings[code] for code in out["file"].tolist()] == ["/a"]
-        pages = batch_of(RESIDENT_PAGES, told.context.strings, start=0x8000, pages=1, flags=0, shares=1)
-        columns = {name: pages[name] for name in pages}
-        part = SnapshotPart(pid=7, time_ns=9 * SECOND)
-        told.give(Batch(RESIDENT_PAGES, columns, window=(9 * SECOND,) * 2, strings=pages.strings, snapshot=part))
+        snapshot(told, 9 * SECOND)
+
+
+def test_what_ended_is_known_while_a_record_of_then_is_held(drive: Callable[..., Any]) -> None:
+    """Samples of stacks are looked up after the faults of the same read of the rings, which may span many seconds."""
+    told, since = drive(), [SECOND]
+    told.context.held_since.append(lambda: since[0])
+    told.process(PROCESS_FORK, 5, pid=8, ppid=7)
+    told.process(PROCESS_EXIT, SECOND, pid=8)
+    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
+    of_then = np.array([8], "<u4"), np.array([0x1000], "<u8"), np.array([SECOND - 1], "<u8")
+    for held, known in ((SECOND, True), (50 * SECOND, False)):
+        since[0] = held
+        told.fault((50 * SECOND, 0x5000))
+        assert bool(told.context.mappings_at(*of_then)[0]) is known
+
+
+def test_what_ended_before_a_snapshot_is_known_to_the_first_faults_that_come_behind_it(
+    drive: Callable[..., Any],
+) -> None:
+    """A tracer that reads its rings for the first time after ten seconds, in which others looked at the memory."""
+    told = drive()
+    snapshot(told, 9 * SECOND)
+    told.process(PROCESS_FORK, 5, pid=8, ppid=7)
+    told.process(PROCESS_EXIT, SECOND, pid=8)
+    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
+    for time in (20, SECOND // 2):
+        assert told.fault((time, 0x1000), pid=8) == ["/a"]

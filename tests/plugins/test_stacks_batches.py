@@ -148,6 +148,19 @@ def test_faults_that_wait_are_given_before_what_follows_them(held: Held) -> None
     assert last is snapshot
 
 
+def test_mappings_are_kept_for_the_samples_that_wait(held: Held) -> None:
+    [since] = held.context.held_since
+    begin = now_ns()
+    assert since() > begin
+    for time_ns in (begin + 7, begin + 5, begin + 9):
+        assert list(held.enricher.enrich(samples(2, 1, 1, time_ns))) == []
+    assert held.faults() == []
+    assert since() == begin + 5
+    held.behind = False
+    held.faults()
+    assert since() > now_ns()
+
+
 def test_faults_that_wait_are_given_in_the_end(held: Held) -> None:
     held.samples()
     assert held.faults() == []
