@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast, get_args
 
 from wstrace.analysis import headline
@@ -121,6 +122,7 @@ class Console(Exporter):
         self._growth: Growth | None = None
         self._symbolizer: Symbolizer | None = None
         self._counts: PlaceCounts | None = None
+        self._functions: PlaceCounts | None = None
         self._seen = 0
 
     @property
@@ -141,6 +143,9 @@ class Console(Exporter):
         if place is not None:
             self._counts = PlaceCounts(self._symbolizer, place)
             self._counts.page_size = context.info.page_size or 4096
+        elif not (self._by or self._stacks.shows or context.live) and "stack_samples" in context.info.extra:
+            # In case that few faults have a sample. While a trace is recorded, 70 to 130 ns for each are too many.
+            self._functions = PlaceCounts(self._symbolizer, "function")
         if self._apart and self._format == "summary":
             from wstrace_console.growth import Growth
 
@@ -176,8 +181,9 @@ class Console(Exporter):
             self._stacks.add(batch)
         if self._format == "summary":
             self.summary.add(batch)
-            if self._counts is not None:
-                self._counts.add(batch)
+            for counts in (self._counts, self._functions):
+                if counts is not None:
+                    counts.add(batch)
             self.tick()
         elif batch.schema.name == PAGE_FAULT.name and self._format != "folded":
             self._print(batch)
@@ -243,23 +249,32 @@ class Console(Exporter):
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
         parts += [Styled(line, "yellow") for line in headline.obstacles(info)]
-        parts += [Styled(line, "dim") for line in self._stacks.proposed(self._symbolizer)]
-        if why := headline.nothing(self.summary, self._filter, self._seen, info) or self._no_times():
+        few = self._stacks.few and not self._by
+        counted = self._functions if few and sampled is None else None
+        proposed = self._stacks.proposed(self._symbolizer, counted=counted is not None)
+        why = headline.nothing(self.summary, self._filter, self._seen, info) or self._no_times()
+        parts += [Styled(line, "dim") for line in proposed if not why]
+        if why:
             parts += ["", why]
         elif self._stacks.shows:
             parts += ["", self._stacks.table(self._top, self._symbolizer, verbose=self._verbose)]
         else:
+            shown = partial(tables, self.summary, info, top=self._top, pids=self._filter.pids, sort=self._sort,
+                            sampled=sampled)  # fmt: skip
+            found: list[TextTable | str] = [table for table in shown(by=self._by, places=self._counts) if table.rows]
             if not self._by and self._stacks.known:
-                parts += ["", self._stacks.table(self._top, self._symbolizer, verbose=self._verbose)]
-            found = tables(self.summary, info, by=self._by, top=self._top, places=self._counts, pids=self._filter.pids,
-                           sort=self._sort, sampled=sampled)  # fmt: skip
-            parts += [part for table in found if table.rows for part in ("", table)]
+                # What most faults are in no row of is no answer: it comes behind what counts each of them.
+                at = len(found) if few else 0
+                found.insert(at, self._stacks.table(self._top, self._symbolizer, verbose=self._verbose))
+            if counted is not None:
+                found[:0] = shown(by="function", places=counted)
+            parts += [part for table in found for part in ("", table)]
         told = headline.losses(ledger)
         if self._counts is not None and not self._stacks.shows:
             told += [(line, False) for line in headline.unnamed(self._counts)]
         parts += [""] * bool(told) + [Styled(line, "bold red" if lost else "dim") for line, lost in told]
         if self._context.live:
-            next_by = "stack" if self._stacks.known else "function"
+            next_by = "stack" if self._stacks.known and not few else "function"
             parts += ["", headline.next_step(self.summary, info, next_by)]
         output.show(*parts)
 
@@ -317,7 +332,9 @@ class Console(Exporter):
         if self._stacks.shows or (not self._by and self._stacks.known):
             stacks = self._stacks.as_dicts(self._top, self._symbolizer)
             whole = summary["top"] if isinstance(summary["top"], dict) and not self._stacks.shows else {}
-            summary["top"] = {**whole, self._stacks.asked_for: stacks}
+            functions = self._functions if self._stacks.few and sampled is None else None
+            exact = {"function": functions.top(self._top)} if functions is not None else {}
+            summary["top"] = {**whole, **exact, self._stacks.asked_for: stacks}
         elif self._counts is not None:
             rows = [] if sampled is None else sampled.rows(place_rows(self._counts))
             found = {row.label: (row.minor, row.major, row.samples) for row in rows}

@@ -11,6 +11,7 @@ from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.sampled import Estimates
 from wstrace.analysis.summary import By, Row, Summary, place_rows
 from wstrace.analysis.symbols import UNKNOWN
+from wstrace.analysis.tally import NO_SAMPLE, first_rows
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, TextTable, rows_to_show
 from wstrace.text import base_name, duration, number, printable, size
@@ -112,13 +113,13 @@ def fault_table(summary: Summary, by: By, top: int, sort: Sort = "", sampled: Es
         total = len(rows)
         if sort in ("major", "time"):
             first = operator.attrgetter("major" if sort == "major" else "time_ns")
-            rows = sorted(rows, key=lambda row: (-first(row), -row.total, row.label))
+            rows = sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -first(row), -row.total, row.label))
     else:
         rows = summary.top(by, top + 1)
         total = _length(summary, by, rows, top + 1)
     whole = summary.total if sampled is None else sampled.total
     major = summary.major if sampled is None else sum(row.major for row in rows)
-    rows = rows[: rows_to_show(total, top)]
+    rows = first_rows(rows, rows_to_show(total, top))
     disk, timed, told = summary.major > 0, summary.timed > 0, sampled is not None
     heads = ["faults", *["samples"] * told, *["from disk"] * disk, *[TIME] * timed]
 
@@ -175,7 +176,12 @@ def _beside(
     shown += [figure for figure in (_SAMPLES, _MAJOR, _TIME) if whole[figure]]
     shown += [_RESIDENT] if pages and sort != "resident" else []
     first = {"resident": _RESIDENT, "major": _MAJOR, "time": _TIME}.get(sort, _FAULTS)
-    order = sorted(names, key=lambda name: (-figures[name][first], *(-figures[name][n] for n in shown), name))
+    order = sorted(
+        names,
+        key=lambda name: (name == NO_SAMPLE, -figures[name][first], *(-figures[name][n] for n in shown), name),
+    )
+    n_shown = rows_to_show(len(order), top)
+    order = [*order[:n_shown], *[NO_SAMPLE] * (NO_SAMPLE in order[n_shown:])]
 
     def cells(figure: Sequence[int]) -> list[str]:
         forms = {_RESIDENT: held.cell, _TIME: time_cell}
@@ -183,9 +189,9 @@ def _beside(
 
     share_of = first if first in shown else _FAULTS
     rows = [(cells(figure := figures[name]), figure[share_of], figure[share_of] / max(whole[share_of], 1), name)
-            for name in order[: rows_to_show(len(order), top)]]  # fmt: skip
+            for name in order]  # fmt: skip
     words = {_RESIDENT: held.head, _FAULTS: "faults", _SAMPLES: "samples", _MAJOR: "from disk", _TIME: TIME}
-    return shares_table(title, [words[n] for n in shown], rows, total=len(order), totals=cells(whole))
+    return shares_table(title, [words[n] for n in shown], rows, total=len(names), totals=cells(whole))
 
 
 def resident_table(summary: Summary, info: TraceInfo, top: int) -> TextTable:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from wstrace.analysis.headline import NAME_LIMIT, most_of
 from wstrace.analysis.own import OwnRule
-from wstrace.analysis.proposals import callers, not_python
+from wstrace.analysis.proposals import callers, functions, not_python
 from wstrace.analysis.stack_text import distinct, whole
 from wstrace.analysis.stack_views import STACK_VIEWS, StackBy
 from wstrace.analysis.stacks import StackCounts, StackRow
 from wstrace.analysis.symbols import Symbolizer
+from wstrace.analysis.tally import NO_SAMPLE, first_rows
 from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.terminal.elide import elide
@@ -89,8 +90,10 @@ class StackReport:
             by = cast("StackBy", self._by if self._by in STACK_VIEWS else "line")
             rows = self.counts.table(by, self._rule, symbolizer, native=self.native)
         if self._sort == "time":
-            return sorted(rows, key=lambda row: -row.time_ns)
-        return sorted(rows, key=lambda row: -row.major) if self._sort == "major" else rows
+            return sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -row.time_ns))
+        if self._sort == "major":
+            return sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -row.major))
+        return rows
 
     def own_lines(self, symbolizer: Symbolizer | None) -> list[StackRow]:
         """The faults by own line of Python, the most first."""
@@ -124,7 +127,8 @@ class StackReport:
         if not rows and self._function:
             return f"no stack goes through {printable(self._function, NAME_LIMIT)}: --by function shows the names"
         if self.asked_for == "stack" and not verbose:
-            rows = shortened(rows[: rows_to_show(len(rows), top)]) + rows[rows_to_show(len(rows), top) :]
+            n = rows_to_show(len(rows), top)
+            rows = shortened(rows[:n]) + rows[n:]
         of_time = self.counts.time_ns if self._sort == "time" and not self.native else 0
         return stack_table(
             self._title(), rows, top, disk=self.counts.major > 0, timed=self.counts.timed > 0, of_time=of_time
@@ -146,8 +150,19 @@ class StackReport:
         """Whether any fault has a stack."""
         return bool(self.counts.python or self.counts.native)
 
-    def proposed(self, symbolizer: Symbolizer | None = None) -> list[str]:
-        """What tells own lines where no stack does, and callers where the first row is no own line."""
+    @property
+    def few(self) -> bool:
+        """Whether its tables are of samples of native stacks that stand for less than half of all faults."""
+        return self.native and 2 * self.counts.stood_for < self.counts.total
+
+    def proposed(self, symbolizer: Symbolizer | None = None, *, counted: bool = False) -> list[str]:
+        """What tells own lines where no stack does, and callers where the first row is no own line.
+
+        Args:
+            counted: whether a table of all faults by function is shown, too.
+        """
+        if self.few and (self.shows or not self._by):
+            return functions(self.counts.stood_for, self.counts.total, counted=counted)
         if self.native and self.asked_for == "line" and 2 * self.counts.python < self.counts.total:
             first = next((row for row in self.rows(symbolizer) if row.frames), None)
             return callers() if first is not None and not first.frames[0].own else []
@@ -170,7 +185,7 @@ class StackReport:
 
     def as_dicts(self, top: int | None, symbolizer: Symbolizer | None = None) -> list[dict[str, Any]]:
         """The rows for JSON."""
-        return [_as_dict(row) for row in self.rows(symbolizer)[:top]]
+        return [_as_dict(row) for row in first_rows(self.rows(symbolizer), top)]
 
 
 def shortened(rows: Sequence[StackRow]) -> list[StackRow]:
@@ -199,7 +214,7 @@ def stack_table(
     disk, timed = disk and not estimated, timed and not (estimated and not any(row.time_ns for row in rows))
     heads = ["faults", *["from disk"] * disk, *[TIME] * timed, *(["+-", "samples"] if estimated else [])]
     shown = []
-    for row in rows[: rows_to_show(len(rows), top)]:
+    for row in first_rows(rows, rows_to_show(len(rows), top)):
         cells = [number(row.total), *[number(row.major)] * disk, *[time_cell(row.time_ns)] * timed]
         if estimated:
             cells += [number(row.margin), number(row.samples)] if row.samples else ["", ""]

@@ -13,7 +13,7 @@ from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.sampled import estimates
 from wstrace.analysis.summary import Summary
-from wstrace.analysis.tally import NO_SAMPLE
+from wstrace.analysis.tally import NO_SAMPLE, first_rows
 from wstrace.batch import Batch
 from wstrace.schema import PAGE_FAULT
 from wstrace.table import Selection
@@ -52,7 +52,7 @@ class TwoKeys:
             of = estimates(summary, trace.info, trace.ledger, seen)
             if of is not None and (rest := of.total - sum(row.in_all for row in self.rows)) > 0:
                 self.rows.append(BlameRow(NO_SAMPLE, NO_SAMPLE, in_all=rest))
-            self.rows.sort(key=lambda row: -self.figures(row)[self.sort])
+            self.rows.sort(key=lambda row: (row.label == NO_SAMPLE, -self.figures(row)[self.sort]))
 
     def figures(self, row: BlameRow) -> dict[str, int]:
         """Those of a row: faults, major, and resident bytes where they are known; of a sampled trace also samples."""
@@ -97,7 +97,7 @@ class TwoKeys:
             return [*told, f"{figures[self.sort] / max(total[self.sort], 1):6.1%}", bar, label]
 
         rows = [cells(figures := self.figures(row), row.label, Bar(figures[self.sort], most))
-                for row in self.rows[: rows_to_show(len(self.rows), top)]]  # fmt: skip
+                for row in first_rows(self.rows, rows_to_show(len(self.rows), top))]  # fmt: skip
         rest = f" (of {number(len(self.rows))} rows)" if len(self.rows) > len(rows) else ""
         heads = {"resident": "still resident", "faults": "faults", "samples": "samples", "major": "from disk"}
         title = " and ".join(TITLES[view] for view in self.views)

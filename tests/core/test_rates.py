@@ -128,6 +128,11 @@ def test_rows_of_samples_are_estimates_that_sum_to_the_kernels_count() -> None:
     rows = {row.label: (row.total, row.major, row.samples) for row in of.rows(summary.top("file", None))}
     assert rows == {"burst": (250, 83, 3), "quiet": (2, 0, 2), "(no sample stands for it)": (18, 0, 0)}
     assert sum(row.share for row in of.rows(summary.top("file", None))) == pytest.approx(1)
+    ledger.set("counted", 2_700, "minor")
+    most = estimates(summary, info, ledger, 5)
+    assert most is not None
+    order = [(row.label, row.total) for row in most.rows(summary.top("file", None))]
+    assert order == [("burst", 250), ("quiet", 2), ("(no sample stands for it)", 2_448)], "the rest does not lead"
     assert {row.label: row.total for row in summary.top("file", None)} == {"burst": 3, "quiet": 2}, "records"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from wstrace.analysis.service_times import service_times
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import PlaceBy, Symbolizer, label_of
+from wstrace.analysis.tally import NO_SAMPLE
 from wstrace.batch import Batch
 from wstrace.places import Place
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT, RESIDENT_PAGES
@@ -92,13 +93,14 @@ class PlaceCounts:
         faults, pages, times = self.faults(), self.resident(), self.times()
         faults = faults if estimated is None else {label: row[:2] for label, row in estimated.items()}
         rows = {label: (*faults.get(label, (0, 0)), pages.get(label, 0)) for label in {**faults, **pages}}
+        rest = [(NO_SAMPLE, rows.pop(NO_SAMPLE))] if NO_SAMPLE in rows else []
         order = sorted(rows.items(), key=lambda item: (-item[1][0] - item[1][1], -item[1][2], item[0]))
         fields = ("minor", "major", "still_resident_pages")[: 3 if self.by == "section" else 2]
         return [
             {self.by: label, "total": row[0] + row[1], **dict(zip(fields, row, strict=False))}
             | ({"time_ns": times[label]} if label in times else {})
             | ({"samples": estimated[label][2]} if estimated and label in estimated else {})
-            for label, row in order[:n]
+            for label, row in [*order[:n], *rest]
         ]
 
     def _resident(self, held: dict[str, int], batch: Batch) -> None:

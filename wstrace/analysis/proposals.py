@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from wstrace.text import number, plural
+
 #: What tells the callers of a function.
 _STACKS = "`wstrace report FILE --by stack`"
 
@@ -16,6 +18,18 @@ def not_python(foreign: int, total: int, *, native: bool) -> list[str]:
         return []
     lines = "most is not Python's: its own lines are told by -s page_faults:stacks=native"
     return [f"{lines}, who called a library by {_STACKS}"]
+
+
+def functions(stood_for: int, total: int, *, counted: bool) -> list[str]:
+    """What counts each fault where samples of native stacks stand for less than half of them.
+
+    Args:
+        stood_for: the faults for which samples stand, of so many.
+        counted: whether a table by function is shown.
+    """
+    share = f"samples of native stacks stand for {number(stood_for)} of {plural(total, 'fault')}"
+    where = "the table by function" if counted else "`wstrace report FILE --by function`"
+    return [f"{share} (possible reason: threads that ended soon): {where} counts each of them"]
 
 
 def callers() -> list[str]:

@@ -24,7 +24,7 @@ class Estimates(NamedTuple):
     total: int
 
     def rows(self, rows: list[Row]) -> list[Row]:
-        """All rows of a table as estimates that sum to the total, the most first."""
+        """All rows of a table as estimates that sum to the total, the most first; what has no sample comes last."""
         found = []
         for row in rows:
             major = round(row.in_all * row.major / max(row.total, 1))
@@ -32,7 +32,7 @@ class Estimates(NamedTuple):
                                       share=row.in_all / max(self.total, 1), samples=row.total))  # fmt: skip
         if (rest := self.total - sum(row.total for row in found)) > 0:
             found.append(Row(NO_SAMPLE, rest, rest, 0, rest / max(self.total, 1), (NO_SAMPLE,)))
-        return sorted(found, key=lambda row: (-row.total, row.label))
+        return sorted(found, key=lambda row: (row.label == NO_SAMPLE, -row.total, row.label))
 
 
 def estimates(summary: Summary, info: TraceInfo, ledger: Ledger, seen: int) -> Estimates | None:

@@ -228,7 +228,7 @@ class StackCounts:
         native: bool = False,
         views: StackViews | None = None,
     ) -> list[StackRow]:
-        """All rows, most faults first. The sum of their totals is the number of all faults, whatever `by` is.
+        """All rows, most faults first, NO_SAMPLE last. The sum of their totals is that of all faults, whatever `by` is.
 
         Args:
             by: line = the innermost own line of the stack; function = its innermost function; stack; package = that of
@@ -305,7 +305,12 @@ class StackCounts:
         stood_for = sum(row.total for row in rows)
         if (estimated or self.thinned) and whole and (rest := self._whole - stood_for) > 0:
             rows.append(StackRow(NO_SAMPLE, rest, 0, rest / self._whole, has_stack=False))
-        return sorted(rows, key=lambda row: (-row.total, row.label))
+        return sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -row.total, row.label))
+
+    @property
+    def stood_for(self) -> int:
+        """The faults for which samples of native stacks stand."""
+        return int(self._native.sums[:, _WEIGHTS].sum())
 
     @property
     def _whole(self) -> int:

@@ -13,7 +13,7 @@ from wstrace.analysis.processes import Processes
 from wstrace.analysis.service_times import service_times
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import UNKNOWN, PlaceBy
-from wstrace.analysis.tally import Tally, group
+from wstrace.analysis.tally import Tally, first_rows, group
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import WstraceError
 from wstrace.schema import (
@@ -344,7 +344,9 @@ class Summary:
             **{name: getattr(self, name) for name in ("total", "minor", "major", "unresolved", "kernel", "observer")},
             **{name: getattr(self, name) for name in ("first_ns", "last_ns", "exits")},
             **({"timed": self.timed, "time_ns": self.time_ns} if self.timed else {}),
-            "top": {by: [_as_dict(by, row) for row in estimated(self.top(by, None))[:n]] for by in get_args(By)},
+            "top": {
+                by: [_as_dict(by, row) for row in first_rows(estimated(self.top(by, None)), n)] for by in get_args(By)
+            },
             "snapshots": [one._asdict() for one in self.snapshots],
             "resident": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.resident()[:n]],
             "written": [dict(zip(("file", "kind", "pages"), row, strict=True)) for row in self.written()[:n]],

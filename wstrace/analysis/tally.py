@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -126,9 +127,23 @@ def group(*columns: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[
     return found[::-1], counts.astype(np.int64)
 
 
-#: The row of what the kernel counted and no sample stands for: the last faults of each thread have none.
+#: The row of what the kernel counted and no sample stands for: the last faults of each thread have none. It is the
+#: rest: it comes last, however much it is, and stays where a table is cut off.
 NO_SAMPLE = "(no sample stands for it)"
 NOTHING: NDArray[Any] = np.empty(0, np.intp)
+
+
+class _Labelled(Protocol):
+    @property
+    def label(self) -> str: ...
+
+
+_Row = TypeVar("_Row", bound=_Labelled)
+
+
+def first_rows(rows: Sequence[_Row], n: int | None) -> list[_Row]:
+    """The first n rows (None: all), and NO_SAMPLE where it comes behind them."""
+    return [*rows[:n], *(row for row in rows[len(rows) if n is None else n :] if row.label == NO_SAMPLE)]
 
 
 class Tally:

@@ -165,8 +165,8 @@ def test_learned_lines_are_estimates_and_say_so(kit: Any) -> None:
         ["faults", "+-", "samples", "share", "own", "line"],
         ["12", "10", "1", "60.0%", "parse_record", "leak.py:12", "(learned)"],
         ["4", "8", "1", "20.0%", "(its", "code", "was", "first", "read", "after", "it)"],
-        ["2", "10.0%", "(no", "sample", "stands", "for", "it)"],
         ["2", "4", "1", "10.0%", "<module>", "leak.py:40", "(learned)"],
+        ["2", "10.0%", "(no", "sample", "stands", "for", "it)"],
     ]
 
 

@@ -1,0 +1,56 @@
+"""Native stacks of workers that end before a first sample: the report leads with what counts each of their faults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recorded_run import compiled
+
+pytestmark = pytest.mark.usefixtures("full_level")
+
+WORKERS, SHORT, LONG = 40, 40, 400
+SOURCE = f"""
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline)) void sort_rows(char *at, long pages) {{
+    for (long i = 0; i < pages; i++) at[i * sysconf(_SC_PAGESIZE)] = 1;
+}}
+__attribute__((noinline)) void work(long pages) {{
+    long size = pages * sysconf(_SC_PAGESIZE);
+    char *at = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(at, size, MADV_NOHUGEPAGE);
+    sort_rows(at, pages);
+    __asm__ volatile("");
+}}
+int main(void) {{
+    for (int i = 0; i <= {WORKERS}; i++) {{
+        if (!fork()) {{ work(i ? {SHORT} : {LONG}); _exit(0); }}
+        wait(0);
+    }}
+}}
+"""
+
+
+def test_short_workers_are_told_by_the_function_of_each_fault(tmp_path: Path) -> None:
+    """One worker lives long enough for samples, of one fault in 200; the others have 40 faults and those of a fork."""
+    program, trace = compiled(tmp_path, SOURCE), str(tmp_path / "x.wst")
+    words = [sys.executable, "-m", "wstrace", "run", "-o", trace, "-s", "page_faults:stacks=native,stack_period=200",
+             "--", str(program)]  # fmt: skip
+    live = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert live.returncode == 0, live.stderr
+    report = [sys.executable, "-m", "wstrace", "report", trace, "--top", "3"]
+    told = subprocess.run(report, capture_output=True, text=True, timeout=100).stdout.splitlines()
+    at = next(number for number, line in enumerate(told) if " share " in line)
+    assert told[at].endswith("function of the instruction")
+    faults, _, *_, name = told[at + 1].split()
+    assert name.endswith("!sort_rows")
+    assert int(faults.replace(",", "")) == LONG + WORKERS * SHORT
+    assert "`wstrace report FILE --by function` counts each of them" in live.stderr
+    for text in ("\n".join(told), live.stderr):
+        assert text.count("(no sample stands for it)") == 1
+        first_rows = [rows.splitlines()[1] for rows in text.split("\n\n") if " share " in rows]
+        assert not any("no sample" in row for row in first_rows)
