@@ -10,6 +10,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import wstrace
+
 PAGE = mmap.PAGESIZE
 PRELUDE = """
 import contextlib, ctypes, mmap, os, re, signal, sys, tempfile, time
@@ -61,15 +63,25 @@ def status(pid: int, field: str) -> int:
     return int(text.partition(field + ":")[2].split()[0]) * 1024
 
 
-def agrees(taken, pid: int) -> None:
-    """The snapshot's totals are the kernel's, as it counts them page by page.
+def counted(pid: int) -> tuple[int, int, int]:
+    """Resident, private and shared bytes, as the kernel counts them page by page.
 
     VmRSS is not that sum: before Linux 6.2 each thread holds back what its last 64 faults brought, later ones each CPU.
     """
-    kernel = rollup(pid)
-    assert taken.total_bytes == kernel["Rss"]
-    assert taken.private_bytes == kernel["Private_Clean"] + kernel["Private_Dirty"]
-    assert taken.shared_bytes == kernel["Shared_Clean"] + kernel["Shared_Dirty"]
+    of = rollup(pid)
+    return of["Rss"], of["Private_Clean"] + of["Private_Dirty"], of["Shared_Clean"] + of["Shared_Dirty"]
+
+
+def agreed(pid: int, **options):
+    """A snapshot of a stopped process, whose totals are the kernel's.
+
+    It is taken while these do not change: pages of a file become private when another process with them ends.
+    """
+    before = None
+    while before != (kernel := counted(pid)):
+        before = kernel
+        taken = wstrace.working_set(pid, **options)
+    assert (taken.total_bytes, taken.private_bytes, taken.shared_bytes) == kernel
     assert taken.page_table_bytes == status(pid, "VmPTE")
     by = {what: taken.by(what) for what in ("module", "mapping", "kind")}
     for owners in by.values():
@@ -83,6 +95,7 @@ def agrees(taken, pid: int) -> None:
             per_mapping[key] = int(line.split()[1]) * 1024
     ours = {owner.name.split()[0]: owner.resident for owner in by["mapping"]}
     assert {key: n for key, n in per_mapping.items() if n} == {key: n for key, n in ours.items() if n}
+    return taken
 
 
 def pages_of(taken, start: int, length: int) -> dict[int, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stopped_process import agrees, pages_of, rollup, status, stopped
+from stopped_process import agreed, pages_of, rollup, status, stopped
 
 import wstrace
 from wstrace import schema
@@ -59,8 +59,7 @@ def test_a_snapshot_counts_them_apart_as_the_kernel_does_and_tells_their_sum(hug
 
     monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
     with stopped(SCRIPT.format(huge=huge, kind=kind)) as (pid, (start,)):
-        taken = wstrace.working_set(pid)
-        agrees(taken, pid)
+        taken = agreed(pid)
         assert taken.totals.large == status(pid, "HugetlbPages") == 2 * huge
         found = pages_of(taken, int(start), 4 * huge)
         in_one = huge // mmap.PAGESIZE

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stopped_process import agrees, pages_of, rollup, status, stopped
+from stopped_process import agreed, pages_of, rollup, status, stopped
 
 import wstrace
 from wstrace import schema
@@ -47,7 +47,7 @@ MIXED = """
 @pytest.mark.parametrize("more", ["pass", "del reserved"], ids=["sparse", "dense"])
 def test_totals_are_the_kernels(more):
     with stopped(MIXED.format(more=more)) as (pid, _):
-        agrees(wstrace.working_set(pid), pid)
+        agreed(pid)
 
 
 def test_totals_with_pages_shared_after_fork():
@@ -65,8 +65,7 @@ def test_totals_with_pages_shared_after_fork():
     """
     with stopped(script) as (pid, words):
         try:
-            taken = wstrace.working_set(pid)
-            agrees(taken, pid)
+            taken = agreed(pid)
             anonymous = next(owner for owner in taken.by("kind") if owner.kind == "anon")
             assert anonymous.shared > 2 << 20, "pages that the child has too"
         finally:
@@ -104,8 +103,7 @@ def test_without_pagemap_scan_root_has_huge_and_zero_pages_too(no_scan):
     with stopped(MIXED.format(more="pass")) as (pid, _):
         by_scan = wstrace.working_set(pid) if pagemap.has_scan() else None
         no_scan()
-        found = wstrace.working_set(pid)
-        agrees(found, pid)
+        found = agreed(pid)
         assert linux.probe().name == "full"
         assert found.count((found.runs["flags"] & schema.PAGE_ZERO) != 0) >= 1 << 20
         assert found.count((found.runs["flags"] & schema.PAGE_HUGE) != 0) == rollup(pid)["AnonHugePages"]
@@ -208,8 +206,7 @@ def test_guard_pages_and_write_protection_are_nothing_swapped_out(sparse, privil
         monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
         if not privileged:
             monkeypatch.setattr(pagemap.Pagemap, "entries", hidden(pagemap.Pagemap.entries))
-        taken = wstrace.working_set(pid)
-        agrees(taken, pid)
+        taken = agreed(pid)
         assert taken.swapped_bytes == status(pid, "VmSwap") == 0
         assert list(pages_of(taken, int(watched), 1024 * PAGE)) == [5]
         found = pages_of(taken, int(guarded), 256 * PAGE)
@@ -262,9 +259,8 @@ def test_share_counts():
     with stopped(script) as (pid, words):
         try:
             descriptors = len(list(Path("/proc/self/fd").iterdir()))
-            taken = wstrace.working_set(pid, shares=True)
+            taken = agreed(pid, shares=True)
             assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
-            agrees(taken, pid)
         finally:
             for child in words[1:]:
                 os.kill(int(child), signal.SIGKILL)
@@ -390,8 +386,7 @@ def test_a_32_bit_process(tmp_path):
         pytest.skip("the kernel runs no 32-bit programs")
     try:
         time.sleep(0.2)
-        taken = wstrace.working_set(target.pid)
-        agrees(taken, target.pid)
+        taken = agreed(target.pid)
         assert int(taken.runs["start"].max()) < 1 << 32
     finally:
         target.kill()

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from stopped_process import agrees, pages_of, rollup, status, stopped
+from stopped_process import agreed, pages_of, rollup, status, stopped
 
 import wstrace
 from wstrace import schema
@@ -94,12 +94,11 @@ def test_a_snapshot_tells_exactly_the_pages_swapped_out(out, sparse, monkeypatch
 
     monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
     with holding(600, out) as (pid, (start,)):
-        taken = wstrace.working_set(pid)
+        taken = agreed(pid)
         found = pages_of(taken, int(start), 600 * PAGE)
         assert {page for page, flags in found.items() if flags & schema.PAGE_SWAPPED} == set(out)
         assert set(found) == set(range(600)), "the others are resident"
         assert taken.swapped_bytes == status(pid, "VmSwap")
-        agrees(taken, pid)
         assert all(not flags & (schema.PAGE_EXCLUSIVE | schema.PAGE_SHARED) for flags in found.values()
                    if flags & schema.PAGE_SWAPPED)  # fmt: skip
 
