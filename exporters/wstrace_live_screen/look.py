@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame import words
 from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.blame.losses import key_of, page_of
 from wstrace.analysis.blame.moments import Snapshots
+from wstrace.analysis.blame.resident import keys_of
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.summary import Summary
 from wstrace.batch import Batch
@@ -26,12 +28,15 @@ from wstrace.schema import (
     LOSS_SHARES,
     MAPPING,
     PAGE_FAULT,
+    PAGE_FILE,
     RESIDENT_PAGES,
 )
 from wstrace.trace import Trace
 
 #: Losses that tell where what is resident was before, in whose memory or at which address.
 _ELSEWHERE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED, LOSS_MOVED)
+#: Those that tell it of another process's memory, and how many losses are followed back from a page.
+_OF_OTHERS, _STEPS = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES), 16
 #: Faults come later than this, in ns, only where there is no room on the CPUs: the screen has them read twice a second.
 LATE_NS = 1_000_000_000
 #: What a table of owners can be by; the first one is shown first.
@@ -148,12 +153,14 @@ def _needed(trace: Trace, found: Blame, moment: int) -> Callable[[Batch], Batch 
     """What chooses the rows that the next look needs: the faults that brought what is resident, and all later ones.
 
     A fault whose page has been given back brings nothing to any later look, and neither does a loss of content that
-    came before this one, as of the pages that were there after it the faults are kept.
+    came before this one, as of the pages that were there after it the faults are kept. But where a page has no fault,
+    the loss tells that it was not there before the trace.
     """
     of, snapshots = found.of, Snapshots(trace)
     order, past = of.history.faults.order, of.inputs.faults["time_ns"]
     bringers = (of.found.first, of.found.second, of.loader)
     times = np.unique(np.concatenate([past[order[rows[rows >= 0]]] for rows in bringers]))
+    why = _told_by_losses(of)
     seen = of.inputs.runs["time"].min(initial=moment)  # what came after the first of the snapshots is not in it
     held = snapshots.at(moment).snapshots
     whole = {(one.time_ns, one.whose, one.number) for one in (*held, *snapshots.first(moment))}
@@ -171,13 +178,42 @@ def _needed(trace: Trace, found: Blame, moment: int) -> Callable[[Batch], Batch 
             batch = batch.take((batch["time_ns"] > seen) | _among(batch["time_ns"], times))
             mappings.extend(batch[name] for name in ("mapping", "pc_mapping") if name in batch)
         elif kind == CONTENT_LOSS.name:
-            batch = batch.take((batch["time_ns"] > seen) | np.isin(batch["event"], _ELSEWHERE))
+            needed = np.isin(batch["event"], _ELSEWHERE) | _among(batch["time_ns"], why)
+            batch = batch.take((batch["time_ns"] > seen) | needed)
         elif kind == MAPPING.name:
             named = np.unique(np.concatenate(mappings))
             batch = batch.take((batch["time_ns"] > seen) | _among(batch["id"], named))
         return batch if len(batch) else None
 
     return chosen
+
+
+def _told_by_losses(of: Composition) -> NDArray[np.uint64]:
+    """The times of those losses that tell why a page has no bringer, ascending."""
+    losses, runs = of.history.losses, of.inputs.runs
+    if not len(losses) and losses.populated is None:
+        return np.zeros(0, np.uint64)
+    rows = np.flatnonzero(of.found.first < 0)
+    run, keys = keys_of(runs, of.inputs.page_size)
+    run, keys = run[rows], keys[rows]
+    until, file = runs["time"][run], (runs["flags"][run] & PAGE_FILE) != 0
+    limit, found = losses.upto(until), [np.zeros(0, np.uint64)]
+    for _ in range(_STEPS):
+        if losses.populated is not None:
+            found.append(np.unique(losses.populated.last(keys, until, file)))
+        life = losses.latest(keys, limit)
+        going = np.flatnonzero(life)
+        keys, file, life = keys[going], file[going], life[going]
+        until, row, event = losses.time[life], losses.row[life], losses.event(life)
+        found.append(np.unique(until))
+        moved, other = losses.arrived[life], np.isin(event, _OF_OTHERS)
+        pages = page_of(keys)
+        pages = np.where(moved, pages - losses.rows.to[row] + losses.rows.start[row], pages)
+        keys = key_of(np.where(other, losses.rows.other[row], losses.rows.space[row]), pages)
+        limit = np.where(event == LOSS_SHARES, losses.upto(until), life - 1 - moved)
+        if not len(keys):
+            break
+    return np.unique(np.concatenate(found))
 
 
 def _among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from blame_scripted import ANON, APP, PAGE, SAVE, Script
+import pytest
+from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
 
 from wstrace.interfaces import Context, Exporter, Level, Target, Usage
-from wstrace.schema import LOSS_EVENTS, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FAULT
+from wstrace.schema import (
+    CONTENT_LOSS,
+    LOSS_EVENTS,
+    LOSS_EVICTED,
+    LOSS_MOVED,
+    LOSS_POPULATED,
+    LOSS_UNMAPPED,
+    PAGE_EXCLUSIVE,
+    PAGE_FAULT,
+    PAGE_FILE,
+)
 from wstrace.table import Selection
 from wstrace.testing import ExporterContract
 from wstrace_live_screen.live import Live
 from wstrace_live_screen.look import OWNERS
+from wstrace_live_screen.screen import Screen
 
 
 class TestLive(ExporterContract):
@@ -134,6 +146,66 @@ def test_pages_whose_faults_have_not_come_yet_are_not_said_to_be_from_before_the
         script.fault(2 * second - 10 + page, ANON + page * PAGE, APP)
     now[0] += second
     assert {row.label: row.resident for row in told.look().owners} == {"load_frame app.py:31": 8 * PAGE}
+
+
+def unmapped(script: Script, base: int) -> None:
+    script.lose(100, LOSS_UNMAPPED, start=base, end=base + 8 * PAGE)
+
+
+def evicted(script: Script, base: int) -> None:
+    script.lose(100, LOSS_EVICTED, start=base, end=base + 8 * PAGE)
+
+
+def populated(script: Script, base: int) -> None:
+    unmapped(script, base)
+    script.lose(110, LOSS_POPULATED, start=base, end=base + 8 * PAGE)
+
+
+def moved(script: Script, base: int) -> None:
+    """What was unmapped came again without a fault at another address, and was moved."""
+    there = base + (1 << 22)
+    script.lose(90, LOSS_UNMAPPED, start=there, end=there + 8 * PAGE)
+    script.losses.append((100, 7, LOSS_MOVED, there, there + 8 * PAGE, base, 0))
+
+
+@pytest.mark.parametrize(
+    ("lose", "base", "flags", "why"),
+    [
+        (unmapped, ANON, 0, "(came without a fault)"),
+        (unmapped, FILE, PAGE_FILE, "(came without a fault)"),
+        (evicted, FILE, PAGE_FILE, "(came without a fault)"),
+        (populated, ANON, 0, "(MAP_POPULATE or mlock)"),
+        (moved, ANON, 0, "(came without a fault)"),
+    ],
+)
+def test_what_came_without_a_fault_is_not_said_to_be_from_before_the_trace_by_later_looks(lose, base, flags, why):
+    """GIVEN a loss before pages came WHEN it is old THEN no row has lost what another one of the screen has gained."""
+    script = Script()
+    script.batches.pop()  # the process was there before the trace: nothing tells that it began
+    told, screen = Told(script), Screen("app")
+    script.fault(1, ANON + (1 << 20), APP)
+    lose(script, base)
+    for number in range(4):
+        script.snapshot(500 + 1000 * number, (base, 8, PAGE_EXCLUSIVE | flags), number=number)
+        screen.take(told.look())
+        screen.press("b", "b")
+        rows = [(row.name, row.resident, row.change) for row in screen.rows() if row.resident or row.change]
+        assert rows == [(why, 8 * PAGE, 0)]
+
+
+def test_losses_of_what_is_not_resident_are_let_go():
+    script = Script()
+    script.batches.pop()
+    told = Told(script)
+    script.fault(1, ANON + (1 << 20), APP)
+    unmapped(script, ANON)
+    for page in range(100):
+        script.lose(200 + page, LOSS_UNMAPPED, start=ANON + (page + 9) * PAGE, end=ANON + (page + 10) * PAGE)
+    for number in range(3):
+        script.snapshot(500 + 1000 * number, (ANON, 8, PAGE_EXCLUSIVE), number=number)
+        told.look()
+    kept = [batch for batch in told.live._recorder.batches() if batch.schema.name == CONTENT_LOSS.name]
+    assert [time for batch in kept for time in batch["time_ns"].tolist()] == [100]
 
 
 def test_without_a_look_at_the_pages_it_says_why():

@@ -171,9 +171,14 @@ class Populated:
         self, keys: NDArray[np.uint64], since: NDArray[np.uint64], until: NDArray[np.uint64], file: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Whether each page may have come so between two times, both inclusive; file: whether it is one of a file."""
-        found = np.zeros(len(keys), np.bool_)
+        last = self.last(keys, until, file)
+        found: NDArray[np.bool_] = (last > 0) & (last >= since)
+        return found
+
+    def last(self, keys: NDArray[np.uint64], until: NDArray[np.uint64], file: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        """When each page may last have come so, up to a time, in ns; 0 = never."""
+        found = np.zeros(len(keys), np.uint64)
         for of_file, ranges in zip((False, True), self._ranges, strict=True):
             at = np.flatnonzero(file == of_file)
-            last = ranges.latest(keys[at], ranges.upto(until[at]))
-            found[at] = (last > 0) & (ranges.time[last] >= since[at])
+            found[at] = ranges.time[ranges.latest(keys[at], ranges.upto(until[at]))]
         return found
