@@ -11,7 +11,7 @@ from wstrace.analysis.blame.recording import first_lines
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.blame.words import answer, brought, completeness, why_no_pages
 from wstrace.analysis.headline import obstacles
-from wstrace.analysis.proposals import callers, not_python
+from wstrace.analysis.proposals import callers, groups, not_python
 from wstrace.analysis.stacks import FOREIGN
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
@@ -30,9 +30,10 @@ _USUAL = ("line", "package", "file", "kind")
 def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:
     """The lines and tables to show."""
     first = [Styled(line, "dim" if at else "bold") for at, line in enumerate(first_lines(told))]
+    of_groups = [Styled(line, "dim") for line in groups(views, told.of.inputs.cgroups_known)]
     if not told.total:
-        return [*first, *_without_pages(told, views, sort, top)]
-    shown: list[str | Styled | TextTable] = [*first, Styled(answer(told), "bold"), *known(told)]
+        return [*first, *_without_pages(told, views, sort, top, of_groups)]
+    shown: list[str | Styled | TextTable] = [*first, Styled(answer(told), "bold"), *known(told), *of_groups]
     tables = [tuple(views)] if views else [(view,) for view in _USUAL]
     for view in tables:
         rows = told.rows(*view, sort=sort)
@@ -59,15 +60,17 @@ def _not_python(told: Blame) -> list[str]:
     return not_python(int(foreign.sum()), len(foreign), native=native)
 
 
-def _without_pages(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | Styled | TextTable]:
-    """Why no page is known to be there, and who brought what while it ran."""
+def _without_pages(
+    told: Blame, views: Sequence[str], sort: str, top: int, more: Sequence[Styled]
+) -> list[str | Styled | TextTable]:
+    """Why no page is known to be there, and who brought what while it ran; `more` stands before the table."""
     why = why_no_pages(told)
     if not len(told.of.history.faults):
         return [why]
     sort = "brought" if sort == "resident" else sort
     title = " and ".join(TITLES[one] for one in views or ("line",))
     rows = told.rows(*(views or ("line",)), sort=sort)
-    lines = [Styled(f"{brought(told)}; {why}", "bold"), *known(told, pages=False)]
+    lines = [Styled(f"{brought(told)}; {why}", "bold"), *known(told, pages=False), *more]
     return [*lines, "", table(told, title, rows, top, of="brought")]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast, get_args
 from wstrace.analysis import headline
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.place_counts import PlaceCounts
+from wstrace.analysis.proposals import groups
 from wstrace.analysis.sampled import Estimates, estimates
 from wstrace.analysis.summary import By, Summary, place_rows
 from wstrace.analysis.symbols import PlaceBy, Symbolizer
@@ -252,6 +253,7 @@ class Console(Exporter):
         few = self._stacks.few and not self._by
         counted = self._functions if few and sampled is None else None
         proposed = self._stacks.proposed(self._symbolizer, counted=counted is not None)
+        proposed += groups([self._by], self.summary.cgroups_known)
         why = headline.nothing(self.summary, self._filter, self._seen, info) or self._no_times()
         parts += [Styled(line, "dim") for line in proposed if not why]
         if why:

@@ -11,6 +11,7 @@ from wstrace.analysis import headline
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.filter import Filter
+from wstrace.analysis.proposals import groups
 from wstrace.analysis.sampled import estimates
 from wstrace.analysis.summary import Summary
 from wstrace.analysis.tally import NO_SAMPLE, first_rows
@@ -74,6 +75,7 @@ class TwoKeys:
                  Styled(headline.completeness(summary, trace.info, trace.ledger, seen), "dim")]  # fmt: skip
         if why := headline.nothing(summary, self.filter, seen, trace.info):
             return [*lines, "", why]
+        lines += [Styled(line, "dim") for line in groups(self.views, summary.cgroups_known)]
         return [*lines, "", self._table(top)]
 
     def _summary(self) -> tuple[Summary, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wstrace.text import number, plural
 
 #: What tells the callers of a function.
@@ -30,6 +32,17 @@ def functions(stood_for: int, total: int, *, counted: bool) -> list[str]:
     share = f"samples of native stacks stand for {number(stood_for)} of {plural(total, 'fault')}"
     where = "the table by function" if counted else "`wstrace report FILE --by function`"
     return [f"{share} (possible reason: threads that ended soon): {where} counts each of them"]
+
+
+def groups(views: Sequence[str], known: bool) -> list[str]:
+    """What records control groups, where a table is by them and none is known.
+
+    Args:
+        views: what the table is by. known: whether the control group of any fault is.
+    """
+    if "cgroup" not in views or known:
+        return []
+    return ["no control group is known: wstrace attach --cgroup, --container, --unit and -a record them, not run"]
 
 
 def callers() -> list[str]:

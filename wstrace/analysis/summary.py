@@ -282,6 +282,11 @@ class Summary:
         """How many processes' snapshots are no longer held, as there are too many: their pages are not known."""
         return self._snapshots.forgotten
 
+    @property
+    def cgroups_known(self) -> bool:
+        """Whether the control group of any fault is."""
+        return bool(self._tables["cgroup"].keys.any())
+
     def count(self, by: By) -> int:
         """The number of rows of the table, including those counted as `[other]`."""
         table = self._tables[by]

@@ -102,6 +102,11 @@ class Inputs:
     unseen: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
     threads: dict[tuple[int, int], int] = field(default_factory=dict)
 
+    @property
+    def cgroups_known(self) -> bool:
+        """Whether the control group of any fault is."""
+        return bool(self.cgroups.any()) or "cgroup" in self.faults
+
     def descend_from_before(self) -> NDArray[np.intp]:
         """The spaces that began with the memory of a process that was there before the trace."""
         forks = np.flatnonzero(np.isin(self.losses.event, (LOSS_FORKED, LOSS_PERHAPS_FORKED)))
