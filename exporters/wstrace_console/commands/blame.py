@@ -42,6 +42,10 @@ several faults recorded (page_faults:period=7) the memory of each process and fi
 faults: all such rows are estimates, as are brought, written and again; copied is a lower bound."""
 
 
+#: The views of which a table can be by two, and how these are written.
+TWO = f"{', '.join(VIEWS)} (as process,line)"
+
+
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--by", default="", metavar="VIEW[,VIEW]", help=f"One table: {', '.join(VIEWS)}, or two of them.")
 @click.option("--sort", type=click.Choice(SORTS), default="resident", show_default=True, help="Order of the rows.")
@@ -97,7 +101,7 @@ def views_of(by: str) -> list[str]:
     views = [word for word in by.split(",") if word]
     for view in views:
         if view not in VIEWS:
-            raise UsageError(f"--by {view}", f"known: {', '.join(VIEWS)}")
+            raise UsageError(f"--by {view}", f"known: one or two of {TWO}")
     if len(set(views)) != len(views) or len(views) > 2:
         raise UsageError(f"--by {by}", "name one or two different views")
     return views

@@ -12,7 +12,7 @@ from wstrace.cli.common import Between, exit_on_exporter_error, print_json, time
 from wstrace.errors import UsageError
 from wstrace.options import Spec
 from wstrace.text import damage_note, number
-from wstrace_console.commands.blame import views_of
+from wstrace_console.commands.blame import TWO, views_of
 
 #: What only tables by one key take.
 _ONE_KEY = ("own", "not_own", "callers", "callees", "native")
@@ -23,7 +23,12 @@ class _By(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic sin
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The name or names. Raises click.BadParameter, UsageError."""
-        return ",".join(views_of(value)) if "," in value else super().convert(value, param, ctx)
+        if "," in value:
+            return ",".join(views_of(value))
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            return self.fail(f"{error.message.rstrip('.')}, nor two of {TWO}", param, ctx)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,22 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         assert report.stderr.startswith("wstrace: ")
         assert report.stderr.count("\n") == 1
         assert report.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "by", "told"),
+    [
+        ("report", "fil", "'fil' is not one of 'line', .*'section', .*, nor two of line, .*"),
+        ("report", "process,fil", "--by fil; known: one or two of line, .*"),
+        ("blame", "fil", "--by fil; known: one or two of line, .*"),
+    ],
+)
+def test_an_unknown_table_is_answered_by_those_there_are_and_that_two_can_be_named(
+    traced: tuple[str, Path], command: str, by: str, told: str
+) -> None:
+    done = wstrace(command, str(traced[1]), "--by", by)
+    assert re.search(rf"{told}process, cgroup, thread \(as process,line\)", done.stderr), done.stderr
+    assert wstrace(command, str(traced[1]), "--by", "process,line").returncode == 0, "as it says"
 
 
 @pytest.mark.parametrize("command", ["blame", "unshared", "imports"])
