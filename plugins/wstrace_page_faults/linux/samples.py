@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace_os.linux.versions import kernel
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import records
+from wstrace_page_faults.linux.doubles import second_of_pairs
 from wstrace_page_faults.linux.registers import CGROUP_ID, REGISTER_COLUMNS
 from wstrace_page_faults.linux.rings import MAJOR, Ring
 
@@ -28,6 +30,10 @@ _USER, _KERNEL = (
 #: SP; the id of the cgroup; with stacks the hash of the stack; with service times what ServiceRows tells of it.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
 _NO_ROWS = np.zeros((5, 0), "<u8").T
+#: What two rows of one fault have in common.
+_PLACE = (_HEADER, _IP, _IDS, _ADDRESS)
+#: Kernels that were seen to let the events of a fault share its time; 6.1 does not.
+_SHARED_TIME = (6, 12)
 #: The rows of a batch that is worth its own way.
 _ENOUGH = 8192
 #: Rows that are transposed at a time: 160 KiB, which stay in the cache.
@@ -47,6 +53,7 @@ class RingSamples:
         service: the same for the rows with service times.
         registers: whether its samples have them (`registers.REGISTERS`).
         cgroups: whether its samples have the id of a cgroup.
+        own_times: whether each event of a fault takes the time for itself: see `doubles`.
     """
 
     def __init__(
@@ -57,8 +64,9 @@ class RingSamples:
         *,
         registers: bool = False,
         cgroups: bool = False,
+        own_times: bool = False,
     ) -> None:
-        self.major, self._stacks, self._service = major, stacks, service
+        self.major, self._stacks, self._service, self._own_times = major, stacks, service, own_times
         self._sampled = REGISTER_COLUMNS * registers + (CGROUP_ID,) * cgroups
         self._held: list[NDArray[Any]] = []  # as they were read: to join them at each read is to copy them often
         self.last_seen = 0
@@ -76,7 +84,8 @@ class RingSamples:
         cgroups: bool = False,
     ) -> RingSamples:
         """The samples of a ring."""
-        return cls(ring.kind == MAJOR, stacks, service, registers=registers, cgroups=cgroups)
+        own_times = kernel() < _SHARED_TIME
+        return cls(ring.kind == MAJOR, stacks, service, registers=registers, cgroups=cgroups, own_times=own_times)
 
     @property
     def further(self) -> tuple[str, ...]:
@@ -95,7 +104,7 @@ class RingSamples:
         Args:
             raw: bytes, shape (n,).
             armed_ns, now_ns: a row with a time outside this range carries another tracer's clock: counted, not kept.
-                The kernel passes the first event's time on to all events (perf_sample_data.sample_flags, Linux 6.0).
+                The kernel passes the first event's time on to all events (perf_sample_data.sample_flags; on 6.1 not).
             doubled: threads may have two events (one inherited, one opened by us), which both write the same row.
         """
         if not len(raw):
@@ -150,18 +159,36 @@ class RingSamples:
         return _those(rows, good)
 
     def _without_doubles(self, rows: NDArray[Any]) -> NDArray[Any]:
-        before = np.concatenate((self._last if len(self._last) else ~rows[:1], rows[:-1]))
-        self._last = rows[-1:].copy()
-        same = rows[:, _TIME] == before[:, _TIME]
-        if not same.any():
+        twice = self._pairs(rows) if self._own_times else self._same(rows)
+        if not twice.any():
             return rows
-        same &= (rows[:, :_STACK] == before[:, :_STACK]).all(axis=1)
         if rows.shape[1] > _STACK:
             # A program ran for one of the two only: the other one's stack is a status, 0 to 15. So it is with a time.
-            twice = np.flatnonzero(same[1:])
-            rows[twice, _STACK:] = np.maximum(rows[twice, _STACK:], rows[twice + 1, _STACK:])
-        self.duplicates += int(same.sum())
-        return _those(rows, ~same)
+            at = np.flatnonzero(twice[1:])
+            rows[at, _STACK:] = np.maximum(rows[at, _STACK:], rows[at + 1, _STACK:])
+        self.duplicates += int(twice.sum())
+        return _those(rows, ~twice)
+
+    def _same(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which rows are those before them once more."""
+        before, self._last = self._before(rows), rows[-1:].copy()
+        same: NDArray[np.bool_] = rows[:, _TIME] == before[:, _TIME]
+        return same & (rows[:, :_STACK] == before[:, :_STACK]).all(axis=1) if same.any() else same
+
+    def _pairs(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which rows are the second ones of a fault, where their times differ."""
+        same: NDArray[np.bool_] = (rows[:, _PLACE] == self._before(rows)[:, _PLACE]).all(axis=1)
+        begin = int(same[0])  # then the first one has gone on, with the read before
+        twice, waits = same.copy(), False
+        if begin < len(rows):
+            same[begin] = False
+            twice[begin:], waits = second_of_pairs(same[begin:], rows[begin:, _IDS], rows[begin:, _TIME])
+        self._last = rows[-1:].copy() if waits else _NO_ROWS
+        return twice
+
+    def _before(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The row before each; one that is like none before the first, if none is kept."""
+        return np.concatenate((self._last if len(self._last) else ~rows[:1], rows[:-1]))
 
     def whole(self, watermark: int) -> int:
         """The last time in the newest part that lies wholly up to the watermark; 0 = there is no such part."""
