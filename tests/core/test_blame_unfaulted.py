@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
+import pytest
 from blame_histories import history, pages_of
 from blame_scripted import ANON, APP, PAGE, SAVE, Script
 from slow_memory import Event
@@ -17,6 +20,7 @@ from wstrace.schema import (
     LOSS_FORKED,
     LOSS_PERHAPS_UNMAPPED,
     LOSS_POPULATED,
+    LOSS_UNMAPPED,
     PAGE_EXCLUSIVE,
 )
 from wstrace_console.unshared_tables import answer, perhaps
@@ -74,6 +78,43 @@ def test_a_page_that_a_snapshot_shows_without_a_fault_proves_the_huge_page():
     events = [fault(1, 700), FORK, fault(2, 600), fault(1, 600), fault(1, 601)]
     of = history(events, seen=[pages_of(1, [600, 601, 602, 700], 1000)])
     assert (copied(of), of.perhaps_copied) == ([2, 4], 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_only_page_that_was_brought_in_a_range_is_found_as_by_looking_at_each_fault(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    events = []
+    for _ in range(60):
+        pid, page = chance.integers(1, 4), 512 * chance.integers(4) + chance.integers(3)
+        what = LOSS_UNMAPPED if chance.random() < 0.3 else 0
+        events.append(Event(what, int(pid), int(page), int(page) + 1))
+    faults = history(events).faults
+    low = np.repeat(np.append(np.unique(faults.key >> np.uint64(9) << np.uint64(9)), np.uint64(1) << np.uint64(60)), 40)
+    since, until = (chance.integers(0, 700, len(low)).astype(np.uint64) for _ in range(2))
+    expected = []
+    for range_, begin, end in zip(low, since, until, strict=True):
+        of_range = (
+            (faults.key >> np.uint64(9) << np.uint64(9) == range_) & (begin <= faults.time) & (faults.time <= end)
+        )
+        rows = np.flatnonzero(of_range & faults.brings)
+        alone = len(set(faults.key[rows].tolist())) == 1
+        expected.append(int(rows[np.argmin(faults.time[rows])]) if alone else -1)
+    assert faults.alone(low, 9, since, until).tolist() == expected
+    assert max(expected) >= 0 > min(expected)
+
+
+def test_many_forks_of_a_range_that_is_mapped_again_and_again_take_no_memory_for_each_pair() -> None:
+    events, gone = [], Event(LOSS_UNMAPPED, 1, 0, 512)
+    for child in range(2, 602):
+        events += [*(fault(1, page) for page in range(8)), Event(LOSS_FORKED, child, other=1), fault(child, 9), gone]
+    tracemalloc.start()
+    try:
+        of = history(events)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (copied(of), of.perhaps_copied) == ([], 0)
+    assert peak < 40_000_000, "600 forks times 4,800 faults of 8 bytes in several columns are 200 MB"
 
 
 def test_unshared_tells_how_much_more_it_may_be():

@@ -142,9 +142,7 @@ class Unfaulted:
         low = of.key >> bits << bits
         new = begins(low, of.life, of.until)
         rows = np.flatnonzero(new)
-        high, since = low[rows] + (np.uint64(1) << bits), losses.time[of.life[rows]]
-        early, _, several, _ = self._faults.between(low[rows], high, since, of.until[rows])
-        early[several] = -1
+        early = self._faults.alone(low[rows], self._size.table, losses.time[of.life[rows]], of.until[rows])
         early[(early >= 0) & ~np.isin(self._faults.kind[early], ANONYMOUS)] = -1
         early[(of.life[rows] == 0) & np.isin(low[rows], before >> bits << bits)] = -1  # a page of it was there already
         proven = np.zeros(len(rows), np.bool_)
