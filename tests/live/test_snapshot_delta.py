@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -37,6 +38,8 @@ def test_delta_counts_faults_pages_and_writes_of_a_block(request):
     with wstrace.delta() as d:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         new = mmap.mmap(-1, 1000 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            new.madvise(mmap.MADV_NOHUGEPAGE)
         for i in range(1000):
             new[i * PAGE] = 1
         for i in range(16):
@@ -128,8 +131,9 @@ def test_delta_command_on_a_process_that_ends():
 def test_delta_command_counts_by_function_and_tells_addresses_when_asked():
     """GIVEN a process that touches pages in a loop THEN there is one row for it, and a line for each page if asked."""
     code = """
-import mmap, time
+import contextlib, mmap, time
 m = mmap.mmap(-1, 400 * mmap.PAGESIZE, flags=34)
+with contextlib.suppress(OSError): m.madvise(mmap.MADV_NOHUGEPAGE)
 print(flush=True)
 while True:
     for i in range(0, len(m), mmap.PAGESIZE):
