@@ -13,6 +13,7 @@ from wstrace.testing import ScriptedTarget
 if sys.platform != "linux":
     pytest.skip("only on Linux: /proc", allow_module_level=True)
 
+from wstrace.trace_info import PEAK_SEEN
 from wstrace_os.linux import procfs
 from wstrace_page_faults.linux.peaks import Peaks
 
@@ -29,7 +30,8 @@ def test_a_process_that_ends_before_the_first_look_is_left_out(monkeypatch):
         return sizes[pid]
 
     monkeypatch.setattr(procfs, "resident", resident)
-    peaks = Peaks(Context(targets=(ScriptedTarget(1, launched=False),)))
+    context = Context(targets=(ScriptedTarget(1, launched=False),))
+    peaks = Peaks(context)
     peaks.look([7, 8, 9])
     assert peaks.usage([], orphaned=False).peak_resident_bytes == 20 * MIB, (
         "what came before the trace is no peak of it"
@@ -38,3 +40,6 @@ def test_a_process_that_ends_before_the_first_look_is_left_out(monkeypatch):
     peaks.look([7, 8, 9])
     told = peaks.usage([], orphaned=False)
     assert (told.peak_resident_bytes, told.peak_pid) == (60 * MIB, 9)
+    assert context.info.extra[PEAK_SEEN] == {"bytes": 60 * MIB, "pid": 9}, (
+        "for a larger one that rusage tells of nobody"
+    )

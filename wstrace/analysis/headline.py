@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.own import OwnRule
+from wstrace.analysis.peak_words import NAME_LIMIT as NAME_LIMIT
+from wstrace.analysis.peak_words import of_peak
 from wstrace.analysis.place_counts import PlaceCounts
 from wstrace.analysis.recorded_look import as_of_the_look
 from wstrace.analysis.sampled import how_sampled, not_stood_for, of_all
@@ -21,7 +23,6 @@ from wstrace.trace_info import NOT_SAVED, TraceInfo
 
 #: Rows of the ledger that are already in the second line, or in the tables of stacks.
 _TOLD = {"counted", "recorded", "sampled", "unaccounted", "without_stack"}
-NAME_LIMIT = 60
 SENTENCE_LIMIT = 240
 #: The number of files whose missing names are listed singly.
 _MOST_REASONS = 3
@@ -29,8 +30,6 @@ _MOST_REASONS = 3
 _STACK_LOST = [STACK_HOW[how] for how in (HOW_LOST, HOW_DISPLACED, HOW_UNKNOWN)]
 #: Line 2 mentions faults at addresses without a known mapping from one fault in this many on.
 _NAMELESS_SHARE = 100
-#: Linux counts resident pages in parts for each CPU: its peak of a process may lack some (get_mm_counter()).
-_INEXACT = 1.01
 #: from this share of all faults on, the first line names the own line with most faults instead of the file
 _ANSWERS = 0.1
 
@@ -60,7 +59,7 @@ def answer(
     """
     if only_snapshots(summary, info, seen):
         return _held(summary, info)
-    parts = [peak] if (peak := _peak(summary, info)) else []
+    parts = [peak] if (peak := of_peak(summary, info)) else []
     parts.append(_faults(summary, info, filter, seen, ledger))
     if counters(summary, info):
         if resident := summary.resident():
@@ -125,32 +124,6 @@ def _tells_the_peak(summary: Summary, info: TraceInfo) -> bool:
     return first >= second + lacks
 
 
-def _peak(summary: Summary, info: TraceInfo) -> str:
-    """The largest resident size of any one process. A snapshot is a lower bound: short programs end unsampled."""
-    usage = info.usage
-    peak, at_least, pid = usage.peak_resident_bytes or 0, usage.peak_sampled, usage.peak_pid
-    owner = summary.name_of(pid) if pid is not None else ""
-    most = max(summary.snapshots, key=lambda held: held.pages, default=None)
-    if most is not None and (held := most.pages * info.page_size) > peak:
-        peak, at_least, pid, owner = held, at_least or held > peak * _INEXACT, most.pid, most.name
-    owner = printable(owner, NAME_LIMIT) or UNKNOWN
-    whose = f"{owner} ({pid})" if pid is not None else f"the largest of its {number(summary.processes)} processes"
-    several = f" in {whose}{_together(info)}" if summary.processes > 1 else ""
-    return f"peak {'at least ' if at_least else ''}{size(peak)} resident{several}" if peak else ""
-
-
-def _together(info: TraceInfo) -> str:
-    """`; 5 together 310.2 MiB pss (rss_sum 812.4 MiB, distinct 305.0 MiB)`, at the largest look; "" = not known."""
-    from wstrace.analysis.blame.sums import read_sums
-
-    read = read_sums(info)
-    if read is None or read.sums.pss is None or read.sums.processes < 2:
-        return ""
-    distinct = f", distinct {size(read.sums.distinct)}" if read.sums.distinct is not None else ""
-    sums = f"{size(read.sums.pss)} pss (rss_sum {size(read.sums.rss_sum)}{distinct})"
-    return f"; {number(read.sums.processes)} together {sums}"
-
-
 def only_snapshots(summary: Summary, info: TraceInfo, seen: int) -> bool:
     """Whether the trace holds resident pages, and no source of faults was part of it."""
     return bool(summary.snapshots) and not seen and info.level is None
@@ -168,7 +141,7 @@ def _held(summary: Summary, info: TraceInfo) -> str:
     else:
         parts = [f"{number(len(held))} processes with resident pages, the most {amount} in {whose}"]
     if (info.usage.peak_resident_bytes or 0) > most.pages * info.page_size:
-        parts.append(_peak(summary, info))
+        parts.append(of_peak(summary, info))
     if resident := summary.resident():
         parts.append(f"most in {name(resident[0][0])}")
     return "; ".join(parts)

@@ -95,6 +95,34 @@ def test_a_peak_among_several_processes_is_that_of_one(kit: Any) -> None:
     assert kit.printed(trace, alone(trace)).startswith("peak 1.0 MiB resident; 30 faults")
 
 
+@pytest.mark.parametrize(
+    ("bytes_", "told"),
+    [
+        (432_640_000, "sh (800)"),
+        (430_000_000, "sh (800)"),  # the kernel's own peak of a process may lack as much
+        (400 << 20, "the largest of its 2 processes, of which sh (800) was seen with 400.0 MiB"),
+        (100 << 20, "the largest of its 2 processes"),
+        ("much", "the largest of its 2 processes"),
+        (-1, "the largest of its 2 processes"),
+    ],
+)
+def test_the_process_of_a_peak_that_the_system_says_of_nobody_is_the_one_that_was_seen_with_it(
+    kit: Any, bytes_: object, told: str
+) -> None:
+    trace = kit.Trace()
+    batches = kit.ordinary(trace)
+    trace.context.info.extra["peak_seen"] = {"bytes": bytes_, "pid": 800}
+    assert kit.printed(trace, batches).startswith(f"peak 412.6 MiB resident in {told}; ")
+
+
+def test_a_process_whose_snapshot_has_most_of_the_peak_is_told_with_it(kit: Any) -> None:
+    trace = kit.Trace()
+    trace.context.info.page_size = 4096
+    batches = [*kit.ordinary(trace), trace.pages([(102_400, LIBC)], pid=700)]
+    told = "peak 412.6 MiB resident in the largest of its 2 processes, of which python3 (700) was seen with 400.0 MiB; "
+    assert kit.printed(trace, batches).startswith(told)
+
+
 @pytest.mark.parametrize(("peak", "told"), [(None, "peak at least 4.0 MiB"), (1 << 20, "peak at least 4.0 MiB"),
                                             (1016 * 4096, "peak 4.0 MiB"), (8 << 20, "peak 8.0 MiB")])  # fmt: skip
 def test_a_snapshot_is_a_lower_bound_of_the_peak(kit: Any, peak: int | None, told: str) -> None:
