@@ -49,8 +49,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def top(path: str, by: str) -> list[dict[str, object]]:
-    told = json.loads(wstrace("report", "--json", "--by", by, path).stdout)
-    rows: list[dict[str, object]] = told["summary"]["top"][by]
+    done = wstrace("report", "--json", "--by", by, path)
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, object]] = json.loads(done.stdout)["summary"]["top"][by]
     return rows
 
 
