@@ -250,8 +250,8 @@ class Console(Exporter):
             Styled(headline.completeness(self.summary, info, ledger, self._seen, full=self._verbose), "dim"),
         ]
         parts += [Styled(line, "yellow") for line in headline.obstacles(info)]
-        few = self._stacks.few and not self._by
-        counted = self._functions if few and sampled is None else None
+        unsure = bool(not self._by and self._stacks.unsure(self._symbolizer))
+        counted = self._functions if unsure and sampled is None else None
         proposed = self._stacks.proposed(self._symbolizer, counted=counted is not None)
         proposed += groups([self._by], self.summary.cgroups_known)
         why = headline.nothing(self.summary, self._filter, self._seen, info) or self._no_times()
@@ -265,8 +265,8 @@ class Console(Exporter):
                             sampled=sampled)  # fmt: skip
             found: list[TextTable | str] = [table for table in shown(by=self._by, places=self._counts) if table.rows]
             if not self._by and self._stacks.known:
-                # What most faults are in no row of is no answer: it comes behind what counts each of them.
-                at = len(found) if few else 0
+                # What stands for few of the faults, or by chance, comes behind what counts each of them.
+                at = len(found) if unsure else 0
                 found.insert(at, self._stacks.table(self._top, self._symbolizer, verbose=self._verbose))
             if counted is not None:
                 found[:0] = shown(by="function", places=counted)
@@ -276,7 +276,7 @@ class Console(Exporter):
             told += [(line, False) for line in headline.unnamed(self._counts)]
         parts += [""] * bool(told) + [Styled(line, "bold red" if lost else "dim") for line, lost in told]
         if self._context.live:
-            next_by = "stack" if self._stacks.known and not few else "function"
+            next_by = "stack" if self._stacks.known and not unsure else "function"
             parts += ["", headline.next_step(self.summary, info, next_by)]
         output.show(*parts)
 
@@ -334,7 +334,8 @@ class Console(Exporter):
         if self._stacks.shows or (not self._by and self._stacks.known):
             stacks = self._stacks.as_dicts(self._top, self._symbolizer)
             whole = summary["top"] if isinstance(summary["top"], dict) and not self._stacks.shows else {}
-            functions = self._functions if self._stacks.few and sampled is None else None
+            unsure = sampled is None and self._stacks.unsure(self._symbolizer)
+            functions = self._functions if unsure else None
             exact = {"function": functions.top(self._top)} if functions is not None else {}
             summary["top"] = {**whole, **exact, self._stacks.asked_for: stacks}
         elif self._counts is not None:

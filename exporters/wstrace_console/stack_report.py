@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TITLES = {"line": "own line", "function": "function", "stack": "stack, innermost frame first", "package": "package"}
 #: Native code is told by line where debug information has it; system programs have no own frame at all.
 _NATIVE_TITLES = {"line": "own line, or innermost frame", "package": "module"}
+#: Where there are more samples, no first row is left to chance.
+_MANY = 1000
 #: what separates the frames of a folded stack, and what stands for it in a name
 _FOLD, _UNFOLD = ";", ","
 
@@ -150,10 +152,25 @@ class StackReport:
         """Whether any fault has a stack."""
         return bool(self.counts.python or self.counts.native)
 
-    @property
-    def few(self) -> bool:
-        """Whether its tables are of samples of native stacks that stand for less than half of all faults."""
-        return self.native and 2 * self.counts.stood_for < self.counts.total
+    def unsure(self, symbolizer: Symbolizer | None = None) -> str:
+        """Why its tables of samples of native stacks are no answer: what these stand for is little, or left to chance.
+
+        Returns:
+            The reason, "" = they are. Where its table is of something else, no sample is told.
+        """
+        counts = self.counts
+        if not self.native or not (self.shows or not self._by):
+            return ""
+        if 2 * counts.stood_for < counts.total:
+            told = f"samples of native stacks stand for {number(counts.stood_for)} of {plural(counts.total, 'fault')}"
+            return f"{told} (possible reason: threads that ended soon)"
+        if counts.native > _MANY or self._sort:
+            return ""
+        first = next((row for row in self.rows(symbolizer) if row.samples), None)
+        if first is None or first.margin < first.total or first.total == first.samples:
+            return ""
+        rests = f"rests on {plural(first.samples, 'sample')} of native stacks"
+        return f"the first row, {number(first.total)} +- {number(first.margin)} faults, {rests}"
 
     def proposed(self, symbolizer: Symbolizer | None = None, *, counted: bool = False) -> list[str]:
         """What tells own lines where no stack does, and callers where the first row is no own line.
@@ -161,8 +178,8 @@ class StackReport:
         Args:
             counted: whether a table of all faults by function is shown, too.
         """
-        if self.few and (self.shows or not self._by):
-            return functions(self.counts.stood_for, self.counts.total, counted=counted)
+        if unsure := self.unsure(symbolizer):
+            return functions(unsure, counted=counted)
         if self.native and self.asked_for == "line" and 2 * self.counts.python < self.counts.total:
             first = next((row for row in self.rows(symbolizer) if row.frames), None)
             return callers() if first is not None and not first.frames[0].own else []

@@ -49,7 +49,7 @@ def test_short_workers_are_told_by_the_function_of_each_fault(tmp_path: Path) ->
     faults, _, *_, name = told[at + 1].split()
     assert name.endswith("!sort_rows")
     assert int(faults.replace(",", "")) == LONG + WORKERS * SHORT
-    assert "`wstrace report FILE --by function` counts each of them" in live.stderr
+    assert "`wstrace report FILE --by function` counts each fault" in live.stderr
     for text in ("\n".join(told), live.stderr):
         assert text.count("(no sample stands for it)") == 1
         first_rows = [rows.splitlines()[1] for rows in text.split("\n\n") if " share " in rows]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wstrace.text import number, plural
-
 #: What tells the callers of a function.
 _STACKS = "`wstrace report FILE --by stack`"
 
@@ -22,16 +20,14 @@ def not_python(foreign: int, total: int, *, native: bool) -> list[str]:
     return [f"{lines}, who called a library by {_STACKS}"]
 
 
-def functions(stood_for: int, total: int, *, counted: bool) -> list[str]:
-    """What counts each fault where samples of native stacks stand for less than half of them.
+def functions(why: str, *, counted: bool) -> list[str]:
+    """What counts each fault where samples of native stacks do not answer.
 
     Args:
-        stood_for: the faults for which samples stand, of so many.
-        counted: whether a table by function is shown.
+        why: in words; "" = they do. counted: whether a table by function is shown.
     """
-    share = f"samples of native stacks stand for {number(stood_for)} of {plural(total, 'fault')}"
     where = "the table by function" if counted else "`wstrace report FILE --by function`"
-    return [f"{share} (possible reason: threads that ended soon): {where} counts each of them"]
+    return [f"{why}: {where} counts each fault"] if why else []
 
 
 def groups(views: Sequence[str], known: bool) -> list[str]:
