@@ -18,6 +18,7 @@ from stopped_process import stopped
 
 from wstrace.cli import main
 from wstrace_os.linux import page_cache
+from wstrace_os.linux.versions import kernel
 from wstrace_working_set.backend import backend
 from wstrace_working_set.file_heat import Ranges
 
@@ -196,19 +197,30 @@ def test_what_is_no_file_is_refused_in_a_line(tmp_path, capsys):
     assert main(["file", str(tmp_path / "empty")]) == 0
 
 
-def test_holes_of_a_sparse_file_are_passed_over(tmp_path, monkeypatch):
+@pytest.mark.parametrize("old", [False, True], ids=["cachestat", "before it"])
+def test_holes_of_a_sparse_file_are_passed_over_or_not_asked_about(tmp_path, monkeypatch, old):
+    """Page by page that would take a minute: where the kernel has no cachestat() it is said instead."""
     path, at = tmp_path / "sparse", 5 << 40
     with path.open("wb") as file:
         file.seek(at)
         file.write(b"x")
         file.truncate(8 << 40)
+    if old:
+        monkeypatch.setattr(page_cache, "_CACHESTAT", 9999)
+    elif kernel() < (6, 5):
+        pytest.skip("cachestat(): only on Linux 6.5 and later")
     asked = []
     mincore = page_cache._mincore
     monkeypatch.setattr(page_cache, "_mincore", lambda *words: asked.append(words) or mincore(*words))
     heat = backend().file_heat(str(path), [os.getpid()])
-    assert heat.cached is not None
-    assert pages(heat.cached) == [at // PAGE]
-    assert len(asked) == 1
+    if old:
+        assert heat.cached is None
+        assert "before Linux 6.5" in heat.not_cached
+        assert not asked
+    else:
+        assert heat.cached is not None
+        assert pages(heat.cached) == [at // PAGE]
+        assert len(asked) == 1
 
 
 @pytest.mark.parametrize("why", [OSError(errno.ENODEV, "No such device"), ValueError("length is greater than file")])
