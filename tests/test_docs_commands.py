@@ -42,6 +42,9 @@ def shown(text: str) -> Iterator[Shown]:
             yield Shown(command, [line for line in output.splitlines() if line.strip()], mark == "long")
 
 
+#: A page that had left the page cache gives a table a column more, which the documents do not show.
+FROM_DISK = re.compile(r"\b[1-9][\d,]* from disk|FROM DISK")
+
 _TOKENS = re.compile(r"(?P<dots>\.\.\.)|(?P<bar>[█▏▎▍▌▋▊▉]+)|(?P<address>\b[0-9a-f]{12,16}\b)|"
                      r"(?P<number>\d[\d,]*(?:\.\d+)*)|(?P<unit>\b(?:B|[KMGT]iB|ns|us|ms|s|min)\b)|"
                      r"(?P<gap>\s+)")  # fmt: skip
@@ -87,17 +90,30 @@ def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path, 
         pytest.skip("only on Linux: the outputs are those of Linux")
     if os.geteuid() != 0:
         pytest.skip("needs root: the outputs are those that root sees")
+    wanted = [part for part in commands if request.config.getoption("--long") or not part.long]
+    for attempt in range(3):  # a machine may evict pages at any time; what the commands read has just come back
+        (folder := tmp_path / str(attempt)).mkdir()
+        wrong, printed = first_difference(wanted, folder)
+        if not (wrong and FROM_DISK.search(printed)):
+            break
+    assert not wrong, wrong
+
+
+def first_difference(commands: list[Shown], folder: Path) -> tuple[str, str]:
+    """Runs commands there up to the first one that prints what is not shown: that, and all that was printed."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "300",
                    "PYTHONIOENCODING": "utf-8"}  # fmt: skip
+    said = ""
     for part in commands:
-        if part.long and not request.config.getoption("--long"):
-            continue
         done = subprocess.run(
-            ["bash", "-c", part.command], cwd=tmp_path, env=environment, timeout=110, check=False,
+            ["bash", "-c", part.command], cwd=folder, env=environment, timeout=110, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        printed = done.stdout.decode("utf-8", "backslashreplace").splitlines()
-        assert matches(part.output, printed), "\n".join([f"$ {part.command}", *printed, "-- but shown:", *part.output])
+        printed = done.stdout.decode("utf-8", "backslashreplace")
+        said += printed
+        if not matches(part.output, printed.splitlines()):
+            return "\n".join([f"$ {part.command}", printed, "-- but shown:", *part.output]), said
+    return "", said
 
 
 @pytest.mark.parametrize("number", range(3))
