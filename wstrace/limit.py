@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 
-#: A thread that has had less of a CPU than this share since the last look is not at work: it waits, or hangs.
-LEAST_SHARE = 0.05
+#: A thread that has had less of a CPU than this share, at each look for IDLE_SECONDS or half of a shorter limit, is not
+#: at work: it waits, or hangs. With ten busy processes on two CPUs, and others of its own process before it, one that
+#: worked had as good as none for half a second now and then.
+LEAST_SHARE, IDLE_SECONDS = 0.05, 2.0
 #: The most that a limit is extended, as a multiple of it.
 MOST = 6.0
 #: Seconds between two looks at a thread's CPU time, or half of a shorter limit.
@@ -45,9 +47,8 @@ class Limit:
 
     def __init__(self, seconds: float, thread: WorkThread) -> None:
         self.seconds, self._thread, self._look = seconds, thread, min(LOOK_SECONDS, seconds / 2)
-        self._began = self._looked = time.monotonic()
+        self._began = self._looked = self._worked = time.monotonic()
         self._first = self._last = thread.cpu_seconds()
-        self._working = True
 
     def passed(self) -> bool:
         """Whether the time is over; to be asked often, as by join()."""
@@ -55,11 +56,13 @@ class Limit:
         if cpu is None or self._first is None or self._last is None:
             return now - self._began >= self.seconds
         if now - self._looked >= self._look:
-            self._working = cpu - self._last >= LEAST_SHARE * (now - self._looked)
+            if cpu - self._last >= LEAST_SHARE * (now - self._looked):
+                self._worked = now
             self._looked, self._last = now, cpu
         if now - self._began < self.seconds:
             return False
-        return not self._working or cpu - self._first >= self.seconds or now - self._began >= MOST * self.seconds
+        idle = now - self._worked >= min(IDLE_SECONDS, self.seconds / 2)
+        return idle or cpu - self._first >= self.seconds or now - self._began >= MOST * self.seconds
 
     def rest(self) -> float:
         """Seconds until it passes at the earliest; negative when it has been extended, or has passed."""

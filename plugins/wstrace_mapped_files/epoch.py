@@ -222,9 +222,16 @@ class Epoch:
             copy._starts, copy._live = list(self._starts), list(self._live)
         else:
             # Rows that are older than a listing but came after it do not end each other: where they overlap, the newest
-            # one counts.
-            was = [f for f in (*self._live, *self.closed) if f.birth <= time < f.death]
-            for f in sorted(was, key=lambda f: f.birth):
+            # one counts. One below a newer one of the same start would leave nothing: of a program that maps one place
+            # again and again there were 1,770, at 5 us each for every fork.
+            was = sorted((f for f in (*self._live, *self.closed) if f.birth <= time < f.death), key=lambda f: f.birth)
+            seen: list[Fragment] = []
+            reach: dict[int, int] = {}
+            for f in reversed(was):
+                if f.end > reach.get(f.start, 0):
+                    reach[f.start] = f.end
+                    seen.append(f)
+            for f in reversed(seen):
                 copy.put(f.birth, f.start, f.end, f.mapping)
             copy.closed = []
         copy.newest = min(self.newest, time)
