@@ -183,9 +183,10 @@ def test_a_terminal_that_closes(touches: Path, tmp_path: Path, ignored: bool) ->
         "-c",
         f"{trap}exec {touches} 2000 {300 if ignored else 10**9} > {said}",
     ]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "wstrace", *map(str, words)])
+        os.execve(sys.executable, [sys.executable, "-m", "wstrace", *map(str, words)], buffered)
     until = time.monotonic() + 60
     while not (said.exists() and said.read_text()) and time.monotonic() < until:
         time.sleep(0.05)

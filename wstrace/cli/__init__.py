@@ -135,7 +135,22 @@ def main(arguments: Sequence[str]) -> int:
         return _complain(BrokenPipeError())
     except KeyboardInterrupt as stopped:
         return _interrupted(stopped)
+    finally:
+        _give_up_what_cannot_be_written()
     return result if isinstance(result, int) else 0
+
+
+def _give_up_what_cannot_be_written() -> None:
+    """The interpreter tries once more at exit, and ends with 120 of its own where that fails: a terminal has closed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
 
 
 def _complain(error: Exception) -> int:
