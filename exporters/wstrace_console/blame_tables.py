@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -44,18 +44,24 @@ def parts(told: Blame, views: Sequence[str], sort: str, top: int) -> list[str | 
     return shown
 
 
-def known(told: Blame, more: str = "", *, pages: bool = True) -> list[Styled]:
-    """The lines below the first one: how complete it is, and what the records lack, with what lifts that."""
-    lines = [completeness(told, pages=pages) + more, *obstacles(told.of.info), *_not_python(told)]
+def known(told: Blame, more: str = "", *, pages: bool = True, rows: Iterable[BlameRow] | None = None) -> list[Styled]:
+    """The lines below the first one: how complete it is, and what the records lack, with what lifts that.
+
+    Args:
+        rows: of the table by line that is shown; None = that of blame.
+    """
+    lines = [completeness(told, pages=pages) + more, *obstacles(told.of.info), *_not_python(told, rows)]
     return [Styled(line, "dim") for line in lines]
 
 
-def _not_python(told: Blame) -> list[str]:
+def _not_python(told: Blame, rows: Iterable[BlameRow] | None) -> list[str]:
     faults = told.of.inputs.faults
     foreign = np.isin(faults["stack_how"], FOREIGN)
-    native = "native_stack" in faults
+    native = "native_stack" in faults and bool(
+        faults["native_stack"].any()
+    )  # where whole stacks are wanted it is there
     if native and 2 * int(np.count_nonzero(faults["stack"])) < len(foreign):
-        first = next((row for row in told.rows("line") if not row.reason), None)
+        first = next((row for row in (told.rows("line") if rows is None else rows) if not row.reason), None)
         return callers() if first is not None and first.label.endswith(NO_LINE) else []
     return not_python(int(foreign.sum()), len(foreign), native=native)
 

@@ -20,7 +20,9 @@ def parts(told: Unshared, views: Sequence[str], top: int) -> list[str | Styled |
     more = ""
     if told.total and told.ended:
         more = "; what they copied while they ended counts too"  # an interpreter's end writes to what it frees
-    shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), *known(told.blame, more, pages=False)]
+    copied = (row for row, n, _ in told.rows_apart("line") if n)
+    lines = known(told.blame, more, pages=False, rows=copied)
+    shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), *lines]
     if told.perhaps:
         shown.append(Styled(f"{perhaps(told)}: which faults bring one is in no record", "dim"))
     if not told.total:

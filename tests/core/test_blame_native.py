@@ -5,9 +5,11 @@ import pytest
 from blame_scripted import ANON, APP, CODE, IMPORT, OWN_CODE, PAGE, Script
 
 from wstrace.analysis.blame.rows import as_dict
+from wstrace.analysis.blame.unshared import Unshared
 from wstrace.batch import Batch
-from wstrace.schema import HOW_BORROWED, HOW_NO_PYTHON, HOW_NOT_PYTHON, MAPPING, PAGE_EXCLUSIVE
+from wstrace.schema import HOW_BORROWED, HOW_NO_PYTHON, HOW_NOT_PYTHON, LOSS_FORKED, MAPPING, PAGE_EXCLUSIVE
 from wstrace_console.blame_tables import answer, completeness, known
+from wstrace_console.unshared_tables import parts
 
 LIBRARY, OWN, OTHER = 3, 4, 5
 FIRST, SECOND = [(LIBRARY, 64), (OWN, 0x100)], [(LIBRARY, 64), (OTHER, 0x200)]
@@ -148,6 +150,36 @@ def test_where_no_own_line_leads_the_callers_are_proposed(python):
     lines = [str(line.text) for line in known(script.blame())[1:]]
     hint = "the first row is no line of the program's own: `wstrace report FILE --by stack` tells who called it"
     assert lines == [hint] * (python == 1)
+
+
+HINTS = "most is not Python's", "the first row is no line"
+
+
+def test_a_trace_without_native_stacks_proposes_them_also_where_whole_stacks_are_asked_for():
+    script = Script()
+    for page in range(4):
+        script.fault(10 + page, ANON + page * PAGE, how=HOW_NOT_PYTHON)
+    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
+    for threads in (False, True):
+        hints = [str(line.text) for line in known(script.blame(threads=threads)) if str(line.text).startswith(HINTS)]
+        assert [hint.partition(":")[0] for hint in hints] == ["most is not Python's"]
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_what_was_unshared_has_the_hint_of_its_own_first_row(writes):
+    """GIVEN a child that copies by a line of Python, or nothing THEN it is not said that no own line leads."""
+    script = Script()
+    for page in range(4):
+        script.fault(10 + page, ANON + page * PAGE, native=FIRST)
+    script.lose(20, LOSS_FORKED, 8, other=7)
+    if writes:
+        script.fault(30, ANON, APP, pid=8)
+    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
+    told = Unshared(script.blame())
+    assert told.total == PAGE * writes
+    shown = [str(getattr(part, "text", part)) for part in parts(told, (), 10)]
+    assert not [line for line in shown if line.startswith(HINTS)]
+    assert [line for line in (str(one.text) for one in known(told.blame)) if line.startswith(HINTS)]
 
 
 def test_the_library_of_a_package_is_told_as_the_package():
