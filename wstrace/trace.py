@@ -63,7 +63,8 @@ class Trace(Records):
         counted = StackCounts()
         for batch in (*self.batches(CALL_SITE.name), *self.batches(PROCESS.name)):
             counted.add(batch)
-        for batch in self.batches(PAGE_FAULT.name, ("time_ns", "pid", "host", "flags", "sampled", *STACK_COLUMNS)):
+        told = ("time_ns", "pid", "host", "pc", "pc_file", "flags", "sampled", *STACK_COLUMNS)
+        for batch in self.batches(PAGE_FAULT.name, told):
             counted.add(batch)
         return counted
 

@@ -31,7 +31,7 @@ _STATES = {"cut": "the file is cut: what came behind its end is not known",
            "damaged": "the file is damaged: what its bad parts held is not known",
            "incomplete": "the file is incomplete: records were lost before they were written"}  # fmt: skip
 #: The columns of faults that the first lines are counted from.
-_COUNTED = ("time_ns", "pid", "tid", "host", "flags", "sampled", "file", "pc_file", *STACK_COLUMNS)
+_COUNTED = ("time_ns", "pid", "tid", "host", "pc", "flags", "sampled", "file", "pc_file", *STACK_COLUMNS)
 
 
 def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "") -> int:

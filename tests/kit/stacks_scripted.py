@@ -36,6 +36,7 @@ class Fault(NamedTuple):
     va: int = 4096
     flags: int = 0
     native_how: int = HOW_OWN
+    pc: int = 1
 
 
 class Stacks:
@@ -74,11 +75,11 @@ class Stacks:
         sites = [batch for tree in self.trees.values() if (batch := tree.new_rows()) is not None]
         names = ("stack", "stack_how", "native_stack", "native_how", "weight")
         columns = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
-        given = {name: [getattr(fault, name) for fault in faults] for name in ("pid", "va", "flags")}
+        given = {name: [getattr(fault, name) for fault in faults] for name in ("pid", "pc", "va", "flags")}
         return [
             *sites,
             batch_of(PAGE_FAULT, self.strings, time_ns=[begin + n for n in range(len(faults))], tid=given["pid"],
-                     pc=1, **given, **columns),
+                     **given, **columns),
         ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,42 @@ def test_short_workers_are_told_by_the_function_of_each_fault(tmp_path: Path) ->
         assert text.count("(no sample stands for it)") == 1
         first_rows = [rows.splitlines()[1] for rows in text.split("\n\n") if " share " in rows]
         assert not any("no sample" in row for row in first_rows)
+
+
+#: Workers that touch up to 39 pages, then 45, then 15: one fault in 60 has a sample, which may be of any of these.
+PARTS = """
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define PART(name) __attribute__((noinline)) void name(volatile char *at, long pages) { \\
+    for (long i = 0; i < pages; i++) at[i * sysconf(_SC_PAGESIZE)] = 1; }
+PART(warm_up) PART(fill_sort_area) PART(read_index)
+int main(void) {
+    for (int i = 0; i < 400; i++) {
+        if (!fork()) {
+            long page = sysconf(_SC_PAGESIZE), size = 100 * page;
+            char *at = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            madvise(at, size, MADV_NOHUGEPAGE);
+            warm_up(at, i % 40);
+            fill_sort_area(at + 40 * page, 45);
+            read_index(at + 85 * page, 15);
+            _exit(0);
+        }
+        wait(0);
+    }
+}
+"""
+
+
+def test_estimates_of_short_workers_agree_with_the_count_of_each_instruction(tmp_path: Path) -> None:
+    program, trace = compiled(tmp_path, PARTS), str(tmp_path / "x.wst")
+    words = [sys.executable, "-m", "wstrace", "run", "-o", trace, "-s", "page_faults:stacks=native,stack_period=60",
+             "--", str(program)]  # fmt: skip
+    live = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert live.returncode == 0, live.stderr
+    report = [sys.executable, "-m", "wstrace", "report", trace, "--native", "--by", "function", "--json"]
+    told = json.loads(subprocess.run(report, capture_output=True, text=True, timeout=100, check=True).stdout)
+    for name, pages in (("fill_sort_area", 45), ("read_index", 15)):
+        (row,) = [row for row in told["summary"]["top"]["function"] if name in row["name"]]
+        assert row["samples"] > 0
+        assert abs(row["total"] - 400 * pages) <= row["margin"] < 400

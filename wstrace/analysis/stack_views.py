@@ -63,6 +63,12 @@ class StackViews:
             return self._innermost
         return self._lines if by == "line" else self._modules if native else self._packages
 
+    def of_innermost(self, by: StackBy, leaves: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which native stacks' labels their innermost frames alone tell, whatever called these."""
+        if by == "line":
+            return np.equal(self.attributed(leaves)[0], leaves)
+        return np.full(len(leaves), by in ("function", "package"))
+
     def attributed(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
         """The frame that each stack is attributed to, its innermost one of the highest Origin, and that Origin."""
         origins = self._frames.line_origins()

@@ -1,17 +1,17 @@
 """StackCounts: counts page faults by stack, and labels them by line, function, stack or package for a table.
 
 Each fault with a Python stack counts once. Native stacks are samples, from which the number of faults is estimated, and
-so are the Python lines that were learned from them.
+so are the Python lines that were learned from them. The estimates of native stacks agree with the faults' instructions.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from wstrace.analysis.calibration import Calibration, instructions, margin
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.other_programs import OtherPrograms
 from wstrace.analysis.own import OwnRule
@@ -52,8 +52,8 @@ _FAULTS, _MAJOR, _SAMPLES, _WEIGHTS, _SQUARES, _TIME = range(6)
 #: the columns of sums that count samples and their weights
 _OF_SAMPLES = np.isin(np.arange(_TIME + 1), (_SAMPLES, _WEIGHTS))
 _NO_COUNTS: NDArray[np.int64] = np.empty((0, _TIME + 1), np.int64)
-#: half-width of an interval that holds the true number in 19 of 20 traces, in standard errors
-_ERRORS = 1.96
+#: A key of sums is the instruction, where stacks are samples, then the stack, then how it is known; so many bits.
+_OF_STACK, _OF_HOW = 32, 8
 
 
 class StackRow(NamedTuple):
@@ -79,7 +79,7 @@ class StackRow(NamedTuple):
 
 
 class Sums:
-    """u64 keys -> sums, i64. There are at most as many as call sites, whose number is bounded."""
+    """u64 keys -> sums, i64. There are at most as many as call sites and instructions, whose numbers are bounded."""
 
     def __init__(self) -> None:
         self.keys: NDArray[np.uint64] = np.empty(0, np.uint64)
@@ -162,7 +162,7 @@ class StackCounts:
         if "native_how" in columns or "native_stack" in columns:
             native, how = columns.get("native_stack", zero), columns.get("native_how", zero)
             weight = zero if weights is None else np.where(self.tree.known(native) != 0, weights * one, 0)
-            self._count(self._native, native, how, major, weight, each=each)
+            self._count(self._native, native, how, major, weight, each=each, pc=instructions(batch))
             self.native += int(np.count_nonzero(weight))
             self.borrowed += int(np.count_nonzero(how == HOW_BORROWED))
 
@@ -193,29 +193,32 @@ class StackCounts:
         weight: NDArray[Any],
         times: NDArray[np.int64] | None = None,
         each: NDArray[Any] | None = None,
+        pc: NDArray[np.uint64] | None = None,
     ) -> int:
-        """Sums by stack and how; the number of faults with a stack whose call sites are known."""
-        (ids, hows), counts = group(stacks, how, weights=each)
-        own = self._keys(ids, hows)
+        """Sums by instruction, stack and how; the number of faults with a stack whose call sites are known."""
+        told = [stacks, how, np.zeros(len(how), np.uint8) if pc is None else pc]
+        combinations, counts = group(*told, weights=each)
+        own = self._keys(*combinations)
         keys = distinct(own)
         at = keys.searchsorted(own)
         values = np.zeros((len(keys), _NO_COUNTS.shape[1]), np.int64)
         np.add.at(values[:, _FAULTS], at, counts)
         if times is not None:
-            np.add.at(values[:, _TIME], at, group(stacks, how, weights=times)[1])
+            np.add.at(values[:, _TIME], at, group(*told, weights=times)[1])
         special = (major != 0) | (weight != 0)
         if special.any():
-            at = keys.searchsorted(self._keys(stacks[special], how[special]))
+            at = keys.searchsorted(self._keys(*(column[special] for column in told)))
             weight = weight[special].astype(np.int64)
             for column, of_row in enumerate((major[special], weight != 0, weight, weight * weight), _MAJOR):
                 np.add.at(values[:, column], at, of_row)
         sums.add(keys, values)
-        return int(counts[own >> np.uint64(8) != 0].sum())
+        return int(counts[_stacks(own) != 0].sum())
 
-    def _keys(self, stacks: NDArray[Any], how: NDArray[Any]) -> NDArray[np.uint64]:
-        """Stacks and how these are known as keys of sums; a stack without a call site is 0."""
-        keys: NDArray[np.uint64] = self.tree.known(stacks).astype(np.uint64) << np.uint64(8) | how.astype(np.uint64)
-        return keys
+    def _keys(self, stacks: NDArray[Any], how: NDArray[Any], pc: NDArray[Any]) -> NDArray[np.uint64]:
+        """Instructions, stacks and how these are known as keys of sums; a stack without a call site is 0."""
+        keys: NDArray[np.uint64] = pc.astype(np.uint64) << np.uint64(_OF_STACK)
+        keys = (keys | self.tree.known(stacks).astype(np.uint64)) << np.uint64(_OF_HOW)
+        return keys | how.astype(np.uint64)
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -239,7 +242,7 @@ class StackCounts:
             views: what has labelled stacks of the same tree before, instead of a rule and a symbolizer.
         """
         views = views or StackViews(self.tree, rule or OwnRule(), symbolizer)
-        return self._rows(native, views.labels(by, native=native))
+        return self._rows(native, views.labels(by, native=native), lambda leaves: views.of_innermost(by, leaves))
 
     def around(
         self,
@@ -269,11 +272,13 @@ class StackCounts:
         self,
         native: bool,
         label: Callable[[NDArray[np.intp]], list[Label]],
+        told_by: Callable[[NDArray[np.intp]], NDArray[np.bool_]] | None = None,
         *,
         whole: bool = True,
     ) -> list[StackRow]:
+        """The rows of a table; told_by: of which stacks the innermost frame alone tells the label, None = of none."""
         table = self._native if native else self._python
-        stacks, how = (table.keys >> np.uint64(8)).astype(np.intp), (table.keys & np.uint64(255)).astype(np.intp)
+        stacks, how = _stacks(table.keys), (table.keys & np.uint64(255)).astype(np.intp)
         sums, estimated = table.sums, native or self.sampled
         learned = self.sampled and not native
         if learned:  # beside samples, in a merged trace, a fault that was asked stands for itself
@@ -302,6 +307,13 @@ class StackCounts:
         if whole and not estimated:
             self._add_without_stack(found, how[~kept], sums[~kept])
         rows = self._estimated(found, sums) if estimated else self._counted(found, sums)
+        if native:
+            columns = (sums[:, column] for column in (_FAULTS, _SAMPLES, _WEIGHTS, _SQUARES))
+            samples = Calibration(table.keys >> np.uint64(_OF_STACK + _OF_HOW), *columns)
+            innermost = np.zeros(len(leaves), np.bool_) if told_by is None else told_by(leaves)
+            faults, margins = samples.totals(of, kept, innermost[which], len(number))
+            rows = [row._replace(total=n, share=n / self._whole, margin=off) for row in rows
+                    for at in [number[row.label]] for n, off in [(int(faults[at]), int(margins[at]))]]  # fmt: skip
         stood_for = sum(row.total for row in rows)
         if (estimated or self.thinned) and whole and (rest := self._whole - stood_for) > 0:
             rows.append(StackRow(NO_SAMPLE, rest, 0, rest / self._whole, has_stack=False))
@@ -321,7 +333,8 @@ class StackCounts:
         """Rows of all faults; of a sampled trace with the samples that they rest on, and their margins."""
         all_, weights, squares = self._whole, *(every[:, column].sum() for column in (_WEIGHTS, _SQUARES))
         return [
-            StackRow(text, n, int(sums[_MAJOR]), n / all_, int(sums[_SAMPLES]), _margin(sums, weights, squares), frames,
+            StackRow(text, n, int(sums[_MAJOR]), n / all_, int(sums[_SAMPLES]),
+                     margin(sums[_WEIGHTS], sums[_SQUARES], weights, squares), frames,
                      has_stack, int(sums[_TIME]))
             for text, (sums, frames, has_stack) in found.items()
             for n in [int(sums[_FAULTS])]
@@ -333,8 +346,8 @@ class StackCounts:
         rows = []
         for text, (sums, frames, has_stack) in found.items():
             n, samples = int(sums[_WEIGHTS]), int(sums[_SAMPLES])
-            margin = _margin(sums, weights, squares)
-            rows.append(StackRow(text, n, int(sums[_MAJOR]), n / all_, samples, margin, frames, has_stack))
+            off = margin(sums[_WEIGHTS], sums[_SQUARES], weights, squares)
+            rows.append(StackRow(text, n, int(sums[_MAJOR]), n / all_, samples, off, frames, has_stack))
         return rows
 
     def _add_without_stack(self, found: dict[str, list[Any]], how: NDArray[np.intp], sums: NDArray[np.int64]) -> None:
@@ -351,15 +364,9 @@ class StackCounts:
             row[0] = row[0] + values
 
 
-def _margin(sums: NDArray[np.int64], weights: int, squares: int) -> int:
-    """The margin of a row of samples, of which all weights and their squares have these sums.
-
-    Each sample has its own weight w. With p the row's share of all weights, the variance of the row's sum is the
-    sum of (w (1 - p))² over its samples and of (w p)² over the others: that of a ratio of two weighted sums.
-    """
-    share = float(sums[_WEIGHTS]) / max(weights, 1)
-    variance = max((1 - 2 * share) * float(sums[_SQUARES]) + share * share * float(squares), 0.0)
-    return round(_ERRORS * math.sqrt(variance))
+def _stacks(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """The innermost call sites of keys of sums, 0 = none."""
+    return (keys >> np.uint64(_OF_HOW) & np.uint64((1 << _OF_STACK) - 1)).astype(np.intp)
 
 
 def reason(how: int) -> str:

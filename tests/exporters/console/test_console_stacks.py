@@ -147,10 +147,10 @@ def test_callers_and_callees(kit: Any) -> None:
 
 
 def test_estimates_have_their_margin_and_samples(kit: Any) -> None:
-    sampled = [Fault([PARSE], [(0, 8)], 20), *[Fault([PARSE])] * 19, *[Fault([])] * 5]
+    sampled = [Fault([PARSE], [(0, 8)], 20), *[Fault([PARSE])] * 19, *[Fault([], pc=2)] * 5]
     lines = told(kit, sampled, native=True, by="stack").splitlines()
     assert lines[3].split()[:3] == ["faults", "+-", "samples"]
-    assert lines[4].split()[:3] == ["20", "0", "1"]
+    assert lines[4].split()[:3] == ["20", "19", "1"], "one sample tells little of who else calls the instruction"
     assert lines[5].split()[:2] == ["5", "20.0%"]
     assert lines[5].endswith("(no sample stands for it)")
 
@@ -203,8 +203,9 @@ def test_the_share_of_a_burst_is_of_the_faults_that_samples_stand_for(kit: Any, 
     frames = [native.add(0, kind=FRAME_JIT, function=strings.code(f"JS:*{name} /srv/app/alloc.js:1:21"))[0]
               for name in ("make", "keep")]  # fmt: skip
     chosen = [frames[0]] * 3 + [frames[1]] + [0] * 16
-    faults = batch_of(PAGE_FAULT, strings, pid=1, tid=1, pc=1, va=1, flags=0, native_stack=chosen,
-                      native_how=[HOW_OWN] * 4 + [HOW_NOT_SAMPLED] * 16, weight=[weight] * 4 + [0] * 16)  # fmt: skip
+    how, pcs = [HOW_OWN] * 4 + [HOW_NOT_SAMPLED] * 16, [1] * 3 + [2] + [3] * 16
+    faults = batch_of(PAGE_FAULT, strings, pid=1, tid=1, pc=pcs, va=1, flags=0, native_stack=chosen, native_how=how,
+                      weight=[weight] * 4 + [0] * 16)  # fmt: skip
     trace.context.ledger.add("stacks_lost", 1_234, "the kernel's buffer was full")
     trace.context.ledger.add("stacks_lost", 2, "no row of that fault")
     lines = kit.printed(trace, [native.new_rows(), faults]).splitlines()

@@ -27,8 +27,10 @@ def short_workers(kit: Any, *samples: tuple[int, int], live: bool = False) -> tu
              for n in range(5)}  # fmt: skip
     without = 20 - len(samples)
     how = [HOW_OWN] * len(samples) + [HOW_NOT_SAMPLED] * without
-    faults = batch_of(PAGE_FAULT, strings, pid=1, tid=1, pc=1, va=1, flags=0, pc_file=strings.code("/srv/app/workers"),
-                      file=strings.code("[anon]"), native_stack=[*(frame[n] for n, _ in samples), *[0] * without],
+    pcs = [*(16 + n for n, _ in samples), *[1] * without]
+    faults = batch_of(PAGE_FAULT, strings, pid=1, tid=1, pc=pcs, va=1, flags=0,
+                      pc_file=strings.code("/srv/app/workers"), file=strings.code("[anon]"),
+                      native_stack=[*(frame[n] for n, _ in samples), *[0] * without],
                       native_how=how, weight=[*(weight for _, weight in samples), *[0] * without])  # fmt: skip
     return trace, [native.new_rows(), faults]
 
