@@ -217,6 +217,16 @@ def test_the_target_s_own_code_wins(tmp_path):
     assert wstrace("run", "-c", "raise SystemExit(7)", cwd=tmp_path).returncode == 7
 
 
+def test_what_the_target_prints_does_not_damage_a_trace_on_stdout(tmp_path):
+    code = "print('printed\\n' * 9999)"
+    ran = subprocess.run([sys.executable, "-m", "wstrace", "run", "-q", "-o", "-", "-c", code], capture_output=True)
+    assert ran.stderr.count(b"printed") == 9999
+    (tmp_path / "x.wst").write_bytes(ran.stdout)
+    told = wstrace("info", "--json", "x.wst", cwd=tmp_path)
+    told_of = json.loads(told.stdout)
+    assert (told_of["state"], told_of["damage"]["lost_bytes"]) == ("clean", 0)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no process ends by a signal on this system")
 def test_a_signal_s_number_is_the_target_s_code(tmp_path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 
 import click
 
@@ -26,8 +26,8 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     """Trace a command from its first instruction; its exit code is passed on.
 
     FILE.py, -m MODULE and -c CODE run under this Python; all that follows belongs to the target.
-    wstrace's own words go to stderr. A trace that is kept (-o, --html) has the pages at the peak where no source
-    was added (Linux; -P no:peak_snapshot leaves them out).
+    wstrace's own words go to stderr, as does what the target prints where -o is - (stdout). A trace that is kept (-o,
+    --html) has the pages at the peak where no source was added (Linux; -P no:peak_snapshot leaves them out).
 
     \b
     wstrace run -- python3 -c "import numpy"
@@ -44,9 +44,28 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
         for failure in recording.plugins.failures("wstrace_target_environment"):
             warn(printable(failure))
         # Launch before anything else: the launcher's memory at its fork counts in the target's peak (VmHWM).
-        launched = recording.plugins.platform.launch(command, user=user or recording.config.get("user"))
+        with _prints_elsewhere(options.output or recording.config.get("output")):
+            launched = recording.plugins.platform.launch(command, user=user or recording.config.get("user"))
     with closing(launched):
         return recording.record([launched], command)
+
+
+@contextmanager
+def _prints_elsewhere(output: object) -> Iterator[None]:
+    """Whoever is launched inside prints to stderr where the trace goes to stdout, which would be damaged by it."""
+    try:
+        kept = os.dup(1) if output == "-" else -1
+    except OSError:  # There is no stdout, as the exporter will say.
+        kept = -1
+    if kept < 0:
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def with_sources_by_the_way(recording: Recording) -> Tracing:
