@@ -112,11 +112,12 @@ def base_name(path: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'X'?`, or "" when nothing is near."""
+    """`did you mean 'X'?`, or all that are known, by name, when nothing is near; an empty word is no name."""
     import difflib  # The import takes 1 ms of every start.
 
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+    known = sorted(filter(None, known))
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
 
 
 def size(n_bytes: float) -> str:

@@ -58,6 +58,17 @@ def test_a_signal_that_is_ignored_stays_ignored(number, tmp_path):
     process.communicate()
 
 
+@pytest.mark.parametrize(("word", "recorded"), [("run", ": nothing was recorded"), ("doctor", "")])
+def test_a_signal_while_a_command_is_imported_says_that_nothing_was_recorded(word, recorded, monkeypatch, capfd):
+    def interrupted_import(target: str) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wstrace.plugins.load", interrupted_import)
+    assert main([word]) == 128 + signal.SIGINT
+    before = " before the trace began" * bool(recorded)
+    assert capfd.readouterr().err.lstrip() == f"wstrace: interrupted in the command {word!r}{before}{recorded}\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="launches /bin/sh")
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_before_the_command_runs_leaves_nothing_and_says_so(number, tmp_path, monkeypatch, capfd):

@@ -26,6 +26,7 @@ class Thing:
         rate: float = 1.0,
         kernel: bool = True,
         mode: Literal["fast", "full"] = "fast",
+        by: Literal["", "line", "file"] = "",
         keep: int | None = None,
         path: str = "",
         names: list[str] | None = None,
@@ -102,6 +103,7 @@ def test_values_follow_the_annotation(key, text, value):
     [
         ("ring_byte", "1", "did you mean 'ring_bytes'"),
         ("mode", "ful", "did you mean 'full'"),
+        ("by", "cgroup", "'cgroup': known: file, line$"),
         ("kernel", "maybe", "neither true nor false"),
         ("ring_bytes", "many", "not a size"),
         ("poll_ms", "soon", "not a duration"),

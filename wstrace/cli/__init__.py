@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import click
 
-from wstrace.cli.signals import raised, told
+from wstrace.cli.signals import before_the_trace, raised, told
 from wstrace.declarations import Command
 from wstrace.errors import OutputError, Unavailable, UsageError, WstraceError
 from wstrace.guard import lifted_by, named, why
@@ -74,7 +74,8 @@ class Words(click.Group):
             raise UsageError(*NOT_INSTALLED)
         if command is None:
             raise UsageError(f"there is no command {cmd_name!r}", nearest(cmd_name, self._commands()))
-        with named(f"the command {cmd_name!r}"):
+        records = before_the_trace() if command.section == "Record" else contextlib.nullcontext()
+        with records, named(f"the command {cmd_name!r}"):
             loaded = load(command.target)
             if not isinstance(loaded, click.Command):
                 raise TypeError(f"{command.target} is {type(loaded).__name__}, not a click command")
