@@ -72,6 +72,13 @@ def test_the_margin_of_a_caller_holds_what_threads_without_a_sample_may_have_cal
     assert (exact.total, exact.margin) == (1200, 0), "whoever called it, it is this function"
 
 
+def test_samples_that_come_late_tell_no_more_of_callers_than_their_threads() -> None:
+    """40 samples of READ stand for 2,400 faults, more than all 1,500 of it: yet 60 workers, 900 of these, have none."""
+    (read,) = [row for row in counted(workers(5, 40)).table("stack", native=True) if "0x20" in row.label]
+    assert read.total == 1500
+    assert read.margin > 0.5 * 1500
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_callers_in_long_threads_are_estimated_as_before(seed: int) -> None:
     """One in 20 faults has a sample: 3 of 4 faults of an instruction are PARSE's, half of all another one's."""

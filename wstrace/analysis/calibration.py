@@ -73,10 +73,12 @@ class Calibration:
         self._samples, self._weights, self._squares = (
             np.bincount(self._stratum, column, n + 1) for column in (samples, weights, squares)
         )
-        # By how much more than chance explains the faults of each are more than its samples stand for.
+        # The faults of each that are of threads without a sample: as many as of all faults, or what they are more
+        # than its samples stand for, beyond chance. Samples that come late stand for the faults of others, too.
         beyond = counted - stood - _ERRORS * np.sqrt(np.bincount(of, squares, n))
+        beyond = np.maximum(beyond, counted * (lacking / max(counted.sum(), 1)))
         self._untold = np.append(0.0, np.where(alone, np.maximum(beyond, 0), 0))
-        self._of_row = weights, squares
+        self._of_row = weights, squares, samples
 
     def totals(self, label: NDArray[np.intp], rows: NDArray[np.bool_], innermost: NDArray[np.bool_], n: int) -> Totals:
         """The estimates of n labels.
@@ -88,17 +90,19 @@ class Calibration:
         """
         strata = len(self._faults)
         cells, cell = np.unique(label * strata + self._stratum[rows], return_inverse=True)
-        weights, squares = (np.bincount(cell, column[rows], len(cells)) for column in self._of_row)
+        weights, squares = (np.bincount(cell, column[rows], len(cells)) for column in self._of_row[:2])
         labels, stratum = np.divmod(cells, strata)
-        all_ = np.maximum(self._weights[stratum], 1)
-        share = weights / all_
+        share = weights / np.maximum(self._weights[stratum], 1)
         sums = np.bincount(labels, share * self._faults[stratum], n)
         called = (np.bincount(cell, ~innermost, len(cells)) > 0) | (share < 1)
         variances = np.where(called | (stratum == 0), self._variances(stratum, share, squares), 0)
         variance = np.bincount(labels, variances, n)
         untold = np.bincount(labels, called * np.maximum(share, 1 - share) * self._untold[stratum], n)
         ends = np.rint(np.append(0, np.cumsum(sums)))  # so that the rows have the sum of all
-        margins = np.rint(_ERRORS * np.sqrt(variance) + untold)
+        # A label has the faults that were sampled at the least, and all of its instructions' at the most.
+        all_ = np.bincount(labels, np.where(stratum == 0, np.inf, self._faults[stratum]), n)
+        most = np.maximum(all_ - sums, sums - np.bincount(label, self._of_row[2][rows], n))
+        margins = np.rint(np.minimum(_ERRORS * np.sqrt(variance) + untold, most))
         return Totals(np.diff(ends).astype(np.int64), margins.astype(np.int64))
 
     def _variances(
