@@ -67,7 +67,7 @@ def test_a_refusal_is_a_level_with_its_reason(tmp_path: Path, number: int, comma
     found = json.loads(filtered(number, command, "doctor", "--json").stdout)["sources"]["page_faults:stacks=python"]
     assert found["level"] == "none"
     assert why in found["why"]
-    assert found["remedy"]
+    assert found["remedy"] or number == errno.E2BIG  # a kernel that is new enough and refuses it: no remedy is known
     done = filtered(number, command, *run, "-s", "page_faults:stacks=python", "--", *program)
     assert done.returncode not in (0, 1), "asked for by name, it is an error of the documented kind"
     assert why in done.stderr
