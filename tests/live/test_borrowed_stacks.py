@@ -122,20 +122,23 @@ def recorded(tmp_path: Path, *command: Any) -> tuple[Path, str]:
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=LONG)])
 def test_in_regions_the_callers_of_borrowed_stacks_are_right(tmp_path: Path, rounds: int) -> None:
-    path, text = recorded(tmp_path, compiled(tmp_path, SOURCE), rounds)
-    known = regions(text)
-    with wstrace.open_trace(str(path)) as trace:
-        names = StackNames(trace)
-        assert FAULT_REGISTERS.name not in trace.streams
-        assert not names.faults["weight"][names.faults["native_how"] == HOW_BORROWED].any()
-        right = wrong = 0
-        for pid, va, frames, how, _ in names.sampled():
-            region = of_region(known, pid, va)
-            if region is not None and how == "borrowed":
-                wanted = tuple(expected(region))
-                inner = frames.index(wanted[0]) if wanted[0] in frames else 0
-                same = frames[inner : inner + len(wanted)] == wanted
-                right, wrong = right + same, wrong + (not same)
+    program, right, wrong = compiled(tmp_path, SOURCE), 0, 0
+    for _ in range(4):  # where the CPUs are busy, a recording may have no sample of a region, so none to borrow from
+        path, text = recorded(tmp_path, program, rounds)
+        known = regions(text)
+        with wstrace.open_trace(str(path)) as trace:
+            names = StackNames(trace)
+            assert FAULT_REGISTERS.name not in trace.streams
+            assert not names.faults["weight"][names.faults["native_how"] == HOW_BORROWED].any()
+            for pid, va, frames, how, _ in names.sampled():
+                region = of_region(known, pid, va)
+                if region is not None and how == "borrowed":
+                    wanted = tuple(expected(region))
+                    inner = frames.index(wanted[0]) if wanted[0] in frames else 0
+                    same = frames[inner : inner + len(wanted)] == wanted
+                    right, wrong = right + same, wrong + (not same)
+        if right + wrong:
+            break
     assert right > 100 * rounds
     assert wrong <= 0.01 * right
     report = [sys.executable, "-m", "wstrace", "report", "--format", "jsonl", path]
