@@ -7,7 +7,6 @@ import json
 import mmap
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -61,9 +60,8 @@ def family(words: list[object], ready: Callable[[list[psutil.Process]], bool], *
             process.suspend()
         yield [process.pid for process in every]
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(target.pid, signal.SIGKILL)
-        for process in root.children(recursive=True) if root.is_running() else ():
+        # All are looked up before the first one ends; postgres' processes are of other groups than their parent.
+        for process in [root, *root.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         target.wait()
