@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from wstrace.analysis.headline import NAME_LIMIT, most_of
@@ -91,11 +92,10 @@ class StackReport:
         else:
             by = cast("StackBy", self._by if self._by in STACK_VIEWS else "line")
             rows = self.counts.table(by, self._rule, symbolizer, native=self.native)
-        if self._sort == "time":
-            return sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -row.time_ns))
-        if self._sort == "major":
-            return sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -row.major))
-        return rows
+        if self._sort not in ("time", "major"):
+            return rows
+        first = attrgetter("time_ns" if self._sort == "time" else "major")
+        return sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -first(row)))
 
     def own_lines(self, symbolizer: Symbolizer | None) -> list[StackRow]:
         """The faults by own line of Python, the most first."""

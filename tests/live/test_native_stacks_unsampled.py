@@ -36,22 +36,27 @@ int main(void) {{
 """
 
 
+def told_of(tmp_path: Path, source: str, period: int, *options: str) -> tuple[str, str]:
+    """What a recording of a program says, with a sample of a native stack for one fault in `period`, and its report."""
+    trace, wstrace = str(tmp_path / "x.wst"), [sys.executable, "-m", "wstrace"]
+    words = [*wstrace, "run", "-o", trace, "-s", f"page_faults:stacks=native,stack_period={period}", "--"]
+    live = subprocess.run([*words, str(compiled(tmp_path, source))], capture_output=True, text=True, timeout=100)
+    assert live.returncode == 0, live.stderr
+    report = [*wstrace, "report", trace, *options]
+    return live.stderr, subprocess.run(report, capture_output=True, text=True, timeout=100, check=True).stdout
+
+
 def test_short_workers_are_told_by_the_function_of_each_fault(tmp_path: Path) -> None:
     """One worker lives long enough for samples, of one fault in 200; the others have 40 faults and those of a fork."""
-    program, trace = compiled(tmp_path, SOURCE), str(tmp_path / "x.wst")
-    words = [sys.executable, "-m", "wstrace", "run", "-o", trace, "-s", "page_faults:stacks=native,stack_period=200",
-             "--", str(program)]  # fmt: skip
-    live = subprocess.run(words, capture_output=True, text=True, timeout=100)
-    assert live.returncode == 0, live.stderr
-    report = [sys.executable, "-m", "wstrace", "report", trace, "--top", "3"]
-    told = subprocess.run(report, capture_output=True, text=True, timeout=100).stdout.splitlines()
+    said, report = told_of(tmp_path, SOURCE, 200, "--top", "3")
+    told = report.splitlines()
     at = next(number for number, line in enumerate(told) if " share " in line)
     assert told[at].endswith("function of the instruction")
     faults, _, *_, name = told[at + 1].split()
     assert name.endswith("!sort_rows")
     assert int(faults.replace(",", "")) == LONG + WORKERS * SHORT
-    assert "`wstrace report FILE --by function` counts each fault" in live.stderr
-    for text in ("\n".join(told), live.stderr):
+    assert "`wstrace report FILE --by function` counts each fault" in said
+    for text in (report, said):
         assert text.count("(no sample stands for it)") == 1
         first_rows = [rows.splitlines()[1] for rows in text.split("\n\n") if " share " in rows]
         assert not any("no sample" in row for row in first_rows)
@@ -83,13 +88,7 @@ int main(void) {
 
 
 def test_estimates_of_short_workers_agree_with_the_count_of_each_instruction(tmp_path: Path) -> None:
-    program, trace = compiled(tmp_path, PARTS), str(tmp_path / "x.wst")
-    words = [sys.executable, "-m", "wstrace", "run", "-o", trace, "-s", "page_faults:stacks=native,stack_period=60",
-             "--", str(program)]  # fmt: skip
-    live = subprocess.run(words, capture_output=True, text=True, timeout=100)
-    assert live.returncode == 0, live.stderr
-    report = [sys.executable, "-m", "wstrace", "report", trace, "--native", "--by", "function", "--json"]
-    told = json.loads(subprocess.run(report, capture_output=True, text=True, timeout=100, check=True).stdout)
+    told = json.loads(told_of(tmp_path, PARTS, 60, "--native", "--by", "function", "--json")[1])
     for name, pages in (("fill_sort_area", 45), ("read_index", 15)):
         (row,) = [row for row in told["summary"]["top"]["function"] if name in row["name"]]
         assert row["samples"] > 0

@@ -312,8 +312,9 @@ class StackCounts:
             samples = Calibration(table.keys >> np.uint64(_OF_STACK + _OF_HOW), *columns)
             innermost = np.zeros(len(leaves), np.bool_) if told_by is None else told_by(leaves)
             faults, margins = samples.totals(of, kept, innermost[which], len(number))
-            rows = [row._replace(total=n, share=n / self._whole, margin=off) for row in rows
-                    for at in [number[row.label]] for n, off in [(int(faults[at]), int(margins[at]))]]  # fmt: skip
+            n, off = faults.tolist(), margins.tolist()
+            rows = [row._replace(total=n[at], share=n[at] / self._whole, margin=off[at])
+                    for row in rows for at in [number[row.label]]]  # fmt: skip
         stood_for = sum(row.total for row in rows)
         if (estimated or self.thinned) and whole and (rest := self._whole - stood_for) > 0:
             rows.append(StackRow(NO_SAMPLE, rest, 0, rest / self._whole, has_stack=False))
