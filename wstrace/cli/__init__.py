@@ -156,7 +156,6 @@ def _give_up_what_cannot_be_written() -> None:
 
 def _complain(error: Exception) -> int:
     if _nobody_reads(error):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(error, click.exceptions.Abort):  # what click makes of a KeyboardInterrupt
         return _interrupted(error.__cause__)
@@ -170,8 +169,6 @@ def _complain(error: Exception) -> int:
     elif isinstance(error, WstraceError):
         text, code = str(error), error.exit_code
     elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-        # The buffer cannot be written either, and the interpreter would try again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         text, code = f"cannot write to stdout: {error.strerror}", OutputError.exit_code
     elif limit := lifted_by(error):  # the system's, before anything of ours could name what has met it
         text, code = f"{why(error)}; {limit}", Unavailable.exit_code
