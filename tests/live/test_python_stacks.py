@@ -20,8 +20,10 @@ from wstrace.schema import STACK_HOW
 from wstrace_os.linux.cpython.layouts import layout
 from wstrace_page_faults.linux.python_stacks import capture
 from wstrace_page_faults.linux.python_stacks.bpf import Program
+from wstrace_page_faults.linux.python_stacks.gate import Gate
 from wstrace_page_faults.linux.python_stacks.kernel import this_kernel
 from wstrace_page_faults.linux.python_stacks.maps import Maps
+from wstrace_page_faults.linux.python_stacks.programs.entry import entry
 from wstrace_page_faults.linux.python_stacks.programs.walker import walker
 
 HERE = Path(__file__).parent
@@ -112,18 +114,28 @@ def test_a_kernel_without_loops_takes_the_programs_too(version: tuple[int, int])
         maps.close()
 
 
+def test_a_kernel_that_no_helper_may_read_takes_all_of_the_program() -> None:
+    """Also what finds the library that a process executes: without that the tracer has to be asked, and may be late."""
+    kernel = this_kernel()._replace(helper=False)
+    if kernel.mapped is None:
+        pytest.skip("only on Linux 5.17 and later: programs find mappings")
+    maps, gate = Maps(1), Gate()
+    try:
+        Program(entry(maps, kernel, gate.memory.fd), b"entry").close()
+    finally:
+        gate.close()
+        maps.close()
+
+
 def test_where_no_helper_may_read_the_kernel_it_is_the_same(trace: Any, place: Any, monkeypatch: Any) -> None:
     """lockdown=confidentiality refuses it. The program and its forked children are known all the same."""
     refusing = this_kernel()._replace(helper=False)
     monkeypatch.setattr(capture, "this_kernel", lambda: refusing)
     ours, its = place(PYTHONS[0])
     words = shlex.join(PYTHONS[0].command(its / "python_truth.py", its / "regions.json"))
-    for _ in range(4):  # on a busy machine a Python is looked at late, and the trace says so
-        traced = trace(["sh", "-c", f"{words}; {words}"], stacks="python")
-        assert traced.context.targets[0].exit_code == 0
-        found, pages = wrong(traced, json.loads((ours / "regions.json").read_text()))
-        if not any("interpreter not known yet" in region for region in found):
-            break
+    traced = trace(["sh", "-c", f"{words}; {words}"], stacks="python")
+    assert traced.context.targets[0].exit_code == 0
+    found, pages = wrong(traced, json.loads((ours / "regions.json").read_text()))
     assert not found
     assert pages >= 35 * 40
 

@@ -166,10 +166,12 @@ def load_entry(maps: Maps, kernel: Kernel, gate: Gate) -> bpf.Program:
     Raises:
         OSError: the kernel refuses it without them, too.
     """
-    for fewer in (kernel, kernel._replace(mapped=None)):
+    ways = [kernel._replace(helper=helper, mapped=mapped) for mapped in (kernel.mapped, None)
+            for helper in (kernel.helper, False)]  # fmt: skip
+    for way in ways[:-1]:
         with contextlib.suppress(OSError):
-            return bpf.Program(entry(maps, fewer, gate.memory.fd), b"entry")
-    return bpf.Program(entry(maps, kernel._replace(mapped=None, helper=False), gate.memory.fd), b"entry")
+            return bpf.Program(entry(maps, way, gate.memory.fd), b"entry")
+    return bpf.Program(entry(maps, ways[-1], gate.memory.fd), b"entry")
 
 
 def load_walker(maps: Maps, of: Layout, name: bytes) -> bpf.Program:

@@ -114,6 +114,7 @@ class S:
     WINDOW_AT = 776  # of this walk: the address of the frame whose first wanted member WINDOW begins with, if it is one
     WINDOW = 784  # frames of a page that were read at once
     WAITS = WORDS  # of the entry: whether the process's program needs a library; then, of the mapping that it executes:
-    MAPPED = WORDS + 8  # its file, 0 = none, where it begins, its first page in the file
+    MAPPED = WORDS + 8  # whether its file is known, where it begins, its first page in the file
+    FILE_KEY = WORDS + 32  # what the maps know a file by, 24 bytes
     RECORD = WINDOW + FRAME_WINDOW  # HEAD and the frames
     BYTES = RECORD + HEAD + FRAME * (DEPTH + 1)

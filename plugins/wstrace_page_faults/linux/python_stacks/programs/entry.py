@@ -141,7 +141,7 @@ def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
     if kernel.program is not None and kernel.mapped is not None:
         a.load(R1, R8, S.WAITS)
         a.jump_if(R1, "==", 0, "no library")
-        _library(a, kernel, kernel.program)
+        _library(a)
         a.label("no library")
     a.load(R1, R8, S.STAGE)
     a.jump_if(R1, "==", 0, "unknown")
@@ -174,7 +174,7 @@ def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
     a.tell()
     a.leave()
     if kernel.program is not None and kernel.mapped is not None:
-        _mapping(a, kernel, kernel.mapped)
+        _mapping(a, kernel, kernel.program, kernel.mapped)
     return a.assemble()
 
 
@@ -201,7 +201,8 @@ def _program(a: Walk, kernel: Kernel, path: ProgramPath) -> None:
     _follow(a, kernel, R2, R7, path.start_code)
     a.store(R8, S.AT, R2)
     _follow(a, kernel, R7, R7, path.exe_file)
-    _of_file(a, kernel, path, a.maps.programs.fd, "other program")
+    _identify(a, kernel, path, "other program")
+    _look_up(a, a.maps.programs.fd, "other program")
     a.load(R1, R0, 8)
     a.jump_if(R1, "==", NEEDS, "needs a library")
     a.load(R1, R0, 0)
@@ -217,25 +218,29 @@ def _program(a: Walk, kernel: Kernel, path: ProgramPath) -> None:
     a.label("other program")
 
 
-def _of_file(a: Walk, kernel: Kernel, path: ProgramPath, fd: int, missing: str) -> None:
-    """R0 = the address of what a map has of the kernel's file R7, which is lost; goes on at `missing` without it."""
+def _identify(a: Walk, kernel: Kernel, path: ProgramPath, missing: str) -> None:
+    """Puts what the maps know the kernel's file R7 by into the scratch memory; R7 is lost; goes on at `missing` too."""
     a.jump_if(R7, "==", 0, missing)
     _follow(a, kernel, R7, R7, path.inode)
     a.jump_if(R7, "==", 0, missing)
     _follow(a, kernel, R2, R7, path.number)
-    a.store(FP, VALUE, R2)
+    a.store(R8, S.FILE_KEY, R2)
     seconds, nanoseconds = path.changed
     _follow(a, kernel, R2, R7, nanoseconds, WORD)
     a.op("and", R2, _NANOSECONDS)
-    a.store(FP, VALUE + 12, R2, WORD)
+    a.store(R8, S.FILE_KEY + 12, R2, WORD)
     _follow(a, kernel, R2, R7, seconds)
-    a.store(FP, VALUE + 16, R2)
+    a.store(R8, S.FILE_KEY + 16, R2)
     _follow(a, kernel, R7, R7, path.super_block)
     a.jump_if(R7, "==", 0, missing)
     _follow(a, kernel, R2, R7, path.device, WORD)
-    a.store(FP, VALUE + 8, R2, WORD)
+    a.store(R8, S.FILE_KEY + 8, R2, WORD)
+
+
+def _look_up(a: Walk, fd: int, missing: str) -> None:
+    """R0 = the address of what a map has of the file that was identified; goes on at `missing` without it."""
     a.map(R1, fd)
-    a.mov(R2, FP, VALUE)
+    a.mov(R2, R8, S.FILE_KEY)
     a.call(LOOKUP)
     a.jump_if(R0, "==", 0, missing)
 
@@ -251,7 +256,7 @@ def _found(a: Walk) -> None:
     a.jump("remember")
 
 
-def _library(a: Walk, kernel: Kernel, path: ProgramPath) -> None:
+def _library(a: Walk) -> None:
     """Goes on at `remember` if the process executes code of a CPython's library that the tracer has told of.
 
     The first instruction of a library that a process executes is a fault, as nothing of its mapping was there before:
@@ -266,8 +271,9 @@ def _library(a: Walk, kernel: Kernel, path: ProgramPath) -> None:
     a.mov(R4, FP, VALUE)
     a.mov(R5, 0)
     a.call(FIND_MAPPING)
-    a.load(R7, R8, S.MAPPED)
-    _of_file(a, kernel, path, a.maps.libraries.fd, "no library")
+    a.load(R1, R8, S.MAPPED)
+    a.jump_if(R1, "==", 0, "no library")
+    _look_up(a, a.maps.libraries.fd, "no library")
     a.load(R1, R8, S.MAPPED + 8)
     a.load(R2, R8, S.MAPPED + 16)
     a.op("lsh", R2, _PAGE_SHIFT)
@@ -277,14 +283,21 @@ def _library(a: Walk, kernel: Kernel, path: ProgramPath) -> None:
     _found(a)
 
 
-def _mapping(a: Walk, kernel: Kernel, mapped: Mapped) -> None:
-    """What is called with the mapping of an instruction in R2, and the address of the scratch memory's at R3."""
+def _mapping(a: Walk, kernel: Kernel, path: ProgramPath, mapped: Mapped) -> None:
+    """What is called with the mapping of an instruction in R2, and the address of the scratch memory's at R3.
+
+    The verifier knows only here what the mapping's members point to: its file is identified before it returns.
+    """
     a.label("mapping")
     a.load(R8, R3, 0)
     a.mov(R7, R2)
-    for place, member in enumerate((mapped.file, mapped.start, mapped.page)):
+    for place, member in enumerate((mapped.start, mapped.page), 1):
         _follow(a, kernel, R1, R7, member)
         a.store(R8, S.MAPPED + 8 * place, R1)
+    _follow(a, kernel, R7, R7, mapped.file)
+    _identify(a, kernel, path, "no file")
+    a.store(R8, S.MAPPED, 1)
+    a.label("no file")
     a.mov(R0, 0)
     a.exit()
 
