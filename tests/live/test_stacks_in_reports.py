@@ -135,4 +135,5 @@ def test_a_program_in_c_is_told_by_the_caller_of_memset(tmp_path: Path) -> None:
     )
     subprocess.run(["g++", "-O1", "-o", "prog", "x.cc"], cwd=tmp_path, check=True, timeout=100)
     _, told = traced(tmp_path, "./prog", options=("-s", "page_faults:stacks=native"))
-    assert re.search(r"; about \d\d % prog!fill_buffer\(unsigned long\)$", told.splitlines()[0]), told
+    answer = re.search(r"; about (9\d|100) % prog!fill_buffer\(unsigned long\)$", told.splitlines()[0])
+    assert answer, told

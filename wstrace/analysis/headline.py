@@ -85,9 +85,9 @@ def most_of(
 ) -> tuple[str, bool]:
     """`58 % parse_record leak.py:12`: the own line with most faults, "" = none; and whether it is the answer.
 
-    Where only samples have a stack it is an estimate: `about 58 % parseRecord leak.js` of the faults that these
-    stand for, and none where these are less than half of all: the others may be of anything. It is none, too, where it
-    may be off by all of it. rule, symbolizer, views: as of StackCounts.table().
+    Where only samples have a stack it is an estimate: `about 58 % parseRecord leak.js` of all faults, as its row says,
+    and none where those that samples stand for are less than half of all: the others may be of anything. It is none,
+    too, where it may be off by all of it. rule, symbolizer, views: as of StackCounts.table().
     """
     if not counts.python and not counts.native:
         return "", False
@@ -105,7 +105,7 @@ def most_of(
     best = own[0] if own else next((row for row in with_stack if row.frames), with_stack[0])
     if best.margin >= best.total > best.samples:
         return "", False
-    share, told = best.total / of, ""
+    share, told = best.total / max(counts.total, 1), ""
     if 2 * counts.foreign > counts.total and not estimated:  # a script of a shell that ends in a Python program
         share = best.total / max(counts.total - counts.foreign, 1)
         told = " of Python's"
