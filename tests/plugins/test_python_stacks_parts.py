@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -241,6 +242,23 @@ def test_what_a_command_will_run_is_read_before_it_runs(tmp_path: Path) -> None:
     assert finder.of_command(real, environment).python is not None
     assert finder.of_command("/bin/sh", environment) == (None, True, None)
     assert finder.of_command(str(tmp_path), environment).python is None
+
+
+def test_others_are_looked_at_while_many_records_are_decoded() -> None:
+    """A program's start gives a thousand stacks, which take tens of ms: another Python asks to be looked at then."""
+    strings, looks, seen = Dictionary(), [0], []
+    decoder = Decoder(CallSites(StackIds(), strings), strings, lambda: looks.__setitem__(0, looks[0] + 1))
+
+    def records() -> Iterator[memoryview]:
+        for key in range(64):
+            yield memoryview(b"\x02" + bytes(7) + key.to_bytes(8, "little") + bytes(24 + 800))
+        seen.append(looks[0])
+        frames = b"".join(key.to_bytes(8, "little") + bytes(16) for key in range(20))
+        yield memoryview(b"\x01" + bytes(7) + (0x770).to_bytes(8, "little") + (20).to_bytes(8, "little") + frames)
+
+    decoder.take(records())
+    assert seen == [4]
+    assert looks[0] >= 4 + 20
 
 
 def test_records_of_a_hostile_target_are_bounded() -> None:

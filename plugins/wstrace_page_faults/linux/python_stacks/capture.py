@@ -190,7 +190,8 @@ class PythonStacks(NoStacks):
         from wstrace_page_faults.linux.python_stacks.decoder import Decoder
 
         strings = self._context.strings
-        return Decoder(CallSites(self._context.stack_ids, strings, self._source), strings)
+        sites = CallSites(self._context.stack_ids, strings, self._source)
+        return Decoder(sites, strings, lambda: self.look_at_processes(0))
 
     # -- which process runs what -----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,8 @@ _UNCHECKED_BIT = UNCHECKED >> 32
 #: code objects, bytes of their line tables, and stacks that are kept at most; what comes after them stays unknown
 MOST_CODES, MOST_BYTES, MOST_STACKS = 1 << 18, 128 << 20, 1 << 20
 _CODE_UNIT = 2
+#: records between two looks at what else waits: a code object takes some 30 us
+_RECORDS = 16
 
 
 class _Code(NamedTuple):
@@ -72,10 +74,12 @@ class Decoder:
     Args:
         sites: the tree that the frames go into.
         strings: the dictionary of their names.
+        meanwhile: is called all along a call that takes long, tens of ms for the thousand stacks of a program's start.
+            Another program asks to be looked at then, and is well begun when it is answered behind that.
     """
 
-    def __init__(self, sites: CallSites, strings: Dictionary) -> None:
-        self._sites, self._strings = sites, strings
+    def __init__(self, sites: CallSites, strings: Dictionary, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self._sites, self._strings, self._meanwhile = sites, strings, meanwhile
         self._codes: dict[int, _Code] = {}
         self._bytes = 0
         #: hash -> (id of the innermost frame, how it was had)
@@ -90,7 +94,9 @@ class Decoder:
     def take(self, records: Iterable[memoryview]) -> Batch | None:
         """Reads new records; returns the call sites that are new."""
         stacks: dict[int, NDArray[Any]] = {}
-        for record in records:
+        for number, record in enumerate(records):
+            if number % _RECORDS == 0:
+                self._meanwhile()
             kind = record[0]
             if kind == RECORD_CODE:
                 self._code(bytes(record))
@@ -139,6 +145,7 @@ class Decoder:
         leaves = np.zeros(len(keys), "<u4")
         level = 0
         while rows := [i for i, chain in enumerate(chains) if len(chain) > level]:
+            self._meanwhile()
             frames_here = np.array([chains[i][level] for i in rows], "<i8")
             function, file, line, flags = frames_here.T
             leaves[rows] = self._sites.add(
