@@ -254,16 +254,30 @@ def test_lost_records_of_rare_calls_cost_no_mapping() -> None:
     side.take(call("madvise", 10, 0, 1, 14) + lost(3, 0), rare=True)
     rows = given(side, END)
     assert (side.lost, side.stale, side.others, rows["address_space"]) == (0, False, 3, [])
-    assert [LOSS_EVENTS[row[2]] for row in rows["content_loss"]] == ["perhaps lost"]
+    assert {LOSS_EVENTS[row[2]] for row in rows["content_loss"]} == {"perhaps lost"}
 
 
-def test_a_full_ring_has_lost_what_came_after_it() -> None:
+def test_a_full_ring_has_lost_what_came_after_it_until_it_was_read() -> None:
     """The kernel tells it only with the next record that finds room, which may never come."""
     side = make()
-    side.take(comm(b"a", 5))
-    side.take(call("madvise", 10, 0x1000, 1, 4), rare=True, full=True)
-    rows = given(side, END)["content_loss"]
-    assert [(row[0], LOSS_EVENTS[row[2]]) for row in rows] == [(10, "discarded"), (16, "perhaps lost")]
+    side.take(comm(b"a", 5) + task(7, 18, 8, 8, 7) + task(4, 19, 7, 7, 1))
+    side.take(call("madvise", 10, 0x1000, 1, 4), rare=True, full_ns=20)
+    side.take(lost(3, 25) + call("madvise", 25, 0x1000, 1, 4, pid=8), rare=True)
+    rows = [(time, pid, LOSS_EVENTS[event]) for time, pid, event, *_ in given(side, END)["content_loss"]]
+    told = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked"), (19, 7, "perhaps lost")]
+    assert [row for row in rows if row[0] < 25] == [*told, (20, 8, "perhaps lost")]
+    assert rows[-1] == (25, 8, "discarded"), "the ring had room when that was called"
+
+
+@pytest.mark.parametrize("rare", [True, False])
+def test_what_is_lost_may_have_happened_until_the_next_record(rare: bool) -> None:
+    """Of what was touched since the record before, something may have been discarded, too."""
+    side = make()
+    side.take(comm(b"a", 5) + task(7, 18, 8, 8, 7))
+    side.take(call("madvise", 10, 0x1000, 1, 4) + lost(3, 25), rare=rare)
+    rows = [(time, pid, LOSS_EVENTS[event]) for time, pid, event, *_ in given(side, END)["content_loss"]]
+    told = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked")]
+    assert rows == [*told, (25, 7, "perhaps lost"), (25, 8, "perhaps lost")]
 
 
 def test_a_thread_that_calls_all_the_time_is_left_out_until_a_traced_one_has_its_id(monkeypatch) -> None:
@@ -361,7 +375,7 @@ def test_a_loss_before_all_else_that_was_read_is_of_its_own_time() -> None:
     given(side, 6_000)
     side.take(lost(3, 7_000))
     rows = given(side, END)
-    assert [row[0] for row in rows["content_loss"] + rows["address_space"]] == [6_001, 6_001]
+    assert [row[0] for row in rows["content_loss"] + rows["address_space"]] == [6_001, 7_000, 6_001]
     first = make()
     for record in (comm(b"a", 5_000), lost(3, 7_000)):
         first.take(record)

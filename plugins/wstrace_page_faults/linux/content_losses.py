@@ -68,6 +68,7 @@ class ContentLosses:
         self._rows: list[Row] = []
         self._born: dict[int, tuple[int, int, int]] = {}  # pid -> time, event, parent
         self._breaks: dict[int, int] = {}  # pid -> where its heap ends, in whole pages
+        self._lost_until = 0  # until when calls of all processes may be lacking
 
     def __bool__(self) -> bool:
         """Whether rows wait."""
@@ -176,13 +177,24 @@ class ContentLosses:
         """Pages that were in one folio with some that left memory: to split it for that unmaps it."""
         self._rows += [(time_ns, pid, LOSS_PERHAPS_UNMAPPED, start, end, 0, 0) for pid, start, end in ranges]
 
-    def ended(self, pid: int) -> None:
-        """A process has ended."""
+    def ended(self, pid: int, time_ns: int = END) -> None:
+        """A process has ended; END: it is not traced any more."""
         self._breaks.pop(pid, None)
+        if time_ns < self._lost_until:
+            self._rows.append((time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0))
 
-    def lost(self, time_ns: int, pids: Iterable[int]) -> None:
-        """Records of these processes were lost."""
+    def lost(self, time_ns: int, pids: Iterable[int], *, until_ns: int = 0) -> None:
+        """Records of these processes were lost.
+
+        Args:
+            time_ns: from then on. pids: the processes.
+            until_ns: until then those of all processes may be; who is live then is given in a second call.
+        """
+        self._lost_until = max(self._lost_until, until_ns)
         self._rows += [(time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0) for pid in pids]
+
+    def births_lost(self) -> None:
+        """Records of births were lost: whether those that have just been told share memory is not known."""
         self._born = {
             pid: (at, LOSS_PERHAPS_FORKED if event == LOSS_FORKED else event, parent)
             for pid, (at, event, parent) in self._born.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
+import struct
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from wstrace.schema import (
     PROCESS_SEEN,
     SPACE_MAP,
     SPACE_REPLACE,
+    SPACE_UNMAP,
     Schema,
 )
 from wstrace_os.linux import procfs
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 #: The exit code of a process of which none is known.
 UNKNOWN_CODE = -1
 _END = (1 << 64) - 1
+_U64 = struct.Struct("<Q")
 
 
 class ProcessRows(abc.ABC):
@@ -169,6 +172,17 @@ class ProcessRows(abc.ABC):
             self._forget(pid)
             self._losses.ended(pid)
             self._shared.left(pid)
+
+    def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
+        """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
+        self._shared.lost()
+        self._losses.births_lost()
+        self._lose_calls(time_ns, misc, record)
+        self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
+
+    def _lose_calls(self, time_ns: int, misc: int, record: bytes) -> None:
+        """Calls of all live processes are lacking: from then on, until what the record has in its last eight bytes."""
+        self._losses.lost(time_ns, self.live, until_ns=_U64.unpack(record[-_U64.size :])[0])
 
     def _forget(self, pid: int) -> None:
         self.asked.forget(pid)

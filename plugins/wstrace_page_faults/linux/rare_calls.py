@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from wstrace.clock import now_ns
 from wstrace_page_faults.linux import perf_event as perf
 from wstrace_page_faults.linux import tracepoints
 from wstrace_page_faults.linux.calls_of_all import samples
@@ -93,19 +94,23 @@ class RareCalls:
         return any(ring.waiting > ring.size // 4 for ring in self._rings)
 
     def read(self) -> Iterator[tuple[bytes, bool]]:
-        """What each ring holds, and whether it was full: the kernel tells a loss only with the next record."""
+        """What each ring holds, and whether it was full: the kernel tells a loss only with the next record.
+
+        It may have become full while it was read: what was written since then counts, too.
+        """
         for ring in self._rings:
             if len(raw := ring.read()):
+                full = len(raw) + ring.waiting > ring.size - _RECORD
                 if len(raw) > ring.size // 4:
                     self._callers.update(_callers(raw.tobytes()))
-                yield raw.tobytes(), len(raw) > ring.size - _RECORD
+                yield raw.tobytes(), full
 
     def tell(self, side: SideBand) -> None:
         """Gives what the rings hold to the side band."""
         for calls, full in self.read():
-            side.take(calls, rare=True, full=full)
+            side.take(calls, rare=True, full_ns=now_ns() if full else 0)
         if self.leave_out(side.live):
-            side.take(b"", rare=True, full=True)
+            side.take(b"", rare=True, full_ns=now_ns())
         if self.too_many(side.others):
             side.rare_calls_end()
 

@@ -137,13 +137,13 @@ class SideBand(ProcessRows):
         if self._calls is not None:
             self._calls.end(EVERYWHERE)
 
-    def take(self, raw: bytes, *, rare: bool = False, full: bool = False) -> None:
+    def take(self, raw: bytes, *, rare: bool = False, full_ns: int = 0) -> None:
         """Holds what was read from one CPU's ring. The same record twice in a row is from a thread with two events.
 
         Args:
             raw: the records.
             rare: they are of rare calls: what is lost of them costs no mapping.
-            full: so is their ring: what came after them is lost.
+            full_ns: until then their ring was full: what came after them is lost.
         """
         if rare and raw and (found := samples(raw)) is not None:
             self._of_all.hold(found)
@@ -167,14 +167,18 @@ class SideBand(ProcessRows):
                 self.others += count * rare
                 self.lost += count * (not rare)
                 self.stale |= not rare
-                kind = _RARE_LOST if rare else kind
-                if before_ns:
-                    time_ns = before_ns + 1  # the loss happened after the record before
+                # the loss happened after the record before; a ring of rare calls that was read since had room from then
+                until_ns = time_ns if before or not rare else min(time_ns, before_ns + 1)
+                time_ns = before_ns + 1 if before_ns else time_ns
+                if rare:
+                    kind, record = _RARE_LOST, _U64.pack(until_ns)
+                if until_ns > time_ns:
+                    self._records.append((until_ns, _RARE_LOST, 0, _U64.pack(until_ns)))
             self._records.append((time_ns, kind, misc, record))
             self.records += 1
             before, before_ns = record, time_ns
-        if full:
-            self._records.append((before_ns + 1, _RARE_LOST, 0, b""))
+        if full_ns:
+            self._records += [(at_ns, _RARE_LOST, 0, _U64.pack(full_ns)) for at_ns in (before_ns + 1, full_ns)]
 
     def evicted(self, rows: NDArray[Any]) -> None:
         """Holds what left the page cache, rows of evicted_pages.EVICTED."""
@@ -333,7 +337,7 @@ class SideBand(ProcessRows):
                 self.ended.clear()
             self.ended.add(pid)
             self._forget(pid)
-            self._losses.ended(pid)
+            self._losses.ended(pid, time_ns)
             self._shared.left(pid)
             code = self._code(pid)
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_EXIT, live.name, code))
@@ -341,15 +345,6 @@ class SideBand(ProcessRows):
     def _code(self, pid: int) -> int:
         code = self._exit_code(pid)
         return procfs.exit_code(pid, UNKNOWN_CODE) if code is None else code
-
-    def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
-        """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
-        self._shared.lost()
-        self._losses.lost(time_ns, self.live)
-        self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
-
-    def _lose_calls(self, time_ns: int, misc: int, record: bytes) -> None:
-        self._losses.lost(time_ns, self.live)
 
     def privileged_now(self) -> list[int]:
         """The processes whose trace the kernel ended since the last call, because they gained privilege by exec."""
