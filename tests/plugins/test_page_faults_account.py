@@ -15,6 +15,7 @@ from wstrace_page_faults.linux import account as module
 from wstrace_page_faults.linux.account import Account
 from wstrace_page_faults.linux.events import Settings
 from wstrace_page_faults.linux.python_stacks.none import NoStacks
+from wstrace_page_faults.linux.samples import RingSamples
 
 
 class Clock:
@@ -106,6 +107,35 @@ def test_a_count_with_faults_of_others_is_not_told_where_only_samples_of_these_a
     account.left_out = {"minor": left_out, "major": 0}
     account.close(0, failed=False)
     assert context.ledger.get("counted") == counted
+
+
+@pytest.mark.parametrize(
+    ("counted", "lost", "runs", "displaced", "lost_kernel"),
+    [
+        (100, 0, 84, 0, 0),  # 16 faults of events without a gate, that were recorded
+        (130, 10, 110, 20, 10),  # 20 that another program's run displaced
+        (130, 10, 94, 20, 10),  # both
+        (130, None, 110, 20, 10),  # before Linux 6.0 the kernel does not count what found no room
+    ],
+)
+def test_only_faults_without_a_row_are_displaced(counted, lost, runs, displaced, lost_kernel):
+    """A thread that is started while its starter's events are opened inherits some that have no gate yet."""
+
+    class Counted(Events):
+        def counts(self, kind: str) -> tuple[int, int | None]:
+            return (counted, lost) if kind == "minor" else (0, 0)
+
+    class Ran(NoStacks):
+        def runs(self, kind: str) -> int | None:
+            return runs if kind == "minor" else 0
+
+    context, rows = Context(), RingSamples(major=False)
+    rows.recorded = 100
+    account = Account(context, "page_faults", Settings(), [rows], Counted(Clock(), 0.0), Side(), Ran())
+    account.close(100, failed=False)
+    ledger = context.ledger
+    assert (ledger.get("displaced"), ledger.get("lost_kernel")) == (displaced, lost_kernel)
+    assert ledger.get("unaccounted") == 0
 
 
 class Side:
