@@ -149,6 +149,9 @@ def test_a_package_of_a_cut_stack_says_that_the_own_line_may_be_missing():
     [
         ("JS:*makeRecords /srv/app/alloc.js:1:21", ("makeRecords", "/srv/app/alloc.js", Origin.OWN, "")),
         ("JS:~ /srv/app/alloc.js:1:1", ("(anonymous)", "/srv/app/alloc.js", Origin.OWN, "")),
+        ("JS:*get x /srv/my app/a b.js:1:21", ("get x", "/srv/my app/a b.js", Origin.OWN, "")),
+        ("JS:~ /srv/my app/alloc.js:1:1", ("(anonymous)", "/srv/my app/alloc.js", Origin.OWN, "")),
+        ("JS:~f [eval]:1:1", ("f", "[eval]", Origin.OWN, "")),
         ("JS:~a b file:///srv/x.mjs:1:1", ("a b", "/srv/x.mjs", Origin.OWN, "")),
         ("JS:~Module._load node:internal/loader:10:2", ("Module._load", "node:internal/loader", Origin.NONE, "")),
         (

@@ -14,8 +14,9 @@ _SYSTEM = r"/(?:usr/(?!local/)|usr/local/lib|lib|lib64|bin|sbin|nix/store|snap)(
 _HEADERS = r"/include/c\+\+/|/lib/(?:gcc|clang|llvm-[\d.]+)/|^/rustc/"
 #: language runtimes, and their libraries
 _RUNTIME = r"(?:lib)?(?:python|pypy|node|java|jvm|jli|ruby|perl|php|dotnet|coreclr)[\d.]*(?:[.-]|$)"
-#: what V8 calls a function in a perf map: `JS:*name file:line:column`
-_V8 = r"(?:JS|LazyCompile|Function|Script|Eval):[*~^+']?(?P<name>.*?) ?(?P<file>[^ ]\S*?)(?::\d+){1,2}"
+#: what V8 calls a function in a perf map: `JS:*name file:line:column`; both may contain spaces, as `get x` does
+_FILE = r"(?:/|file:|node:).*?|[^ ]\S*?"
+_V8 = rf"(?:JS|LazyCompile|Function|Script|Eval):[*~^+']?(?:(?P<name>.*?) )?(?P<file>{_FILE})(?::\d+){{1,2}}"
 #: names in a perf map of code that belongs to the runtime
 _STUB = r"(?:Builtin|BytecodeHandler|Stub|RegExp|Bytecode|Handler):|Interpreter$|[a-z ]+ (?:stub|adapter|blob)s?$"
 _JAVA = r"(?:^|[ ;:L])(?:java|javax|jdk|sun|com[./]sun|kotlin|scala)[./]"
